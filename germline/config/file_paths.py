@@ -12,6 +12,9 @@ from typing import Any
 from germline.config.run_config import Config
 from germline.config.scorers import Classifier, ScorerBase
 
+GGUF = ".gguf"
+"""The ending of a file that holds a model in the format of llama.cpp."""
+
 TASK_FILES = ("path", "test_path", "words")
 """Settings of a task that may hold a path."""
 
@@ -45,8 +48,8 @@ def with_absolute_paths(config: Config) -> Config:
     }
     if files:
         config = config.model_copy(update={"task": config.task.model_copy(update=files)})
-    if config.model != "nano" and Path(config.model).is_dir():
-        config = config.model_copy(update={"model": str(Path(config.model).resolve())})
+    if config.model != "nano":
+        config = config.model_copy(update={"model": absolute_model(config.model)})
     for name in ("task", "held_out"):
         section = getattr(config, name)
         scorers = {key: _with_absolute_model(one) for key, one in section.scorers.items()}
@@ -58,6 +61,20 @@ def with_absolute_paths(config: Config) -> Config:
         space = config.space.model_copy(update={"init_adapter": folder})
         config = config.model_copy(update={"space": space})
     return config
+
+
+def is_gguf(model: str) -> bool:
+    """Whether a model is given as a GGUF file."""
+    return Path(model).suffix.lower() == GGUF
+
+
+def absolute_model(model: str) -> str:
+    """Write the folder or GGUF file of a model as an absolute path; a hub id stays as it is."""
+    path = Path(model).expanduser()
+    if path.is_dir():
+        return str(path.resolve())
+    # The file may be a link of the Hugging Face cache, whose targets have no ending.
+    return str(path.parent.resolve() / path.name) if is_gguf(model) else model
 
 
 def _with_absolute_model(scorer: ScorerBase) -> ScorerBase:

@@ -135,7 +135,9 @@ class Config(Section):
     """One training run."""
 
     model: Annotated[str, BeforeValidator(path_as_text)] = Field(
-        "nano", min_length=1, description="`nano` (embedded), a folder, or a Hugging Face id."
+        "nano",
+        min_length=1,
+        description="`nano` (embedded), a folder, a GGUF file, or a Hugging Face id.",
     )
     task: TaskConfig = Conciseness.model_construct()  # validating one would end registration
     space: SpaceConfig = LowRank()

@@ -16,8 +16,9 @@ Limits: only folders are checked. transformers reports what a hub id lacks.
 import json
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import safe_open
 from transformers import PreTrainedConfig, PreTrainedModel
@@ -85,6 +86,26 @@ def _check_shards(source: str, folder: Path, index: str) -> None:
             f"model: {source!r} lacks {', '.join(missing[:3])}{more}, of the {len(shards)} files "
             f"that {index} lists: copy what is missing into the folder, or get the folder again"
         )
+
+
+def check_complete(source: str, report: Mapping[str, Iterable[Any]]) -> None:
+    """Check that the files hold every weight, because the library draws missing ones at random."""
+    missing = sorted(report["missing_keys"])
+    if other := sorted(report["mismatched_keys"]):
+        name, found, expected = other[0]
+        raise GermlineError(
+            f"model: {name} of {source!r} has the shape {list(found)}, but config.json expects "
+            f"{list(expected)}: the files do not belong together; get the model's folder again"
+        )
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise GermlineError(
+            f"model: {source!r} does not hold {', '.join(missing[:3])}{more}: its files are "
+            "incomplete, or it is no causal language model; get the model's folder again, or "
+            "another one"
+        )
+    if unused := sorted(report["unexpected_keys"]):
+        log.warning("model: %d tensors of %r go unused, %s first", len(unused), source, unused[0])
 
 
 def check_tied(source: str, model: PreTrainedModel) -> None:

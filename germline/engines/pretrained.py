@@ -1,12 +1,10 @@
 """Load a Hugging Face causal language model and its tokenizer, with errors a user can act on."""
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from json import JSONDecodeError
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -29,13 +27,18 @@ from transformers.utils.logging import (
     set_verbosity_error,
 )
 
-from germline.engines.checkpoint_files import check_files, check_not_quantized, check_tied
+from germline.config.file_paths import GGUF, is_gguf
+from germline.engines.checkpoint_files import (
+    check_complete,
+    check_files,
+    check_not_quantized,
+    check_tied,
+)
 from germline.engines.dtypes import parameter_dtype, stored_dtype
+from germline.engines.gguf_file import unpacked_folder
 from germline.engines.hub_access import hub_access
 from germline.registry import did_you_mean
 from germline.types import GermlineError
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class PretrainedModel:
     Attributes:
         model: with parameters in the half-precision dtype of its files, or else in fp32.
         stored_dtype: the dtype in config.json, in which `engine.dtype=auto` serves on a GPU.
-        source: the folder or Hugging Face id.
+        source: the folder or Hugging Face id; of a GGUF file, the folder of its floats.
     """
 
     model: PreTrainedModel
@@ -55,7 +58,7 @@ class PretrainedModel:
 
 
 def load_pretrained(source: str) -> PretrainedModel:
-    """Load a folder or a hub id, in the dtype of its files where that is half precision.
+    """Load a folder, a GGUF file or a hub id, in the dtype of its files if that is half precision.
 
     No fp32 copy of bf16 weights is made here: engines convert the searched tensors to fp32, one by
     one, which is exact.
@@ -65,6 +68,7 @@ def load_pretrained(source: str) -> PretrainedModel:
             contradict each other, or its weights are quantized or not finite.
     """
     config, tokenizer = _config_and_tokenizer(source)
+    source = unpacked_source(source)
     with loading_errors(source):
         check_files(source)
         check_not_quantized(source, config)
@@ -75,7 +79,7 @@ def load_pretrained(source: str) -> PretrainedModel:
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # checked below, with names
             )
-    _check_complete(source, report)
+    check_complete(source, report)
     check_tied(source, model)
     check_finite(source, model)
     model.eval().requires_grad_(requires_grad=False)
@@ -96,6 +100,22 @@ def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, int | None]:
     return tokenizer, getattr(text, "max_position_embeddings", None)
 
 
+def unpacked_source(source: str, *, weights: bool = True) -> str:
+    """Return the folder that a GGUF file is unpacked into, and any other source as it is.
+
+    Args:
+        source: a folder, a GGUF file, or a Hugging Face id.
+        weights: whether the weights are needed, or only the config and the tokenizer.
+
+    Raises:
+        GermlineError: the file cannot be loaded.
+    """
+    if not is_gguf(source):
+        return source
+    with silence_transformers():
+        return str(unpacked_folder(source, weights=weights))
+
+
 @contextmanager
 def silence_transformers() -> Iterator[None]:
     """Turn off the messages of transformers; the errors that matter are raised here."""
@@ -110,6 +130,7 @@ def silence_transformers() -> Iterator[None]:
 
 
 def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
+    given, source = source, unpacked_source(source, weights=False)
     path = Path(source).expanduser()
     if (source.startswith((".", "/", "~")) or path.exists()) and not (
         path / "config.json"
@@ -121,7 +142,9 @@ def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedToke
                 f"space.init_adapter={source}"
             )
         found = "has no config.json"
-        remedy = "give a Hugging Face model folder, a hub id, or 'nano'"
+        remedy = "give a Hugging Face model folder, a GGUF file, a hub id, or 'nano'"
+        if files := sorted(path.glob(f"*{GGUF}")):
+            remedy = f"name the GGUF file in it, such as model={files[0]}"
         if not path.is_dir():
             found += ", as there is no such folder"
             remedy += "; a run whose model was moved: `germline resume RUN model=FOLDER` names it"
@@ -130,12 +153,12 @@ def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedToke
         raise GermlineError(f"model: there is no model {source!r} here{hint}")
     with loading_errors(source):
         config = AutoConfig.from_pretrained(source)
-        check_causal(source, config)
+        check_causal(given, config)
         tokenizer = AutoTokenizer.from_pretrained(source)
     # Without the files of a tokenizer, the library makes one with an empty vocabulary.
     if not tokenizer("a 1")["input_ids"]:
         raise GermlineError(
-            f"model: the tokenizer of {source!r} turns text into no tokens: tokenizer.json (or "
+            f"model: the tokenizer of {given!r} turns text into no tokens: tokenizer.json (or "
             "what the model has instead) is missing or empty; get the model's folder again"
         )
     return config, tokenizer
@@ -183,26 +206,6 @@ def loading_errors(source: str, setting: str = "model") -> Iterator[None]:
         kind = type(error).__name__
         what = f"{kind}: {error}" if isinstance(error, (LookupError, TypeError)) else error
         raise GermlineError(f"{setting}: {source!r} cannot be loaded: {what}{remedy}") from error
-
-
-def _check_complete(source: str, report: Mapping[str, Iterable[Any]]) -> None:
-    """Check that the files hold every weight, because the library draws missing ones at random."""
-    missing = sorted(report["missing_keys"])
-    if other := sorted(report["mismatched_keys"]):
-        name, found, expected = other[0]
-        raise GermlineError(
-            f"model: {name} of {source!r} has the shape {list(found)}, but config.json expects "
-            f"{list(expected)}: the files do not belong together; get the model's folder again"
-        )
-    if missing:
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise GermlineError(
-            f"model: {source!r} does not hold {', '.join(missing[:3])}{more}: its files are "
-            "incomplete, or it is no causal language model; get the model's folder again, or "
-            "another one"
-        )
-    if unused := sorted(report["unexpected_keys"]):
-        log.warning("model: %d tensors of %r go unused, %s first", len(unused), source, unused[0])
 
 
 def check_finite(source: str, model: PreTrainedModel, setting: str = "model") -> None:

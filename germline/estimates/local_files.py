@@ -9,7 +9,9 @@ from typing import Literal
 
 from transformers.utils.hub import cached_file
 
+from germline.config.file_paths import is_gguf
 from germline.engines.checkpoint_files import weight_files
+from germline.engines.pretrained import unpacked_source
 from germline.estimates.model_shape import ModelShape
 from germline.nano import NANO_DIR
 
@@ -36,9 +38,16 @@ class Source:
 
 
 def local_model_folder(source: str) -> Path | None:
-    """Return the folder of a model on this machine: itself, or in the Hugging Face cache."""
+    """Return the folder of a model on this machine: itself, or in the Hugging Face cache.
+
+    That of a GGUF file may hold the config and the tokenizer alone.
+
+    Raises:
+        GermlineError: a GGUF file cannot be loaded.
+    """
     if source == "nano":
         return NANO_DIR
+    source = unpacked_source(source, weights=False)
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder
@@ -52,6 +61,8 @@ def local_model_folder(source: str) -> Path | None:
 def model_source(source: str, shape: ModelShape) -> Source:
     """Tell where the weights of a model come from, and how large they are."""
     folder = local_model_folder(source)
+    if is_gguf(source):
+        return Source("model", source, "folder", Path(source).expanduser().stat().st_size)
     files = None if folder is None else weight_files(folder)
     is_folder = Path(source).expanduser().is_dir()
     if files is None:

@@ -23,7 +23,7 @@ from transformers import (
 from germline.engines.dtypes import stored_dtype
 from germline.engines.hub_access import hub_access
 from germline.engines.model_tensors import list_tensors
-from germline.engines.pretrained import check_causal, silence_transformers
+from germline.engines.pretrained import check_causal, silence_transformers, unpacked_source
 from germline.estimates.popular_model_configs import PUBLISHED
 from germline.nano import NANO_DIR
 from germline.types import GermlineError, TensorInfo
@@ -106,7 +106,7 @@ def _outputs(tensor: TensorInfo) -> int:
 
 
 def shape_of(source: str) -> ModelShape:
-    """Read the sizes of `nano`, a folder, or a Hugging Face id.
+    """Read the sizes of `nano`, a folder, a GGUF file, or a Hugging Face id.
 
     Raises:
         GermlineError: config.json is missing or cannot be read, or the hub cannot be reached.
@@ -133,7 +133,8 @@ def classifier_shape_of(source: str, setting: str) -> ModelShape:
 
 def _read(source: str, setting: str) -> tuple[PreTrainedConfig, torch.dtype | None]:
     """Return a model's config, and the dtype of its files where they are in a folder."""
-    path = NANO_DIR if source == "nano" else Path(source).expanduser()
+    given = str(NANO_DIR) if source == "nano" else unpacked_source(source, weights=False)
+    path = Path(given).expanduser()
     try:
         place = str(path) if path.exists() else source
         with silence_transformers(), hub_access(place, setting):

@@ -15,6 +15,7 @@ import yaml
 
 from germline.config import Config
 from germline.config.config_files import TASK_SUFFIXES
+from germline.config.file_paths import is_gguf
 from germline.evaluation import confidence_interval
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
@@ -90,8 +91,11 @@ def model_card(run: RunDirectory, name: str, form: Literal["adapter", "merged"],
         "germline": str(run.environment["versions"].get("germline")),
     }
     # The built-in model is a folder of the package; transformers knows it by no name.
+    base_arguments = "NANO_DIR" if base == "nano" else f'"{base}"'
+    if is_gguf(base):
+        base_arguments = f'".", gguf_file="{base}"'
     load = (LOAD_ADAPTER if form == "adapter" else LOAD_MERGED).format(
-        folder=name, base="NANO_DIR" if base == "nano" else f'"{base}"'
+        folder=name, base=base_arguments
     )
     if form == "adapter" and base == "nano":
         load = f"from germline.nano import NANO_DIR\n{load}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from germline.checkpoint import newest_snapshot
 from germline.config import Config, Nes, load_config
+from germline.config.file_paths import absolute_model
 from germline.record import JournalEntry, RunDirectory
 from germline.record.best_generation import early_stop
 from germline.record.journal_check import warn_of_lost_lines
@@ -123,15 +124,14 @@ def entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEn
 
 def _with_absolute_model(config: Config, changed: Config) -> Config:
     """Write an overridden model's folder as every run does, so that any working directory works."""
-    folder = Path(changed.model).expanduser()
-    if changed.model in (config.model, "nano") or not folder.is_dir():
+    if changed.model in (config.model, "nano"):
         return changed
-    return changed.model_copy(update={"model": str(folder.resolve())})
+    return changed.model_copy(update={"model": absolute_model(changed.model)})
 
 
 def _was_moved(was: str, asked: str) -> bool:
-    """Whether the folder of a model is gone, and another one is given in its place."""
-    return Path(was).is_absolute() and not Path(was).exists() and Path(asked).is_dir()
+    """Whether the folder or file of a model is gone, and another one is given in its place."""
+    return Path(was).is_absolute() and not Path(was).exists() and Path(asked).exists()
 
 
 def _check_recorded(path: Path, config: Config, entries: Sequence[JournalEntry]) -> None:

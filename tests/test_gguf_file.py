@@ -1,0 +1,252 @@
+"""Models in GGUF files: read, trained, exported, and refused in one sentence."""
+
+import json
+import struct
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize, quantize
+from huggingface_hub.utils import _cache_assets
+from safetensors.torch import load_file
+
+import germline
+from germline.config import load_config
+from germline.config.file_paths import with_absolute_paths
+from germline.engines import gguf_file, gguf_header
+from germline.engines.pretrained import load_pretrained, load_tokenizer
+from germline.estimates.local_files import local_model_folder, model_source
+from germline.estimates.model_shape import shape_of
+from germline.types import Decoding, Example, GermlineError
+from tests.merged_models import assert_same_tokens
+from tests.tiny import save_tiny
+from tests.tiny_engines import inprocess
+from tests.tiny_gguf import write_gguf
+
+Q8 = GGMLQuantizationType.Q8_0
+UP = "model.layers.1.mlp.up_proj.weight"
+
+SMALL = {
+    "task": {"kind": "arithmetic", "max_new_tokens": 4},
+    "space": {"kind": "lora", "rank": 2},
+    "strategy": {"population": 4, "sigma": 0.05, "learning_rate": 0.05},
+    "engine": {"kind": "inprocess", "dtype": "float32"},
+    "generations": 2,
+    "batch_size": 2,
+    "held_out": {"examples": 2},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """Let unpacked folders be in a temporary folder."""
+    folder = tmp_path_factory.mktemp("assets")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_cache_assets, "HF_ASSETS_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_tiny(tmp_path_factory.mktemp("model") / "tiny", "llama")
+
+
+@pytest.fixture(scope="module")
+def file(model):
+    """The model, its weights as they are."""
+    return write_gguf(model, model.with_name("tiny.gguf"))
+
+
+@pytest.fixture(scope="module")
+def quantized(model):
+    return write_gguf(model, model.with_name("tiny.Q8_0.gguf"), Q8)
+
+
+def test_floats_in_a_file_are_the_weights_of_the_model_bit_for_bit(model, file):
+    loaded, original = load_pretrained(str(file)), load_pretrained(str(model))
+    expected = original.model.state_dict()
+    assert loaded.model.state_dict().keys() == expected.keys()
+    assert all(torch.equal(one, expected[name]) for name, one in loaded.model.state_dict().items())
+    assert loaded.model.get_output_embeddings().weight is loaded.model.get_input_embeddings().weight
+
+
+def test_quantized_blocks_become_the_floats_that_gguf_makes_of_them(model, quantized):
+    loaded = load_pretrained(str(quantized)).model.get_parameter(UP)
+    original = load_file(model / "model.safetensors")[UP].numpy()
+    assert loaded.dtype == torch.float32
+    assert (loaded.numpy() == dequantize(quantize(original, Q8), Q8)).all()
+    assert (loaded.numpy() != original).any()
+
+
+def test_the_chat_template_and_the_special_tokens_are_kept(model, file):
+    loaded, _ = load_tokenizer(str(file))
+    original, _ = load_tokenizer(str(model))
+    chat = [{"role": "user", "content": "What is 1 + 2?"}]
+    texts = [one.apply_chat_template(chat, tokenize=False) for one in (loaded, original)]
+    assert texts[0] == texts[1]
+    assert loaded(texts[0])["input_ids"] == original(texts[1])["input_ids"]
+    assert (loaded.eos_token, loaded.pad_token) == (original.eos_token, original.pad_token)
+
+
+def test_a_model_ends_its_text_with_the_end_of_turn_of_the_file_too(model, tmp_path):
+    file = write_gguf(model, tmp_path / "turns.gguf", end_of_turn=7)
+    found = load_pretrained(str(file)).model.generation_config
+    assert found.eos_token_id == [load_tokenizer(str(model))[0].eos_token_id, 7]
+
+
+def test_an_unpacked_file_is_read_once_and_a_changed_one_again(model, tmp_path, monkeypatch):
+    file = write_gguf(model, tmp_path / "again.gguf")
+    first = load_pretrained(str(file)).source
+    with monkeypatch.context() as patch:
+        patch.setattr(gguf_file, "_write_model", lambda *_: pytest.fail("it was read again"))
+        assert load_pretrained(str(file)).source == first
+    file.unlink()
+    other = save_tiny(tmp_path / "other", "llama", seed=1)
+    write_gguf(other, file)
+    again = load_pretrained(str(file))
+    assert again.source != first
+    assert torch.equal(again.model.get_parameter(UP), load_file(other / "model.safetensors")[UP])
+
+
+def test_a_scaled_rotary_embedding_which_transformers_ignores_gets_a_warning(
+    model, tmp_path, caplog
+):
+    load_pretrained(str(write_gguf(model, tmp_path / "scaled.gguf", rope_factors=True)))
+    assert "transformers ignores rope_freqs.weight" in caplog.text
+    assert "differs from the original one" in caplog.text
+
+
+def test_an_estimate_reads_no_weights(model, tmp_path):
+    file = write_gguf(model, tmp_path / "estimated.gguf", Q8)
+    shape = shape_of(str(file))
+    assert shape.numbers == shape_of(str(model)).numbers
+    assert shape.stored_dtype == torch.float32
+    folder = local_model_folder(str(file))
+    assert folder is not None
+    assert not list(folder.glob("*.safetensors"))
+    source = model_source(str(file), shape)
+    assert (source.found, source.bytes) == ("folder", file.stat().st_size)
+
+
+def test_a_run_records_the_absolute_path_of_the_file(file, monkeypatch, tmp_path):
+    (tmp_path / "link.gguf").symlink_to(file)
+    monkeypatch.chdir(tmp_path)
+    config = with_absolute_paths(load_config({"model": "link.gguf"}))
+    assert config.model == str(tmp_path / "link.gguf")
+
+
+def test_a_run_of_a_file_is_exported_as_a_folder_that_writes_the_same_tokens(file, tmp_path):
+    run = tmp_path / "run"
+    germline.train({**SMALL, "model": str(file), "space": "low_rank"}, run)
+    exported = tmp_path / "exported"
+    germline.export(run, exported, form="merged")
+    assert assert_same_tokens(run, exported, "What is 1 + 2?", 12)
+    assert "quantization_config" not in json.loads((exported / "config.json").read_text())
+
+
+def test_a_run_goes_on_with_a_file_that_was_moved(model, tmp_path):
+    file = write_gguf(model, tmp_path / "first.gguf")
+    germline.train({**SMALL, "model": str(file), "generations": 1}, tmp_path / "run")
+    moved = file.rename(tmp_path / "moved.gguf")
+    training = germline.resume(tmp_path / "run", [f"model={moved}", "generations=2"])
+    assert training.config.model == str(moved)
+
+
+def test_an_adapter_of_a_file_loads_again(model, file, tmp_path):
+    run, adapter = tmp_path / "run", tmp_path / "adapter"
+    germline.train({**SMALL, "model": str(file), "generations": 1}, run)
+    germline.export(run, adapter)
+    card = (adapter / "README.md").read_text()
+    assert 'AutoModelForCausalLM.from_pretrained(".", gguf_file="tiny.gguf")' in card
+    texts = [germline.generate(str(one), ["Hello"], max_new_tokens=8) for one in (run, adapter)]
+    assert texts[0] == texts[1]
+
+
+def damaged(change):
+    """Return a damage: the file's bytes, changed."""
+    return lambda file, model: file.write_bytes(change(file.read_bytes()))
+
+
+def written(**options):
+    """Return a damage: the file is written anew with other options."""
+    return lambda file, model: write_gguf(model, file, **options)
+
+
+def replaced(old: bytes, new: bytes):
+    return damaged(lambda content: content.replace(old, new))
+
+
+def other_quantization(number: int):
+    """Return a damage: the first matrix of a file has a quantization of this number."""
+
+    def change(content: bytes) -> bytes:
+        name = b"token_embd.weight"
+        at = content.index(name) + len(name) + 4 + 2 * 8
+        return content[:at] + struct.pack("<I", number) + content[at + 4 :]
+
+    return damaged(change)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            damaged(lambda content: content[:-5000]),
+            r"is cut short: .* describes \d+ bytes, the file",
+        ),
+        (
+            damaged(lambda content: content[:3000]),
+            r"its header .* \(the file of 3000 bytes ends within it\)",
+        ),
+        (damaged(lambda content: content[:3]), r"begins with b'GGU' and not b'GGUF'"),
+        (damaged(lambda _: b""), r"is no GGUF file: it begins with b''"),
+        (damaged(lambda _: b"version https://git-lfs"), r"begins with b'vers' and not b'GGUF'"),
+        (
+            damaged(lambda content: content[:4] + b"\1" + content[5:]),
+            "version 1, known are 2 and 3",
+        ),
+        (replaced(b"llama.block_count\4", b"llama.block_count\77"), "unknown type 63"),
+        (replaced(b"general.architecture", b"general.architecturE"), "cannot be read by transf"),
+        (
+            written(architecture="rwkv7"),
+            "read by transformers .* architecture rwkv7 .*not supported",
+        ),
+        (written(weights=False), "holds a vocabulary and no weights: give the GGUF file of the"),
+        (other_quantization(250), "token_embd.weight has a quantization .*250 is not a valid"),
+        (other_quantization(26), "token_embd.weight has a quantization .*I32"),
+        (replaced(b"blk.1.ffn_up", b"blk.1.ffn_uq"), rf"does not hold {UP}: its files are"),
+        (lambda file, model: file.unlink(), "there is no such file: name a GGUF file"),
+    ],
+)
+def test_a_file_that_is_no_model_is_refused_in_one_sentence(model, tmp_path, damage, message):
+    file = write_gguf(model, tmp_path / "bad.gguf")
+    damage(file, model)
+    with pytest.raises(GermlineError, match=message) as raised:
+        load_pretrained(str(file))
+    assert str(raised.value).startswith(f"model={file}") or "does not hold" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_one_part_of_several_is_refused(model, tmp_path):
+    file = write_gguf(model, tmp_path / "tiny-00001-of-00003.gguf")
+    with pytest.raises(GermlineError, match=r"is one part of a model in several files: join them"):
+        load_pretrained(str(file))
+
+
+def test_a_missing_package_is_named_with_the_line_that_installs_it(file, monkeypatch):
+    monkeypatch.setattr(gguf_header, "find_spec", lambda name: None if name == "gguf" else name)
+    with pytest.raises(GermlineError, match=r"needs the package gguf: pip install 'germline\[gguf"):
+        load_pretrained(str(file))
+
+
+def test_a_folder_that_holds_a_gguf_file_alone_names_it(file, tmp_path):
+    (tmp_path / "only.gguf").symlink_to(file)
+    with pytest.raises(GermlineError, match=rf"name the GGUF file in it, .*{tmp_path}/only.gguf"):
+        load_pretrained(str(tmp_path))
+
+
+def test_a_file_without_a_chat_template_is_refused_where_a_task_needs_one(model, tmp_path):
+    file = write_gguf(model, tmp_path / "raw.gguf", template=None)
+    loaded = inprocess(str(file))
+    with pytest.raises(GermlineError, match=r"has no chat template: set task\.chat=false"):
+        loaded.generate([None], [Example(0, "Hi", "", chat=True)], Decoding(max_new_tokens=2))

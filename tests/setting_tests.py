@@ -32,7 +32,7 @@ SEEN_ELSEWHERE = {
     "method.clip": "tests of es_sample_gd: test_a_token_far_likelier_than_it_was_pushes_no_further",
     "method.rows": "tests of es_sample_gd: test_completions_at_once_change_the_rounding_only",
     "method.group_size": "tests of zo_grpo: test_only_the_center_generates",
-    "method.temperature": "tests of zo_grpo: test_samples_have_the_temperature_of_the_method",
+    "method.temperature": "tests of zo_grpo: test_samples_have_the_temperature_of_the_method_...",
     "method.scale_rewards": "tests of zo_grpo: test_advantages_leave_out_missing_rewards_and_ties",
     "method.rows_per_pair": "tests of zo_grpo: test_only_the_center_generates",
     "method.step_kl": "tests of zo_grpo: test_a_small_update_moves_the_center_by_the_...",

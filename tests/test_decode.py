@@ -1,6 +1,7 @@
 """Decoding: where a completion ends, what shares a batch, and how a token is chosen."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,11 +11,22 @@ from transformers import AutoTokenizer
 import germline.engines.decode
 import germline.engines.decode_batch
 from germline import noise
+from germline.engines.decode_batch import DecodeBatch
 from germline.engines.prompt_batch import pad_prompts
 from germline.engines.sampling import choose_tokens
+from germline.nano import NANO_DIR
 from germline.types import Decoding
 from tests.tiny import save_tiny
-from tests.tiny_engines import SPACES, examples, folder, inprocess, population, tokens
+from tests.tiny_engines import (
+    SPACES,
+    TEXTS,
+    examples,
+    folder,
+    inprocess,
+    population,
+    tokens,
+    tokens_read,
+)
 
 GREEDY = Decoding(max_new_tokens=20)
 SAMPLED = Decoding(max_new_tokens=20, temperature=1.0, noise_seed=5)
@@ -246,6 +258,33 @@ def test_equal_members_have_equal_luck_and_everything_else_has_its_own(space):
     )
     for decoding in others:
         assert not set(write(decoding)) & set(first)
+
+
+@pytest.mark.parametrize("space_name", ["rank 1", "lora", "full"])
+@pytest.mark.parametrize("decoding", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+def test_samples_of_a_prompt_are_what_is_written_where_each_row_reads_its_own(
+    space_name, decoding, monkeypatch
+):
+    engine = inprocess(str(NANO_DIR), SPACES[space_name])
+    members = (*population(2, sigma=0.05).members, None)
+    batch = [replace(one, sample=sample) for sample in range(3) for one in examples(TEXTS[:3])]
+    with tokens_read(engine) as shared:
+        together = tokens(engine.generate(members, batch, decoding))
+    monkeypatch.setattr(DecodeBatch, "prefill_distinct", DecodeBatch.prefill)
+    with tokens_read(engine) as apart:
+        assert tokens(engine.generate(members, batch, decoding)) == together
+    lengths = [len(engine.encoder.encode(one)) for one in batch]
+    prefix = len(pad_prompts([engine.encoder.encode(one) for one in batch], 0).prefix)
+    saved = len(members) * 6 * (max(lengths) - prefix)
+    assert sum(apart) - sum(shared) >= saved > 0
+    if decoding is SAMPLED:
+        assert len({row for member in together for row in member}) > 2 * len(batch)
+
+
+def test_a_batch_of_different_prompts_is_read_as_ever(monkeypatch):
+    monkeypatch.delattr(DecodeBatch, "prefill_distinct")
+    engine = inprocess("qwen2", SPACES["rank 1"])
+    engine.generate(MEMBERS, [replace(one, sample=1) for one in examples()], GREEDY)
 
 
 def test_every_position_has_luck_of_its_own():

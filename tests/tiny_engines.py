@@ -2,7 +2,8 @@
 
 import atexit
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,22 @@ def examples(texts: Sequence[str] = TEXTS, *, chat: bool = False) -> list[Exampl
 def tokens(completions: Sequence[Sequence[Completion]]) -> list[list[tuple[int, ...]]]:
     """Keep the token ids of `[members][examples]` completions."""
     return [[completion.tokens for completion in row] for row in completions]
+
+
+@contextmanager
+def tokens_read(engine: InProcessEngine) -> Iterator[list[int]]:
+    """Count the tokens of each forward pass, padding included, during a `with` block."""
+    sizes: list[int] = []
+    table = engine.model.get_input_embeddings()
+
+    def count(_table: object, inputs: tuple[torch.Tensor], _output: object) -> None:
+        sizes.append(inputs[0].numel())
+
+    handle = table.register_forward_hook(count)
+    try:
+        yield sizes
+    finally:
+        handle.remove()
 
 
 def drawn(member: SeedPerturbation, info: TensorInfo, space: SpaceConfig) -> np.ndarray:

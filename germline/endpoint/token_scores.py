@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from germline.engines.inprocess import LOGITS_AT_ONCE
+from germline.engines.completion_scorer import LOGITS_AT_ONCE
 from germline.protocols import Engine, TextScorer
 from germline.types import Completion, Example, Perturbation
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from germline.engines.conversation_turns import ConversationTurns, Place
 from germline.engines.decode import TokenDecoder
 from germline.engines.decode_batch import SMALLEST_BATCH, DecodeBatch, rows_needed_first
-from germline.engines.prompt_batch import pad_prompts
+from germline.engines.prompt_batch import distinct_prompts, pad_prompts
 from germline.engines.sampling import draw_sampling_noise
 from germline.types import Completion, Example
 
@@ -70,10 +70,10 @@ class ConversationBatch:
         self._slots = slots = max(longest, -(-SMALLEST_BATCH // self.members))
         live = {self._row(place) for place in examples}
         rows = range(self.members * slots)
-        encoded = [tuple(self.turns.encoder.encode(self._example(row))) for row in rows]
-        number = {ids: place for place, ids in enumerate(dict.fromkeys(encoded))}
-        prompt_of = torch.tensor([number[ids] for ids in encoded]).view(self.members, slots)
-        padded = pad_prompts([*number], self.turns.encoder.padding_id)
+        encoded = [self.turns.encoder.encode(self._example(row)) for row in rows]
+        prompts, places = distinct_prompts(encoded)
+        prompt_of = torch.tensor(places).view(self.members, slots)
+        padded = pad_prompts(prompts, self.turns.encoder.padding_id)
         return self.decoder.begin(padded, prompt_of, self._noise(rows, turn=0)), live
 
     def _read(self, batch: DecodeBatch, written: Mapping[Place, Completion], start: int) -> Tensor:

@@ -6,7 +6,7 @@ rectangle of the unfinished rows is clearly smaller. The result of a microbatch 
 microbatch alone, so scheduling cannot change a result.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,27 +45,35 @@ class TokenDecoder:
     fixed_steps: bool = False
 
     def generate(
-        self, members: int, prompts: PaddedPrompts, sampling_noise: Tensor, decoding: Decoding
+        self,
+        members: int,
+        prompts: PaddedPrompts,
+        prompt_of: Sequence[int],
+        sampling_noise: Tensor,
+        decoding: Decoding,
     ) -> list[list[Completion]]:
-        """Complete every prompt for each member in the model: `[members][examples]`.
+        """Complete every example for each member in the model: `[members][examples]`.
 
         Args:
             members: number of members in the model.
-            prompts: the examples of the microbatch.
+            prompts: the distinct prompts of the microbatch.
+            prompt_of: index of each example's prompt.
             sampling_noise: `[examples, max_new_tokens]` uniforms for seeded sampling, the same for
                 every member.
             decoding: settings of choosing tokens.
         """
-        examples = len(prompts.lengths)
+        examples = len(prompt_of)
         slots = max(examples, -(-SMALLEST_BATCH // members))
         example_of = torch.tensor([slot if slot < examples else 0 for slot in range(slots)])
-        rows = example_of.repeat(members, 1)
+        rows = torch.tensor(prompt_of)[example_of].repeat(members, 1)
+        is_repeated = examples > len(prompts.lengths)
         with self.fused.applied():
             batch = self.begin(prompts, rows, sampling_noise[example_of].repeat(members, 1))
             texts = self.no_texts(decoding, members * slots)
             texts.ignore([m * slots + s for m in range(members) for s in range(examples, slots)])
-            self.write(batch, batch.prefill(), texts, decoding)
-        return texts.completions(members, prompts.lengths)
+            logits = batch.prefill_distinct() if is_repeated else batch.prefill()
+            self.write(batch, logits, texts, decoding)
+        return texts.completions(members, [prompts.lengths[prompt] for prompt in prompt_of])
 
     def begin(self, prompts: PaddedPrompts, prompt_of: Tensor, noise: Tensor) -> DecodeBatch:
         """Begin a batch, see `DecodeBatch.of`."""

@@ -107,6 +107,46 @@ class DecodeBatch:
         positions = (self.filled + real.long().cumsum(1) - 1).clamp_(min=0)
         return self._forward(ids, positions, self.mask)
 
+    def prefill_distinct(self) -> Tensor:
+        """Run each distinct prompt once per member; return the logits after the prompt of each row.
+
+        All members have the same prompts. The cache of a prompt is copied to its rows.
+        """
+        members, slots = self.rows.shape
+        of_slot = self.prompt_of[:slots]
+        distinct = len(self.prompts.lengths)
+        prompt_of = torch.arange(distinct).repeat(members, 1)
+        read = DecodeBatch.of(
+            self.model, self.prompts, prompt_of, self.sampling_noise.new_empty(prompt_of.numel(), 0)
+        )
+        logits = read.prefill()
+        rows = (torch.arange(members)[:, None] * distinct + of_slot).flatten()
+        self.take_from(read, rows)
+        return logits[rows.to(logits.device)]
+
+    def take_from(self, read: "DecodeBatch", rows: Tensor) -> None:
+        """Begin with copies of the cache of a batch that has read the prompts.
+
+        Args:
+            read: a batch with the same prompts.
+            rows: its row with the prompt of each row of this batch.
+        """
+        self.cache = read.cache.taken(rows.to(self.mask.device), self.mask.shape[-1])
+        self.filled = read.filled
+
+    def append(self, ids: Tensor) -> Tensor:
+        """Append tokens `[rows, width]`; return the logits after each, `[rows, width, vocabulary]`.
+
+        In a causal model later tokens do not change earlier logits, so rows may end with padding.
+        """
+        width = ids.shape[1]
+        positions = self.position[:, None] + torch.arange(width, device=self.position.device)
+        spread = _causal(self.mask, self.filled, width)
+        self.filled += width
+        self.position = self.position + width
+        logits: Tensor = self._read(self.model, ids, positions, spread).logits
+        return logits
+
     def step(self, tokens: Tensor) -> Tensor:
         """Append one token to every row and return the logits after it."""
         if self.has_fixed_steps:

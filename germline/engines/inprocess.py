@@ -6,7 +6,7 @@ the masters are the serving copy, and need no memory of their own, unless member
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from germline.config import Config, InProcess
 from germline.engines.batched_dense import dense_members
+from germline.engines.completion_scorer import LOGITS_AT_ONCE, CompletionScorer
 from germline.engines.conversation import ConversationBatch
 from germline.engines.conversation_turns import ConversationTurns, reply_from
 from germline.engines.cpu_kernels import FusedDecoder
@@ -28,10 +29,10 @@ from germline.engines.malloc_tuning import keep_freed_memory
 from germline.engines.master_weights import Masters, searched_names
 from germline.engines.model_tensors import MasterPlacement, list_tensors
 from germline.engines.pretrained import PretrainedModel, load_pretrained, save_pretrained
-from germline.engines.prompt_batch import PromptEncoder, pad_prompts
+from germline.engines.prompt_batch import PromptEncoder, distinct_prompts, pad_prompts
 from germline.engines.sampling import draw_sampling_noise
 from germline.engines.subspace_forward import SubspaceMembers
-from germline.engines.teacher_forcing import PackedBatch, pack_completions, split_completions
+from germline.engines.teacher_forcing import PackedBatch, pack_completions
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Conversations, Members, Reply, Space
@@ -45,13 +46,6 @@ from germline.types import (
     Perturbation,
     Update,
 )
-
-LOGITS_AT_ONCE = 1 << 27
-"""Most logits in memory while texts are read: 0.5 GB in fp32, 880 tokens of Qwen2.5."""
-
-TOKENS_AT_ONCE = 4096
-"""Tokens that several members read at once. More do not fit the cache of a CPU (the calibration of
-a 22 M model took 1.5 times as long with 40,000) and take more memory than a generation."""
 
 
 @runtime_checkable
@@ -114,9 +108,11 @@ class InProcessEngine:
         self._members = self._make_members(space, config)
         self.encoder = PromptEncoder(pretrained)
         self.special_ids = self.encoder.special_ids
+        fused = FusedDecoder(self.model)
+        self._scorer = CompletionScorer(self.model, fused, self.encoder.padding_id)
         self._decoder = TokenDecoder(
             self.model,
-            FusedDecoder(self.model),
+            fused,
             Detokenizer(pretrained.tokenizer),
             self.encoder.end_ids,
             self._members.keep if self._members else lambda _members: None,
@@ -156,13 +152,14 @@ class InProcessEngine:
         """Generate the completions `[members][examples]` of every member; None is the center."""
         prompts = [self.encoder.encode(example) for example in examples]
         self.encoder.check_length(max(map(len, prompts)), decoding.max_new_tokens)
-        padded = pad_prompts(prompts, self.encoder.padding_id)
+        distinct, prompt_of = distinct_prompts(prompts)
+        padded = pad_prompts(distinct, self.encoder.padding_id)
         sampling_noise = draw_sampling_noise(examples, decoding)
         completions: list[list[Completion]] = []
         for together in self._groups(members):
             with self._fits(len(together), len(examples)), self._applied(together):
                 completions += self._decoder.generate(
-                    len(together), padded, sampling_noise, decoding
+                    len(together), padded, prompt_of, sampling_noise, decoding
                 )
         return completions
 
@@ -195,6 +192,7 @@ class InProcessEngine:
         read = [row[span] for row, span in zip(rows, packed.spans, strict=True)]
         return [read[row : row + len(examples)] for row in range(0, len(read), len(examples))]
 
+    @torch.inference_mode()
     def log_probabilities(
         self,
         members: Sequence[Perturbation | None],
@@ -203,21 +201,18 @@ class InProcessEngine:
     ) -> list[list[Sequence[float]]]:
         """Return each member's log-probabilities of its `completions[members][examples]`.
 
-        Natural logarithms of every token, after the examples' prompts, at temperature 1. Logits of
-        a few texts are in memory at a time.
+        Natural logarithms of every token, after the examples' prompts, at temperature 1. Examples
+        with the same prompt are read together.
         """
-        results: list[list[Sequence[float]]] = [[] for _ in members]
-        most = LOGITS_AT_ONCE // self._vocabulary
-        longest = self.pack_completions(examples, completions[:1]).rows.shape[1]
-        most_texts = max(1, TOKENS_AT_ONCE // longest)
-        for some, few in split_completions(completions, most, most_texts):
-            written = [row[few] for row in completions[some]]
-            read = self.read(members[some], examples[few], written)
-            logs = _log_probabilities([one for row in read for one in row], written)
-            del read  # or the next piece would be computed beside the logits of this one
-            for place, row in enumerate(written, some.start):
-                results[place] += [next(logs) for _ in row]
-        return results
+        prompts = [self.encoder.encode(example) for example in examples]
+        texts = [[one.tokens for one in row] for row in completions]
+        most, found, first = self._scorer.members_at_once(prompts, texts), [], 0
+        for together in self._groups(members, most):
+            with self._applied(together):
+                found.append(self._scorer.score(prompts, texts[first : first + len(together)]))
+            first += len(together)
+        numbers = iter(torch.cat(found).tolist())
+        return [[list(islice(numbers, len(one))) for one in row] for row in texts]
 
     def pack_completions(
         self, examples: Sequence[Example], completions: Sequence[Sequence[Completion]]
@@ -307,11 +302,14 @@ class InProcessEngine:
         return dense_members(self.model, self.serving, self.weights, config.members_per_batch)
 
     def _groups(
-        self, members: Sequence[Perturbation | None]
+        self, members: Sequence[Perturbation | None], most: int | None = None
     ) -> list[Sequence[Perturbation | None]]:
-        if self._members is None or self._members.together is None:
+        """Cut members into groups that run at once, of `most` members or fewer."""
+        together = self._members.together if self._members else None
+        if together is None and most is None:
             return [members]
-        groups = -(-len(members) // self._members.together)
+        most = min(one for one in (together, most) if one is not None)
+        groups = -(-len(members) // most)
         size = -(-len(members) // groups)  # nearly equal groups: none of one or two
         return [members[start : start + size] for start in range(0, len(members), size)]
 
@@ -345,22 +343,6 @@ class InProcessEngine:
             f"the size of a batch is part of its result: start a run with {setting}="
             f"{max(1, value // 2)}, or with a lower task.max_new_tokens"
         )
-
-
-def _log_probabilities(
-    logits: Sequence[Tensor], completions: Sequence[Sequence[Completion]]
-) -> Iterator[list[float]]:
-    """Yield the log-probabilities of each completion, with one copy to and one from the GPU."""
-    written = [one.tokens for row in completions for one in row]
-    sizes = [len(tokens) for tokens in written]
-    numbers = torch.tensor([token for tokens in written for token in tokens], dtype=torch.long)
-    tokens = numbers.to(logits[0].device).split(sizes)
-    # The results have their memory before the rows of 10 MB are copied: allocated between these,
-    # they kept glibc from using the freed memory again, 0.5 GB of it for 55 texts of Qwen2.5.
-    logs = torch.empty(len(numbers), device=logits[0].device)
-    for read, own, found in zip(logits, tokens, logs.split(sizes), strict=True):
-        found.copy_(read.float().log_softmax(-1).gather(-1, own[:, None])[:, 0])
-    return iter([one.tolist() for one in logs.cpu().split(sizes)])
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:

@@ -71,8 +71,16 @@ class _BufferedLayer(DynamicLayer):
 
     def take(self, rows: Tensor) -> None:
         """Keep these rows, in this order; a row may be taken more than once."""
-        self.keys = _taken(self.keys, rows, self.length)
-        self.values = _taken(self.values, rows, self.length)
+        self.keys = _taken(self.keys, rows, self.length, self.capacity)
+        self.values = _taken(self.values, rows, self.length, self.capacity)
+
+    def taken(self, rows: Tensor, capacity: int) -> "_BufferedLayer":
+        """Return a layer of copies of these rows, which holds `capacity` positions."""
+        layer = _BufferedLayer(capacity)
+        layer.keys = _taken(self.keys, rows, self.length, capacity)
+        layer.values = _taken(self.values, rows, self.length, capacity)
+        layer.length, layer.is_initialized = self.length, True
+        return layer
 
     def repack(self, rows: Tensor, places: Tensor, capacity: int) -> None:
         """Keep these rows, and of each the positions in `places`, `[rows, positions]`."""
@@ -101,6 +109,12 @@ class BufferedCache(Cache):
         """Keep these rows of every layer."""
         for layer in self.layers:
             layer.take(rows)
+
+    def taken(self, rows: Tensor, capacity: int) -> "BufferedCache":
+        """Return a cache of copies of these rows, which holds `capacity` positions."""
+        cache = BufferedCache(capacity)
+        cache.layers = [layer.taken(rows, capacity) for layer in self.layers]
+        return cache
 
     def repack(self, rows: Tensor, places: Tensor, capacity: int) -> None:
         """Keep these rows of every layer, and of each the positions in `places`, in this order.
@@ -172,9 +186,10 @@ def _buffer(states: Tensor, capacity: int) -> Tensor:
     return states.new_empty(rows, heads, capacity, dim)
 
 
-def _taken(buffer: Tensor, rows: Tensor, length: int) -> Tensor:
+def _taken(buffer: Tensor, rows: Tensor, length: int, capacity: int) -> Tensor:
     """Copy the filled part; the rest is overwritten before it is read."""
-    kept = buffer.new_empty(len(rows), *buffer.shape[1:])
+    _, heads, _, dim = buffer.shape
+    kept = buffer.new_empty(len(rows), heads, capacity, dim)
     torch.index_select(buffer[:, :, :length], 0, rows, out=kept[:, :, :length])
     return kept
 

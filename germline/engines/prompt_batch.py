@@ -242,6 +242,13 @@ def pad_prompts(prompts: Sequence[Sequence[int]], padding_id: int) -> PaddedProm
     )
 
 
+def distinct_prompts(prompts: Sequence[Sequence[int]]) -> tuple[list[tuple[int, ...]], list[int]]:
+    """Return the prompts that differ, in order of their first appearance, and which each is."""
+    encoded = [tuple(prompt) for prompt in prompts]
+    number = {ids: place for place, ids in enumerate(dict.fromkeys(encoded))}
+    return [*number], [number[ids] for ids in encoded]
+
+
 def _common_prefix(prompts: Sequence[Sequence[int]]) -> tuple[int, ...]:
     shortest = min(len(prompt) for prompt in prompts) - 1
     same = 0

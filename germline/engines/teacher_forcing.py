@@ -68,19 +68,18 @@ def pack_completions(
 
 
 def split_completions(
-    completions: Sequence[Sequence[Completion]], most: int, most_texts: int | None = None
+    completions: Sequence[Sequence[Completion]], most: int
 ) -> Iterator[tuple[slice, slice]]:
     """Cut completions `[members][examples]` into pieces of members and of examples.
 
     Args:
         completions: of each member.
         most: positions of a piece, unless a single completion is longer.
-        most_texts: texts of a piece that has several members; None: any number.
     """
     longest = max(len(one.tokens) for row in completions for one in row)
     texts = max(1, most // max(1, longest))
     width = min(texts, len(completions[0]))
-    height = max(1, min(texts, most_texts or texts) // width)
+    height = max(1, texts // width)
     for first in range(0, len(completions), height):
         members = slice(first, min(first + height, len(completions)))
         for place in range(0, len(completions[0]), width):

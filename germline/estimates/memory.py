@@ -34,13 +34,13 @@ from typing import Literal
 import torch
 
 from germline.config import AutoSigma, Config, InProcess
+from germline.engines.completion_scorer import LOGITS_AT_ONCE, TOKENS_AT_ONCE
 from germline.engines.cpu_kernels import SMALL_SCORES
 from germline.engines.decode_batch import (
     PREFILL_TOKENS,
     SMALLEST_BATCH,
     prefill_tokens_on_gpu,
 )
-from germline.engines.inprocess import LOGITS_AT_ONCE, TOKENS_AT_ONCE
 from germline.engines.model_tensors import holds_exactly
 from germline.estimates.model_shape import ModelShape
 from germline.estimates.workload import Workload
@@ -167,24 +167,22 @@ def half_scratch_bytes(shape: ModelShape, work: Workload) -> float:
 
 
 def calibration_bytes(shape: ModelShape, work: Workload) -> int:
-    """Return equation (10): members read the texts of the center whole, piece by piece.
+    """Return equation (10): members read the prompts, and then the center's texts piece by piece.
 
-    All prompts are taken to be as long as the longest one, and the shortest to be what all begin
-    with: logits are computed from the end of the shortest prompt on, unless these are too many. The
-    log-probabilities of one text are computed at a time, in fp32.
+    All prompts are taken to be as long as the longest one, and all texts to have the most tokens.
+    The cache of a piece is a copy, and the log-probabilities of a few rows are computed at a time.
     """
     new = min(TOKENS, work.texts.new_tokens)
     length = work.texts.prompt + new
-    texts = max(1, LOGITS_AT_ONCE // shape.vocabulary // new)
-    examples = min(texts, count_examples(new))
-    members = min(max(1, min(texts, TOKENS_AT_ONCE // length) // examples), work.members)
-    tokens = min(members, work.stacked or members) * examples * length
-    from_shortest = max(new + 1, length - work.texts.prefix)
-    most = max(LOGITS_AT_ONCE, members * examples * new * shape.vocabulary)
-    logits = min(members * examples * from_shortest * shape.vocabulary, most)
+    members = min(max(1, TOKENS_AT_ONCE // (count_examples(new) * length)), work.members)
+    members = min(members, work.stacked or members)
+    texts = members * min(count_examples(new), max(1, TOKENS_AT_ONCE // length))
+    most = max(1, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // shape.vocabulary))
+    rows = min(texts, max(members, most // new))
+    tokens = min(rows * new, max(rows, most))
+    read = (texts * work.texts.prompt + rows * length) * shape.kv_numbers
     of_mlp = tokens * (3 * shape.inner + 4 * shape.hidden)
-    text = 2 * new * shape.vocabulary * FP32
-    return (tokens * shape.kv_numbers + max(logits, of_mlp)) * work.dtype.itemsize + text
+    return (read + max(tokens * shape.vocabulary, of_mlp)) * work.dtype.itemsize
 
 
 def snapshot_bytes(work: Workload) -> int:

@@ -1,0 +1,117 @@
+"""Scoring given completions: prompts are read once, and the numbers are those of each row alone."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from germline.engines import completion_scorer
+from germline.engines.completion_scorer import _pieces, log_normalizers
+from germline.types import Completion, Decoding
+from tests.tiny_engines import SPACES, TEXTS, examples, inprocess, population, tokens_read
+
+SAMPLED = Decoding(max_new_tokens=9, temperature=1.5, noise_seed=2)
+LENGTHS = (9, 4, 1, 0, 7, 9)
+"""Tokens of the samples of each prompt."""
+
+
+def samples(texts=TEXTS[:3], count=6):
+    """Several examples of each prompt, next to those of other prompts."""
+    return [replace(one, sample=sample) for sample in range(count) for one in examples(texts)]
+
+
+def cut(row, lengths=LENGTHS):
+    """Cut the completions of `samples` to lengths, so that some are short and some empty."""
+    each = len(row) // len(lengths)
+    return [
+        replace(one, tokens=one.tokens[: lengths[place // each]]) for place, one in enumerate(row)
+    ]
+
+
+def alone(engine, member, example, completion):
+    """Score a completion from the logits of its own text."""
+    if not completion.tokens:
+        return []
+    logits = engine.read([member], [example], [[completion]])[0][0]
+    places = range(len(completion.tokens))
+    return logits.double().log_softmax(-1)[places, list(completion.tokens)].tolist()
+
+
+def assert_scores_are_those_of_each_row(engine, members, batch, completions):
+    found = engine.log_probabilities(members, batch, completions)
+    for member, written, row in zip(members, completions, found, strict=True):
+        for example, completion, logs in zip(batch, written, row, strict=True):
+            assert logs == pytest.approx(alone(engine, member, example, completion), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("model", "space"),
+    [
+        *(("qwen2", space) for space in ("rank 1", "rank 6", "lora", "full", "subspace")),
+        ("gpt2", "singular"),
+        ("mistral", "rank 1"),
+        ("gemma3", "lora"),
+        ("gemma2", "rank 1"),
+        ("qwen2_moe", "full"),
+    ],
+)
+@pytest.mark.parametrize("own", [False, True], ids=["same texts", "own texts"])
+def test_scores_are_those_of_each_row_read_alone(model, space, own):
+    engine = inprocess(model, SPACES[space])
+    members = [*population(4, sigma=0.05).members, None]
+    batch = samples()
+    written = [cut(row) for row in engine.generate(members, batch, SAMPLED)]
+    if own:  # of lengths of their own, too
+        written = [row if place % 2 else cut(row, (2,) * 6) for place, row in enumerate(written)]
+    else:
+        written = [written[-1]] * len(members)
+    assert_scores_are_those_of_each_row(engine, members, batch, written)
+    again = engine.log_probabilities(members, batch, written)
+    assert again == engine.log_probabilities(members, batch, written)
+
+
+@pytest.mark.parametrize("at_once", [1, 12, 40, 200])
+def test_texts_that_are_read_in_parts_have_the_same_scores(at_once, monkeypatch):
+    engine = inprocess("mistral", SPACES["rank 1"])
+    members, batch = population(4, sigma=0.05).members, samples()
+    written = [cut(row) for row in engine.generate(members, batch, SAMPLED)]
+    monkeypatch.setattr(completion_scorer, "TOKENS_AT_ONCE", at_once)
+    assert_scores_are_those_of_each_row(engine, members, batch, written)
+
+
+@pytest.mark.parametrize("space", ["rank 1", "lora", "full", "subspace"])
+def test_each_member_reads_every_prompt_once(space):
+    engine = inprocess("qwen2", SPACES[space], members_per_batch=2)
+    members, batch = population(4).members, samples(TEXTS[:2], count=5)
+    written = [Completion("", (7, 8, 9, 10), "length", 0)] * len(batch)
+    prompts = [len(engine.encoder.encode(one)) for one in examples(TEXTS[:2])]
+    with tokens_read(engine) as sizes:
+        engine.log_probabilities(members, batch, [written] * len(members))
+    padding = 2 * max(prompts) - sum(prompts)
+    # The last token of a completion predicts nothing.
+    assert sum(sizes) == len(members) * (sum(prompts) + padding + 3 * len(batch))
+
+
+def test_completions_without_tokens_have_no_scores():
+    engine = inprocess("qwen2", SPACES["rank 1"])
+    nothing = Completion("", (), "length", 0)
+    assert engine.log_probabilities([None], samples(), [[nothing] * 18]) == [[[]] * 18]
+
+
+def test_texts_of_similar_length_are_read_together():
+    lengths = [40, 39, 38, 10, 10, 9, 9, 0]
+    members = completion_scorer.PASS_TOKENS // 8
+    assert [*_pieces(np.array(lengths), members, 10**9)] == [slice(0, 3), slice(3, 7)]
+    assert [*_pieces(np.array(lengths), 1, 10**9)] == [slice(0, 7)]
+    assert [*_pieces(np.array([5, 5, 5]), 1, 10)] == [slice(0, 2), slice(2, 3)]
+    assert [*_pieces(np.array([0, 0]), 1, 10)] == []
+
+
+def test_normalizers_are_computed_a_few_rows_at_a_time(monkeypatch):
+    logits = torch.randn(50, 37, generator=torch.Generator().manual_seed(0)) * 9
+    whole = log_normalizers(logits)
+    monkeypatch.setattr(completion_scorer, "LOGITS_IN_CACHE", 100)
+    assert log_normalizers(logits).tolist() == pytest.approx(whole.tolist(), abs=1e-5)
+    assert whole[3].item() == pytest.approx(math.log(logits[3].exp().sum().item()), abs=1e-5)

@@ -164,9 +164,11 @@ def always_the_same(completion, example):
 
 
 def test_rewards_that_all_tie_change_nothing_and_nothing_is_scored(tmp_path):
-    training = germline.train(settings(*TOY), tmp_path / "run", reward=always_the_same)
+    ours = settings(*TOY, "strategy.sigma=auto")
+    training = germline.train(ours, tmp_path / "run", reward=always_the_same)
     directory = RunDirectory.open(finish(training))
     assert {entry.digest for entry in directory.journal.read()} == {directory.base_digest}
+    assert len({row["sigma"] for row in directory.generations()}) == 1  # it would not help to grow
     for row in directory.generations():
         assert row["groups_without_signal"] == 1
         assert row["rows_scored"] == 0

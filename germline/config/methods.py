@@ -284,6 +284,12 @@ class ZerothOrderGrpo(MethodSection):
         description="Leave out completions that were cut by the length limit, as in TRL.",
     )
 
+    def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
+        """Return the sigma, which does not grow: it cannot cause rewards of samples to differ."""
+        if isinstance(sigma, AutoSigma):
+            return (sigma.model_copy(update={"max_kl": sigma.target_kl}),)
+        return (sigma,)
+
     def check(self, config: "Config") -> None:
         """Refuse a sigma that follows the fitness of members, and a quorum of engines.
 

@@ -287,3 +287,9 @@ def test_what_makes_several_engines_slow_is_said(overrides, words, caplog, monke
 def test_one_engine_is_not_warned_about(caplog):
     warn_if_slow(config("engine.threads=64"), examples=100)
     assert not caplog.text
+
+
+def test_the_work_of_samples_is_that_of_the_center(caplog):
+    sampled = ["method={kind: zo_grpo, group_size: 4}", "fleet.engines=2", "engine.threads=1"]
+    warn_if_slow(config(*sampled, "microbatch.rows=2", "microbatch.examples=2"), examples=100)
+    assert "microbatches" not in caplog.text

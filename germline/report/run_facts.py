@@ -251,7 +251,7 @@ class RunFacts:
             for key, seconds in _laps(row).items():
                 laps.setdefault(key, []).append(seconds)
         whole = sum(map(sum, laps.values())) or 1.0
-        scored = {} if self.config.method.members_generate else {"grading_s": "scoring, graders"}
+        scored = {} if self.config.method.members_generate else {"grading_s": "scoring, grading"}
         words = {key: escape_control_characters(key.removesuffix("_s")) for key in laps}
         names = words | PARTS | scored
         parts = [

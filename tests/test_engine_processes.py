@@ -289,7 +289,7 @@ def test_one_engine_is_not_warned_about(caplog):
     assert not caplog.text
 
 
-def test_the_work_of_samples_is_that_of_the_center(caplog):
-    sampled = ["method={kind: zo_grpo, group_size: 4}", "fleet.engines=2", "engine.threads=1"]
-    warn_if_slow(config(*sampled, "microbatch.rows=2", "microbatch.examples=2"), examples=100)
-    assert "microbatches" not in caplog.text
+def test_the_microbatches_of_members_that_score_are_those_of_the_scored_completions(caplog):
+    scored = ["method={kind: zo_grpo, rows_per_pair: 4}", "strategy.population=16"]
+    warn_if_slow(config(*scored, "fleet.engines=2", "engine.threads=1"), examples=100)
+    assert "try microbatch.rows=16 " in caplog.text

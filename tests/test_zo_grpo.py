@@ -7,6 +7,7 @@ import pytest
 
 import germline
 from germline.config import load_config
+from germline.fleet.local_fleet import LocalFleet
 from germline.methods.policy_gradient import AdvantageRow, PolicyGradient
 from germline.methods.zo_grpo import (
     ZerothOrderGrpoMethod,
@@ -63,6 +64,7 @@ def one_generation(parts):
 def test_the_difference_of_a_pair_is_sigma_times_the_slope_of_the_policy_gradient_objective(model):
     with build_run_parts(config(model)) as parts:
         population, evaluated, _ = one_generation(parts)
+        assert isinstance(parts.fleet, LocalFleet)
         engine, batch = parts.fleet.engine, parts.batch(0)
         advantages = group_advantages(evaluated.rollouts.rewards, "group")
         rows = [

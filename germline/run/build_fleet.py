@@ -18,7 +18,7 @@ from germline.fleet.mirrored_search import MirroredEngine
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import PoolSettings, WorkerPool
 from germline.protocols import Engine, Fleet, GraderProtocol
-from germline.rollout import generation_grid, microbatch_starts
+from germline.rollout import microbatch_starts
 from germline.run.resource_checks import usable_cores
 from germline.strategies import make_strategy
 from germline.types import GermlineError
@@ -192,10 +192,10 @@ def warn_if_slow(config: Config, examples: int) -> None:
             *(engines, engine_threads(config), usable_cores(), better),
         )
     batch = min(config.batch_size, examples)
-    members, completions, size = generation_grid(config, population, batch)
-    pieces = len(microbatch_starts(members, completions, size))
+    completions = config.method.scored_rows(batch) or batch  # of each member
+    pieces = len(microbatch_starts(population, completions, config.microbatch))
     if pieces < engines:
-        rows = max(1, members * completions // (2 * engines))
+        rows = max(1, population * completions // (2 * engines))
         log.warning(
             "fleet.engines=%d is more than a generation has microbatches of work (%d); try "
             "microbatch.rows=%d%s",

@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from germline.config import MicrobatchSettings
+from germline.config import Config, MicrobatchSettings
 from germline.episodes import play_episodes
 from germline.protocols import Engine, GraderProtocol
 from germline.types import (
@@ -148,6 +148,16 @@ def center_microbatch(size: MicrobatchSettings) -> MicrobatchSettings:
     return MicrobatchSettings(
         members=1, examples=members_per_microbatch(size, size.examples) * size.examples
     )
+
+
+def generation_grid(
+    config: Config, population: int, examples: int
+) -> tuple[int, int, MicrobatchSettings]:
+    """Return the members that generate, the completions of each, and the size of microbatches."""
+    method = config.method
+    if method.members_generate:
+        return population, examples, config.microbatch
+    return 1, method.generated_rows(population) * examples, center_microbatch(config.microbatch)
 
 
 def repeat_examples(examples: Sequence[Example], samples: int) -> list[Example]:

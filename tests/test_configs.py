@@ -17,7 +17,15 @@ def test_there_are_configs_for_the_demo_and_every_nano_task():
     assert {"demo", "conciseness", "arithmetic", "countdown"} <= {path.stem for path in CONFIGS}
 
 
-QUICK = ("demo", "countdown", "cma_norms", "es_sample_gd", "prompt_search", "randopt")
+QUICK = (
+    "demo",
+    "countdown",
+    "cma_norms",
+    "es_sample_gd",
+    "prompt_search",
+    "randopt",
+    "arithmetic_zo_grpo",
+)
 """A config of each strategy, method and space; the others differ from them in task and model."""
 
 

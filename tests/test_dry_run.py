@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.cli.estimate import gigabytes
+from germline.cli.dry_run import as_plain
+from germline.cli.estimate import gigabytes, rollouts
 from germline.config import load_config
 from germline.estimates.hardware import GPUS
 from germline.run import dry_run as module
@@ -251,3 +252,14 @@ def test_doctor_refuses_what_a_task_cannot_have(tmp_path):
     )
     assert done.exit_code != 0
     assert "task.kl_coef=0.1 is for single completions" in " ".join(done.output.split())
+
+
+def test_where_the_center_samples_members_are_said_to_score(tmp_path):
+    config = load_config(
+        {"model": "nano", "task": "arithmetic", "batch_size": 4},
+        ["method={kind: zo_grpo, group_size: 4, rows_per_pair: 5}", "record.rollouts=100"],
+    )
+    plan = dry_run(config, tmp_path / "run")
+    assert rollouts(config, 4) == "4 samples x 4 examples, scored by 128 members"
+    assert {one.name: one.meaning for one in plan.files}["rollouts.jsonl"].startswith("16 rollouts")
+    assert as_plain(plan, 1)["batch"]["scored_per_member"] == 5

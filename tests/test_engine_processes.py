@@ -287,3 +287,9 @@ def test_what_makes_several_engines_slow_is_said(overrides, words, caplog, monke
 def test_one_engine_is_not_warned_about(caplog):
     warn_if_slow(config("engine.threads=64"), examples=100)
     assert not caplog.text
+
+
+def test_the_microbatches_of_members_that_score_are_those_of_the_scored_completions(caplog):
+    scored = ["method={kind: zo_grpo, rows_per_pair: 4}", "strategy.population=16"]
+    warn_if_slow(config(*scored, "fleet.engines=2", "engine.threads=1"), examples=100)
+    assert "try microbatch.rows=16 " in caplog.text

@@ -205,3 +205,7 @@ def test_the_live_view_answers_to_ctrl_c(run: RunDirectory) -> None:
     view.stopping()
     console.print(view.render())
     assert "Finishing what is running, then stopping." in console.export_text()
+
+
+def test_a_plain_line_names_what_the_fitness_is_of() -> None:
+    assert "20-80 % of samples" in generation_line(record(0), None, graded="sample")

@@ -282,3 +282,8 @@ def test_the_examples_of_a_generation_are_at_most_those_of_the_task(
     chosen = {"kind": "sep_cma", "sigma": 0.1}  # The strategy chooses the population.
     without = load_config({"batch_size": 8, "space": "subspace", "strategy": chosen})
     assert batch_examples(rows, without) == 8
+
+
+def test_the_examples_of_samples_of_the_center_are_counted_by_the_group() -> None:
+    config = load_config({"method": {"kind": "zo_grpo", "group_size": 4}, "batch_size": 8})
+    assert batch_examples([{"rollouts": 12}], config) == 3

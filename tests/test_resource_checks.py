@@ -353,3 +353,16 @@ def test_grader_processes_are_checked_where_no_run_is_started(monkeypatch):
     config = load_config({"task": "arithmetic"}, ["graders.workers=100000"])
     with pytest.raises(GermlineError, match=r"graders\.workers=100000"):
         build_parts.make_graders(config, make_task(config.task))
+
+
+def test_scores_of_many_members_are_counted_in_the_memory(monkeypatch):
+    monkeypatch.setattr("germline.estimates.hardware.available_bytes", lambda: 1e9)
+    few = load_config({"method": "zo_grpo"}, ["strategy.population=128", "task.max_new_tokens=64"])
+    check_limits(few, 1000)
+    many = load_config(
+        {"method": "zo_grpo"}, ["strategy.population=9998", "task.max_new_tokens=64"]
+    )
+    with pytest.raises(
+        GermlineError, match=r"a smaller strategy\.population, method\.rows_per_pair"
+    ):
+        check_limits(many, 1000)

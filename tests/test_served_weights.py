@@ -6,9 +6,9 @@ from itertools import pairwise
 import pytest
 
 import germline
-from germline import training
 from germline.endpoint.http_app import RequestError
 from germline.endpoint.named_weights import SelectedWeights
+from germline.methods.method import Method
 from germline.record import RunDirectory
 from germline.run.load_run import load_engine
 from germline.services.served_weights import STATES_KEPT, ServedWeights
@@ -90,13 +90,13 @@ def test_the_center_may_be_another_generation(trained):
 )
 def test_members_are_those_that_the_generation_evaluated(name, tmp_path, monkeypatch):
     populations = {}
-    evaluate = training._evaluate
+    evaluate = Method.evaluate
 
-    def watched(fleet, population, batch, decoding):
+    def watched(self, strategy, fleet, population, batch, decoding):
         populations[population.generation] = population.members
-        return evaluate(fleet, population, batch, decoding)
+        return evaluate(self, strategy, fleet, population, batch, decoding)
 
-    monkeypatch.setattr(training, "_evaluate", watched)
+    monkeypatch.setattr(Method, "evaluate", watched)
     finish(germline.train(settings(*STRATEGIES[name]), tmp_path / "run"))
     weights = ServedWeights.open(str(tmp_path / "run"))
     for generation in (3, 0, 1, 2):

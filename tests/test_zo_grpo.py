@@ -7,6 +7,7 @@ import pytest
 
 import germline
 from germline.config import load_config
+from germline.fleet.local_fleet import LocalFleet
 from germline.methods.policy_gradient import AdvantageRow, PolicyGradient
 from germline.methods.zo_grpo import (
     ZerothOrderGrpoMethod,
@@ -15,8 +16,11 @@ from germline.methods.zo_grpo import (
     rate_of_kl,
 )
 from germline.record import RunDirectory
+from germline.report.html_page import write_report
+from germline.report.run_facts import RunFacts
 from germline.run import build_run_parts
 from germline.run.load_run import load_engine
+from germline.run.model_card import model_card
 from germline.types import GermlineError, Update
 from tests.tiny import save_tiny
 from tests.toy_runs import finish, journal, settings, stopped_after
@@ -60,6 +64,7 @@ def one_generation(parts):
 def test_the_difference_of_a_pair_is_sigma_times_the_slope_of_the_policy_gradient_objective(model):
     with build_run_parts(config(model)) as parts:
         population, evaluated, _ = one_generation(parts)
+        assert isinstance(parts.fleet, LocalFleet)
         engine, batch = parts.fleet.engine, parts.batch(0)
         advantages = group_advantages(evaluated.rollouts.rewards, "group")
         rows = [
@@ -246,3 +251,19 @@ def test_the_population_has_a_default_of_its_own_that_a_config_overrides():
     assert load_config({"method": "zo_grpo"}).strategy.population == 128
     assert load_config({"method": "zo_grpo"}, ["strategy.population=8"]).strategy.population == 8
     assert load_config({}).strategy.population == 32
+
+
+def test_every_screen_counts_samples_of_the_center(tmp_path):
+    run = finish(germline.train(settings(*TOY), tmp_path / "run"))
+    directory = RunDirectory.open(run)
+    facts = RunFacts(run)
+    assert {row["best_member"] for row in directory.generations()} == {None}
+    assert facts.batch_examples == 4
+    assert "scoring, grading" in {part.name for part in facts.parts}
+    write_report(run)
+    text = (run / "report.html").read_text(encoding="utf-8")
+    for words in ("8 × 4 rollouts", "best sample", "Completions of samples", "zo_grpo G = 8"):
+        assert words in text
+    for words in ("best member", "% of members", "Completions of members"):
+        assert words not in text
+    assert "8 samples of each" in model_card(directory, "run", "merged", 2)

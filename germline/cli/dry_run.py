@@ -8,6 +8,7 @@ import typer
 if TYPE_CHECKING:
     from germline.config import Config
     from germline.estimates.local_files import Source
+    from germline.estimates.workload import Workload
     from germline.run.dry_run import DryRun
 
 WHERE = {
@@ -56,6 +57,7 @@ def as_plain(plan: "DryRun", runs: int) -> dict[str, Any]:
         "batch": {
             "members": plan.config.strategy.population,
             "examples": texts.examples,
+            "scored_per_member": plan.config.method.scored_rows(texts.examples),
             "training_examples": plan.training_examples,
             "held_out_examples": plan.held_out_examples,
             "prompt_tokens": texts.prompt,
@@ -63,7 +65,7 @@ def as_plain(plan: "DryRun", runs: int) -> dict[str, Any]:
             "new_tokens": texts.new_tokens,
             "microbatches": None if found is None else found.work.microbatches,
             "microbatch_rows": None if found is None else found.work.rows,
-            "microbatch_members": None if found is None else found.work.members_at_once,
+            "microbatch_members": None if found is None else found.work.generating,
         },
         "estimate": None if found is None else estimate_values(found),
         "fits": plan.fits,
@@ -96,13 +98,13 @@ def _show(plan: "DryRun", runs: int) -> None:
 
 
 def _batch(plan: "DryRun") -> list[str]:
+    from germline.cli.estimate import rollouts
+
     texts, config = plan.texts, plan.config
-    members = config.strategy.population
     of_task = "" if plan.training_examples is None else f" of {plan.training_examples:,}"
     held_out = plan.held_out_examples or config.held_out.examples
     lines = [
-        f"{members or 'some'} members x {texts.examples} examples{of_task}, in each of "
-        f"{config.generations} generations",
+        f"{rollouts(config, texts.examples, of_task)}, in each of {config.generations} generations",
         f"prompts of at most {texts.prompt} tokens ({texts.prefix} of them shared), completions of "
         f"at most {texts.new_tokens}",
         f"held-out scores on {held_out} examples, every {config.held_out.every} generations",
@@ -112,10 +114,15 @@ def _batch(plan: "DryRun") -> list[str]:
         count = "1 microbatch" if work.microbatches == 1 else f"{work.microbatches} microbatches"
         lines.insert(
             1,
-            f"{count} of {work.rows} rows ({work.members_at_once} members x "
-            f"{work.rows // work.members_at_once} examples)",
+            f"{count} of {work.rows} rows{_cut(work)}",
         )
     return lines
+
+
+def _cut(work: "Workload") -> str:
+    if work.scored:
+        return f" to generate; every member scores {work.scored} of the completions"
+    return f" ({work.generating} members x {work.rows // work.generating} examples)"
 
 
 def _estimate(plan: "DryRun", runs: int) -> list[str]:

@@ -72,7 +72,8 @@ def as_plain(
         "model": config.model,
         "weights": shape.numbers,
         "searched": work.searched,
-        "microbatch": {"rows": work.rows, "members": work.members_at_once},
+        "microbatch": {"rows": work.rows, "members": work.generating},
+        "scored_per_member": work.scored,
         "texts": {"prompt": work.texts.prompt, "new": work.texts.new_tokens},
         **estimate_values(found),
         "fits": found.fits,
@@ -97,7 +98,7 @@ def estimate_values(found: "Estimate") -> dict[str, Any]:
         "bytes_per_member": round(found.wire_bytes),
         "seconds": {
             name: getattr(found.seconds, name)
-            for name in ("members", "prefill", "decode", "update", "digest", "total")
+            for name in ("members", "prefill", "decode", "score", "update", "digest", "total")
         },
     }
 
@@ -113,7 +114,7 @@ def _show(
     typer.echo(
         f"{shape.size} weights served in {name_of(work.dtype)}, "
         f"{work.searched:,} numbers searched ({config.space.kind})\n"
-        f"{work.members} members x {work.examples} examples, microbatches of {work.rows} rows; "
+        f"{rollouts(config, work.examples)}, microbatches of {work.rows} rows; "
         f"prompts of {work.texts.prompt} tokens, {work.texts.new_tokens} new ones\n"
     )
     parts = sorted((one for one in found.parts if one.bytes), key=lambda part: part.place)
@@ -125,9 +126,10 @@ def _show(
         available = found.available(place)
         said = "" if math.isinf(available) else f", available {gigabytes(available)}"
         typer.echo(f"  {place}: needs {gigabytes(found.needed(place))} at once{said}")
+    scoring = f"scoring {shown(seconds.score)}, " if work.scored else ""
     typer.echo(
         f"\n  a generation: {shown(seconds.total)} (members {shown(seconds.members)}, prefill "
-        f"{shown(seconds.prefill)}, decode {shown(seconds.decode)}, update "
+        f"{shown(seconds.prefill)}, decode {shown(seconds.decode)}, {scoring}update "
         f"{shown(seconds.update)}, digest {shown(seconds.digest)})\n"
         f"  the config's {config.generations:,} generations: "
         f"{shown(config.generations * seconds.total)}, without held-out scores\n"
@@ -142,6 +144,15 @@ def _show(
             fg="red",
         )
     typer.secho(verdict(found, remedy), fg="green" if found.fits else "red")
+
+
+def rollouts(config: "Config", examples: int, of_task: str = "") -> str:
+    """Say what generates and scores in a generation."""
+    method, members = config.method, config.strategy.population or "some"
+    if method.members_generate:
+        return f"{members} members x {examples} examples{of_task}"
+    samples = f"{method.generated_rows(1)} samples x {examples} examples{of_task}"
+    return f"{samples}, scored by {members} members"
 
 
 def verdict(found: "Estimate", remedy: tuple[str, ...]) -> str:

@@ -53,8 +53,10 @@ class LineView(SilentView):
             self._scores = [row.score for row in self._run.held_out()]
             for score in self._scores[:1]:  # before training, so no generation contains it
                 self._print(f"{'  '.join(_held_out(score))} before training")
-        unit = unit_of_sigma(self._run.config) if self._run is not None else ""
-        self._print(generation_line(record, self._clock.left_s, unit))
+        unit, graded = "", "member"
+        if self._run is not None:
+            unit, graded = unit_of_sigma(self._run.config), self._run.config.method.graded
+        self._print(generation_line(record, self._clock.left_s, unit, graded))
         sentences = advice(self._rows)
         if self._run is not None:
             if record.held_out is not None:
@@ -81,13 +83,16 @@ class LineView(SilentView):
         self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
-def generation_line(record: GenerationRecord, left_s: float | None, unit: str = "") -> str:
+def generation_line(
+    record: GenerationRecord, left_s: float | None, unit: str = "", graded: str = "member"
+) -> str:
     """Format a generation as one line.
 
     Args:
         record: of the generation.
         left_s: estimated seconds to the end of the run.
         unit: of sigma, with a leading space; empty: that of the weights.
+        graded: what a fitness is of.
     """
     fitness = {
         name: text_format.number(value) for name, value in fitness_summary(record.fitness).items()
@@ -96,7 +101,7 @@ def generation_line(record: GenerationRecord, left_s: float | None, unit: str = 
     parts = [
         f"generation {record.generation:>{width}} ({record.generation + 1}/{record.generations})",
         f"fitness {fitness['mean']}",
-        f"20-80 % of members {fitness['p20']} to {fitness['p80']}",
+        f"20-80 % of {graded}s {fitness['p20']} to {fitness['p80']}",
         f"best {fitness['max']}",
     ]
     parts.append(f"sigma {text_format.number(mean_sigma(record))}{unit}")

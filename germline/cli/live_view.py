@@ -127,7 +127,7 @@ class LiveView:
         if self.record is not None:
             if self.rows:
                 grid.add_row("search", Text(search(self.rows, unit_of_sigma(self.run.config))))
-            grid.add_row("fitness", _fitness(self.record))
+            grid.add_row("fitness", _fitness(self.record, self.run.config.method.graded))
             means = [row["fitness"]["mean"] for row in self.rows]
             grid.add_row("", Text(text_format.sparkline(means, min(width, 60)), style="blue"))
             if self.record.signals:
@@ -260,13 +260,13 @@ def search(rows: Sequence[Row], unit: str = "") -> str:
     return "  ".join(parts)
 
 
-def _fitness(record: GenerationRecord) -> Text:
+def _fitness(record: GenerationRecord, graded: str) -> Text:
     fitness = {
         name: text_format.number(value) for name, value in fitness_summary(record.fitness).items()
     }
     return Text.assemble(
         (fitness["mean"], "bold blue"),
-        f"  20-80 % of members {fitness['p20']} to {fitness['p80']}",
+        f"  20-80 % of {graded}s {fitness['p20']} to {fitness['p80']}",
         f"  best {fitness['max']}",
     )
 
@@ -282,8 +282,11 @@ def _signal(rows: Sequence[Row], edge: float | None, unit: str) -> Text:
     latest = rows[-WINDOW:]
     limit = unit if edge is None else f" of the edge {text_format.number(edge)}{unit}"
     moved, empty = mean(with_update(latest), "step.moved"), mean(latest[-1:], "empty")
+    differ, who = mean(latest[-1:], "informative_examples"), "members"
+    if (tied := mean(latest[-1:], "groups_without_signal")) is not None:
+        differ, who = 1 - tied, "samples"
     parts = [
-        ("members differ on {} of examples", mean(latest[-1:], "informative_examples"), percent),
+        (f"{who} differ on {{}} of examples", differ, percent),
         ("{} of pairs differ", mean(latest[-1:], "informative_pairs"), percent),
         ("agreement of halves {}", mean(latest, "agreement"), text_format.number),
         (f"walk {{}}{limit}", mean(latest[-1:], "walk") or None, text_format.number),

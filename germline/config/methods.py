@@ -33,14 +33,29 @@ class MethodSection(KindSection):
         trains_center: whether theta changes; if not, members answer by vote.
         replayable: whether seeds and coefficients rebuild every generation; if not, only snapshots
             do.
+        members_generate: whether fitness is that of members; if not, that of samples of the center.
         smoke_overrides: settings of the method in a run of `--smoke`.
         other_defaults: defaults of settings of other sections, as `section.setting`.
     """
 
     trains_center: ClassVar[bool] = True
     replayable: ClassVar[bool] = True
+    members_generate: ClassVar[bool] = True
     smoke_overrides: ClassVar[tuple[str, ...]] = ()
     other_defaults: ClassVar[Mapping[str, object]] = {}
+
+    @property
+    def graded(self) -> str:
+        """What a fitness of a generation is of, in a word."""
+        return "member" if self.members_generate else "sample"
+
+    def generated_rows(self, population: int) -> int:
+        """Return how many completions of each example a generation has, given its members."""
+        return population
+
+    def scored_rows(self, examples: int) -> int:
+        """Return how many completions every member scores at most, given the examples."""
+        return 0
 
     def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
         """Return the sigmas of members, given `strategy.sigma`; none if they equal the center."""
@@ -244,6 +259,7 @@ class ZerothOrderGrpo(MethodSection):
     """Zeroth-order GRPO: the center samples completions, and the members score them."""
 
     kind: Literal["zo_grpo"] = "zo_grpo"
+    members_generate = False
     other_defaults: ClassVar[Mapping[str, object]] = {"strategy.population": 128}
     smoke_overrides = ("method.group_size=2", "method.rows_per_pair=4")
     group_size: int = Field(
@@ -289,6 +305,18 @@ class ZerothOrderGrpo(MethodSection):
         if isinstance(sigma, AutoSigma):
             return (sigma.model_copy(update={"max_kl": sigma.target_kl}),)
         return (sigma,)
+
+    def title(self, strategy: str) -> str:
+        """Name the method and its group size."""
+        return f"{self.kind} G = {self.group_size}"
+
+    def generated_rows(self, population: int) -> int:
+        """Return the size of a group."""
+        return self.group_size
+
+    def scored_rows(self, examples: int) -> int:
+        """Return `rows_per_pair`, or all completions where they are fewer."""
+        return min(self.rows_per_pair, self.group_size * examples)
 
     def check(self, config: "Config") -> None:
         """Refuse a sigma that follows the fitness of members, and a quorum of engines.

@@ -12,14 +12,16 @@ With s the bytes of a number in the serving dtype (2 in bf16 and fp16, 4 in fp32
     logits        rows x vocabulary x (s; sampled: + 28)                                     (8)
     update        the gradient of the largest searched tensor x 4                            (9)
     calibration   texts read at once x (KV cache, and the larger of activations and logits) (10)
+    scoring       the same, of the completions that members score                           (10)
     snapshot      searched x 4 + moments                                                    (11)
     wire          of a member: names, coefficient and envelopes of its results              (12)
 
 The start model of a KL penalty (`task.kl_coef`) has (1) and (3) again, with nothing searched.
 
 (1) to (4) are allocated during the whole run, (5) to (8) while completions are generated, (9)
-during the update, and (10), with (5), while strategy.sigma=auto is calibrated before the first
-generation. So a run needs (1) to (4) plus the largest of (5) to (8), (9), and (5) with (10). The
+during the update, and (10), with (5), while members score completions and while strategy.sigma=auto
+is calibrated before the first generation. So a run needs (1) to (4) plus the largest of (5) to (8),
+(9), and (5) with (10). Where the center alone generates, there is no (5) during generation. The
 numbers 3 and 4 in (7) count the tensors that a gated MLP holds at once: residual, its norm, the two
 projections, their product, and the output. Attention (transformers' sdpa with a mask) repeats keys
 and values for every query head.
@@ -76,7 +78,7 @@ SERVED_ROWS = 256
 """Texts that vLLM generates at once by default (max_num_seqs); others wait."""
 
 Place = Literal["device", "host"]
-Phase = Literal["always", "generation", "update", "calibration", "loading"]
+Phase = Literal["always", "generation", "scoring", "update", "calibration", "loading"]
 
 
 @dataclass(frozen=True)
@@ -173,14 +175,32 @@ def calibration_bytes(shape: ModelShape, work: Workload) -> int:
     The cache of a piece is a copy, and the log-probabilities of a few rows are computed at a time.
     """
     new = min(TOKENS, work.texts.new_tokens)
+    return reading_bytes(shape, work, count_examples(new), new)
+
+
+def texts_at_once(work: Workload, rows: int, new: int) -> tuple[int, int]:
+    """Return the members and the texts of each that are read at once, by their number of tokens.
+
+    Args:
+        work: work of a generation.
+        rows: texts of a member.
+        new: tokens of each whose log-probabilities are computed.
+    """
     length = work.texts.prompt + new
-    members = min(max(1, TOKENS_AT_ONCE // (count_examples(new) * length)), work.members)
+    members = min(max(1, TOKENS_AT_ONCE // (rows * length)), work.members)
+    return members, min(rows, max(1, TOKENS_AT_ONCE // length))
+
+
+def reading_bytes(shape: ModelShape, work: Workload, rows: int, new: int) -> int:
+    """Return equation (10) of so many texts of a member; see `texts_at_once`."""
+    length = work.texts.prompt + new
+    members, width = texts_at_once(work, rows, new)
     members = min(members, work.stacked or members)
-    texts = members * min(count_examples(new), max(1, TOKENS_AT_ONCE // length))
+    texts = members * width
     most = max(1, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // shape.vocabulary))
-    rows = min(texts, max(members, most // new))
-    tokens = min(rows * new, max(rows, most))
-    read = (texts * work.texts.prompt + rows * length) * shape.kv_numbers
+    at_once = min(texts, max(members, most // new))
+    tokens = min(at_once * new, max(at_once, most))
+    read = (texts * work.texts.prompt + at_once * length) * shape.kv_numbers
     of_mlp = tokens * (3 * shape.inner + 4 * shape.hidden)
     return (read + max(tokens * shape.vocabulary, of_mlp)) * work.dtype.itemsize
 
@@ -196,7 +216,11 @@ def wire_bytes(work: Workload) -> float:
     Members are sent as seeds, so the bytes depend on neither the model nor the space. Every engine
     gets every coefficient of the update.
     """
-    results = work.examples * COMPLETION_WIRE_BYTES
+    results = (
+        work.scored * work.texts.new_tokens * COEFFICIENT_WIRE_BYTES
+        if work.scored
+        else work.examples * COMPLETION_WIRE_BYTES
+    )
     around = work.microbatches * MICROBATCH_WIRE_BYTES / work.members
     update = work.engines * COEFFICIENT_WIRE_BYTES * work.directions / work.members
     return MEMBER_WIRE_BYTES + results + around + update
@@ -206,8 +230,8 @@ def batch_rows(work: Workload) -> int:
     """Return the rows of a microbatch with padding; microbatches of an engine run in turn."""
     if work.is_served:
         return min(work.rows, SERVED_ROWS)
-    slots = -(-work.rows // work.members_at_once)
-    return work.members_at_once * max(slots, -(-SMALLEST_BATCH // work.members_at_once))
+    slots = -(-work.rows // work.generating)
+    return work.generating * max(slots, -(-SMALLEST_BATCH // work.generating))
 
 
 def prefill_tokens(shape: ModelShape, work: Workload) -> tuple[int, int]:
@@ -248,13 +272,16 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
         Part("fp32 masters", master_bytes(work, shared=shared), masters),
         Part("optimizer moments", moment_bytes(work), masters),
         Part("stored weights", stored, "host"),
-        Part("members", member_bytes(work), "device", "generation"),
+        Part("members", member_bytes(work), "device", "scoring" if work.scored else "generation"),
         Part("KV cache", kv_bytes(shape, work), "device", "generation"),
         Part("activations", most_tokens, "device", "generation"),
         Part("logits", logit_bytes(shape, work), "device", "generation"),
         Part("update", update_bytes(work), masters, "update"),
         Part("program", GPU_PROGRAM_BYTES if work.on_gpu else PROGRAM_BYTES, "host"),
     ]
+    if work.scored:
+        needed = reading_bytes(shape, work, work.scored, work.texts.new_tokens)
+        parts.append(Part("scoring", needed, "device", "scoring"))
     if isinstance(getattr(config.strategy, "sigma", None), AutoSigma):
         # Members take their part of the generation again.
         needed = member_bytes(work) + calibration_bytes(shape, work)
@@ -304,7 +331,7 @@ def _served_parts(config: Config, shape: ModelShape, work: Workload) -> list[Par
 
 def total(parts: list[Part], place: Place) -> float:
     """Return the peak bytes of one place, without files that are mapped for loading."""
-    phases: tuple[Phase, ...] = ("generation", "update", "calibration")
+    phases: tuple[Phase, ...] = ("generation", "scoring", "update", "calibration")
     return _phase(parts, place, "always") + max(_phase(parts, place, one) for one in phases)
 
 

@@ -14,16 +14,18 @@
     update   = directions x searched x 8 bytes / bandwidth + noise / rate, the step of the
                masters, and their rounding into the serving copy                             (9)
     digest   = searched x 4 / rate of SHA-256                                              (10)
+    score    = members x scored completions / those read at once / engines x (pass over prompts and
+               completions + head of the other tokens), where members score                (11)
 
 All completions are assumed to have their full length; if they end earlier, a generation is shorter.
 Held-out scores, calibration of sigma and snapshots are not counted. `benchmarks/estimates.py`
 compares the estimates with runs on a CPU.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from germline.estimates.hardware import Hardware, name_of
-from germline.estimates.memory import FP32, batch_rows
+from germline.estimates.memory import FP32, batch_rows, texts_at_once
 from germline.estimates.model_shape import ModelShape
 from germline.estimates.workload import Workload
 
@@ -51,20 +53,22 @@ class Seconds:
     decode: float
     update: float
     digest: float
+    score: float = 0.0
 
     @property
     def total(self) -> float:
         """Return the whole generation."""
-        return self.members + self.prefill + self.decode + self.update + self.digest
+        generated = self.prefill + self.decode
+        return self.members + generated + self.score + self.update + self.digest
 
 
 def seconds_of(shape: ModelShape, work: Workload, machine: Hardware) -> Seconds:
-    """Return the seconds of one generation by part: equations (1) to (10)."""
+    """Return the seconds of one generation by part: equations (1) to (11)."""
     turns = -(-work.microbatches // work.engines)
     rows, texts = batch_rows(work), work.texts
     prefill = pass_s(shape, work, machine, rows * (texts.prompt - texts.prefix), texts.prompt)
     if texts.prefix:
-        shared = work.members_at_once * texts.prefix
+        shared = work.generating * texts.prefix
         prefill += pass_s(shape, work, machine, shared, texts.prefix) - head_s(shape, work, machine)
     average = texts.prompt + texts.new_tokens / 2
     step = pass_s(shape, work, machine, rows, average)
@@ -74,7 +78,19 @@ def seconds_of(shape: ModelShape, work: Workload, machine: Hardware) -> Seconds:
         decode=turns * (texts.new_tokens - 1) * step,
         update=update_s(work, machine),
         digest=work.searched * FP32 / machine.hashed_per_s,
+        score=score_s(shape, work, machine) if work.scored else 0.0,
     )
+
+
+def score_s(shape: ModelShape, work: Workload, machine: Hardware) -> float:
+    """Return equation (11); prompts are read again with every completion."""
+    new = work.texts.new_tokens
+    members, width = texts_at_once(work, work.scored, new)
+    members = min(members, work.members_at_once)
+    piece = replace(work, rows=members * width, generating=members)
+    seconds = pass_s(shape, piece, machine, piece.rows * work.length, work.length)
+    seconds += machine.product_s(work.dtype, piece.rows * (new - 1), shape.head_numbers)
+    return -(-work.members // members) * -(-work.scored // width) * seconds / work.engines
 
 
 def pass_s(

@@ -13,7 +13,7 @@ from germline.engines.prompt_batch import pad_prompts
 from germline.estimates.model_shape import ModelShape
 from germline.optimizers import make_optimizer
 from germline.protocols import EpisodeTask, Task
-from germline.rollout import members_per_microbatch
+from germline.rollout import generation_grid, members_per_microbatch
 from germline.spaces import make_space
 from germline.tasks import make_task
 from germline.types import Example
@@ -81,9 +81,11 @@ class Workload:
         members: members of the population.
         directions: directions that are drawn; an antithetic pair shares one.
         examples: examples of a generation.
-        rows: rows of one microbatch (members x examples).
-        members_at_once: members of one microbatch.
-        microbatches: microbatches of all engines together.
+        rows: rows that one microbatch generates (members x completions).
+        members_at_once: members that are in the model at once.
+        generating: members of one microbatch that generate; 1 where the center alone does.
+        scored: completions that every member scores; 0 where members generate.
+        microbatches: generated microbatches of all engines together.
         engines: engines that share the microbatches.
         texts: lengths of prompts and completions.
         sampled: whether tokens are sampled; otherwise decoding is greedy.
@@ -105,6 +107,8 @@ class Workload:
     examples: int
     rows: int
     members_at_once: int
+    generating: int
+    scored: int
     microbatches: int
     engines: int
     texts: TextLengths
@@ -139,26 +143,31 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
     members = config.strategy.population or POPULATION
     antithetic = bool(getattr(config.strategy, "antithetic", False))
     batch = texts.examples
-    examples = min(config.microbatch.examples, batch)
-    at_once = min(members, members_per_microbatch(config.microbatch, batch))
+    scored = config.method.scored_rows(batch)
+    at_once = min(members, members_per_microbatch(config.microbatch, scored or batch))
     space = make_space(config.space, config.seed)
     tensors = space.searched_shapes(shape.tensors)
     searched = sum(math.prod(tensor) for tensor in tensors)
     stacked = 0
     if space.family == "dense":
         stacked = _stacked(engine, searched * dtype.itemsize, at_once)
+    generators, completions, size = generation_grid(config, members, batch)
+    generating = min(generators, stacked or at_once)
+    width = min(size.examples, completions)
     return Workload(
         dtype=dtype,
         on_gpu=on_gpu,
         members=members,
         directions=members // 2 if antithetic else members,
         examples=batch,
-        rows=(stacked or at_once) * examples,
+        rows=generating * width,
         members_at_once=stacked or at_once,
-        microbatches=-(-members // (stacked or at_once)) * -(-batch // examples),
+        generating=generating,
+        scored=scored,
+        microbatches=-(-generators // generating) * -(-completions // width),
         engines=config.fleet.engines,
         texts=texts,
-        sampled=config.task.temperature > 0,
+        sampled=config.task.temperature > 0 or scored > 0,
         searched=searched,
         largest=max(math.prod(tensor) for tensor in tensors),
         tensors=len(tensors),

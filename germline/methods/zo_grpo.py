@@ -146,6 +146,7 @@ class ZerothOrderGrpoMethod(Method):
             members=Evaluation(members, samples.rollouts, samples.tokens, samples.decode_seconds),
             slopes=direction_slopes(population, flat),
             metrics={
+                "best_member": None,  # fitness is that of samples
                 "rows_scored": len(rows),
                 "tokens_scored": known.size * len(tokens),
                 "groups_without_signal": float(np.mean(~advantages.any(axis=0))),

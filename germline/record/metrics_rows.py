@@ -145,7 +145,7 @@ def machine_state(peak_memory_mb: Mapping[str, float] | None) -> dict[str, Any]:
 
 
 def fitness_summary(fitness: Sequence[float]) -> dict[str, float | None]:
-    """Summarize the fitness of the members; every entry is None if no member has a fitness."""
+    """Summarize the fitness of members or samples; every entry is None if none is known."""
     known = np.array([one for one in fitness if math.isfinite(one)])
     if not known.size:
         return dict.fromkeys(("mean", "std", "min", "p20", "p80", "max"))
@@ -226,7 +226,9 @@ def batch_examples(rows: Sequence[Mapping[str, Any]], config: Config) -> int:
     """
     size, members = config.batch_size, config.strategy.population
     played = rows[-1].get("rollouts") if rows else None
-    return min(size, played // members) if played and members else size
+    if not played or not members:
+        return size
+    return min(size, played // config.method.generated_rows(members))
 
 
 def episode_fields(rollout: Rollout) -> dict[str, Any]:

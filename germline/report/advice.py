@@ -35,6 +35,11 @@ ALL = "all members"
 
 MAKE_MEMBERS_DIFFER = "More examples per batch, or a larger sigma, make members differ."
 
+SAMPLES_TIE = (
+    "raise method.temperature or method.group_size, give partial credit, or use examples that the "
+    "model solves some of the time"
+)
+
 TOO_HARD = (
     "the examples may be too hard for the model. Use easier ones first, examples in the prompt or "
     "a reward for parts of an answer; or a larger batch and population, so that a rare success is "
@@ -76,6 +81,8 @@ def mean(rows: Iterable[Row], name: str) -> float | None:
 def signal(row: Row, name: str) -> float | None:
     """Return a signal of a generation, or None if the generation does not have it."""
     value: Any = row.get("signals")
+    if name in row:  # of the method, such as `groups_without_signal`
+        value = row
     for part in name.split("."):
         value = (value or {}).get(part)
     return None if value is None else float(value)
@@ -107,11 +114,12 @@ def without_update(rows: Sequence[Row], config: Config) -> str:
             "examples are solved or too hard."
         )
     if not solved:
-        remedy = "" if advice(rows) else f" {MAKE_MEMBERS_DIFFER}"
+        differ = f"To change that, {SAMPLES_TIE}." if _samples_tie(silent) else MAKE_MEMBERS_DIFFER
+        remedy = "" if advice(rows) else f" {differ}"
         return f"{sentence}{remedy}"
     share = "" if solved == len(silent) else f" in {solved} of them"
     return (
-        f"{sentence} Members did not differ{share} because the examples were solved: the mean "
+        f"{sentence} They did not differ{share} because the examples were solved: the mean "
         f"fitness was {number(SOLVED)} or more."
     )
 
@@ -120,9 +128,22 @@ def _equal_members(silent: Sequence[Row]) -> str:
     """Say which members have the same fitness in generations without an update.
 
     Only the two members of an antithetic pair are compared: where they are equal, pairs may differ.
+    Where the center's samples are graded, members differ only if samples of a prompt do.
     """
+    if has_groups(silent):
+        return "all samples of each prompt" if _samples_tie(silent) else "all members"
     differ = any(row["fitness"]["min"] != row["fitness"]["max"] for row in silent)
     return "the two members of every antithetic pair" if differ else ALL
+
+
+def has_groups(rows: Sequence[Row]) -> bool:
+    """Whether the rewards of generations are those of samples of the center, in groups."""
+    return any("groups_without_signal" in row for row in rows)
+
+
+def _samples_tie(rows: Sequence[Row]) -> bool:
+    """Whether all samples of every prompt earn the same reward in all generations."""
+    return all(signal(row, "groups_without_signal") == 1 for row in rows)
 
 
 def compares_members(config: Config) -> bool:
@@ -169,8 +190,9 @@ def _nearly_solved(rows: Sequence[Row]) -> str:
     average = sum(means) / len(means) if means else 0.0
     if best != SOLVED or average < NEARLY_SOLVED:
         return ""
+    who = "samples" if has_groups(rows) else "members"
     return (
-        f"with a mean fitness of {number(average)}, where the best members have {number(best)}, "
+        f"with a mean fitness of {number(average)}, where the best {who} have {number(best)}, "
         "little is left to learn: stop here, or train on harder examples"
     )
 
@@ -190,6 +212,9 @@ def _no_signal(rows: Sequence[Row], zero_because: str = TOO_HARD) -> str | None:
     count = int(signal(rows[-1], "zeros_in_a_row") or 0)
     if count < QUIET or _mostly_failed(rows[-count:]):
         return None
+    if _samples_tie(rows[-count:]):
+        equal = f"no signal for {count} generations, all samples of a prompt earn the same reward"
+        return f"{equal}: {_solved(rows) or SAMPLES_TIE}"
     alone = signal(rows[-1], "informative_examples") is None
     equal = f"{_equal_members(rows[-1:])} have the same fitness"
     why = "each equals the running mean" if alone else equal
@@ -214,9 +239,10 @@ def _empty(rows: Sequence[Row]) -> str | None:
     share = mean(rows, "empty") or 0.0
     if share < MOSTLY_EMPTY:
         return None
+    sigma = "" if has_groups(rows) else "use a smaller sigma, and "
     return (
-        f"{percent(share)} of the completions are empty: use a smaller sigma, and check that the "
-        "reward does not favor an empty completion"
+        f"{percent(share)} of the completions are empty: {sigma}check that the reward does not "
+        "favor an empty completion"
     )
 
 
@@ -251,15 +277,14 @@ def _grown_sigma(rows: Sequence[Row]) -> str:
 
 
 def _few_examples(rows: Sequence[Row]) -> str | None:
-    share = mean(rows, "informative_examples")
+    tied = mean(rows, "groups_without_signal")
+    share = mean(rows, "informative_examples") if tied is None else 1 - tied
     if share is None or share >= FEW_EXAMPLES or _no_signal(rows) or _mostly_failed(rows[-1:]):
         return None
-    remedy = (
-        _solved(rows)
-        or _nearly_solved(rows)
-        or "use a larger sigma, or examples that the model solves some of the time"
-    )
-    return f"members differ on {percent(share)} of the examples: {remedy}"
+    larger = "use a larger sigma, or examples that the model solves some of the time"
+    who, differ = ("members", larger) if tied is None else ("samples", SAMPLES_TIE)
+    remedy = _solved(rows) or _nearly_solved(rows) or differ
+    return f"{who} differ on {percent(share)} of the examples: {remedy}"
 
 
 def _low_agreement(rows: Sequence[Row]) -> str | None:
@@ -270,9 +295,13 @@ def _low_agreement(rows: Sequence[Row]) -> str | None:
     # A learning rate that differs between generations is automatic already, or scheduled.
     fixed = len({row.get("learning_rate") for row in known}) == 1
     shorter = "learning_rate=auto, " if fixed else ""
+    larger = (
+        "method.group_size or method.rows_per_pair"
+        if has_groups(known)
+        else "sigma (with sigma=auto, a larger strategy.sigma.target_kl)"
+    )
     remedy = _nearly_solved(known) or (
-        f"use {shorter}more examples in a batch, or a larger sigma (with sigma=auto, a larger "
-        "strategy.sigma.target_kl)"
+        f"use {shorter}more examples in a batch, or a larger {larger}"
     )
     return (
         f"the updates of the two halves of a batch hardly agree (cosine {agreement:.2f}), so an "

@@ -28,19 +28,20 @@ def fitness(run: RunFacts) -> Chart | None:
         return None
     means = [row["fitness"]["mean"] for row in run.rows]
     best = max((row["fitness"]["max"] for row in run.rows if _known(row)), default=None)
+    one = run.config.method.graded
     return Chart(
         name="fitness",
-        caption="Fitness of the members on the training examples of each generation: "
-        "mean, best member, and the band from the 20th to the 80th percentile."
+        caption=f"Fitness of the {one}s on the training examples of each generation: "
+        f"mean, best {one}, and the band from the 20th to the 80th percentile."
         f"{_grouped(run)}{_weighed(run)}",
         alt=f"Line chart of training fitness over {len(means)} generations. The mean goes from "
-        f"{number(means[0])} to {number(means[-1])}; the best member of any generation reached "
+        f"{number(means[0])} to {number(means[-1])}; the best {one} of any generation reached "
         f"{number(best)}.",
         x_label="generation",
         y_label="fitness",
         marks=[
-            _band("20–80 % of members", "mean", run.rows),
-            _curve("best member", "best", run.rows, "max"),
+            _band(f"20–80 % of {one}s", "mean", run.rows),
+            _curve(f"best {one}", "best", run.rows, "max"),
             _curve("mean", "mean", run.rows, "mean"),
         ],
     )
@@ -248,8 +249,7 @@ def _fitness_of(task: str, runs: Sequence[tuple[str, RunFacts]], place: int) -> 
     band = ", with the band from the 20th to the 80th percentile" if banded else ""
     return Chart(
         name=f"fitness-{place}",
-        caption=f"Task {task}: mean fitness of the members on the training examples of each "
-        f"generation{band}.",
+        caption=f"Task {task}: mean fitness on the training examples of each generation{band}.",
         alt=f"Line chart of mean training fitness on task {task}, a line per run: {ends}.",
         x_label="generation",
         y_label="fitness",

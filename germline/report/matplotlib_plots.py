@@ -39,7 +39,7 @@ def evolution_figure(run: RunDirectory) -> Figure:
     figure = Figure(figsize=(8, 6.4), dpi=150, layout="constrained")
     figure.suptitle("\n".join(run_title(run.config)), fontsize=11, color=INK, x=0.01, ha="left")
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    _draw_fitness(upper, run.generations())
+    _draw_fitness(upper, run.generations(), run.config.method.graded)
     _draw_held_out(lower, run.held_out(), scored_as(run.config))
     lower.set_xlabel("generation", color=INK)
     lower.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=10, steps=[1, 2, 5, 10]))
@@ -111,7 +111,7 @@ def _draw_panel(axes: Axes, panel: PlotPanel) -> None:
     axes.margins(y=0.12)
 
 
-def _draw_fitness(axes: Axes, generations: Sequence[Row]) -> None:
+def _draw_fitness(axes: Axes, generations: Sequence[Row], graded: str) -> None:
     _style(axes, "fitness (training reward)")
     if not generations:
         _say(axes, "no generation yet")
@@ -123,9 +123,11 @@ def _draw_fitness(axes: Axes, generations: Sequence[Row]) -> None:
         for name in ("mean", "p20", "p80", "max")
     )
     alone = len(at) == 1
-    axes.fill_between(at, p20, p80, color=BLUE, alpha=0.2, linewidth=0, label="20-80 % of members")
+    axes.fill_between(
+        at, p20, p80, color=BLUE, alpha=0.2, linewidth=0, label=f"20-80 % of {graded}s"
+    )
     axes.plot(
-        at, best, color=ORANGE, linewidth=1.1, label="best member", marker="." if alone else ""
+        at, best, color=ORANGE, linewidth=1.1, label=f"best {graded}", marker="." if alone else ""
     )
     axes.plot(at, mean, color=BLUE, linewidth=2.0, label="mean", marker="o" if alone else "")
     _legend(axes)

@@ -30,22 +30,23 @@ def _chart(
     scores = [score for score in all_scores if math.isfinite(score.parts.get(name, math.nan))]
     values = [row["parts"][name] for row in rows]
     means = [score.parts[name] for score in scores]
+    graded = f"{run.config.method.graded}s"
     who, shown = scored_as(run.config), bounded_text(name, LONGEST_NAME)
     marks: list[Mark] = []
     if values:
-        marks.append(Curve("members, training", "mean", generations(rows), thin_out(values)))
+        marks.append(Curve(f"{graded}, training", "mean", generations(rows), thin_out(values)))
     if means:
         x = [float(score.generation) for score in scores]
         named = sorted({0, len(means) - 1})
         marks.append(Points(f"{who}, held-out", "held", x, means, means, means, named))
     ends = " and ".join(
         f"of {of} from {number(some[0])} to {number(some[-1])}"
-        for of, some in (("the members", values), (f"the {who}, held-out,", means))
+        for of, some in ((f"the {graded}", values), (f"the {who}, held-out,", means))
         if some
     )
     return Chart(
         name=f"part-{place}",
-        caption=f"{shown}, a part of the reward{_role(run, name)}: mean of the members on the "
+        caption=f"{shown}, a part of the reward{_role(run, name)}: mean of the {graded} on the "
         f"training examples of each generation, and of the {who} on held-out examples.",
         alt=f"Line chart of {shown}, a part of the reward: {ends}.",
         x_label="generation",

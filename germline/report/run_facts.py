@@ -251,9 +251,9 @@ class RunFacts:
             for key, seconds in _laps(row).items():
                 laps.setdefault(key, []).append(seconds)
         whole = sum(map(sum, laps.values())) or 1.0
-        names = {
-            key: PARTS.get(key, escape_control_characters(key.removesuffix("_s"))) for key in laps
-        }
+        scored = {} if self.config.method.members_generate else {"grading_s": "scoring, grading"}
+        words = {key: escape_control_characters(key.removesuffix("_s")) for key in laps}
+        names = words | PARTS | scored
         parts = [
             TimePart(key, names[key], sum(found), float(np.median(found)), sum(found) / whole)
             for key, found in laps.items()
@@ -277,7 +277,7 @@ class RunFacts:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens that members have generated."""
+        """Number of tokens that were generated in training."""
         return sum(row["tokens"] for row in self.rows)
 
     @property

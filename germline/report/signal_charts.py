@@ -4,7 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from germline.record.atomic_files import Row
-from germline.report.advice import NEARLY_ALL, WINDOW, mean, percent, signal, with_update
+from germline.report.advice import (
+    NEARLY_ALL,
+    WINDOW,
+    has_groups,
+    mean,
+    percent,
+    signal,
+    with_update,
+)
 from germline.report.curves import generations
 from germline.report.svg_charts import Chart, Curve, Mark, Number, thin_out
 from germline.report.text_format import number
@@ -68,7 +76,10 @@ def signal_readings(rows: Sequence[Row]) -> list[SignalReading]:
     recorded = [row for row in rows if row.get("signals")]
     count = min(WINDOW, -(-len(recorded) // 2))
     found = []
+    hidden = OF_REWARDS if has_groups(recorded) else ()
     for name, (words, write, meaning) in MEANINGS.items():
+        if name in hidden:
+            continue
         ends = [_mean(some, name) for some in (recorded[:count], recorded[-count:])]
         if ends != [None, None]:
             found.append(SignalReading(words, write(ends[0]), write(ends[1]), meaning))
@@ -90,6 +101,29 @@ def _percent(share: float | None) -> str:
 
 
 MEANINGS: dict[str, tuple[str, Write, str]] = {
+    "groups_without_signal": (
+        "prompts whose samples tie",
+        _percent,
+        "All samples of these prompts earn the same reward, so they do not contribute to the "
+        "update. A high share: raise method.temperature or method.group_size, or give partial "
+        "credit.",
+    ),
+    "entropy": (
+        "entropy",
+        number,
+        "Mean negative log-probability of the scored tokens under the center, in nats. Near 0, "
+        "samples hardly differ.",
+    ),
+    "truncated": (
+        "truncated samples",
+        _percent,
+        "Samples that the length limit cut. A high share: raise task.max_new_tokens.",
+    ),
+    "tokens_scored": (
+        "tokens scored",
+        number,
+        "Tokens whose log-probabilities all members and the center computed in a generation.",
+    ),
     "informative_examples": (
         "examples that tell members apart",
         _percent,
@@ -110,8 +144,8 @@ MEANINGS: dict[str, tuple[str, Write, str]] = {
     "empty": (
         "empty completions",
         _percent,
-        "Completions of special tokens only. A high share: members are broken (sigma is too "
-        "large), or the reward favors empty completions.",
+        "Completions of special tokens only. A high share: the weights that generate are broken "
+        "(sigma or the learning rate is too large), or the reward favors empty completions.",
     ),
     "agreement": (
         "agreement of halves",
@@ -178,6 +212,8 @@ MEANINGS: dict[str, tuple[str, Write, str]] = {
 def _shares(rows: Sequence[Row]) -> Chart | None:
     """Draw the shares that carry information; a population of one has few of them."""
     marks: list[Mark] = []
+    if has_groups(rows):
+        return _groups(rows)
     if any(signal(row, EXAMPLES) is not None for row in rows):
         marks.append(_curve("examples that tell members apart", "run-0", rows, EXAMPLES))
     if any(signal(row, PAIRS) is not None for row in rows):
@@ -193,6 +229,27 @@ def _shares(rows: Sequence[Row]) -> Chart | None:
         alt="Line chart of the shares of a generation that carry information: examples that tell "
         f"members apart go from {_ends(rows, EXAMPLES, _percent)}, completions without text from "
         f"{_ends(rows, 'empty', _percent)}.",
+        x_label="generation",
+        y_label="share",
+        marks=marks,
+    )
+
+
+def _groups(rows: Sequence[Row]) -> Chart:
+    """Draw the shares of prompts and samples of the center that do not inform."""
+    marks: list[Mark] = [
+        _curve("prompts whose samples tie", "run-0", rows, GROUPS),
+        _curve("truncated samples", "run-1", rows, "truncated"),
+    ]
+    if any(signal(row, "empty") for row in rows):
+        marks.append(_curve("empty completions", "run-3", rows, "empty"))
+    return Chart(
+        name="signal-shares",
+        caption="Shares of each generation: prompts whose samples all earn the same reward, which "
+        "have no advantage, and samples that the length limit cut.",
+        alt="Line chart of shares of a generation: prompts whose samples tie go from "
+        f"{_ends(rows, GROUPS, _percent)}, truncated samples from "
+        f"{_ends(rows, 'truncated', _percent)}.",
         x_label="generation",
         y_label="share",
         marks=marks,
@@ -236,7 +293,10 @@ def _steps(rows: Sequence[Row]) -> Chart | None:
     )
 
 
-EXAMPLES, PAIRS = "informative_examples", "informative_pairs"
+EXAMPLES, PAIRS, GROUPS = "informative_examples", "informative_pairs", "groups_without_signal"
+
+OF_REWARDS = (EXAMPLES, PAIRS, "tied")
+"""Signals of the rewards of members, which have none where the center's samples are graded."""
 
 
 def _curve(label: str, tone: str, rows: Sequence[Row], name: str) -> Curve:

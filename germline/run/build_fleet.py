@@ -192,9 +192,10 @@ def warn_if_slow(config: Config, examples: int) -> None:
             *(engines, engine_threads(config), usable_cores(), better),
         )
     batch = min(config.batch_size, examples)
-    pieces = len(microbatch_starts(population, batch, config.microbatch))
+    completions = config.method.scored_rows(batch) or batch  # of each member
+    pieces = len(microbatch_starts(population, completions, config.microbatch))
     if pieces < engines:
-        rows = max(1, population * batch // (2 * engines))
+        rows = max(1, population * completions // (2 * engines))
         log.warning(
             "fleet.engines=%d is more than a generation has microbatches of work (%d); try "
             "microbatch.rows=%d%s",

@@ -265,7 +265,7 @@ def _files(
     members = config.strategy.population or POPULATION
     directions = members // 2 if getattr(config.strategy, "antithetic", False) else members
     text = CHARACTERS_PER_TOKEN * (texts.prompt + texts.new_tokens)
-    rollouts = min(record.rollouts, members * texts.examples)
+    rollouts = min(record.rollouts, config.method.generated_rows(members) * texts.examples)
     scores = 1 + -(-generations // config.held_out.every)
     samples = 2 * min(MAX_SAMPLES, held_out) * (text + ROLLOUT_ROW_BYTES)
     facts = run_facts(config, "0" * 64, threads=1)

@@ -152,6 +152,8 @@ def _method(run: RunDirectory) -> str:
     members = config.strategy.population
     examples = batch_examples(run.generations(), config)
     text = f"strategy `{config.strategy.kind}`, {members} members, {examples} examples"
+    if not config.method.members_generate:
+        text += f", {config.method.generated_rows(members or 1)} samples of each"
     if config.method.kind != "es":
         text = f"`{config.method.kind}`, {text}"
     if run.ancestors:

@@ -62,6 +62,9 @@ MEMBER_BYTES = 92
 ROLLOUT_BYTES = 1080
 """Peak memory of a rollout of one token with its grade: measured; longer rollouts take more."""
 
+SCORE_BYTES = 32
+"""Memory of the log-probability of a token: a float and its place in a list."""
+
 MOST_PER_CORE = 16
 """Grader processes and threads of an engine for each core, above `MOST_ON_FEW_CORES`."""
 
@@ -200,14 +203,22 @@ def _check_population(config: Config, examples: int) -> None:
     population, batch = config.strategy.population, min(config.batch_size, examples)
     if population is None:
         return
-    each, available = MEMBER_BYTES + batch * ROLLOUT_BYTES, available_bytes()
-    if population * each > MEMORY_SHARE * available:
+    method, available = config.method, available_bytes()
+    rollouts = method.generated_rows(population) * batch
+    scores = population * method.scored_rows(batch) * (config.task.max_new_tokens or 1)
+    needed = population * MEMBER_BYTES + rollouts * ROLLOUT_BYTES + scores * SCORE_BYTES
+    if needed > MEMORY_SHARE * available:
+        fits = _even(MEMORY_SHARE * available / (needed / population))
+        remedy = (
+            f"set strategy.population={fits} or less, or a smaller batch_size"
+            if method.members_generate
+            else "set a smaller strategy.population, method.rows_per_pair or batch_size"
+        )
         _refuse(
             f"strategy.population={population} with {batch} examples each (batch_size) makes "
-            f"{population * batch} rollouts in a generation, which need at least "
-            f"{population * each / GIGABYTE:.1f} GB of memory, and {available / GIGABYTE:.1f} GB "
-            f"are available: set strategy.population={_even(MEMORY_SHARE * available / each)} or "
-            "less, or a smaller batch_size"
+            f"{rollouts} rollouts in a generation, which need at least "
+            f"{needed / GIGABYTE:.1f} GB of memory, and {available / GIGABYTE:.1f} GB "
+            f"are available: {remedy}"
         )
 
 

@@ -1,6 +1,7 @@
 """Zeroth-order GRPO: its coefficients, the rows that are scored, the step, and whole runs."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,8 @@ def test_the_difference_of_a_pair_is_sigma_times_the_slope_of_the_policy_gradien
     with build_run_parts(config(model)) as parts:
         population, evaluated, _ = one_generation(parts)
         assert isinstance(parts.fleet, LocalFleet)
-        engine, batch = parts.fleet.engine, parts.batch(0)
+        engine: Any = parts.fleet.engine  # in this process
+        batch = parts.batch(0)
         advantages = group_advantages(evaluated.rollouts.rewards, "group")
         rows = [
             AdvantageRow(None, batch[place], rollout.completion, advantages[rollout.member, place])

@@ -107,6 +107,10 @@ def test_texts_of_similar_length_are_read_together():
     assert [*_pieces(np.array(lengths), 1, 10**9)] == [slice(0, 7)]
     assert [*_pieces(np.array([5, 5, 5]), 1, 10)] == [slice(0, 2), slice(2, 3)]
     assert [*_pieces(np.array([0, 0]), 1, 10)] == []
+    many = [*_pieces(np.full(10_001, 3), 1, 900)]
+    assert [one.start for one in many[1:]] == [one.stop for one in many[:-1]]
+    assert (many[0].start, many[-1].stop) == (0, 10_001)
+    assert 200 < min(one.stop - one.start for one in many[:-1]) <= 300
 
 
 def test_normalizers_are_computed_a_few_rows_at_a_time(monkeypatch):

@@ -6,10 +6,12 @@ and rows of similar length are read together, so little padding is computed. The
 prompt predicts the first token of its completions; the last token of a completion predicts nothing
 and is not read.
 
-Measured on nano (`benchmarks/scoring.py`): a packed sequence with a block mask would need one
-forward pass less, but the scores of all completions with each other.
+Rejected: one packed sequence per member with a block mask. It saves a forward pass, but computes
+attention between all completions of a member, which grows with the square of their tokens.
+`benchmarks/scoring.py` measures the time.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -36,6 +38,9 @@ faster on a CPU: scoring 128 members x 16 texts with nano took 2.11 s, and 2.07 
 
 PASS_TOKENS = 256
 """A forward pass takes as much time as so many tokens, in addition to its own."""
+
+MOST_BLOCKS = 128
+"""Blocks of slots between which pieces are cut: trying every pair of cuts takes 2 ms."""
 
 LOGITS_IN_CACHE = 1 << 16
 """On a CPU, log-probabilities are computed from about so many logits at a time."""
@@ -229,19 +234,23 @@ def _pieces(lengths: np.ndarray, members: int, most: int) -> Iterator[slice]:
     Args:
         lengths: tokens that a slot reads, the longest first.
         members: rows of each slot.
-        most: tokens of a piece of several slots.
+        most: tokens of a piece of several blocks of slots.
     """
     slots = int((lengths > 0).sum())
-    cost, cut = [0.0] * (slots + 1), [0] * (slots + 1)
-    for stop in range(1, slots + 1):
-        cost[stop] = float("inf")
+    block = -(-slots // MOST_BLOCKS)
+    ends = [*range(0, slots, max(1, block)), slots]
+    widths = [members * int(lengths[end]) for end in ends[:-1]]
+    costs, cuts = [0.0], [0]
+    for stop in range(1, len(ends)):
+        costs.append(math.inf)
+        cuts.append(0)
         for start in range(stop - 1, -1, -1):
-            tokens = (stop - start) * members * int(lengths[start])
+            tokens = (ends[stop] - ends[start]) * widths[start]
             if tokens > most and stop - start > 1:
                 break
-            if cost[start] + tokens + PASS_TOKENS < cost[stop]:
-                cost[stop], cut[stop] = cost[start] + tokens + PASS_TOKENS, start
-    cuts = [slots]
-    while cuts[-1]:
-        cuts.append(cut[cuts[-1]])
-    return (slice(start, stop) for start, stop in pairwise(reversed(cuts)))
+            if costs[start] + tokens + PASS_TOKENS < costs[stop]:
+                costs[stop], cuts[stop] = costs[start] + tokens + PASS_TOKENS, start
+    path = [len(ends) - 1]
+    while path[-1]:
+        path.append(cuts[path[-1]])
+    return (slice(ends[start], ends[stop]) for start, stop in pairwise(reversed(path)))

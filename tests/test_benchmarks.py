@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import scaling, scaling_out
+from benchmarks import scaling, scaling_out, scoring
 from benchmarks.field_way import linear_floor
 from benchmarks.gpu_population import Work, report
 from benchmarks.shapes import QWEN, TOY, random_model
@@ -106,3 +106,14 @@ def test_a_shared_prefix_lowers_the_floor_of_matrix_products():
             products()
         counted.append(sum(one.flops for one in profile.key_averages()))
     assert counted[1] < counted[0] / 5
+
+
+def test_the_scoring_benchmark_measures_both_spaces(monkeypatch):
+    monkeypatch.setattr(scoring, "PROMPTS", 2)
+    head, *rows, sampling = scoring.report([2], 1, scoring.CLOCKS["cpu"])
+    assert len(rows) == len(scoring.SPACES)
+    for row in rows:
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert len(cells) == len(head.splitlines()[0].strip("|").split("|"))
+        assert min(float(cell.replace(",", "")) for cell in cells[2:]) > 0
+    assert sampling.count("center") == len(scoring.SPACES)

@@ -18,7 +18,6 @@ from germline.estimates.hardware import GPUS, Hardware, measure_cpu, memory_limi
 from germline.estimates.here import machine_here
 from germline.estimates.machine_load import STAT
 from germline.estimates.memory import (
-    kv_bytes,
     memory_parts,
     prefill_tokens,
     resident_peak,
@@ -375,29 +374,3 @@ def test_an_inference_engine_may_have_a_device_that_this_pytorch_lacks(monkeypat
     assert torch_device("cuda:99", must_exist=False) == torch.device("cuda:99")
     with pytest.raises(GermlineError, match=r"engine\.device=.quantum. cannot be used here"):
         torch_device("quantum", must_exist=False)
-
-
-ZO_GRPO = {
-    "method": {"kind": "zo_grpo", "group_size": 4, "rows_per_pair": 6},
-    "strategy": {"population": 16},
-    "batch_size": 8,
-}
-
-
-def test_where_members_score_only_the_samples_of_the_center_have_a_cache():
-    config, shape, work = work_of(ZO_GRPO)
-    assert (work.rows, work.generating, work.microbatches, work.scored) == (32, 1, 1, 6)
-    same_rows = work_of({"strategy": {"population": 4}})[2]
-    assert part(memory_parts(config, shape, work), "KV cache").bytes == kv_bytes(shape, same_rows)
-    assert part(memory_parts(config, shape, work), "members").phase == "scoring"
-
-
-def test_the_time_of_scoring_grows_with_members_and_with_rows():
-    def score(population=16, rows=6):
-        settings = load_config(
-            ZO_GRPO, [f"strategy.population={population}", f"method.rows_per_pair={rows}"]
-        )
-        return estimate(settings, shape_of(QWEN), TEXTS, GPUS["80gb"]).seconds.score
-
-    assert score(population=64) > score() > score(rows=1) > 0
-    assert estimate(load_config({}), shape_of(QWEN), TEXTS, GPUS["80gb"]).seconds.score == 0

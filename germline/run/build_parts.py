@@ -1,7 +1,7 @@
 """Build the objects that a config names: the model, the task, the strategy and the fleet."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,14 +34,15 @@ from germline.run.resource_checks import check_graders, check_memory, check_thre
 from germline.run.run_checks import check_episode_rewards, check_fleet_memory, check_run
 from germline.scorers.scored_graders import Graders, ScoredGraders
 from germline.shaping import utilities
+from germline.signal_metrics import SignalMetrics
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.strategies.lagrange_multiplier import LagrangianStrategy
 from germline.tasks import make_task
 from germline.tasks.prompt_settings import ThinkingStripper, own_grader, without_thinking
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
-from germline.training import batches
-from germline.types import Decoding, Example
+from germline.training import batches, generations
+from germline.types import Decoding, Example, GenerationRecord
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,11 @@ class RunParts:
         """Return the training examples of a generation."""
         batch_of = batches(self.task.examples("train"), self.config.batch_size, self.config.seed)
         return batch_of(self.method.batch_generation(generation))
+
+    def generations(self, span: range, diagnosis: SignalMetrics) -> Iterator[GenerationRecord]:
+        """Run the training loop over the generations of `span`."""
+        inputs = self.fleet, self.batch, self.decoding, span, diagnosis, self.method
+        return generations(self.strategy, self.shape, *inputs)
 
 
 def build_run_parts(

@@ -39,7 +39,6 @@ from germline.run.validate_args import validate_path
 from germline.signal_metrics import SignalMetrics
 from germline.signal_types import SigmaTrial
 from germline.tasks.python_inputs import RowsLike
-from germline.training import generations
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
 
 if TYPE_CHECKING:
@@ -191,16 +190,7 @@ class Training:
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
         scores = [row.score for row in self.directory.held_out()]
         cores = SharedCores(self.config)
-        for one in generations(
-            parts.strategy,
-            parts.shape,
-            parts.fleet,
-            parts.batch,
-            parts.decoding,
-            span,
-            diagnosis,
-            parts.method,
-        ):
+        for one in parts.generations(span, diagnosis):
             done = one.generation + 1
             final = done == span.stop
             if done % self.config.held_out.every == 0 and not final:

@@ -280,7 +280,7 @@ class ZerothOrderGrpo(MethodSection):
         ),
     )
     rows_per_pair: int = Field(
-        64,
+        32,
         ge=1,
         description=(
             "Completions that every member scores, drawn in proportion to the size of their "
@@ -288,7 +288,7 @@ class ZerothOrderGrpo(MethodSection):
         ),
     )
     step_kl: float = Field(
-        0.01,
+        0.02,
         gt=0,
         description=(
             "KL divergence of the center after an update from the center before it, in nats per "

@@ -20,7 +20,10 @@ The same log-probabilities say how far an update moves the center. With the deri
 p_k+ - log p_k-) / 2 of every scored token, an update sigma * s * sum_k c_k eps_k changes log p_t by
 s sum_k c_k d_kt to first order, and
 
-    (4)  KL = s^2 / 2 mean_t (sum_k c_k d_kt)^2           nats per token
+    (4)  KL = s^2 / 2 mean_t (sum_k c_k^(-j) d_kt)^2      nats per token
+
+where c^(-j) leaves out example j, to which the token belongs: an update changes the tokens that it
+was computed from more than others, and `step_kl` is about all that the model writes.
 
 `strategy.learning_rate=auto` chooses s so that (4) is `step_kl` times the share of signal r that
 the jackknife over examples measures (`signal_metrics`, equation 8): other rollouts of other
@@ -40,7 +43,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 
 from germline import noise
 from germline.config import AutoLearningRate, Config, Nes, ZerothOrderGrpo
@@ -85,10 +88,12 @@ class ScoredEvaluation(Evaluated):
 
     Attributes:
         slopes: change of the log-probability of every scored token along every direction.
+        places: of the example of every scored token, in the batch.
         metrics: of the generation, by their names in generations.jsonl.
     """
 
     slopes: Float64[np.ndarray, "directions tokens"]
+    places: Int64[np.ndarray, " tokens"]
     metrics: dict[str, Any]
 
 
@@ -145,6 +150,7 @@ class ZerothOrderGrpoMethod(Method):
             rollouts=samples,
             members=Evaluation(members, samples.rollouts, samples.tokens, samples.decode_seconds),
             slopes=direction_slopes(population, flat),
+            places=np.repeat([row.place for row in rows], [*map(len, tokens[-1])]).astype(int),
             metrics={
                 "best_member": None,  # fitness is that of samples
                 "rows_scored": len(rows),
@@ -175,7 +181,11 @@ class ZerothOrderGrpoMethod(Method):
             assert strategy.signal_rate is not None
             share = max(strategy.signal_rate.share, LEAST_SHARE)
             metrics["step_kl"] = self.section.step_kl * share
-            rate = rate_of_kl(update, evaluated.slopes, metrics["step_kl"])
+            parts = direction_parts(population, members.rewards)
+            change = change_without_own_part(
+                np.asarray(update.coefficients), parts, evaluated.slopes, evaluated.places
+            )
+            rate = rate_of_kl(update, change, metrics["step_kl"])
             update = replace(update, learning_rate=rate)
         return Learned(
             fitness=fit,
@@ -323,13 +333,46 @@ def direction_slopes(
     return np.where(np.isfinite(slopes).all(axis=1, keepdims=True), slopes, 0.0)
 
 
-def rate_of_kl(
-    update: Update, slopes: Float64[np.ndarray, "directions tokens"], kl: float
-) -> float:
+def direction_parts(
+    population: Population, members: Float64[np.ndarray, "members examples"]
+) -> Float64[np.ndarray, "directions examples"]:
+    """Return what each example adds to equation (3); 0 for directions without a finite score."""
+    parts = (members[0::2] - members[1::2]) / 2 if population.antithetic else members
+    return np.nan_to_num(parts)
+
+
+def change_without_own_part(
+    coefficients: Float64[np.ndarray, " directions"],
+    parts: Float64[np.ndarray, "directions examples"],
+    slopes: Float64[np.ndarray, "directions tokens"],
+    places: Int64[np.ndarray, " tokens"],
+) -> Float64[np.ndarray, " tokens"]:
+    """Return the change of each token's log-probability by the other examples, as in equation (4).
+
+    Shaped coefficients are taken to be the sum of the parts times a factor, so the part of an
+    example is a share of them. With one example, nothing can be left out.
+
+    Args:
+        coefficients: of the update.
+        parts: what each example adds to them, before shaping.
+        slopes: change of every token along every direction.
+        places: of the example of every token.
+    """
+    change = coefficients @ slopes
+    total = parts.sum(axis=1)
+    scored = len(np.unique(places))
+    if scored < 2 or not total.any():
+        return change
+    factor = (coefficients @ total) / (total @ total)
+    own = np.einsum("kt,kt->t", parts[:, places], slopes)
+    left: Float64[np.ndarray, " tokens"] = (change - factor * own) * scored / (scored - 1)
+    return left
+
+
+def rate_of_kl(update: Update, change: Float64[np.ndarray, " tokens"], kl: float) -> float:
     """Return the learning rate at which the update has this divergence: equation (4).
 
     It is 0 where no coefficient changes a log-probability.
     """
-    change = np.asarray(update.coefficients) @ slopes
     power = float(np.mean(change**2)) if change.size else 0.0
     return update.sigma * math.sqrt(2 * kl / power) if power > 0 else 0.0

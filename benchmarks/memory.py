@@ -27,7 +27,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +48,7 @@ from germline.run.build_parts import make_decoding
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.tasks import make_task
+from germline.types import Example
 
 Measure = Literal["tensors", "resident"]
 Work = Literal["inference", "center", "training"]
@@ -196,7 +198,9 @@ def prepared(config: Config, engine: InProcessEngine, work: Work) -> Callable[[]
     one_by_one = config.space.kind == "full"
     members = len(strategy.ask(0))
     # Run two batches: the second begins while the first one's last activation is allocated.
-    in_batches = ([None, None], examples) if one_by_one else ([None], examples * members)
+    in_batches = (
+        ([None, None], examples) if one_by_one else ([None], distinct(engine, examples, members))
+    )
 
     def inference() -> None:
         engine.generate(*in_batches, limits)
@@ -211,6 +215,16 @@ def prepared(config: Config, engine: InProcessEngine, work: Work) -> Callable[[]
         engine.apply(strategy.tell(population, utilities))
 
     return {"inference": inference, "center": center, "training": training}[work]
+
+
+def distinct(engine: InProcessEngine, examples: Sequence[Example], copies: int) -> list[Example]:
+    """Repeat prompts with other last tokens: a prompt that is there twice is read once."""
+    prompts = [engine.encoder.encode(example) for example in examples]
+    return [
+        replace(example, token_ids=(*prompt[:-1], copy))
+        for copy in range(copies)
+        for example, prompt in zip(examples, prompts, strict=True)
+    ]
 
 
 def endless(config: Config, space: Space | None) -> InProcessEngine:

@@ -57,7 +57,7 @@ def test_every_file_of_the_package_is_in_the_wheel_and_nothing_else(wheel):
         for path in (ROOT / "germline").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    configs = {f"germline/{path.relative_to(ROOT)}" for path in ROOT.glob("configs/**/*.yaml")}
+    configs = {f"germline/{path.relative_to(ROOT)}" for path in ROOT.glob("configs/**/*.*")}
     assert names == package | configs
 
 

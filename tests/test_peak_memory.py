@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 import torch
 
-from benchmarks.memory import PROMISED_SHARE, LiveTensors, configured, endless, prepared
+from benchmarks.memory import PROMISED_SHARE, LiveTensors, configured, distinct, endless, prepared
 from germline.config import Full, LowRank
 from germline.engines.master_weights import Masters
 from germline.optimizers import Sgd
@@ -55,7 +55,7 @@ def test_members_that_stand_together_need_a_copy_each():
     peaks = []
     # The same rows: four of the center, against four members of their own.
     for engine, who, texts in (
-        (engines[0], [None], examples * 4),
+        (engines[0], [None], distinct(engines[0], examples, 4)),
         (engines[1], members, examples),
     ):
         with LiveTensors() as live:

@@ -8,6 +8,7 @@ import pytest
 
 import germline
 from germline.config import AutoLearningRate, Nes, ZScore, load_config
+from germline.engines.inprocess import InProcessEngine
 from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.fleet.prompt_search_fleet import PromptSearchFleet
 from germline.record import RunDirectory
@@ -175,6 +176,7 @@ def test_texts_are_read_a_few_at_a_time_with_the_same_result(monkeypatch):
     members = [None, SeedPerturbation(0, 0, 0, 1, 0.1), SeedPerturbation(0, 0, 0, -1, 0.1)]
     written = engine.generate([None], examples, Decoding(8)) * len(members)
     whole = engine.log_probabilities(members, examples, written)
+    assert isinstance(engine, InProcessEngine)
     sizes: list[int] = []
     head = engine.model.get_output_embeddings()
     head.register_forward_hook(lambda _m, args, _o: sizes.append(args[0].shape[:-1].numel()))

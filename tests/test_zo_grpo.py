@@ -94,7 +94,7 @@ def test_a_small_update_moves_what_the_center_writes_next_by_the_divergence_it_a
         _, _, learned = one_generation(parts)
         batch = parts.batch(1)
         samples = parts.fleet.evaluate_center(
-            batch, replace(parts.decoding_of(1), temperature=1), 4
+            batch, replace(parts.decoding_of(1), temperature=1.0), 4
         )
         examples = {example.index: example for example in batch}
         asked = [examples[rollout.example] for rollout in samples.rollouts]

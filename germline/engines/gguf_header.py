@@ -11,7 +11,7 @@ import re
 import struct
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from germline.types import GermlineError
 
@@ -162,7 +162,8 @@ class _Reader:
         if kind == STRING:
             return self._string()
         if kind != ARRAY:
-            return self._number(_format(kind))
+            value: int | float = self._number(_format(kind))
+            return value
         element, length = self._number("I"), self._number("Q")
         if element != STRING:
             self._skip(length * struct.calcsize(_format(element)))
@@ -171,7 +172,7 @@ class _Reader:
             self._skip(self._number("Q"))
         return length
 
-    def _number(self, kind: str) -> int:
+    def _number(self, kind: str) -> Any:  # an int; of the kinds f and d a float
         start = self._at
         self._skip(struct.calcsize(kind))
         (value,) = struct.unpack_from(f"<{kind}", self._data, start)

@@ -10,12 +10,11 @@ import pytest
 import germline
 from germline.config import load_config
 from germline.fleet.local_fleet import LocalFleet
+from germline.methods.group_advantages import draw_rows, group_advantages, mean_rewards
 from germline.methods.policy_gradient import AdvantageRow, PolicyGradient
 from germline.methods.zo_grpo import (
     ZerothOrderGrpoMethod,
     change_without_own_part,
-    draw_rows,
-    group_advantages,
     rate_of_kl,
 )
 from germline.record import RunDirectory
@@ -137,9 +136,36 @@ def test_all_rows_are_scored_as_they_are_where_they_are_few():
 
 def test_the_rate_follows_from_the_change_of_the_log_probabilities():
     update = Update(0, 0, 0.1, 1.0, (3.0, -4.0))
+    slopes = np.eye(2)
     # The mean square of (3, -4) is 12.5, so s = sqrt(2 x 0.25 / 12.5) = 0.2.
-    assert rate_of_kl(update, np.array([3.0, -4.0]), 0.25) == pytest.approx(0.1 * 0.2)
-    assert rate_of_kl(update, np.zeros(0), 0.25) == 0.0
+    assert rate_of_kl(update, np.array([3.0, -4.0]), slopes, 0.25) == pytest.approx(0.1 * 0.2)
+    assert rate_of_kl(update, np.zeros(0), slopes[:, :0], 0.25) == 0.0
+
+
+def test_a_change_that_looks_like_0_by_chance_gives_the_step_of_random_coefficients():
+    update = Update(0, 0, 0.1, 1.0, (3.0, -4.0))
+    # The coefficients have the square 25, and the slopes the mean square 1 / 2.
+    assert rate_of_kl(update, np.array([0.0, 0.01]), np.eye(2), 0.25) == pytest.approx(0.1 * 0.2)
+
+
+def test_a_step_is_at_most_two_sigmas():
+    update = Update(0, 0, 0.1, 1.0, (3.0, -4.0))
+    rate = rate_of_kl(update, np.array([3.0, -4.0]), np.eye(2), 1e6)
+    assert rate * 5 / 0.1 == pytest.approx(2.0)
+
+
+def test_the_mean_rewards_of_samples_are_those_of_the_rewards_that_are_known():
+    rewards = np.array([[1.0, np.nan], [0.0, 0.0], [np.nan, np.nan]])
+    assert mean_rewards(rewards)[:2].tolist() == [1.0, 0.0]
+    assert np.isnan(mean_rewards(rewards)[2])
+
+
+@pytest.mark.parametrize("size", [1e300, 1e-320])
+def test_huge_and_tiny_rewards_have_the_advantages_of_others(size):
+    rewards = np.array([[1.0], [0.0], [1.0], [-1.0]])
+    assert group_advantages(rewards * size, "group") == pytest.approx(
+        group_advantages(rewards, "group")
+    )
 
 
 def test_a_token_is_changed_by_the_other_examples_alone():

@@ -292,7 +292,8 @@ class ZerothOrderGrpo(MethodSection):
         gt=0,
         description=(
             "KL divergence of the center after an update from the center before it, in nats per "
-            "token, that `strategy.learning_rate=auto` aims at."
+            "token, that `strategy.learning_rate=auto` aims at where all is signal; times the "
+            "share of signal elsewhere."
         ),
     )
     mask_truncated_completions: bool = Field(

@@ -23,7 +23,9 @@ s sum_k c_k d_kt to first order, and
     (4)  KL = s^2 / 2 mean_t (sum_k c_k^(-j) d_kt)^2      nats per token
 
 where c^(-j) leaves out example j, to which the token belongs: an update changes the tokens that it
-was computed from more than others, and `step_kl` is about all that the model writes.
+was computed from more than others, and `step_kl` is about all that the model writes. (4) is taken
+to be at least that of random coefficients of the same length, as it is a poor estimate from few
+tokens or directions, and no step is longer than 2 sigmas.
 
 `strategy.learning_rate=auto` chooses s so that (4) is `step_kl` times the share of signal r that
 the jackknife over examples measures (`signal_metrics`, equation 8): other rollouts of other
@@ -43,14 +45,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float64, Int64
 
 from germline import noise
 from germline.config import AutoLearningRate, Config, Nes, ZerothOrderGrpo
+from germline.methods.group_advantages import draw_rows, group_advantages, mean_rewards
 from germline.methods.method import Evaluated, Learned, Method, evaluate_again
 from germline.protocols import EpisodeTask, Fleet, Shaping, Strategy, Task
 from germline.shaping import fitness
-from germline.shaping.ties import all_equal
 from germline.signal_metrics import signal_power
 from germline.strategies.nes import NaturalEvolution
 from germline.types import (
@@ -66,6 +68,9 @@ from germline.types import (
 LEAST_SHARE = 0.05
 """The share of signal below which the step is not shortened: the jackknife cannot tell such a share
 from 0, and a run without a step would never learn from it."""
+
+LONGEST_STEP = 2.0
+"""Longest step, in sigmas: members probe to one sigma, and (4) is of first order."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +145,8 @@ class ZerothOrderGrpoMethod(Method):
             population.generation,
         )
         advantages = group_advantages(samples.rewards, section.scale_rewards)
-        rows = self._drawn(samples, self._weights(samples, advantages), population.generation)
+        weights = self._weights(samples, advantages)
+        rows = self._drawn(samples, weights, population.generation)
         tokens = self._scores(fleet, population, batch, rows)
         totals = np.array([[math.fsum(row) for row in member] for member in tokens])
         members = compared_members(population, rows, totals, len(batch))
@@ -155,7 +161,7 @@ class ZerothOrderGrpoMethod(Method):
                 "best_member": None,  # fitness is that of samples
                 "rows_scored": len(rows),
                 "tokens_scored": known.size * len(tokens),
-                "groups_without_signal": float(np.mean(~advantages.any(axis=0))),
+                "groups_without_signal": float(np.mean(~weights.any(axis=0))),
                 "advantage_std": float(advantages.std()),
                 "entropy": float(-known.mean()) if known.size else None,
                 "truncated": float(
@@ -180,16 +186,17 @@ class ZerothOrderGrpoMethod(Method):
             assert isinstance(strategy, NaturalEvolution)
             assert strategy.signal_rate is not None
             share = max(strategy.signal_rate.share, LEAST_SHARE)
-            metrics["step_kl"] = self.section.step_kl * share
+            kl = self.section.step_kl * share
             parts = direction_parts(population, members.rewards)
             change = change_without_own_part(
                 np.asarray(update.coefficients), parts, evaluated.slopes, evaluated.places
             )
-            rate = rate_of_kl(update, change, metrics["step_kl"])
+            rate = rate_of_kl(update, change, evaluated.slopes, kl)
+            metrics["step_kl"] = kl if rate else 0.0
             update = replace(update, learning_rate=rate)
         return Learned(
             fitness=fit,
-            mean_rewards=fitness(evaluated.rollouts.rewards),
+            mean_rewards=mean_rewards(evaluated.rollouts.rewards),
             utilities=utilities,
             update=update,
             power=power,
@@ -240,57 +247,6 @@ class ZerothOrderGrpoMethod(Method):
             return [[] for _ in members]
         examples = [batch[row.place] for row in rows]
         return fleet.score(members, examples, [row.rollout.completion for row in rows])
-
-
-def group_advantages(
-    rewards: Float[np.ndarray, "samples examples"], scale: str
-) -> Float64[np.ndarray, "samples examples"]:
-    """Return rewards minus the mean of their example, divided by a standard deviation.
-
-    An advantage is 0 where the reward is missing (NaN), and where the rewards of an example tie.
-
-    Args:
-        rewards: of the center's samples.
-        scale: `group`: the standard deviation of the example; `batch`: of all rewards; `none`.
-    """
-    known = np.isfinite(rewards)
-    advantages = np.zeros(rewards.shape)
-    for place in range(rewards.shape[1]):
-        group = rewards[known[:, place], place].astype(np.float64)
-        if all_equal(group):
-            continue
-        centered = group - group.mean()
-        advantages[known[:, place], place] = (
-            centered / group.std(ddof=1) if scale == "group" else centered
-        )
-    if scale == "batch" and advantages.any():
-        advantages /= rewards[known].astype(np.float64).std(ddof=1)
-    return advantages
-
-
-def draw_rows(
-    weights: Float64[np.ndarray, " rows"], count: int, uniform: float
-) -> dict[int, float]:
-    """Draw rows in proportion to |weight|; return what each drawn row weighs.
-
-    Systematic sampling: `count` points at equal distances on the cumulative sum of |weight|, the
-    first at `uniform` times the distance. A row that is hit n times weighs n times the distance,
-    with the sign of its weight, so the expectation of a weighted sum is that of all rows. If no
-    more than `count` rows have a weight, all are drawn with the weight that they have.
-    """
-    used = np.flatnonzero(weights)
-    if len(used) <= count:
-        return {int(row): float(weights[row]) for row in used}
-    ends = np.cumsum(np.abs(weights[used]))
-    distance = ends[-1] / count
-    points = (np.arange(count) + uniform) * distance
-    hit = np.minimum(np.searchsorted(ends, points, side="right"), len(used) - 1)
-    hits = np.bincount(hit, minlength=len(used))
-    return {
-        int(row): float(np.sign(weights[row]) * n * distance)
-        for row, n in zip(used, hits, strict=True)
-        if n
-    }
 
 
 def compared_members(
@@ -369,10 +325,24 @@ def change_without_own_part(
     return left
 
 
-def rate_of_kl(update: Update, change: Float64[np.ndarray, " tokens"], kl: float) -> float:
+def rate_of_kl(
+    update: Update,
+    change: Float64[np.ndarray, " tokens"],
+    slopes: Float64[np.ndarray, "directions tokens"],
+    kl: float,
+) -> float:
     """Return the learning rate at which the update has this divergence: equation (4).
 
-    It is 0 where no coefficient changes a log-probability.
+    The divergence is taken to be at least that of random coefficients of the same length: from few
+    tokens or directions, the change may be estimated to be near 0 by chance. The step is at most
+    `LONGEST_STEP`, and 0 where no coefficient changes a log-probability.
     """
-    power = float(np.mean(change**2)) if change.size else 0.0
-    return update.sigma * math.sqrt(2 * kl / power) if power > 0 else 0.0
+    if not change.size:
+        return 0.0
+    coefficients = np.asarray(update.coefficients)
+    random = float(coefficients @ coefficients) * float(np.mean(slopes**2))
+    power = max(float(np.mean(change**2)), random)
+    if power == 0:
+        return 0.0
+    length = float(np.linalg.norm(coefficients))
+    return update.sigma * min(math.sqrt(2 * kl / power), LONGEST_STEP / length)

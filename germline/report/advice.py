@@ -36,8 +36,8 @@ ALL = "all members"
 MAKE_MEMBERS_DIFFER = "More examples per batch, or a larger sigma, make members differ."
 
 SAMPLES_TIE = (
-    "raise method.temperature or method.group_size, give partial credit, or use examples that the "
-    "model solves some of the time"
+    "raise method.temperature or method.group_size, give partial credit, use examples that the "
+    "model solves some of the time, or raise task.max_new_tokens where samples are cut"
 )
 
 TOO_HARD = (

@@ -357,10 +357,10 @@ def test_grader_processes_are_checked_where_no_run_is_started(monkeypatch):
 
 def test_scores_of_many_members_are_counted_in_the_memory(monkeypatch):
     monkeypatch.setattr("germline.estimates.hardware.available_bytes", lambda: 1e9)
-    few = load_config({"method": "zo_grpo"}, ["strategy.population=128", "task.max_new_tokens=64"])
+    few = load_config({"method": "zo_grpo"}, ["strategy.population=128", "task.max_new_tokens=400"])
     check_limits(few, 1000)
     many = load_config(
-        {"method": "zo_grpo"}, ["strategy.population=9998", "task.max_new_tokens=64"]
+        {"method": "zo_grpo"}, ["strategy.population=9998", "task.max_new_tokens=400"]
     )
     with pytest.raises(
         GermlineError, match=r"a smaller strategy\.population, method\.rows_per_pair"

@@ -257,7 +257,7 @@ def test_doctor_refuses_what_a_task_cannot_have(tmp_path):
 def test_where_the_center_samples_members_are_said_to_score(tmp_path):
     config = load_config(
         {"model": "nano", "task": "arithmetic", "batch_size": 4},
-        ["method={kind: zo_grpo, group_size: 4, rows_per_pair: 5}", "record.rollouts=100"],
+        ["method={kind: zo_grpo, group_size: 4, rows_per_member: 5}", "record.rollouts=100"],
     )
     plan = dry_run(config, tmp_path / "run")
     assert rollouts(config, 4) == "4 samples x 4 examples, scored by 128 members"

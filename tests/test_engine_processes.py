@@ -290,6 +290,6 @@ def test_one_engine_is_not_warned_about(caplog):
 
 
 def test_the_microbatches_of_members_that_score_are_those_of_the_scored_completions(caplog):
-    scored = ["method={kind: zo_grpo, rows_per_pair: 4}", "strategy.population=16"]
+    scored = ["method={kind: zo_grpo, rows_per_member: 4}", "strategy.population=16"]
     warn_if_slow(config(*scored, "fleet.engines=2", "engine.threads=1"), examples=100)
     assert "try microbatch.rows=16 " in caplog.text

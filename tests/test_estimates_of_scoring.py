@@ -8,7 +8,7 @@ from germline.estimates.model_shape import shape_of
 from tests.test_estimates import QWEN, TEXTS, part, work_of
 
 ZO_GRPO = {
-    "method": {"kind": "zo_grpo", "group_size": 4, "rows_per_pair": 6},
+    "method": {"kind": "zo_grpo", "group_size": 4, "rows_per_member": 6},
     "strategy": {"population": 16},
     "batch_size": 8,
 }
@@ -25,7 +25,7 @@ def test_where_members_score_only_the_samples_of_the_center_have_a_cache():
 def test_the_time_of_scoring_grows_with_members_and_with_rows():
     def score(population=16, rows=6):
         settings = load_config(
-            ZO_GRPO, [f"strategy.population={population}", f"method.rows_per_pair={rows}"]
+            ZO_GRPO, [f"strategy.population={population}", f"method.rows_per_member={rows}"]
         )
         return estimate(settings, shape_of(QWEN), TEXTS, GPUS["80gb"]).seconds.score
 

@@ -363,6 +363,6 @@ def test_scores_of_many_members_are_counted_in_the_memory(monkeypatch):
         {"method": "zo_grpo"}, ["strategy.population=9998", "task.max_new_tokens=400"]
     )
     with pytest.raises(
-        GermlineError, match=r"a smaller strategy\.population, method\.rows_per_pair"
+        GermlineError, match=r"a smaller strategy\.population, method\.rows_per_member"
     ):
         check_limits(many, 1000)

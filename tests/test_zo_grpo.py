@@ -12,24 +12,22 @@ from germline.config import load_config
 from germline.fleet.local_fleet import LocalFleet
 from germline.methods.group_advantages import draw_rows, group_advantages, mean_rewards
 from germline.methods.policy_gradient import AdvantageRow, PolicyGradient
-from germline.methods.zo_grpo import (
-    ZerothOrderGrpoMethod,
-    change_without_own_part,
-    rate_of_kl,
-)
+from germline.methods.step_length import StepLength, TokenSlopes, divergence_power
+from germline.methods.zo_grpo import ZerothOrderGrpoMethod, even_parts
+from germline.protocols import ScoringGroup
 from germline.record import RunDirectory
 from germline.report.html_page import write_report
 from germline.report.run_facts import RunFacts
 from germline.run import build_run_parts
 from germline.run.load_run import load_engine
 from germline.run.model_card import model_card
-from germline.types import GermlineError, Update
+from germline.types import GermlineError, Population, SeedPerturbation, Update
 from tests.tiny import save_tiny
 from tests.toy_runs import finish, journal, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
-TOY = ("method=zo_grpo", "strategy.learning_rate=auto", "method.rows_per_pair=5")
+TOY = ("method=zo_grpo", "strategy.learning_rate=auto", "method.rows_per_member=5")
 
 
 @pytest.fixture(scope="module")
@@ -63,8 +61,14 @@ def one_generation(parts):
     return population, evaluated, learned
 
 
-def test_the_difference_of_a_pair_is_sigma_times_the_slope_of_the_policy_gradient_objective(model):
-    with build_run_parts(config(model)) as parts:
+@pytest.mark.parametrize(
+    ("antithetic", "sigma", "error"), [(True, 0.0005, 0.02), (False, 3e-5, 0.02)]
+)
+def test_a_coefficient_is_sigma_times_the_slope_of_the_policy_gradient_objective(
+    model, antithetic, sigma, error
+):
+    ours = (f"strategy.antithetic={antithetic}", f"strategy.sigma={sigma}")
+    with build_run_parts(config(model, *ours)) as parts:
         population, evaluated, _ = one_generation(parts)
         assert isinstance(parts.fleet, LocalFleet)
         engine: Any = parts.fleet.engine  # in this process
@@ -77,18 +81,19 @@ def test_the_difference_of_a_pair_is_sigma_times_the_slope_of_the_policy_gradien
             if example.index == rollout.example
         ]
         gradient = PolicyGradient().of(engine, [row for row in rows if row.advantage], len(batch))
-        halves = evaluated.members.rewards.mean(axis=1)
-        for pair, (plus, minus) in enumerate(zip(halves[0::2], halves[1::2], strict=True)):
-            member = population.members[2 * pair]
-            slope = sum(
+        found = evaluated.members.rewards.mean(axis=1)
+        slopes = [
+            sum(
                 float((gradient[info.name] * engine.weights.displacements([member], info)[0]).sum())
                 for info in engine.weights.searched
             )
-            assert (plus - minus) / 2 == pytest.approx(slope, rel=0.02)
+            for member in population.members
+        ]
+        assert np.linalg.norm(found - slopes) < error * np.linalg.norm(slopes)
 
 
 def test_a_small_update_moves_what_the_center_writes_next_by_the_divergence_it_aims_at(model):
-    ours = ("method.step_kl=1e-5", "batch_size=12", "strategy.population=32")
+    ours = ("method.relative_step=0.002", "batch_size=12", "strategy.population=32")
     with build_run_parts(config(model, *ours)) as parts:
         _, _, learned = one_generation(parts)
         batch = parts.batch(1)
@@ -98,9 +103,9 @@ def test_a_small_update_moves_what_the_center_writes_next_by_the_divergence_it_a
         examples = {example.index: example for example in batch}
         asked = [examples[rollout.example] for rollout in samples.rollouts]
         written = [rollout.completion for rollout in samples.rollouts]
-        (before,) = parts.fleet.score([None], asked, written)
+        (before,) = parts.fleet.score([ScoringGroup([None], asked, written)])
         parts.fleet.apply(learned.update)
-        (after,) = parts.fleet.score([None], asked, written)
+        (after,) = parts.fleet.score([ScoringGroup([None], asked, written)])
     change = np.concatenate(after) - np.concatenate(before)
     assert np.mean(change**2) / 2 == pytest.approx(learned.metrics["step_kl"], rel=0.5)
 
@@ -119,39 +124,122 @@ def test_advantages_leave_out_missing_rewards_and_ties():
     assert group_advantages(rewards, "batch") == pytest.approx(plain / known.std(ddof=1))
 
 
-def test_drawn_rows_weigh_on_average_what_all_rows_weigh():
-    weights = np.array([0.5, 0.0, -2.0, 0.1, -0.4, 3.0])
-    mean = np.zeros(6)
-    draws = [draw_rows(weights, 3, (i + 0.5) / 1000) for i in range(1000)]
-    for drawn in draws:
-        assert len(drawn) <= 3
-        for row, weight in drawn.items():
-            mean[row] += weight / 1000
-    assert mean == pytest.approx(weights, abs=0.01)
+WEIGHTS = np.array([0.5, 0.0, -2.0, 0.1, -0.4, 3.0])
+
+
+@pytest.mark.parametrize(("least_share", "groups"), [(0.0, 1), (0.0, 4), (0.7, 4), (1.0, 2)])
+def test_drawn_rows_weigh_on_average_what_all_rows_weigh(least_share, groups):
+    mean = np.zeros((groups, 6))
+    for i in range(1000):
+        drawn, _ = draw_rows(WEIGHTS, 3, least_share, groups, (i + 0.5) / 1000)
+        for group, rows in enumerate(drawn):
+            assert len(rows) <= 3
+            for row, weight in rows.items():
+                mean[group, row] += weight / 1000
+    assert mean == pytest.approx(np.tile(WEIGHTS, (groups, 1)), abs=0.02)
+
+
+def test_groups_draw_neighbors_and_together_all_rows():
+    drawn, share = draw_rows(np.ones(64), 16, 0.0, 4, 0.123)
+    assert share == 0.25
+    assert sorted(row for rows in drawn for row in rows) == list(range(64))
+    for rows in drawn:
+        first = next(row for row in rows if (row - 1) % 64 not in rows)
+        assert {(row - first) % 64 for row in rows} == set(range(16))
+
+
+def test_arcs_that_overlap_hit_different_rows():
+    drawn, share = draw_rows(np.ones(64), 16, 0.5, 4, 0.123)
+    assert share == 0.5
+    assert {row for rows in drawn for row in rows} == set(range(64))
 
 
 def test_all_rows_are_scored_as_they_are_where_they_are_few():
-    assert draw_rows(np.array([0.0, 2.0, -1.0]), 2, 0.3) == {1: 2.0, 2: -1.0}
+    drawn, share = draw_rows(np.array([0.0, 2.0, -1.0]), 2, 0.0, 3, 0.3)
+    assert drawn == [{1: 2.0, 2: -1.0}] * 3
+    assert share == 1.0
 
 
-def test_the_rate_follows_from_the_change_of_the_log_probabilities():
-    update = Update(0, 0, 0.1, 1.0, (3.0, -4.0))
-    slopes = np.eye(2)
-    # The mean square of (3, -4) is 12.5, so s = sqrt(2 x 0.25 / 12.5) = 0.2.
-    assert rate_of_kl(update, np.array([3.0, -4.0]), slopes, 0.25) == pytest.approx(0.1 * 0.2)
-    assert rate_of_kl(update, np.zeros(0), slopes[:, :0], 0.25) == 0.0
+@pytest.mark.parametrize(("antithetic", "population"), [(True, 36), (False, 35)])
+def test_every_group_has_about_as_many_members_and_whole_pairs(antithetic, population):
+    members = tuple(SeedPerturbation(0, 0, i, 1, 0.1) for i in range(population))
+    parts = even_parts(Population(0, members, antithetic), 4)
+    assert [member for part in parts for member in members[part]] == list(members)
+    assert {part.stop - part.start for part in parts} == ({8, 10} if antithetic else {8, 9})
 
 
-def test_a_change_that_looks_like_0_by_chance_gives_the_step_of_random_coefficients():
-    update = Update(0, 0, 0.1, 1.0, (3.0, -4.0))
-    # The coefficients have the square 25, and the slopes the mean square 1 / 2.
-    assert rate_of_kl(update, np.array([0.0, 0.01]), np.eye(2), 0.25) == pytest.approx(0.1 * 0.2)
+def slopes(values, places, parts, first=0):
+    values = np.asarray(values, dtype=float)
+    return TokenSlopes(
+        slice(first, first + len(values)),
+        values,
+        np.asarray(places),
+        np.asarray(parts, dtype=float),
+    )
 
 
-def test_a_step_is_at_most_two_sigmas():
-    update = Update(0, 0, 0.1, 1.0, (3.0, -4.0))
-    rate = rate_of_kl(update, np.array([3.0, -4.0]), np.eye(2), 1e6)
-    assert rate * 5 / 0.1 == pytest.approx(2.0)
+def test_directions_that_agree_move_a_token_together():
+    # One example, so nothing is left out: z = (3, 4), (sum z)^2 = 49, over |c|^2 = 25.
+    alone = slopes([[1.0], [-1.0]], [0], [[1.0], [1.0]])
+    assert divergence_power(np.array([3.0, -4.0]), [alone]) == pytest.approx(49 / 25)
+
+
+def test_directions_that_did_not_score_a_token_move_it_as_others_do():
+    # Each token is known from two of four directions, and z = 1: all four add up to 4.
+    groups = [slopes([[1.0], [1.0]], [0], [[1.0], [1.0]], first) for first in (0, 2)]
+    assert divergence_power(np.ones(4), groups) == pytest.approx(4**2 / 4)
+
+
+def test_a_change_that_looks_like_0_by_chance_is_that_of_random_coefficients():
+    # z = (3, -3): nothing in common, so the squares of slopes decide: mean (1, 0.5625).
+    alone = slopes([[1.0], [0.75]], [0], [[1.0], [1.0]])
+    assert divergence_power(np.array([3.0, -4.0]), [alone]) == pytest.approx((1 + 0.5625) / 2)
+
+
+def test_a_token_is_changed_by_the_other_examples_alone():
+    # The coefficients (6, 4) are twice the sum of the parts. Token 0 gets 2 x 2 of direction 0 and
+    # token 1 gets 2 x 3 of direction 1, each times 2 / 1 for the example that is left out.
+    both = slopes([[1.0, 0.0], [0.0, 1.0]], [0, 1], [[1.0, 2.0], [3.0, -1.0]])
+    apart = (8.0**2 + 12.0**2) / 2 / 2
+    assert divergence_power(np.array([6.0, 4.0]), [both]) == pytest.approx(2 * apart / 52)
+
+
+def step(generation, length, share=0.25, log_probs=4.0):
+    """Return the rate in sigmas and the divergence of a step of one direction with slope 1."""
+    update = Update(0, generation, 0.1, 1.0, (3.0, -4.0))
+    alone = slopes([[1.0], [-1.0]], [0], [[1.0], [1.0]])
+    found, kl = length.of(update, [alone], log_probs, share)
+    return found, found.learning_rate / 0.1, kl
+
+
+def test_a_step_changes_log_probabilities_by_a_share_of_themselves():
+    # The change of rate 1 is 7, that which is wanted 0.2 x sqrt(0.25) x 2.
+    _, rate, kl = step(5, StepLength(0.2))
+    assert rate == pytest.approx(0.2 / 7)
+    assert kl == pytest.approx(0.2**2 / 2)
+
+
+def test_the_first_steps_do_not_wait_for_a_signal():
+    first, fourth = (step(generation, StepLength(0.2), share=-1)[2] for generation in (0, 3))
+    assert first == pytest.approx(0.2**2 * 0.3 * 4 / 2)
+    assert fourth == pytest.approx(first / 4)
+
+
+def test_answers_that_become_random_do_not_lengthen_steps():
+    length = StepLength(0.2)
+    first, later, surer = (step(5, length, log_probs=value)[2] for value in (4.0, 9.0, 1.0))
+    assert later == first
+    assert surer == pytest.approx(first / 4)
+
+
+def test_the_state_of_step_lengths_is_in_the_updates():
+    whole, part = StepLength(0.2), StepLength(0.2)
+    updates = [step(generation, whole)[0] for generation in range(3)]
+    part.recall(updates[:2])
+    assert step(2, part)[0] == updates[2]
+    nothing = whole.of(Update(0, 3, 0.1, 1.0, (0.0, 0.0)), [], 0.0, 0.0)[0]
+    assert nothing.learning_rate == 0
+    assert nothing.strategy_state == updates[2].strategy_state
 
 
 def test_the_mean_rewards_of_samples_are_those_of_the_rewards_that_are_known():
@@ -166,17 +254,6 @@ def test_huge_and_tiny_rewards_have_the_advantages_of_others(size):
     assert group_advantages(rewards * size, "group") == pytest.approx(
         group_advantages(rewards, "group")
     )
-
-
-def test_a_token_is_changed_by_the_other_examples_alone():
-    parts = np.array([[1.0, 2.0], [3.0, -1.0]])  # two directions, two examples
-    slopes = np.array([[1.0, 0.0], [0.0, 1.0]])
-    places = np.array([0, 1])
-    # The coefficients are twice the sum of the parts; each token gets those of the other example.
-    change = change_without_own_part(np.array([6.0, 4.0]), parts, slopes, places)
-    assert change.tolist() == pytest.approx([2 * 2.0 * 2, 2 * 3.0 * 2])
-    alone = change_without_own_part(np.array([6.0, 4.0]), parts, slopes, np.array([0, 0]))
-    assert alone.tolist() == [6.0, 4.0]
 
 
 def test_only_the_center_generates():
@@ -201,11 +278,28 @@ def test_samples_have_the_temperature_of_the_method_and_held_out_completions_the
     assert len({one.completion.text for one in rollouts if one.example == rollouts[0].example}) == 1
 
 
-def test_members_without_pairs_are_compared_with_the_center():
-    with build_run_parts(settings(*TOY, "strategy.antithetic=false")) as parts:
-        _, evaluated, learned = one_generation(parts)
-    assert len(evaluated.slopes) == 6
-    assert any(learned.update.coefficients)
+@pytest.mark.parametrize("antithetic", [True, False])
+def test_members_in_groups_score_the_same_as_all_at_once(model, antithetic):
+    ours = (f"strategy.antithetic={antithetic}", "strategy.population=40", "batch_size=6")
+    with build_run_parts(config(model, *ours, "method.rows_per_member=3")) as parts:
+        population, evaluated, _ = one_generation(parts)
+        assert len(evaluated.slopes) == 2
+        method, samples = parts.method, evaluated.rollouts
+        assert isinstance(method, ZerothOrderGrpoMethod)
+        weights = method._weights(samples, group_advantages(samples.rewards, "group"))
+        groups, _ = method._drawn(samples, weights, population)
+        batch = parts.batch(0)
+        for group, rows in zip(evaluated.slopes, groups, strict=True):
+            asked = ScoringGroup(
+                [None, population.members[group.directions.start * (1 + antithetic)]],
+                [batch[row.place] for row in rows],
+                [row.rollout.completion for row in rows],
+            )
+            center, member = parts.fleet.score([asked])
+            ratios = np.concatenate(member) - np.concatenate(center)
+            if not antithetic:
+                assert group.slopes[0] == pytest.approx(ratios, abs=1e-5)
+            assert len(group.slopes[0]) == len(ratios)
 
 
 def always_the_same(completion, example):
@@ -249,7 +343,7 @@ SPACES = {
 
 @pytest.mark.parametrize("space", SPACES)
 def test_a_run_resumes_and_replays_to_the_same_bits(model, tmp_path, space):
-    ours = (f"space={space}", *SPACES[space], "strategy.sigma=auto", "method.rows_per_pair=6")
+    ours = (f"space={space}", *SPACES[space], "strategy.sigma=auto", "method.rows_per_member=6")
     whole = finish(germline.train(config(model, *ours), tmp_path / "whole"))
     part = stopped_after(germline.train(config(model, *ours), tmp_path / "part"), 1)
     finish(germline.resume(part))
@@ -292,7 +386,8 @@ def test_a_task_of_episodes_is_refused_before_a_model_is_loaded():
 
 
 def test_the_population_has_a_default_of_its_own_that_a_config_overrides():
-    assert load_config({"method": "zo_grpo"}).strategy.population == 128
+    ours: Any = load_config({"method": "zo_grpo"}).strategy
+    assert (ours.population, ours.antithetic) == (128, False)
     assert load_config({"method": "zo_grpo"}, ["strategy.population=8"]).strategy.population == 8
     assert load_config({}).strategy.population == 32
 

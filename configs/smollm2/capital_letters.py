@@ -111,8 +111,8 @@ questions = [
         f"Name {thing}.",
     )
 ]
-train = [{"prompt": question} for question in questions[:60]]
-test = [{"prompt": question} for question in questions[60:]]
+prompts = [{"prompt": f"{question} Answer in capital letters."} for question in questions]
+train, test = prompts[:60], prompts[60:]
 
 
 def reward(completion: str, example: dict[str, str]) -> float:

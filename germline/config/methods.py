@@ -260,8 +260,11 @@ class ZerothOrderGrpo(MethodSection):
 
     kind: Literal["zo_grpo"] = "zo_grpo"
     members_generate = False
-    other_defaults: ClassVar[Mapping[str, object]] = {"strategy.population": 128}
-    smoke_overrides = ("method.group_size=2", "method.rows_per_pair=4")
+    other_defaults: ClassVar[Mapping[str, object]] = {
+        "strategy.population": 128,
+        "strategy.antithetic": False,
+    }
+    smoke_overrides = ("method.group_size=2", "method.rows_per_member=4")
     group_size: int = Field(
         8, ge=2, description="Completions that the center samples for each example."
     )
@@ -279,21 +282,21 @@ class ZerothOrderGrpo(MethodSection):
             "the whole batch, or none."
         ),
     )
-    rows_per_pair: int = Field(
-        32,
+    rows_per_member: int = Field(
+        16,
         ge=1,
         description=(
-            "Completions that every member scores, drawn in proportion to the size of their "
-            "advantage."
+            "Completions that every member scores at most, drawn in proportion to the size of "
+            "their advantage. Other members score other ones."
         ),
     )
-    step_kl: float = Field(
-        0.02,
+    relative_step: float = Field(
+        0.36,
         gt=0,
         description=(
-            "KL divergence of the center after an update from the center before it, in nats per "
-            "token, that `strategy.learning_rate=auto` aims at where all is signal; times the "
-            "share of signal elsewhere."
+            "Length of a step of `strategy.learning_rate=auto` that is all signal: root mean "
+            "square change of the log-probabilities of tokens, as a share of their own root mean "
+            "square. Other steps are shorter, by the root of the share of signal."
         ),
     )
     mask_truncated_completions: bool = Field(
@@ -316,8 +319,8 @@ class ZerothOrderGrpo(MethodSection):
         return self.group_size
 
     def scored_rows(self, examples: int) -> int:
-        """Return `rows_per_pair`, or all completions where they are fewer."""
-        return min(self.rows_per_pair, self.group_size * examples)
+        """Return `rows_per_member`, or all completions where they are fewer."""
+        return min(self.rows_per_member, self.group_size * examples)
 
     def check(self, config: "Config") -> None:
         """Refuse a sigma that follows the fitness of members, and a quorum of engines.

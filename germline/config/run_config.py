@@ -194,7 +194,10 @@ class Config(Section):
             name, _, key = setting.partition(".")
             given = filled.get(name, {})
             given = {"kind": given} if isinstance(given, str) else given
-            if isinstance(given, Mapping) and key not in given:
+            if not isinstance(given, Mapping) or key in given:
+                continue
+            chosen = registry.sections(name).get(str(given.get("kind")))
+            if chosen is None or key in chosen.model_fields:
                 filled[name] = {**given, key: value}
         return filled if section else values
 

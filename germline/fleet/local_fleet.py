@@ -7,7 +7,14 @@ from germline.checkpoint import restore, save_snapshot
 from germline.comm_bytes import CommBytes
 from germline.config import MicrobatchSettings
 from germline.fleet.scoring_jobs import joined_scores, scoring_jobs
-from germline.protocols import Answer, Closable, Engine, EngineQuery, GraderProtocol, Members
+from germline.protocols import (
+    Answer,
+    Closable,
+    Engine,
+    EngineQuery,
+    GraderProtocol,
+    ScoringGroup,
+)
 from germline.record import JournalEntry
 from germline.rollout import (
     center_microbatch,
@@ -17,7 +24,6 @@ from germline.rollout import (
 )
 from germline.signal_types import UpdateSize
 from germline.types import (
-    Completion,
     Decoding,
     Evaluation,
     Example,
@@ -58,11 +64,9 @@ class LocalFleet:
         )
         return rewards_by_sample(evaluation, samples)
 
-    def score(
-        self, members: Members, examples: Sequence[Example], completions: Sequence[Completion]
-    ) -> list[list[Sequence[float]]]:
-        """Return each member's log-probabilities of the completions, microbatch by microbatch."""
-        jobs = scoring_jobs(members, examples, completions, self.microbatch)
+    def score(self, groups: Sequence[ScoringGroup]) -> list[list[Sequence[float]]]:
+        """Return the log-probabilities of every group's completions, microbatch by microbatch."""
+        jobs = scoring_jobs(groups, self.microbatch)
         return joined_scores({place: job(self.engine) for place, job in jobs.items()})
 
     def query(self, query: EngineQuery[Answer]) -> Answer:

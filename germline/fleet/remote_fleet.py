@@ -44,7 +44,7 @@ from germline.fleet.worker_pool import WorkerPool
 from germline.fleet.worker_slot import WorkerSlot, WorkerState
 from germline.graders.pool import GraderPool
 from germline.noise import NOISE_VERSION
-from germline.protocols import Answer, EngineQuery, GraderProtocol, Members
+from germline.protocols import Answer, EngineQuery, GraderProtocol, ScoringGroup
 from germline.record import JournalEntry
 from germline.rollout import (
     EvaluatedMicrobatch,
@@ -57,7 +57,6 @@ from germline.rollout import (
 )
 from germline.signal_types import UpdateSize
 from germline.types import (
-    Completion,
     Decoding,
     Evaluation,
     Example,
@@ -135,13 +134,13 @@ class RemoteFleet:
         )
         return rewards_by_sample(evaluation, samples)
 
-    def score(
-        self, members: Members, examples: Sequence[Example], completions: Sequence[Completion]
-    ) -> list[list[Sequence[float]]]:
-        """Return each member's log-probabilities of the completions, from all engines."""
+    def score(self, groups: Sequence[ScoringGroup]) -> list[list[Sequence[float]]]:
+        """Return the log-probabilities of every group's completions, from all engines."""
         self._agree()
-        sent = [_without_answer(example) for example in examples]
-        jobs = scoring_jobs(members, sent, completions, self.microbatch)
+        jobs = {
+            place: with_each(job, "examples", _without_answer)
+            for place, job in scoring_jobs(groups, self.microbatch).items()
+        }
         scored: dict[Place, list[list[Sequence[float]]]] = {}
         while unscored := {place: job for place, job in jobs.items() if place not in scored}:
             self._resync_newcomers()

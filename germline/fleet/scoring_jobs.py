@@ -8,32 +8,29 @@ from collections.abc import Mapping, Sequence
 from germline.config import MicrobatchSettings
 from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.fleet.quorum import Place
-from germline.protocols import Members
+from germline.protocols import ScoringGroup
 from germline.rollout import cut_microbatches
-from germline.types import Completion, Example
 
 
 def scoring_jobs(
-    members: Members,
-    examples: Sequence[Example],
-    completions: Sequence[Completion],
-    microbatch: MicrobatchSettings,
+    groups: Sequence[ScoringGroup], microbatch: MicrobatchSettings
 ) -> dict[Place, LogProbabilitiesQuery]:
-    """Cut members x completions into queries, by first member and first completion.
+    """Cut the members x completions of every group into queries, by first member and completion.
 
     Args:
-        members: that score; None is the center.
-        examples: the prompt of each completion.
-        completions: the same for every member.
+        groups: that score; members are counted over all of them.
         microbatch: members x completions of one query.
     """
     jobs = {}
-    for part in cut_microbatches(members, examples, microbatch):
-        first = part.first_example
-        written = completions[first : first + len(part.examples)]
-        jobs[part.first_member, first] = LogProbabilitiesQuery(
-            part.members, part.examples, [written] * len(part.members)
-        )
+    before = 0
+    for group in groups:
+        for part in cut_microbatches(group.members, group.examples, microbatch):
+            first = part.first_example
+            written = group.completions[first : first + len(part.examples)]
+            jobs[before + part.first_member, first] = LogProbabilitiesQuery(
+                part.members, part.examples, [written] * len(part.members)
+            )
+        before += len(group.members)
     return jobs
 
 

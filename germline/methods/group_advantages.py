@@ -1,4 +1,6 @@
-"""Advantages of samples in groups, one group for each example, and which samples are used."""
+"""Advantages of samples in groups, one group for each example, and which samples are scored."""
+
+import math
 
 import numpy as np
 from jaxtyping import Float, Float64
@@ -41,25 +43,50 @@ def mean_rewards(
 
 
 def draw_rows(
-    weights: Float64[np.ndarray, " rows"], count: int, uniform: float
-) -> dict[int, float]:
-    """Draw rows in proportion to |weight|; return what each drawn row weighs.
+    weights: Float64[np.ndarray, " rows"],
+    count: int,
+    least_share: float,
+    groups: int,
+    uniform: float,
+) -> tuple[list[dict[int, float]], float]:
+    """Draw the rows of each group in proportion to |weight|, from neighboring rows.
 
-    Systematic sampling: `count` points at equal distances on the cumulative sum of |weight|, the
-    first at `uniform` times the distance. A row that is hit n times weighs n times the distance,
-    with the sign of its weight, so the expectation of a weighted sum is that of all rows. If no
-    more than `count` rows have a weight, all are drawn with the weight that they have.
+    The intervals of length |weight|, one after another, form a circle. Each group has an arc of it,
+    long enough for about `count` rows; the arcs begin at equal distances, the first at `uniform`
+    times the circle. `count` points at equal distances on the arc hit the rows of the group; where
+    arcs overlap, their points alternate. A row that is hit n times weighs n times the circle /
+    `count`, with the sign of its weight. So the expectation of a weighted sum is that of all rows,
+    and together the groups cover all of them. If no more than `count` rows have a weight, all
+    groups have them all, with the weight that they have.
+
+    Returns the weights of each group's rows, by row, and the length of an arc.
+
+    Args:
+        weights: of all rows.
+        count: of rows of a group, at most.
+        least_share: least length of an arc, as a share of the circle.
+        groups: number of groups.
+        uniform: random, between 0 and 1.
     """
     used = np.flatnonzero(weights)
     if len(used) <= count:
-        return {int(row): float(weights[row]) for row in used}
+        return [{int(row): float(weights[row]) for row in used}] * groups, 1.0
     ends = np.cumsum(np.abs(weights[used]))
-    distance = ends[-1] / count
-    points = (np.arange(count) + uniform) * distance
-    hit = np.minimum(np.searchsorted(ends, points, side="right"), len(used) - 1)
-    hits = np.bincount(hit, minlength=len(used))
-    return {
-        int(row): float(np.sign(weights[row]) * n * distance)
-        for row, n in zip(used, hits, strict=True)
-        if n
-    }
+    ends /= ends[-1]
+    total = float(np.abs(weights[used]).sum())
+    share = min(1.0, max(count / len(used), least_share, 1 / groups))
+    overlap = math.ceil(share * groups - 1e-9)
+    drawn = []
+    for group in range(groups):
+        phase = group % overlap / overlap
+        points = (uniform + group / groups + (np.arange(count) + phase) / count * share) % 1.0
+        hit = np.minimum(np.searchsorted(ends, points, side="right"), len(used) - 1)
+        hits = np.bincount(hit, minlength=len(used))
+        drawn.append(
+            {
+                int(row): float(np.sign(weights[row]) * n * total / count)
+                for row, n in zip(used, hits, strict=True)
+                if n
+            }
+        )
+    return drawn, share

@@ -108,6 +108,9 @@ class Method:
         """
         return fleet
 
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> None:
+        """Restore what adapts from the updates of a stopped run."""
+
     def batch_generation(self, generation: int) -> int:
         """Return the generation whose batch of examples this generation uses."""
         return generation

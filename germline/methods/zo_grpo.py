@@ -6,30 +6,21 @@ eps_k read these completions instead of generating:
 
     (1)  A_r = R_r - mean of the example's rewards        divided by a standard deviation, by choice
     (2)  F_k = 1/n sum_r w_r A_r sum_t log p_k(y_rt)      n examples, all tokens of a completion
-    (3)  c_k = (F_k+ - F_k-) / 2                          of an antithetic pair
+    (3)  c_k = F_k - F_0                                  F_0 of the center
 
 (3) is, up to the order of sigma^2, sigma times the derivative along eps_k of the policy gradient
 objective of GRPO (Shao et al. 2024, arXiv 2402.03300) at the weights that sampled, where all ratios
 are 1. It has no reward noise between members. Only forward passes are needed, and the journal holds
-seeds and coefficients as ever.
+seeds and coefficients as ever. With `strategy.antithetic`, c_k is half the difference of a pair, up
+to the order of sigma^3 for twice the members; by default members are no pairs, as F_0 is known.
 
-Members score `rows_per_pair` completions, drawn in proportion to |A_r| by systematic sampling; w_r
-is 1 / the expected number of draws of r, so the expectation of (2) is that of all completions.
+Each group of 16 members scores other completions, `rows_per_member` of neighboring examples, drawn
+in proportion to |A_r|; w_r is 1 / the expected number of draws of r, so the expectation of (2) is
+that of all completions. Together the groups score most of them, while each member reads few prompts
+(`group_advantages.draw_rows`).
 
-The same log-probabilities say how far an update moves the center. With the derivative d_kt = (log
-p_k+ - log p_k-) / 2 of every scored token, an update sigma * s * sum_k c_k eps_k changes log p_t by
-s sum_k c_k d_kt to first order, and
-
-    (4)  KL = s^2 / 2 mean_t (sum_k c_k^(-j) d_kt)^2      nats per token
-
-where c^(-j) leaves out example j, to which the token belongs: an update changes the tokens that it
-was computed from more than others, and `step_kl` is about all that the model writes. (4) is taken
-to be at least that of random coefficients of the same length, as it is a poor estimate from few
-tokens or directions, and no step is longer than 2 sigmas.
-
-`strategy.learning_rate=auto` chooses s so that (4) is `step_kl` times the share of signal r that
-the jackknife over examples measures (`signal_metrics`, equation 8): other rollouts of other
-examples would give this share of the power of the coefficients again.
+`strategy.learning_rate=auto` chooses the length of a step by the change of log-probabilities that
+the members predict for it (`step_length`).
 
 Deviations from GRPO: one update for each batch of rollouts, so no ratio is clipped; a completion
 counts by the sum of its log-probabilities, not their mean; and samples at a temperature other than
@@ -39,9 +30,9 @@ reward.
 Limits: single completions; strategies and spaces whose members are seeds.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -51,40 +42,61 @@ from germline import noise
 from germline.config import AutoLearningRate, Config, Nes, ZerothOrderGrpo
 from germline.methods.group_advantages import draw_rows, group_advantages, mean_rewards
 from germline.methods.method import Evaluated, Learned, Method, evaluate_again
-from germline.protocols import EpisodeTask, Fleet, Shaping, Strategy, Task
+from germline.methods.step_length import StepLength, TokenSlopes
+from germline.protocols import EpisodeTask, Fleet, Members, ScoringGroup, Shaping, Strategy, Task
 from germline.shaping import fitness
 from germline.signal_metrics import signal_power
+from germline.signal_types import SignalPower
 from germline.strategies.nes import NaturalEvolution
 from germline.types import (
     Decoding,
     Evaluation,
     Example,
     GermlineError,
+    MeanUpdate,
     Population,
     Rollout,
     Update,
 )
 
-LEAST_SHARE = 0.05
-"""The share of signal below which the step is not shortened: the jackknife cannot tell such a share
-from 0, and a run without a step would never learn from it."""
+MEMBERS_OF_GROUP = 16
+"""Members that score the same completions, in one batch."""
 
-LONGEST_STEP = 2.0
-"""Longest step, in sigmas: members probe to one sigma, and (4) is of first order."""
+LEAST_EXAMPLES = 4
+"""Examples that a member scores at least: the length of a step follows from how examples agree."""
 
 
 @dataclass(frozen=True)
 class ScoredRow:
-    """A sample of the center that the members score.
+    """A sample of the center that members score.
 
     Attributes:
+        number: of the sample, `examples x samples`.
         place: of its example in the batch.
         weight: its advantage, divided by the probability with which it was drawn.
     """
 
+    number: int
     rollout: Rollout
     place: int
     weight: float
+
+
+@dataclass(frozen=True)
+class GroupScores:
+    """What the members of a group scored.
+
+    Attributes:
+        members: the group, as a part of the population.
+        log_ratios: of the probabilities of every token, of a member to the center.
+        weights: of the row of every token.
+        places: of the example of every token, in the batch.
+    """
+
+    members: slice
+    log_ratios: Float64[np.ndarray, "members tokens"]
+    weights: Float64[np.ndarray, " tokens"]
+    places: Int64[np.ndarray, " tokens"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +105,14 @@ class ScoredEvaluation(Evaluated):
 
     Attributes:
         slopes: change of the log-probability of every scored token along every direction.
-        places: of the example of every scored token, in the batch.
+        share: of all |advantages| from which a member scores.
+        log_prob_power: mean square of the log-probabilities of the scored tokens.
         metrics: of the generation, by their names in generations.jsonl.
     """
 
-    slopes: Float64[np.ndarray, "directions tokens"]
-    places: Int64[np.ndarray, " tokens"]
+    slopes: Sequence[TokenSlopes]
+    share: float
+    log_prob_power: float
     metrics: dict[str, Any]
 
 
@@ -112,6 +126,11 @@ class ZerothOrderGrpoMethod(Method):
         self.task_kind = config.task.kind
         rate = config.strategy.learning_rate if isinstance(config.strategy, Nes) else None
         self.has_measured_rate = isinstance(rate, AutoLearningRate)
+        self.step_length = StepLength(config.method.relative_step)
+
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> None:
+        """Continue with the step lengths of a stopped run."""
+        self.step_length.recall(updates)
 
     def check_task(self, task: Task) -> None:
         """Refuse a task of episodes.
@@ -146,21 +165,23 @@ class ZerothOrderGrpoMethod(Method):
         )
         advantages = group_advantages(samples.rewards, section.scale_rewards)
         weights = self._weights(samples, advantages)
-        rows = self._drawn(samples, weights, population.generation)
-        tokens = self._scores(fleet, population, batch, rows)
-        totals = np.array([[math.fsum(row) for row in member] for member in tokens])
-        members = compared_members(population, rows, totals, len(batch))
-        flat = np.array([[value for row in member for value in row] for member in tokens])
-        known = flat[-1] if rows else np.array([])
+        groups, share = self._drawn(samples, weights, population)
+        scored, center = self._scores(fleet, population, batch, groups)
+        known = np.concatenate([[], *center.values()])
+        members = np.concatenate([example_scores(one, len(batch)) for one in scored])
+        if population.antithetic:
+            members -= members.reshape(-1, 2, len(batch)).mean(axis=1).repeat(2, axis=0)
+        slopes = [token_slopes(population, one, members) for one in scored]
         return ScoredEvaluation(
             rollouts=samples,
             members=Evaluation(members, samples.rollouts, samples.tokens, samples.decode_seconds),
-            slopes=direction_slopes(population, flat),
-            places=np.repeat([row.place for row in rows], [*map(len, tokens[-1])]).astype(int),
+            slopes=slopes,
+            share=share,
+            log_prob_power=float(np.mean(known**2)) if known.size else 0.0,
             metrics={
                 "best_member": None,  # fitness is that of samples
-                "rows_scored": len(rows),
-                "tokens_scored": known.size * len(tokens),
+                "rows_scored": len(center),
+                "tokens_scored": known.size + sum(one.log_ratios.size for one in scored),
                 "groups_without_signal": float(np.mean(~weights.any(axis=0))),
                 "advantage_std": float(advantages.std()),
                 "entropy": float(-known.mean()) if known.size else None,
@@ -173,27 +194,25 @@ class ZerothOrderGrpoMethod(Method):
     def learn(
         self, strategy: Strategy, shape: Shaping, population: Population, evaluated: Evaluated
     ) -> Learned:
-        """Weight every direction by equation (3), and choose the length of the step by (4)."""
+        """Weight every direction by equation (3), and choose the length of the step."""
         assert isinstance(evaluated, ScoredEvaluation)
         members = evaluated.members
         fit = fitness(members.rewards)
         utilities = shape(members, antithetic=population.antithetic)
         power = signal_power(population, members, shape)
+        if power is not None:
+            signal = power.total - power.noise
+            total = max(0.0, signal) + evaluated.share * power.noise
+            power = SignalPower(total, total - signal)
         update = strategy.tell(population, utilities, fit, None, power)
         assert isinstance(update, Update)
         metrics = dict(evaluated.metrics)
         if self.has_measured_rate:
             assert isinstance(strategy, NaturalEvolution)
             assert strategy.signal_rate is not None
-            share = max(strategy.signal_rate.share, LEAST_SHARE)
-            kl = self.section.step_kl * share
-            parts = direction_parts(population, members.rewards)
-            change = change_without_own_part(
-                np.asarray(update.coefficients), parts, evaluated.slopes, evaluated.places
+            update, metrics["step_kl"] = self.step_length.of(
+                update, evaluated.slopes, evaluated.log_prob_power, strategy.signal_rate.share
             )
-            rate = rate_of_kl(update, change, evaluated.slopes, kl)
-            metrics["step_kl"] = kl if rate else 0.0
-            update = replace(update, learning_rate=rate)
         return Learned(
             fitness=fit,
             mean_rewards=mean_rewards(evaluated.rollouts.rewards),
@@ -218,131 +237,118 @@ class ZerothOrderGrpoMethod(Method):
         self,
         samples: Evaluation,
         weights: Float64[np.ndarray, "samples examples"],
-        generation: int,
-    ) -> list[ScoredRow]:
-        """Draw the rows that members score, those of an example next to each other."""
-        by_example = weights.T.ravel()
-        uniform = noise.sampling_uniforms(self.run_seed, generation, "scored rows", (0,), 1)
-        drawn = draw_rows(by_example, self.section.rows_per_pair, float(uniform[0, 0]))
-        examples = weights.shape[1]
+        population: Population,
+    ) -> tuple[list[list[ScoredRow]], float]:
+        """Draw the rows that each group of members scores, those of an example side by side."""
+        count, examples = weights.shape
+        uniform = noise.sampling_uniforms(
+            self.run_seed, population.generation, "scored rows", (0,), 1
+        )
+        groups = max(1, len(population) // MEMBERS_OF_GROUP)
+        signal = int(weights.any(axis=0).sum())
+        drawn, share = draw_rows(
+            weights.T.ravel(),
+            self.section.rows_per_member,
+            LEAST_EXAMPLES / max(1, signal),
+            groups,
+            float(uniform[0, 0]),
+        )
         return [
-            ScoredRow(
-                samples.rollouts[(row % len(weights)) * examples + row // len(weights)],
-                row // len(weights),
-                weight,
-            )
-            for row, weight in drawn.items()
-        ]
+            [
+                ScoredRow(
+                    row,
+                    samples.rollouts[(row % count) * examples + row // count],
+                    row // count,
+                    weight,
+                )
+                for row, weight in one.items()
+            ]
+            for one in drawn
+        ], share
 
     def _scores(
         self,
         fleet: Fleet,
         population: Population,
         batch: Sequence[Example],
-        rows: Sequence[ScoredRow],
-    ) -> list[list[Sequence[float]]]:
-        """Return the log-probabilities of members and center, `[scorers][rows][tokens]`."""
-        members = [*population.members, None]
-        if not rows:
-            return [[] for _ in members]
-        examples = [batch[row.place] for row in rows]
-        return fleet.score(members, examples, [row.rollout.completion for row in rows])
+        groups: Sequence[Sequence[ScoredRow]],
+    ) -> tuple[list[GroupScores], dict[int, Float64[np.ndarray, " tokens"]]]:
+        """Let each group of members score its rows, and the center score all of them."""
+        every = {row.number: row for rows in groups for row in rows}
+        if not every:
+            return [
+                GroupScores(
+                    slice(0, len(population)),
+                    np.zeros((len(population), 0)),
+                    np.zeros(0),
+                    np.zeros(0, dtype=int),
+                )
+            ], {}
+        parts = even_parts(population, len(groups))
+        asked = [
+            *(
+                _group(population.members[part], batch, rows)
+                for part, rows in zip(parts, groups, strict=True)
+            ),
+            _group((None,), batch, list(every.values())),
+        ]
+        scores = fleet.score(asked)
+        center = {
+            number: np.array(tokens) for number, tokens in zip(every, scores[-1], strict=True)
+        }
+        return [
+            GroupScores(
+                part,
+                np.array([np.concatenate(row) for row in scores[part]])
+                - np.concatenate([center[row.number] for row in rows]),
+                np.concatenate([np.full(len(center[row.number]), row.weight) for row in rows]),
+                np.concatenate([np.full(len(center[row.number]), row.place) for row in rows]),
+            )
+            for part, rows in zip(parts, groups, strict=True)
+        ], center
 
 
-def compared_members(
-    population: Population,
-    rows: Sequence[ScoredRow],
-    totals: Float64[np.ndarray, "scorers rows"],
-    examples: int,
-) -> Float64[np.ndarray, "members examples"]:
-    """Return what each example adds to equation (2) of each member, less that of its pair's mean.
+def _group(members: Members, batch: Sequence[Example], rows: Sequence[ScoredRow]) -> ScoringGroup:
+    return ScoringGroup(
+        members, [batch[row.place] for row in rows], [row.rollout.completion for row in rows]
+    )
 
-    Where members are no pairs, that of the center is subtracted. A member without a finite
-    log-probability has NaN.
 
-    Args:
-        population: the members.
-        rows: that were scored.
-        totals: sums of log-probabilities; the last row is the center's.
-        examples: in the batch.
+def even_parts(population: Population, count: int) -> list[slice]:
+    """Cut a population into parts of about the same size, pairs into none."""
+    of_direction = 2 if population.antithetic else 1
+    ends = np.linspace(0, len(population) // of_direction, count + 1).astype(int) * of_direction
+    return [slice(int(begin), int(end)) for begin, end in pairwise(ends)]
+
+
+def example_scores(scored: GroupScores, examples: int) -> Float64[np.ndarray, "members examples"]:
+    """Return what each example adds to equation (2) of each member.
+
+    A member without a finite log-probability has NaN.
     """
-    objective = np.zeros((len(population) + 1, examples))
-    for number, row in enumerate(rows):
-        objective[:, row.place] += row.weight * totals[:, number]
-    objective[~np.isfinite(objective).all(axis=1)] = np.nan
-    members, center = objective[:-1], objective[-1]
-    if not population.antithetic:
-        return members - center
-    pairs = members.reshape(-1, 2, examples)
-    return (pairs - pairs.mean(axis=1, keepdims=True)).reshape(members.shape)
+    found = np.zeros((len(scored.log_ratios), examples))
+    weighted = scored.log_ratios * scored.weights
+    for place in np.unique(scored.places):
+        found[:, place] = weighted[:, scored.places == place].sum(axis=1)
+    found[~np.isfinite(scored.log_ratios).all(axis=1)] = np.nan
+    return found
 
 
-def direction_slopes(
-    population: Population, tokens: Float64[np.ndarray, "scorers tokens"]
-) -> Float64[np.ndarray, "directions tokens"]:
-    """Return the change of every token's log-probability along sigma times each direction.
+def token_slopes(
+    population: Population, scored: GroupScores, members: Float64[np.ndarray, "members examples"]
+) -> TokenSlopes:
+    """Return the change of tokens along sigma times each direction of a group.
 
     Directions whose members have no finite log-probability have 0.
     """
-    members, center = tokens[:-1], tokens[-1]
-    slopes = (members[0::2] - members[1::2]) / 2 if population.antithetic else members - center
-    return np.where(np.isfinite(slopes).all(axis=1, keepdims=True), slopes, 0.0)
-
-
-def direction_parts(
-    population: Population, members: Float64[np.ndarray, "members examples"]
-) -> Float64[np.ndarray, "directions examples"]:
-    """Return what each example adds to equation (3); 0 for directions without a finite score."""
-    parts = (members[0::2] - members[1::2]) / 2 if population.antithetic else members
-    return np.nan_to_num(parts)
-
-
-def change_without_own_part(
-    coefficients: Float64[np.ndarray, " directions"],
-    parts: Float64[np.ndarray, "directions examples"],
-    slopes: Float64[np.ndarray, "directions tokens"],
-    places: Int64[np.ndarray, " tokens"],
-) -> Float64[np.ndarray, " tokens"]:
-    """Return the change of each token's log-probability by the other examples, as in equation (4).
-
-    Shaped coefficients are taken to be the sum of the parts times a factor, so the part of an
-    example is a share of them. With one example, nothing can be left out.
-
-    Args:
-        coefficients: of the update.
-        parts: what each example adds to them, before shaping.
-        slopes: change of every token along every direction.
-        places: of the example of every token.
-    """
-    change = coefficients @ slopes
-    total = parts.sum(axis=1)
-    scored = len(np.unique(places))
-    if scored < 2 or not total.any():
-        return change
-    factor = (coefficients @ total) / (total @ total)
-    own = np.einsum("kt,kt->t", parts[:, places], slopes)
-    left: Float64[np.ndarray, " tokens"] = (change - factor * own) * scored / (scored - 1)
-    return left
-
-
-def rate_of_kl(
-    update: Update,
-    change: Float64[np.ndarray, " tokens"],
-    slopes: Float64[np.ndarray, "directions tokens"],
-    kl: float,
-) -> float:
-    """Return the learning rate at which the update has this divergence: equation (4).
-
-    The divergence is taken to be at least that of random coefficients of the same length: from few
-    tokens or directions, the change may be estimated to be near 0 by chance. The step is at most
-    `LONGEST_STEP`, and 0 where no coefficient changes a log-probability.
-    """
-    if not change.size:
-        return 0.0
-    coefficients = np.asarray(update.coefficients)
-    random = float(coefficients @ coefficients) * float(np.mean(slopes**2))
-    power = max(float(np.mean(change**2)), random)
-    if power == 0:
-        return 0.0
-    length = float(np.linalg.norm(coefficients))
-    return update.sigma * min(math.sqrt(2 * kl / power), LONGEST_STEP / length)
+    of_direction, slopes, parts = 1, scored.log_ratios, members[scored.members]
+    if population.antithetic:
+        of_direction = 2
+        slopes = (slopes[0::2] - slopes[1::2]) / 2
+        parts = (parts[0::2] - parts[1::2]) / 2
+    return TokenSlopes(
+        slice(scored.members.start // of_direction, scored.members.stop // of_direction),
+        np.where(np.isfinite(slopes).all(axis=1, keepdims=True), slopes, 0.0),
+        scored.places,
+        np.nan_to_num(parts),
+    )

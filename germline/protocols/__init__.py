@@ -7,6 +7,7 @@ engine, where a space returns tensors (typed here without importing torch).
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
@@ -67,6 +68,7 @@ __all__ = [
     "Members",
     "Reply",
     "ReportingStrategy",
+    "ScoringGroup",
     "Shaping",
     "Space",
     "Strategy",
@@ -99,6 +101,21 @@ Conversations = Sequence[Sequence[Example]]
 Reply = Callable[[Sequence[tuple[int, int]], Sequence[Completion]], Sequence[str | None]]
 """((member, row) of some conversations, their completions) -> the message that answers each; None
 ends the conversation."""
+
+
+@dataclass(frozen=True)
+class ScoringGroup:
+    """Members that score the same completions.
+
+    Attributes:
+        members: that score; None is the center.
+        examples: the prompt of each completion.
+        completions: that every member scores.
+    """
+
+    members: Members
+    examples: Sequence[Example]
+    completions: Sequence[Completion]
 
 
 @runtime_checkable
@@ -253,12 +270,10 @@ class Fleet(Protocol):
         Every sample of an example has sampling noise of its own.
         """
 
-    def score(
-        self, members: Members, examples: Sequence[Example], completions: Sequence[Completion]
-    ) -> list[list[Sequence[float]]]:
-        """Return each member's log-probabilities of the tokens of one completion per example.
+    def score(self, groups: Sequence[ScoringGroup]) -> list[list[Sequence[float]]]:
+        """Return the log-probabilities of the tokens that each group's members read.
 
-        They are at temperature 1, `[members][examples][tokens]`; None is the center.
+        They are at temperature 1, `[members of all groups][completions][tokens]`.
         """
 
     def query(self, query: "EngineQuery[Answer]") -> Answer:

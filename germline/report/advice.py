@@ -296,7 +296,7 @@ def _low_agreement(rows: Sequence[Row]) -> str | None:
     fixed = len({row.get("learning_rate") for row in known}) == 1
     shorter = "learning_rate=auto, " if fixed else ""
     larger = (
-        "method.group_size or method.rows_per_pair"
+        "method.group_size or method.rows_per_member"
         if has_groups(known)
         else "sigma (with sigma=auto, a larger strategy.sigma.target_kl)"
     )

@@ -212,7 +212,7 @@ def _check_population(config: Config, examples: int) -> None:
         remedy = (
             f"set strategy.population={fits} or less, or a smaller batch_size"
             if method.members_generate
-            else "set a smaller strategy.population, method.rows_per_pair or batch_size"
+            else "set a smaller strategy.population, method.rows_per_member or batch_size"
         )
         _refuse(
             f"strategy.population={population} with {batch} examples each (batch_size) makes "

@@ -187,7 +187,9 @@ class Training:
             on_trial=self._trial,
             is_zero=parts.method.is_zero_signal,
         )
-        diagnosis.recall([entry.update for entry in self.directory.journal.read()])
+        updates = [entry.update for entry in self.directory.journal.read()]
+        diagnosis.recall(updates)
+        parts.method.recall(updates)
         scores = [row.score for row in self.directory.held_out()]
         cores = SharedCores(self.config)
         for one in parts.generations(span, diagnosis):

@@ -17,14 +17,13 @@ from germline.config import Full, ShapingConfig, ZScore
 from germline.engines.master_weights import Masters
 from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.optimizers import AscentOptimizer, Sgd
-from germline.protocols import Answer, Engine, EngineQuery, Members, Strategy
+from germline.protocols import Answer, Engine, EngineQuery, ScoringGroup, Strategy
 from germline.record import JournalEntry
 from germline.shaping import utilities
 from germline.spaces import make_space
 from germline.testing.benchmark_functions import ObjectiveFunction
 from germline.training import generations
 from germline.types import (
-    Completion,
     Decoding,
     Evaluation,
     Example,
@@ -91,9 +90,7 @@ class VectorFleet:
         """Compute the rewards of the center."""
         return self._evaluation([None] * samples, decoding)
 
-    def score(
-        self, members: Members, examples: Sequence[Example], completions: Sequence[Completion]
-    ) -> list[list[Sequence[float]]]:
+    def score(self, groups: Sequence[ScoringGroup]) -> list[list[Sequence[float]]]:
         """Raise an error.
 
         Raises:

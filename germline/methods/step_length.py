@@ -1,0 +1,156 @@
+"""The length of an update, from log-probabilities that members gave already.
+
+With the derivative d_kt = (log p_k+ - log p_k-) / 2 of a token along each of K directions, or log
+p_k - log p of the center where members are no pairs, an update sigma * s * sum_k c_k eps_k changes
+log p_t by s sum_k c_k d_kt to first order. A token is scored by some n of the directions only. With
+z_kt = c_k^(-j) d_kt, where c^(-j) leaves out the example j to which the token belongs, as an update
+changes the tokens that it was computed from more than others, the mean over pairs of different
+directions estimates the square of what directions have in common, and that of squares the rest:
+
+    (1)  m^2 = mean_t ((sum_k z_kt)^2 - sum_k z_kt^2) / (n (n - 1))
+    (2)  v   = mean_t (sum_k z_kt^2) / n - m^2
+    (3)  D   = max(K^2 m^2 + K v, |c|^2 mean_kt d_kt^2) / |c|^2
+
+s^2 |c|^2 D is the mean square of the change; it is taken to be at least that of random coefficients
+of the same length, as few tokens or directions may show no m by chance. Few tokens carry most of D,
+so D is averaged over generations. The step is chosen for
+
+    (4)  s^2 |c|^2 mean D = change^2 r mean_t (log p_t)^2
+
+where r is the share of signal (`signal_metrics`, equation 8): other rollouts of other examples
+would give this share of the power of the coefficients again. So a step of signal alone changes
+log-probabilities by the share `change` of what they are, in every model: in the same unit, the
+temperature 1 + x changes them by about the share x. (log p)^2 is that of generation 0, or that of
+the generation where it is less: a model whose answers become random does not take longer steps.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from germline.types import MeanUpdate, StrategyState, Update
+
+MEMORY = 0.7
+"""Weight of a generation in the mean of D, of the weight of the next one."""
+
+LEAST_SHARE = 0.3
+"""Least r of generation 0; that of generation t is LEAST_SHARE / (t + 1). The first generations
+cannot tell a small signal from none, and later the walk without a signal grows as log t."""
+
+STATE = "step"
+"""Name of the state in `strategy_state` of an update."""
+
+
+@dataclass(frozen=True)
+class TokenSlopes:
+    """What some directions do to the tokens that they score.
+
+    Attributes:
+        directions: the directions, in the order of coefficients.
+        slopes: change of the log-probability of every token along each direction.
+        places: of the example of every token, in the batch.
+        parts: what each example adds to the coefficients of these directions, before shaping.
+    """
+
+    directions: slice
+    slopes: Float64[np.ndarray, "directions tokens"]
+    places: Int64[np.ndarray, " tokens"]
+    parts: Float64[np.ndarray, "directions examples"]
+
+
+class StepLength:
+    """Chooses the learning rate of updates; its state is in the updates.
+
+    Args:
+        change: of log-probabilities by a step of signal alone, as a share of themselves.
+    """
+
+    def __init__(self, change: float) -> None:
+        self._change = change
+        self._power = 0.0
+        self._weight = 0.0
+        self._start: float | None = None
+
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> None:
+        """Continue after the updates of a stopped run."""
+        for update in reversed(updates):
+            if state := update.strategy_state.values.get(STATE):
+                self._power, self._weight = state["power"], state["weight"]
+                self._start = state["start"]
+                return
+
+    def of(
+        self, update: Update, groups: Sequence[TokenSlopes], log_probs: float, share: float
+    ) -> tuple[Update, float]:
+        """Return the update with its learning rate and the state, and its KL divergence.
+
+        The rate is 0 where no coefficient changes a log-probability. The divergence of the center
+        after the update from the center before it is predicted, in nats per token: half the mean
+        square of the change.
+
+        Args:
+            update: its coefficients.
+            groups: how directions change tokens.
+            log_probs: mean square of the log-probabilities of the scored tokens.
+            share: of signal.
+        """
+        coefficients = np.asarray(update.coefficients)
+        length = float(np.linalg.norm(coefficients))
+        power = divergence_power(coefficients, groups) if length else 0.0
+        rate = square = 0.0
+        if power:
+            self._start = log_probs if self._start is None else self._start
+            self._power = MEMORY * self._power + power
+            self._weight = MEMORY * self._weight + 1
+            share = max(share, LEAST_SHARE / (update.generation + 1))
+            square = self._change**2 * share * min(self._start, log_probs)
+            rate = update.sigma * math.sqrt(square * self._weight / self._power) / length
+        return replace(update, learning_rate=rate, strategy_state=self._in(update)), square / 2
+
+    def _in(self, update: Update) -> StrategyState:
+        state = {"power": self._power, "weight": self._weight, "start": self._start}
+        values = update.strategy_state.values
+        return replace(update.strategy_state, values={**values, STATE: state})
+
+
+def divergence_power(
+    coefficients: Float64[np.ndarray, " directions"], groups: Sequence[TokenSlopes]
+) -> float:
+    """Return D of equation (3); 0 without any token."""
+    count, length = len(coefficients), float(coefficients @ coefficients)
+    tokens = sum(len(group.places) for group in groups)
+    pairs = squares = slopes = 0.0
+    for group in groups:
+        change = _without_own_example(coefficients[group.directions], group)
+        n = len(change)
+        each = (change**2).sum(axis=0)
+        squares += float(each.sum()) / n
+        slopes += float((group.slopes**2).sum()) / n
+        if n > 1:
+            pairs += float((change.sum(axis=0) ** 2 - each).sum()) / (n * (n - 1))
+    if not tokens:
+        return 0.0
+    common = max(0.0, pairs / tokens)
+    apart = max(0.0, squares / tokens - common)
+    return max((count**2 * common + count * apart) / length, slopes / tokens)
+
+
+def _without_own_example(
+    coefficients: Float64[np.ndarray, " directions"], group: TokenSlopes
+) -> Float64[np.ndarray, "directions tokens"]:
+    """Return z of equation (1): how the other examples, by each direction, change each token.
+
+    Shaped coefficients are taken to be the sum of the parts times a factor, so the part of an
+    example is a share of them. With one example, nothing can be left out.
+    """
+    total = group.parts.sum(axis=1)
+    scored = len(np.unique(group.places))
+    left = coefficients[:, None]
+    if scored > 1 and total.any():
+        factor = (coefficients @ total) / (total @ total)
+        left = (left - factor * group.parts[:, group.places]) * scored / (scored - 1)
+    changed: Float64[np.ndarray, "directions tokens"] = left * group.slopes
+    return changed

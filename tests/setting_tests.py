@@ -35,7 +35,7 @@ SEEN_ELSEWHERE = {
     "method.temperature": "tests of zo_grpo: test_samples_have_the_temperature_of_the_method_...",
     "method.scale_rewards": "tests of zo_grpo: test_advantages_leave_out_missing_rewards_and_ties",
     "method.rows_per_member": "tests of zo_grpo: test_only_the_center_generates",
-    "method.relative_step": "tests of zo_grpo: test_a_small_update_moves_the_center_by_the_...",
+    "method.relative_step": "tests of zo_grpo: test_a_step_changes_log_probabilities_by_a_...",
     "method.mask_truncated_completions": "tests of zo_grpo: test_truncated_completions_can_be_...",
     "prompt_search.template": "tests of prompt_search: test_every_member_uses_its_options",
     "prompt_search.temperature": "tests of prompt_search: test_every_member_uses_its_options",

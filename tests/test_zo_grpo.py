@@ -92,10 +92,10 @@ def test_a_coefficient_is_sigma_times_the_slope_of_the_policy_gradient_objective
         assert np.linalg.norm(found - slopes) < error * np.linalg.norm(slopes)
 
 
-def test_a_small_update_moves_what_the_center_writes_next_by_the_divergence_it_aims_at(model):
+def test_a_small_update_moves_what_the_center_writes_next_by_the_divergence_predicted(model):
     ours = ("method.relative_step=0.002", "batch_size=12", "strategy.population=32")
     with build_run_parts(config(model, *ours)) as parts:
-        _, _, learned = one_generation(parts)
+        _, evaluated, learned = one_generation(parts)
         batch = parts.batch(1)
         samples = parts.fleet.evaluate_center(
             batch, replace(parts.decoding_of(1), temperature=1.0), 4
@@ -107,7 +107,11 @@ def test_a_small_update_moves_what_the_center_writes_next_by_the_divergence_it_a
         parts.fleet.apply(learned.update)
         (after,) = parts.fleet.score([ScoringGroup([None], asked, written)])
     change = np.concatenate(after) - np.concatenate(before)
-    assert np.mean(change**2) / 2 == pytest.approx(learned.metrics["step_kl"], rel=0.5)
+    coefficients = np.array(learned.update.coefficients)
+    length = learned.update.learning_rate / learned.update.sigma * np.linalg.norm(coefficients)
+    predicted = length**2 * divergence_power(coefficients, evaluated.slopes)
+    assert np.mean(change**2) == pytest.approx(predicted, rel=0.5)
+    assert learned.metrics["step_kl"] == pytest.approx(predicted / 2, rel=3)
 
 
 def test_advantages_leave_out_missing_rewards_and_ties():
@@ -213,9 +217,11 @@ def step(generation, length, share=0.25, log_probs=4.0):
 
 
 def test_a_step_changes_log_probabilities_by_a_share_of_themselves():
-    # The change of rate 1 is 7, that which is wanted 0.2 x sqrt(0.25) x 2.
+    # D is 49 / 25, and that of random coefficients 1, of which 6 are typical. The coefficients have
+    # the length 5, and the change that is wanted is 0.2 x sqrt(0.25) x 2.
     _, rate, kl = step(5, StepLength(0.2))
-    assert rate == pytest.approx(0.2 / 7)
+    mean = (0.7 * 6 + 49 / 25) / 1.7
+    assert rate == pytest.approx(0.2 / (5 * math.sqrt(mean)))
     assert kl == pytest.approx(0.2**2 / 2)
 
 

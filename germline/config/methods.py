@@ -26,6 +26,10 @@ GRADIENTS_OF = ("full", "low_rank")
 """Spaces whose tensors belong to the model, which backpropagation reaches."""
 
 
+SCORING_PAIRS = 2
+"""Pairs that try a sigma, where members only score."""
+
+
 class MethodSection(KindSection):
     """Base of the methods, with the properties that other packages use.
 
@@ -305,9 +309,13 @@ class ZerothOrderGrpo(MethodSection):
     )
 
     def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
-        """Return the sigma, which does not grow: it cannot cause rewards of samples to differ."""
+        """Return the sigma, which does not grow: it cannot cause rewards of samples to differ.
+
+        It only has to be small and above rounding, so few members try it.
+        """
         if isinstance(sigma, AutoSigma):
-            return (sigma.model_copy(update={"max_kl": sigma.target_kl}),)
+            pairs = sigma.pairs if "pairs" in sigma.model_fields_set else SCORING_PAIRS
+            return (sigma.model_copy(update={"max_kl": sigma.target_kl, "pairs": pairs}),)
         return (sigma,)
 
     def title(self, strategy: str) -> str:

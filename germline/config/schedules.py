@@ -146,6 +146,14 @@ class AutoSigma(KindSection):
     every: int = Field(
         0, ge=0, description="Generations between calibrations; 0 calibrates only at the start."
     )
+    pairs: int = Field(
+        8,
+        ge=1,
+        description=(
+            "Antithetic pairs that try a sigma, on up to eight completions for each pair. Fewer "
+            "take less time, and sigma is less exact."
+        ),
+    )
 
     @model_validator(mode="after")
     def _may_grow(self) -> "AutoSigma":

@@ -168,14 +168,14 @@ def half_scratch_bytes(shape: ModelShape, work: Workload) -> float:
     return HALF_SCRATCH_BYTES + min(HALF_SCRATCH_SHARE * weights, 80e6)
 
 
-def calibration_bytes(shape: ModelShape, work: Workload) -> int:
+def calibration_bytes(shape: ModelShape, work: Workload, pairs: int) -> int:
     """Return equation (10): members read the prompts, and then the center's texts piece by piece.
 
     All prompts are taken to be as long as the longest one, and all texts to have the most tokens.
     The cache of a piece is a copy, and the log-probabilities of a few rows are computed at a time.
     """
     new = min(TOKENS, work.texts.new_tokens)
-    return reading_bytes(shape, work, count_examples(new), new)
+    return reading_bytes(shape, work, count_examples(new, 2 * pairs), new)
 
 
 def texts_at_once(work: Workload, rows: int, new: int) -> tuple[int, int]:
@@ -282,9 +282,10 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
     if work.scored:
         needed = reading_bytes(shape, work, work.scored, work.texts.new_tokens)
         parts.append(Part("scoring", needed, "device", "scoring"))
-    if isinstance(getattr(config.strategy, "sigma", None), AutoSigma):
+    sigma = getattr(config.search, "sigma", None)
+    if isinstance(sigma, AutoSigma):
         # Members take their part of the generation again.
-        needed = member_bytes(work) + calibration_bytes(shape, work)
+        needed = member_bytes(work) + calibration_bytes(shape, work, sigma.pairs)
         parts.append(Part("calibration of sigma", needed, "device", "calibration"))
     if config.task.kl_coef is not None:
         parts.append(Part("start model", weight_bytes(shape, work.dtype), "device"))

@@ -38,6 +38,9 @@ FEWEST_EXAMPLES, MOST_EXAMPLES, TOKENS_IN_ALL = 16, 64, 2048
 of the divergence. On nano, the calibrated sigmas of five run seeds differ 2.6-fold with 16
 examples, and 1.4-fold with 64."""
 
+EXAMPLES_OF_MEMBER = 4
+"""Few members are measured on few examples, at least `FEWEST_EXAMPLES`."""
+
 
 class MemberKl:
     """Measures members on training examples; the center generates its answers once, when needed.
@@ -86,7 +89,7 @@ class MemberKl:
 
     def _measured(self, members: Sequence[Perturbation]) -> float:
         if not self._written:  # Most generations do not calibrate sigma and need no answers.
-            self._write()
+            self._write(count_examples(self._decoding.max_new_tokens, len(members)))
         center, *pairs = (
             np.array([value for text in row for value in text], dtype=np.float64)
             for row in self._fleet.query(
@@ -97,9 +100,9 @@ class MemberKl:
         )
         return float(np.mean(center - np.mean(pairs, axis=0)))
 
-    def _write(self) -> None:
+    def _write(self, count: int) -> None:
         """Generate the center's answers, and keep the examples whose answers are not empty."""
-        examples = self._gathered()
+        examples = self._gathered(count)
         rollouts = self._fleet.evaluate_center(examples, self._decoding).rollouts
         answered = [
             (example, answer)
@@ -115,8 +118,7 @@ class MemberKl:
         self._examples = [example for example, _ in answered]
         self._written = [written for _, written in answered]
 
-    def _gathered(self) -> list[Example]:
-        count = count_examples(self._decoding.max_new_tokens)
+    def _gathered(self, count: int) -> list[Example]:
         by_index: dict[int, Example] = {}
         for later in range(count):
             batch = self._batch_of(self._generation + later)
@@ -126,6 +128,7 @@ class MemberKl:
         return list(by_index.values())[:count]
 
 
-def count_examples(new_tokens: int) -> int:
+def count_examples(new_tokens: int, members: int) -> int:
     """Return how many examples members are measured on, for answers of so many tokens."""
-    return min(max(FEWEST_EXAMPLES, TOKENS_IN_ALL // new_tokens), MOST_EXAMPLES)
+    most = min(MOST_EXAMPLES, TOKENS_IN_ALL // new_tokens, EXAMPLES_OF_MEMBER * members)
+    return max(FEWEST_EXAMPLES, most)

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from germline.config import AutoLearningRate, Nes, RunningMeanBaseline, SkipZeroSignal
+from germline.config import AutoLearningRate, AutoSigma, Nes, RunningMeanBaseline, SkipZeroSignal
 from germline.schedules import value_at
 from germline.signal_types import SignalPower
 from germline.strategies.adaptive_values import RunningMeanFitness
@@ -41,9 +41,6 @@ from germline.types import (
     StrategyState,
     Update,
 )
-
-CALIBRATION_PAIRS = 8
-"""Antithetic pairs that try a sigma; in a pair the linear part of log-probabilities cancels."""
 
 
 class NaturalEvolution:
@@ -74,14 +71,20 @@ class NaturalEvolution:
     def calibrate(
         self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
     ) -> None:
-        """Try sigmas with a few pairs of the generation's own directions, where sigma is `auto`."""
+        """Try sigmas with a few pairs of the generation's own directions, where sigma is `auto`.
+
+        In a pair the linear part of log-probabilities cancels.
+        """
+        if not isinstance(self.config.sigma, AutoSigma):
+            return
+        pairs = self.config.sigma.pairs
 
         def at(sigma: float) -> float:
             noise_generation = self._noise_generation(generation)
             return divergence(
                 [
                     SeedPerturbation(self.run_seed, noise_generation, direction, sign, sigma)
-                    for direction in range(CALIBRATION_PAIRS)
+                    for direction in range(pairs)
                     for sign in (1, -1)
                 ]
             )

@@ -1,6 +1,5 @@
 """Zeroth-order GRPO: its coefficients, the rows that are scored, the step, and whole runs."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -9,10 +8,11 @@ import pytest
 
 import germline
 from germline.config import load_config
+from germline.evaluation.member_kl import count_examples
 from germline.fleet.local_fleet import LocalFleet
-from germline.methods.group_advantages import draw_rows, group_advantages, mean_rewards
+from germline.methods.group_advantages import group_advantages
 from germline.methods.policy_gradient import AdvantageRow, PolicyGradient
-from germline.methods.step_length import StepLength, TokenSlopes, divergence_power
+from germline.methods.step_length import divergence_power
 from germline.methods.zo_grpo import ZerothOrderGrpoMethod, even_parts
 from germline.protocols import ScoringGroup
 from germline.record import RunDirectory
@@ -21,7 +21,7 @@ from germline.report.run_facts import RunFacts
 from germline.run import build_run_parts
 from germline.run.load_run import load_engine
 from germline.run.model_card import model_card
-from germline.types import GermlineError, Population, SeedPerturbation, Update
+from germline.types import GermlineError, Population, SeedPerturbation
 from tests.tiny import save_tiny
 from tests.toy_runs import finish, journal, settings, stopped_after
 
@@ -114,152 +114,12 @@ def test_a_small_update_moves_what_the_center_writes_next_by_the_divergence_pred
     assert learned.metrics["step_kl"] == pytest.approx(predicted / 2, rel=3)
 
 
-def test_advantages_leave_out_missing_rewards_and_ties():
-    rewards = np.array([[1.0, 0.0, 5.0], [0.0, 0.0, np.nan], [1.0, 0.0, 7.0]])
-    plain = group_advantages(rewards, "none")
-    assert plain.T.tolist() == [
-        pytest.approx([1 / 3, -2 / 3, 1 / 3]),
-        [0.0, 0.0, 0.0],
-        [-1.0, 0.0, 1.0],
-    ]
-    by_group = group_advantages(rewards, "group")
-    assert by_group[:, 2].tolist() == pytest.approx([-math.sqrt(0.5), 0.0, math.sqrt(0.5)])
-    known = rewards[~np.isnan(rewards)]
-    assert group_advantages(rewards, "batch") == pytest.approx(plain / known.std(ddof=1))
-
-
-WEIGHTS = np.array([0.5, 0.0, -2.0, 0.1, -0.4, 3.0])
-
-
-@pytest.mark.parametrize(("least_share", "groups"), [(0.0, 1), (0.0, 4), (0.7, 4), (1.0, 2)])
-def test_drawn_rows_weigh_on_average_what_all_rows_weigh(least_share, groups):
-    mean = np.zeros((groups, 6))
-    for i in range(1000):
-        drawn, _ = draw_rows(WEIGHTS, 3, least_share, groups, (i + 0.5) / 1000)
-        for group, rows in enumerate(drawn):
-            assert len(rows) <= 3
-            for row, weight in rows.items():
-                mean[group, row] += weight / 1000
-    assert mean == pytest.approx(np.tile(WEIGHTS, (groups, 1)), abs=0.02)
-
-
-def test_groups_draw_neighbors_and_together_all_rows():
-    drawn, share = draw_rows(np.ones(64), 16, 0.0, 4, 0.123)
-    assert share == 0.25
-    assert sorted(row for rows in drawn for row in rows) == list(range(64))
-    for rows in drawn:
-        first = next(row for row in rows if (row - 1) % 64 not in rows)
-        assert {(row - first) % 64 for row in rows} == set(range(16))
-
-
-def test_arcs_that_overlap_hit_different_rows():
-    drawn, share = draw_rows(np.ones(64), 16, 0.5, 4, 0.123)
-    assert share == 0.5
-    assert {row for rows in drawn for row in rows} == set(range(64))
-
-
-def test_all_rows_are_scored_as_they_are_where_they_are_few():
-    drawn, share = draw_rows(np.array([0.0, 2.0, -1.0]), 2, 0.0, 3, 0.3)
-    assert drawn == [{1: 2.0, 2: -1.0}] * 3
-    assert share == 1.0
-
-
 @pytest.mark.parametrize(("antithetic", "population"), [(True, 36), (False, 35)])
 def test_every_group_has_about_as_many_members_and_whole_pairs(antithetic, population):
     members = tuple(SeedPerturbation(0, 0, i, 1, 0.1) for i in range(population))
     parts = even_parts(Population(0, members, antithetic), 4)
     assert [member for part in parts for member in members[part]] == list(members)
     assert {part.stop - part.start for part in parts} == ({8, 10} if antithetic else {8, 9})
-
-
-def slopes(values, places, parts, first=0):
-    values = np.asarray(values, dtype=float)
-    return TokenSlopes(
-        slice(first, first + len(values)),
-        values,
-        np.asarray(places),
-        np.asarray(parts, dtype=float),
-    )
-
-
-def test_directions_that_agree_move_a_token_together():
-    # One example, so nothing is left out: z = (3, 4), (sum z)^2 = 49, over |c|^2 = 25.
-    alone = slopes([[1.0], [-1.0]], [0], [[1.0], [1.0]])
-    assert divergence_power(np.array([3.0, -4.0]), [alone]) == pytest.approx(49 / 25)
-
-
-def test_directions_that_did_not_score_a_token_move_it_as_others_do():
-    # Each token is known from two of four directions, and z = 1: all four add up to 4.
-    groups = [slopes([[1.0], [1.0]], [0], [[1.0], [1.0]], first) for first in (0, 2)]
-    assert divergence_power(np.ones(4), groups) == pytest.approx(4**2 / 4)
-
-
-def test_a_change_that_looks_like_0_by_chance_is_that_of_random_coefficients():
-    # z = (3, -3): nothing in common, so the squares of slopes decide: mean (1, 0.5625).
-    alone = slopes([[1.0], [0.75]], [0], [[1.0], [1.0]])
-    assert divergence_power(np.array([3.0, -4.0]), [alone]) == pytest.approx((1 + 0.5625) / 2)
-
-
-def test_a_token_is_changed_by_the_other_examples_alone():
-    # The coefficients (6, 4) are twice the sum of the parts. Token 0 gets 2 x 2 of direction 0 and
-    # token 1 gets 2 x 3 of direction 1, each times 2 / 1 for the example that is left out.
-    both = slopes([[1.0, 0.0], [0.0, 1.0]], [0, 1], [[1.0, 2.0], [3.0, -1.0]])
-    apart = (8.0**2 + 12.0**2) / 2 / 2
-    assert divergence_power(np.array([6.0, 4.0]), [both]) == pytest.approx(2 * apart / 52)
-
-
-def step(generation, length, share=0.25, log_probs=4.0):
-    """Return the rate in sigmas and the divergence of a step of one direction with slope 1."""
-    update = Update(0, generation, 0.1, 1.0, (3.0, -4.0))
-    alone = slopes([[1.0], [-1.0]], [0], [[1.0], [1.0]])
-    found, kl = length.of(update, [alone], log_probs, share)
-    return found, found.learning_rate / 0.1, kl
-
-
-def test_a_step_changes_log_probabilities_by_a_share_of_themselves():
-    # D is 49 / 25, and that of random coefficients 1, of which 6 are typical. The coefficients have
-    # the length 5, and the change that is wanted is 0.2 x sqrt(0.25) x 2.
-    _, rate, kl = step(5, StepLength(0.2))
-    mean = (0.7 * 6 + 49 / 25) / 1.7
-    assert rate == pytest.approx(0.2 / (5 * math.sqrt(mean)))
-    assert kl == pytest.approx(0.2**2 / 2)
-
-
-def test_the_first_steps_do_not_wait_for_a_signal():
-    first, fourth = (step(generation, StepLength(0.2), share=-1)[2] for generation in (0, 3))
-    assert first == pytest.approx(0.2**2 * 0.3 * 4 / 2)
-    assert fourth == pytest.approx(first / 4)
-
-
-def test_answers_that_become_random_do_not_lengthen_steps():
-    length = StepLength(0.2)
-    first, later, surer = (step(5, length, log_probs=value)[2] for value in (4.0, 9.0, 1.0))
-    assert later == first
-    assert surer == pytest.approx(first / 4)
-
-
-def test_the_state_of_step_lengths_is_in_the_updates():
-    whole, part = StepLength(0.2), StepLength(0.2)
-    updates = [step(generation, whole)[0] for generation in range(3)]
-    part.recall(updates[:2])
-    assert step(2, part)[0] == updates[2]
-    nothing = whole.of(Update(0, 3, 0.1, 1.0, (0.0, 0.0)), [], 0.0, 0.0)[0]
-    assert nothing.learning_rate == 0
-    assert nothing.strategy_state == updates[2].strategy_state
-
-
-def test_the_mean_rewards_of_samples_are_those_of_the_rewards_that_are_known():
-    rewards = np.array([[1.0, np.nan], [0.0, 0.0], [np.nan, np.nan]])
-    assert mean_rewards(rewards)[:2].tolist() == [1.0, 0.0]
-    assert np.isnan(mean_rewards(rewards)[2])
-
-
-@pytest.mark.parametrize("size", [1e300, 1e-320])
-def test_huge_and_tiny_rewards_have_the_advantages_of_others(size):
-    rewards = np.array([[1.0], [0.0], [1.0], [-1.0]])
-    assert group_advantages(rewards * size, "group") == pytest.approx(
-        group_advantages(rewards, "group")
-    )
 
 
 def test_only_the_center_generates():
@@ -412,3 +272,29 @@ def test_every_screen_counts_samples_of_the_center(tmp_path):
     for words in ("best member", "% of members", "Completions of members"):
         assert words not in text
     assert "8 samples of each" in model_card(directory, "run", "merged", 2)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "members"),
+    [
+        (("method=zo_grpo",), 4),
+        (("method=es",), 16),
+        (("method=zo_grpo", "strategy.sigma.pairs=3"), 6),
+    ],
+)
+def test_few_members_try_a_sigma_where_members_only_score(overrides, members):
+    tried = []
+
+    def divergence(asked):
+        tried.append(len(asked))
+        return 0.002
+
+    with build_run_parts(settings("strategy.sigma=auto", *overrides)) as parts:
+        strategy: Any = parts.strategy
+        strategy.calibrate(0, divergence)
+    assert set(tried) == {members}
+
+
+def test_few_members_are_measured_on_few_examples():
+    assert [count_examples(16, members) for members in (2, 4, 8, 16)] == [16, 16, 32, 64]
+    assert count_examples(1000, 16) == 16

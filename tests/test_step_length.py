@@ -63,7 +63,7 @@ def test_a_step_changes_log_probabilities_by_a_share_of_themselves():
 
 
 def test_the_first_steps_do_not_wait_for_a_signal():
-    first, fourth = (step(generation, StepLength(0.2), share=-1)[2] for generation in (0, 3))
+    first, fourth = (step(generation, StepLength(0.2), share=-1.0)[2] for generation in (0, 3))
     assert first == pytest.approx(0.2**2 * 0.3 * 4 / 2)
     assert fourth == pytest.approx(first / 4)
 

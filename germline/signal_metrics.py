@@ -21,6 +21,10 @@ for a single one other than 0. (8) is the jackknife variance of the coefficients
 Stein 1981), with G groups of examples, at most 32; where utilities are differences of means, it is
 the variance of a mean of examples that are drawn independently.
 
+Where a member is compared on a share q of the examples, and other members on others, the noise of
+each coefficient is that of few examples, and the update averages it over members: the noise power
+in (5) and (8) is multiplied by q.
+
 Known limits: (5) and (6) include the noise of the choice of examples and the sampling noise, not
 that of the choice of directions. One generation of K directions gives (5) to about +-1/sqrt(K):
 average several generations. Members given by coordinates have no (4) to (7).
@@ -79,10 +83,22 @@ class SignalMetrics:
         fitness: Float[np.ndarray, " members"],
         update: Update | MeanUpdate,
         shape: Shaping,
+        share: float = 1.0,
     ) -> Signals:
-        """Measure the signal of the next generation; call it once for each, in order."""
+        """Measure the signal of the next generation; call it once for each, in order.
+
+        Args:
+            population: the members.
+            evaluation: by what they are compared.
+            fitness: of the members.
+            update: that was computed from it.
+            shape: computed the utilities.
+            share: of the examples on which each member is compared.
+        """
         self._count(update)
         halves = half_agreement(population, evaluation, shape)
+        if halves:
+            halves /= abs(halves) + (1 - abs(halves)) * share
         return Signals(
             informative_examples=(
                 informative_examples(evaluation.rewards) if len(population.members) > 1 else None
@@ -166,9 +182,11 @@ def half_agreement(population: Population, evaluation: Evaluation, shape: Shapin
 
 
 def signal_power(
-    population: Population, evaluation: Evaluation, shape: Shaping
+    population: Population, evaluation: Evaluation, shape: Shaping, share: float = 1.0
 ) -> SignalPower | None:
     """Measure the power of the coefficients, and how much of it is noise: equation (8).
+
+    With `share` below 1, the total is that of the signal and of the share of the noise.
 
     None with a single example, which shows no noise, for members given by coordinates, and where
     squares of unshaped rewards leave the range of float64.
@@ -191,6 +209,10 @@ def signal_power(
     with np.errstate(over="ignore", invalid="ignore"):
         squares = ((without - without.mean(axis=0)) ** 2).sum(axis=0)
         total, noise = np.mean(weights(rewards) ** 2), np.mean(squares) * (groups - 1) / groups
+        if share < 1:
+            signal = total - noise
+            total = max(0.0, signal) + share * noise
+            noise = total - signal
     finite = np.isfinite(total) and np.isfinite(noise)
     return SignalPower(float(total), float(noise)) if finite else None
 

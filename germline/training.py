@@ -57,7 +57,9 @@ def generations(  # noqa: PLR0913 - strategy and shape become parts of the metho
         clock.lap("tell_s")
         sigmas_differ = isinstance(update, Update) and update.sigma_update is not None
         scales = fleet.query(ScalesQuery()) if sigmas_differ else {}
-        signals = diagnosis.of(population, evaluated.members, learned.fitness, update, shape)
+        signals = diagnosis.of(
+            population, evaluated.members, learned.fitness, update, shape, evaluated.share
+        )
         signals = replace(signals, signal_share=power.share if power else None)
         clock.lap("signals_s")
         step = fleet.apply(update)

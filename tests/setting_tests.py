@@ -33,7 +33,7 @@ SEEN_ELSEWHERE = {
     "method.rows": "tests of es_sample_gd: test_completions_at_once_change_the_rounding_only",
     "method.group_size": "tests of zo_grpo: test_only_the_center_generates",
     "method.temperature": "tests of zo_grpo: test_samples_have_the_temperature_of_the_method_...",
-    "method.scale_rewards": "tests of group advantages: test_advantages_leave_out_missing_rewards_and_ties",
+    "method.scale_rewards": "tests of group advantages: test_advantages_leave_out_...",
     "method.rows_per_member": "tests of zo_grpo: test_only_the_center_generates",
     "method.relative_step": "tests of step lengths: test_a_step_changes_log_probabilities_by_a_...",
     "method.mask_truncated_completions": "tests of zo_grpo: test_truncated_completions_can_be_...",

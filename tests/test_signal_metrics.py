@@ -122,6 +122,27 @@ def test_the_agreement_is_the_cosine_of_the_two_updates():
     assert found == pytest.approx(1 / math.sqrt(2))
 
 
+def test_the_noise_of_members_on_a_share_of_the_examples_is_averaged_by_the_update():
+    table = rewards([3, 0, 1, 2], [0, 1, 2, 0], [1, 1, 0, 3], [0, 2, 1, 1])
+    population = alone(4)
+    given = of_rewards(table), fitness(table), update(1.0, 0.0, 0.0, 0.0), shape
+    whole = SignalMetrics().of(population, *given)
+    part = SignalMetrics().of(population, *given, share=0.25)
+    rho = whole.agreement
+    assert rho is not None
+    assert rho < 0
+    assert part.agreement == pytest.approx(rho / (-rho + (1 + rho) / 4))
+    power, of_share = (
+        signal_metrics.signal_power(population, of_rewards(table), shape, share)
+        for share in (1.0, 0.25)
+    )
+    assert power is not None
+    assert of_share is not None
+    assert of_share.total - of_share.noise == pytest.approx(power.total - power.noise)
+    signal = max(0.0, power.total - power.noise)
+    assert of_share.total == pytest.approx(signal + power.noise / 4)
+
+
 def test_the_agreement_is_that_of_the_weights_themselves_in_a_high_dimension():
     generator = np.random.default_rng(0)
     table = generator.normal(size=(32, 8)) + generator.normal(size=(32, 1))

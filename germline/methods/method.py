@@ -52,11 +52,13 @@ class Evaluated:
         members: by what members are compared, `[members, examples]`: their rewards, in a method
             whose members generate.
         center: evaluation of the center, where `population.evaluate_center` asks for it.
+        share: of the batch on which each member is compared.
     """
 
     rollouts: Evaluation
     members: Evaluation
     center: Evaluation | None = None
+    share: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,6 @@ from germline.methods.step_length import StepLength, TokenSlopes
 from germline.protocols import EpisodeTask, Fleet, Members, ScoringGroup, Shaping, Strategy, Task
 from germline.shaping import fitness
 from germline.signal_metrics import signal_power
-from germline.signal_types import SignalPower
 from germline.strategies.nes import NaturalEvolution
 from germline.types import (
     Decoding,
@@ -105,13 +104,11 @@ class ScoredEvaluation(Evaluated):
 
     Attributes:
         slopes: change of the log-probability of every scored token along every direction.
-        share: of all |advantages| from which a member scores.
         log_prob_power: mean square of the log-probabilities of the scored tokens.
         metrics: of the generation, by their names in generations.jsonl.
     """
 
     slopes: Sequence[TokenSlopes]
-    share: float
     log_prob_power: float
     metrics: dict[str, Any]
 
@@ -199,11 +196,7 @@ class ZerothOrderGrpoMethod(Method):
         members = evaluated.members
         fit = fitness(members.rewards)
         utilities = shape(members, antithetic=population.antithetic)
-        power = signal_power(population, members, shape)
-        if power is not None:
-            signal = power.total - power.noise
-            total = max(0.0, signal) + evaluated.share * power.noise
-            power = SignalPower(total, total - signal)
+        power = signal_power(population, members, shape, evaluated.share)
         update = strategy.tell(population, utilities, fit, None, power)
         assert isinstance(update, Update)
         metrics = dict(evaluated.metrics)

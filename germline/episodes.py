@@ -155,14 +155,24 @@ def first_message(example: Example, observation: str) -> Example:
     return replace(example, prompt=prompt)
 
 
-def first_turn(example: Example, rollout: Rollout) -> tuple[Example, Completion]:
-    """Return what the model was asked first, and its answer; an answer without tokens if none."""
+def model_turns(example: Example, rollout: Rollout) -> list[tuple[Example, Completion]]:
+    """Return each turn of the model with all that came before it.
+
+    The turns of an environment's conversations that are not one after another are not known.
+    """
     if rollout.ended is None:
-        return example, rollout.completion
-    opening = rollout.turns[0].content if rollout.turns and rollout.turns[0].role == "user" else ""
-    answer = next((turn for turn in rollout.turns if turn.role == "assistant"), Turn("user", ""))
-    completion = replace(rollout.completion, text=answer.content, tokens=answer.tokens)
-    return first_message(example, opening), completion
+        return [(example, rollout.completion)]
+    turns = rollout.turns
+    if turns and turns[0].role == "user":
+        example, turns = first_message(example, turns[0].content), turns[1:]
+    return [
+        (
+            replace(example, turns=turns[:place]),
+            replace(rollout.completion, text=turn.content, tokens=turn.tokens),
+        )
+        for place, turn in enumerate(turns)
+        if turn.role == "assistant"
+    ]
 
 
 def environment_seed(example: Example, decoding: Decoding) -> int:

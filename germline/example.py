@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from germline.episode_types import Turn
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -15,6 +17,7 @@ class Example:
         facts: further inputs of the grader, such as numbers and a target.
         context: (role, content) of each message before the prompt.
         token_ids: the prompt as token ids, which then take the place of the other fields.
+        turns: what the model and an environment wrote after the prompt; the model goes on from it.
         sample: which of several completions of its prompt this is; each has sampling noise of its
             own.
     """
@@ -26,4 +29,5 @@ class Example:
     facts: Mapping[str, object] = field(default_factory=dict)
     context: tuple[tuple[str, str], ...] = ()
     token_ids: tuple[int, ...] = ()
+    turns: tuple[Turn, ...] = ()
     sample: int = 0

@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
 
 from germline.config import MicrobatchSettings
 from germline.episode_types import Transcript, Turn
-from germline.episodes import environment_seed, first_turn, play_episodes
+from germline.episodes import environment_seed, model_turns, play_episodes
 from germline.evaluation.member_kl import MemberKl
 from germline.fleet.local_fleet import LocalFleet
 from germline.fleet.worker_jobs import EpisodesJob
@@ -150,8 +153,9 @@ def test_sigma_is_calibrated_on_the_first_turn():
         "done",
     )
     example = game(2)[0]
-    asked, answer = first_turn(example, episode)
-    assert (asked.prompt, answer.tokens) == ("game 0\nBegin!", (1, 2))
+    (asked, answer), (later, last) = model_turns(example, episode)
+    assert (asked.prompt, asked.turns, answer.tokens) == ("game 0\nBegin!", (), (1, 2))
+    assert (later.prompt, later.turns, last.tokens) == ("game 0\nBegin!", episode.turns[1:2], (3,))
     made = engine("toy", SPACES["rank 1"])
     batch = game(2, 3, opening="Begin!")
     with pool(4) as graders:
@@ -161,7 +165,35 @@ def test_sigma_is_calibrated_on_the_first_turn():
     assert [one.prompt for one in divergence._examples] == ["game 0\nBegin!", "game 1\nBegin!"]
     assert all(len(one.tokens) <= DECODING.max_new_tokens for one in divergence._written)
     alone = Rollout(0, 7, Completion("a", (1,), "eos", 4), Grade(math.nan, {}))
-    assert first_turn(example, alone) == (example, alone.completion)
+    assert model_turns(example, alone) == [(example, alone.completion)]
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_every_turn_is_scored_after_what_the_model_had_read(chat):
+    """Greedy turns are the most probable tokens of their contexts, on a model that was not told."""
+    made = inprocess("qwen2", SPACES["rank 1"])
+    batch = [replace(one, chat=chat) for one in game(3, 2, opening="Begin!")]
+    with pool(4) as graders:
+        ((first, second),) = play_episodes(made, graders, [None], batch, DECODING)
+    turns = [*model_turns(batch[0], first), *model_turns(batch[1], second)]
+    assert len(turns) == 5
+    for asked, written in turns:
+        again = made.generate(
+            [None], [asked], replace(DECODING, max_new_tokens=len(written.tokens))
+        )
+        assert again[0][0].tokens == written.tokens
+
+
+def test_a_turn_that_ended_itself_is_not_ended_again():
+    made = inprocess("qwen2", SPACES["rank 1"])
+    end, encoder = made.pretrained.tokenizer.eos_token_id, made.encoder
+    example = replace(game(1)[0], chat=True)
+    ended, cut = Completion("a", (5, end), "eos", 1), Completion("a", (5, 6), "length", 1)
+    for written in (ended, cut):
+        turns = (Turn("assistant", "a", written.tokens), Turn("user", "go on"))
+        answer = encoder.encode_answer(example, written, "go on")
+        continued = encoder.encode(replace(example, turns=turns))
+        assert continued == [*encoder.encode(example), *written.tokens, *answer]
 
 
 def test_a_remote_engine_must_return_a_rollout_of_every_member_and_example():

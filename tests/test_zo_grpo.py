@@ -246,11 +246,6 @@ def test_a_quorum_is_refused_as_all_members_score():
         load_config({"method": "zo_grpo"}, ["fleet.engines=2", "fleet.quorum=0.5"])
 
 
-def test_a_task_of_episodes_is_refused_before_a_model_is_loaded():
-    with pytest.raises(GermlineError, match="wordle"):
-        build_run_parts(load_config({"method": "zo_grpo", "task": "wordle"}))
-
-
 def test_the_population_has_a_default_of_its_own_that_a_config_overrides():
     ours: Any = load_config({"method": "zo_grpo"}).strategy
     assert (ours.population, ours.antithetic) == (128, False)

@@ -6,7 +6,7 @@ thinking of earlier turns).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -138,6 +138,8 @@ class PromptEncoder:
         Raises:
             GermlineError: the prompt has no tokens, or a token that the model does not have.
         """
+        if example.turns:
+            return self._encode_turns(example)
         if example.token_ids:
             return self._known(example, list(example.token_ids))
         key = (example.prompt, example.chat, example.context)
@@ -148,6 +150,18 @@ class PromptEncoder:
                 example, encode_prompt(self._pretrained.tokenizer, example)
             )
         return self._encoded[key]
+
+    def _encode_turns(self, example: Example) -> list[int]:
+        """Tokenize a conversation as it was held: turns of the model are the tokens it wrote."""
+        ids = list(self.encode(replace(example, turns=())))
+        end = None
+        for turn in example.turns:
+            if turn.role == "user":
+                ids += self._answer(turn.content, example.chat, end)
+            else:
+                ids += turn.tokens
+                end = next((token for token in turn.tokens[-1:] if token in self.end_ids), None)
+        return ids
 
     def _known(self, example: Example, ids: list[int]) -> list[int]:
         """Return token ids that the model has.

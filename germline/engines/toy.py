@@ -255,7 +255,8 @@ def _check_lengths(examples: Sequence[Example], decoding: Decoding) -> None:
 def _ids(example: Example) -> list[int]:
     if example.token_ids:
         return list(example.token_ids)
-    return [ord(character) % len(ALPHABET) for character in example.prompt] or [0]
+    text = example.prompt + "".join(turn.content for turn in example.turns)
+    return [ord(character) % len(ALPHABET) for character in text] or [0]
 
 
 def _has_ended(text: str, decoding: Decoding) -> bool:

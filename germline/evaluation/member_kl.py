@@ -17,7 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from germline.episodes import first_turn
+from germline.episodes import model_turns
 from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.protocols import Fleet
 from germline.signal_types import SigmaTrial
@@ -105,9 +105,10 @@ class MemberKl:
         examples = self._gathered(count)
         rollouts = self._fleet.evaluate_center(examples, self._decoding).rollouts
         answered = [
-            (example, answer)
-            for example, answer in map(first_turn, examples, rollouts)
-            if answer.tokens
+            turn
+            for turns in map(model_turns, examples, rollouts)
+            for turn in turns[:1]
+            if turn[1].tokens
         ]
         if not answered:
             raise GermlineError(

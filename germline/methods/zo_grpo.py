@@ -27,7 +27,10 @@ counts by the sum of its log-probabilities, not their mean; and samples at a tem
 1 are scored at 1. A penalty of the divergence from the start model is `task.kl_coef`, part of the
 reward.
 
-Limits: single completions; strategies and spaces whose members are seeds.
+In an episode of several turns only the center plays; (2) is the sum over the tokens of all turns of
+the model, each after what came before it.
+
+Limits: strategies and spaces whose members are seeds.
 """
 
 from collections.abc import Sequence
@@ -40,14 +43,16 @@ from jaxtyping import Float64, Int64
 
 from germline import noise
 from germline.config import AutoLearningRate, Config, Nes, ZerothOrderGrpo
+from germline.episodes import model_turns
 from germline.methods.group_advantages import draw_rows, group_advantages, mean_rewards
 from germline.methods.method import Evaluated, Learned, Method, evaluate_again
 from germline.methods.step_length import StepLength, TokenSlopes
-from germline.protocols import EpisodeTask, Fleet, Members, ScoringGroup, Shaping, Strategy, Task
+from germline.protocols import Fleet, Members, ScoringGroup, Shaping, Strategy, Task
 from germline.shaping import fitness
 from germline.signal_metrics import signal_power
 from germline.strategies.nes import NaturalEvolution
 from germline.types import (
+    Completion,
     Decoding,
     Evaluation,
     Example,
@@ -79,6 +84,10 @@ class ScoredRow:
     rollout: Rollout
     place: int
     weight: float
+
+    def texts(self, example: Example) -> list[tuple[Example, Completion]]:
+        """Return every text of the model in it, and what came before: several in an episode."""
+        return [turn for turn in model_turns(example, self.rollout) if turn[1].tokens]
 
 
 @dataclass(frozen=True)
@@ -120,7 +129,6 @@ class ZerothOrderGrpoMethod(Method):
         assert isinstance(config.method, ZerothOrderGrpo)
         self.section = config.method
         self.run_seed = config.seed
-        self.task_kind = config.task.kind
         rate = config.strategy.learning_rate if isinstance(config.strategy, Nes) else None
         self.has_measured_rate = isinstance(rate, AutoLearningRate)
         self.step_length = StepLength(config.method.relative_step)
@@ -130,15 +138,16 @@ class ZerothOrderGrpoMethod(Method):
         self.step_length.recall(updates)
 
     def check_task(self, task: Task) -> None:
-        """Refuse a task of episodes.
+        """Refuse environments that ask for replies themselves.
 
         Raises:
-            GermlineError: the task has episodes.
+            GermlineError: the task has such an environment.
         """
-        if isinstance(task, EpisodeTask):
+        if getattr(task, "client", "direct") == "http":
             raise GermlineError(
-                "method.kind=zo_grpo scores single completions, and "
-                f"task.kind={self.task_kind} has episodes of several turns: use method.kind=es"
+                "method.kind=zo_grpo scores conversations, and with task.client=http the "
+                "environment does not tell which messages belong to one: use task.client=direct or "
+                "method.kind=es"
             )
 
     def evaluate(
@@ -286,8 +295,10 @@ class ZerothOrderGrpoMethod(Method):
             _group((None,), batch, list(every.values())),
         ]
         scores = fleet.score(asked)
+        texts = iter(scores[-1])
         center = {
-            number: np.array(tokens) for number, tokens in zip(every, scores[-1], strict=True)
+            number: np.concatenate([next(texts) for _ in row.texts(batch[row.place])])
+            for number, row in every.items()
         }
         return [
             GroupScores(
@@ -302,9 +313,8 @@ class ZerothOrderGrpoMethod(Method):
 
 
 def _group(members: Members, batch: Sequence[Example], rows: Sequence[ScoredRow]) -> ScoringGroup:
-    return ScoringGroup(
-        members, [batch[row.place] for row in rows], [row.rollout.completion for row in rows]
-    )
+    texts = [text for row in rows for text in row.texts(batch[row.place])]
+    return ScoringGroup(members, [asked for asked, _ in texts], [written for _, written in texts])
 
 
 def even_parts(population: Population, count: int) -> list[slice]:

@@ -1,0 +1,79 @@
+"""Zeroth-order GRPO on episodes: the center plays, and members score all turns of the model."""
+
+import json
+
+import pytest
+
+import germline
+from germline.config import load_config
+from germline.methods.group_advantages import group_advantages
+from germline.methods.zo_grpo import ZerothOrderGrpoMethod
+from germline.run import build_run_parts
+from germline.tasks import make_task
+from germline.types import GermlineError, Update
+from tests.toy_runs import finish, journal, settings, stopped_after
+
+SCORED = ("method=zo_grpo", "strategy.learning_rate=auto", "method.rows_per_member=5")
+
+ENVIRONMENT = """
+class Vowels:
+    def reset(self, word: str, seed: int) -> str:
+        self.said = ""
+        return f"Say {word}."
+
+    def step(self, reply: str) -> tuple[str, bool, float]:
+        self.said += reply
+        done = len(self.said) > 8
+        return "More!", done, sum(one in "aeiou" for one in reply) / 4
+
+environment = Vowels
+train = [{"prompt": "Say it.", "word": f"word {i}"} for i in range(6)]
+test = train[:2]
+"""
+
+
+def episodes(folder):
+    """Return the overrides of a task of episodes whose rewards differ."""
+    path = folder / "vowels.py"
+    path.write_text(ENVIRONMENT, encoding="utf-8")
+    task = {"kind": "environment", "path": str(path), "max_new_tokens": 4, "max_turns": 3}
+    return (*SCORED, f"task={json.dumps(task)}", "task.temperature=1")
+
+
+def test_all_turns_of_the_center_are_scored(tmp_path):
+    with build_run_parts(settings(*episodes(tmp_path))) as parts:
+        population = parts.strategy.ask(0)
+        evaluated = parts.method.evaluate(
+            parts.strategy, parts.fleet, population, parts.batch(0), parts.decoding_of(0)
+        )
+        learned = parts.method.learn(parts.strategy, parts.shape, population, evaluated)
+        batch = {example.index: example for example in parts.batch(0)}
+        method = parts.method
+        assert isinstance(method, ZerothOrderGrpoMethod)
+        samples = evaluated.rollouts
+        weights = method._weights(samples, group_advantages(samples.rewards, "group"))
+        groups, _ = method._drawn(samples, weights, population)
+        rows = {row.number: row for group in groups for row in group}.values()
+        turns = [text for row in rows for text in row.texts(batch[row.rollout.example])]
+    assert len(turns) > len(rows) > 0
+    tokens = sum(len(row.rollout.completion.tokens) for row in rows)
+    assert learned.metrics["tokens_scored"] == tokens * (1 + len(population))
+    assert isinstance(learned.update, Update)
+    assert any(learned.update.coefficients)
+
+
+def test_a_run_of_episodes_resumes_to_the_same_bits(tmp_path):
+    ours = episodes(tmp_path)
+    whole = finish(germline.train(settings(*ours), tmp_path / "whole"))
+    part = stopped_after(germline.train(settings(*ours), tmp_path / "part"), 1)
+    finish(germline.resume(part))
+    assert journal(part) == journal(whole)
+
+
+def test_environments_that_ask_for_replies_themselves_are_refused(monkeypatch):
+    config = load_config({"method": "zo_grpo", "task": "wordle"})
+    method, task = ZerothOrderGrpoMethod(config), make_task(config.task)
+    method.check_task(task)
+    monkeypatch.setattr(type(task), "client", "http", raising=False)
+    with pytest.raises(GermlineError, match=r"task\.client=http"):
+        method.check_task(task)

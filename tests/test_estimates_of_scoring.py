@@ -17,6 +17,7 @@ ZO_GRPO = {
 def test_where_members_score_only_the_samples_of_the_center_have_a_cache():
     config, shape, work = work_of(ZO_GRPO)
     assert (work.rows, work.generating, work.microbatches, work.scored) == (32, 1, 1, 6)
+    assert work.scored_examples == 4
     same_rows = work_of({"strategy": {"population": 4}})[2]
     assert part(memory_parts(config, shape, work), "KV cache").bytes == kv_bytes(shape, same_rows)
     assert part(memory_parts(config, shape, work), "members").phase == "scoring"

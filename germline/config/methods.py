@@ -26,6 +26,10 @@ GRADIENTS_OF = ("full", "low_rank")
 """Spaces whose tensors belong to the model, which backpropagation reaches."""
 
 
+LEAST_EXAMPLES = 4
+"""Examples that a member of zo_grpo scores at least: the length of a step follows from how examples
+agree."""
+
 SCORING_PAIRS = 2
 """Pairs that try a sigma, where members only score."""
 
@@ -59,6 +63,10 @@ class MethodSection(KindSection):
 
     def scored_rows(self, examples: int) -> int:
         """Return how many completions every member scores at most, given the examples."""
+        return 0
+
+    def scored_examples(self, examples: int) -> int:
+        """Return of how many examples these completions are, about."""
         return 0
 
     def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
@@ -329,6 +337,11 @@ class ZerothOrderGrpo(MethodSection):
     def scored_rows(self, examples: int) -> int:
         """Return `rows_per_member`, or all completions where they are fewer."""
         return min(self.rows_per_member, self.group_size * examples)
+
+    def scored_examples(self, examples: int) -> int:
+        """Return the examples of an arc of neighboring completions."""
+        neighbors = 1 + -(-self.scored_rows(examples) // self.group_size)
+        return min(examples, max(LEAST_EXAMPLES, neighbors))
 
     def check(self, config: "Config") -> None:
         """Refuse a sigma that follows the fitness of members, and a quorum of engines.

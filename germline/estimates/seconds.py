@@ -14,8 +14,8 @@
     update   = directions x searched x 8 bytes / bandwidth + noise / rate, the step of the
                masters, and their rounding into the serving copy                             (9)
     digest   = searched x 4 / rate of SHA-256                                              (10)
-    score    = members x scored completions / those read at once / engines x (pass over prompts and
-               completions + head of the other tokens), where members score                (11)
+    score    = members / those at once / engines x (pass over prompts + pass over completions +
+               head of their other tokens), where members score                            (11)
 
 All completions are assumed to have their full length; if they end earlier, a generation is shorter.
 Held-out scores, calibration of sigma and snapshots are not counted. `benchmarks/estimates.py`
@@ -83,14 +83,17 @@ def seconds_of(shape: ModelShape, work: Workload, machine: Hardware) -> Seconds:
 
 
 def score_s(shape: ModelShape, work: Workload, machine: Hardware) -> float:
-    """Return equation (11); prompts are read again with every completion."""
-    new = work.texts.new_tokens
+    """Return equation (11); a member reads what prompts share once, and each prompt once."""
+    texts, new = work.texts, work.texts.new_tokens
     members, width = texts_at_once(work, work.scored, new)
     members = min(members, work.members_at_once)
     piece = replace(work, rows=members * width, generating=members)
-    seconds = pass_s(shape, piece, machine, piece.rows * work.length, work.length)
+    prompts = texts.prefix + work.scored_examples * (texts.prompt - texts.prefix)
+    seconds = pass_s(shape, piece, machine, piece.rows * new, work.length)
     seconds += machine.product_s(work.dtype, piece.rows * (new - 1), shape.head_numbers)
-    return -(-work.members // members) * -(-work.scored // width) * seconds / work.engines
+    seconds *= -(-work.scored // width)
+    seconds += pass_s(shape, piece, machine, members * prompts, texts.prompt)
+    return -(-work.members // members) * seconds / work.engines
 
 
 def pass_s(

@@ -85,6 +85,7 @@ class Workload:
         members_at_once: members that are in the model at once.
         generating: members of one microbatch that generate; 1 where the center alone does.
         scored: completions that every member scores; 0 where members generate.
+        scored_examples: of how many examples these are.
         microbatches: generated microbatches of all engines together.
         engines: engines that share the microbatches.
         texts: lengths of prompts and completions.
@@ -109,6 +110,7 @@ class Workload:
     members_at_once: int
     generating: int
     scored: int
+    scored_examples: int
     microbatches: int
     engines: int
     texts: TextLengths
@@ -164,6 +166,7 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
         members_at_once=stacked or at_once,
         generating=generating,
         scored=scored,
+        scored_examples=config.method.scored_examples(batch),
         microbatches=-(-generators // generating) * -(-completions // width),
         engines=config.fleet.engines,
         texts=texts,

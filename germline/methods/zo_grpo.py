@@ -43,6 +43,7 @@ from jaxtyping import Float64, Int64
 
 from germline import noise
 from germline.config import AutoLearningRate, Config, Nes, ZerothOrderGrpo
+from germline.config.methods import LEAST_EXAMPLES
 from germline.episodes import model_turns
 from germline.methods.group_advantages import draw_rows, group_advantages, mean_rewards
 from germline.methods.method import Evaluated, Learned, Method, evaluate_again
@@ -65,9 +66,6 @@ from germline.types import (
 
 MEMBERS_OF_GROUP = 16
 """Members that score the same completions, in one batch."""
-
-LEAST_EXAMPLES = 4
-"""Examples that a member scores at least: the length of a step follows from how examples agree."""
 
 
 @dataclass(frozen=True)

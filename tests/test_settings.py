@@ -86,6 +86,7 @@ CHANGES_THE_WEIGHTS = {
     "strategy.sigma.target_kl": (AUTO, "strategy.sigma.target_kl=0.01"),
     "strategy.sigma.max_kl": (GROWING, "strategy.sigma.max_kl=0.0001"),
     "strategy.sigma.every": (AUTO, "strategy.sigma.every=1"),
+    "strategy.sigma.pairs": (AUTO, "strategy.sigma.pairs=3"),
     "strategy.sigma.rate": (SUCCESS, "strategy.sigma.rate=1"),
     "strategy.sigma.max": (SUCCESS, "strategy.sigma.max=0.31"),
     "strategy.noise_reuse": ([], "strategy.noise_reuse=2"),

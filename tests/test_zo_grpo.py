@@ -219,6 +219,14 @@ def test_a_run_resumes_and_replays_to_the_same_bits(model, tmp_path, space):
     assert engine.weights.digest() == directory.journal.read()[1].digest
 
 
+def test_a_resumed_run_calibrates_with_as_few_members(tmp_path):
+    ours = (*TOY, "strategy.sigma={kind: auto, every: 1}")
+    whole = finish(germline.train(settings(*ours), tmp_path / "whole"))
+    part = stopped_after(germline.train(settings(*ours), tmp_path / "part"), 1)
+    finish(germline.resume(part))
+    assert journal(part) == journal(whole)
+
+
 def test_two_engines_in_processes_give_the_journal_of_one(tmp_path):
     one = finish(germline.train(settings(*TOY), tmp_path / "one"))
     two = finish(germline.train(settings(*TOY, "fleet.engines=2"), tmp_path / "two"))

@@ -322,7 +322,7 @@ class ZerothOrderGrpo(MethodSection):
         It only has to be small and above rounding, so few members try it.
         """
         if isinstance(sigma, AutoSigma):
-            pairs = sigma.pairs if "pairs" in sigma.model_fields_set else SCORING_PAIRS
+            pairs = sigma.pairs or SCORING_PAIRS
             return (sigma.model_copy(update={"max_kl": sigma.target_kl, "pairs": pairs}),)
         return (sigma,)
 

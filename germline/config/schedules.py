@@ -10,6 +10,9 @@ from germline.registry import register
 LARGEST_SIGMA = 1e6
 """Largest sigma: weights are at most about 1, and products of layers overflow above it."""
 
+CALIBRATION_PAIRS = 8
+"""Antithetic pairs that try a sigma, where members generate."""
+
 
 @register("sigma")
 @register("learning_rate")
@@ -146,14 +149,19 @@ class AutoSigma(KindSection):
     every: int = Field(
         0, ge=0, description="Generations between calibrations; 0 calibrates only at the start."
     )
-    pairs: int = Field(
-        8,
+    pairs: int | None = Field(
+        None,
         ge=1,
         description=(
-            "Antithetic pairs that try a sigma, on up to eight completions for each pair. Fewer "
-            "take less time, and sigma is less exact."
+            "Antithetic pairs that try a sigma, on up to eight completions for each pair; default: "
+            "8, and 2 where members only score. Fewer take less time, and sigma is less exact."
         ),
     )
+
+    @property
+    def tried_pairs(self) -> int:
+        """The pairs that try a sigma."""
+        return self.pairs or CALIBRATION_PAIRS
 
     @model_validator(mode="after")
     def _may_grow(self) -> "AutoSigma":

@@ -285,7 +285,7 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
     sigma = getattr(config.search, "sigma", None)
     if isinstance(sigma, AutoSigma):
         # Members take their part of the generation again.
-        needed = member_bytes(work) + calibration_bytes(shape, work, sigma.pairs)
+        needed = member_bytes(work) + calibration_bytes(shape, work, sigma.tried_pairs)
         parts.append(Part("calibration of sigma", needed, "device", "calibration"))
     if config.task.kl_coef is not None:
         parts.append(Part("start model", weight_bytes(shape, work.dtype), "device"))

@@ -75,16 +75,14 @@ class NaturalEvolution:
 
         In a pair the linear part of log-probabilities cancels.
         """
-        if not isinstance(self.config.sigma, AutoSigma):
-            return
-        pairs = self.config.sigma.pairs
 
         def at(sigma: float) -> float:
+            assert isinstance(self.config.sigma, AutoSigma)  # no other sigma is calibrated
             noise_generation = self._noise_generation(generation)
             return divergence(
                 [
                     SeedPerturbation(self.run_seed, noise_generation, direction, sign, sigma)
-                    for direction in range(pairs)
+                    for direction in range(self.config.sigma.tried_pairs)
                     for sign in (1, -1)
                 ]
             )

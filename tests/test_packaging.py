@@ -52,13 +52,15 @@ def test_the_wheel_carries_the_nano_model_the_configs_and_the_marker_of_types(wh
 
 def test_every_file_of_the_package_is_in_the_wheel_and_nothing_else(wheel):
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    package = {
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "germline").rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+    files = {
+        place: {
+            str(path.relative_to(ROOT))
+            for path in (ROOT / place).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        }
+        for place in ("germline", "configs")
     }
-    configs = {f"germline/{path.relative_to(ROOT)}" for path in ROOT.glob("configs/**/*.*")}
-    assert names == package | configs
+    assert names == files["germline"] | {f"germline/{name}" for name in files["configs"]}
 
 
 def core_distributions():

@@ -153,13 +153,12 @@ def test_members_in_groups_score_the_same_as_all_at_once(model, antithetic):
         method, samples = parts.method, evaluated.rollouts
         assert isinstance(method, ZerothOrderGrpoMethod)
         weights = method._weights(samples, group_advantages(samples.rewards, "group"))
-        groups, _ = method._drawn(samples, weights, population)
-        batch = parts.batch(0)
+        groups, _ = method._drawn(samples, weights, population, parts.batch(0))
         for group, rows in zip(evaluated.slopes, groups, strict=True):
             asked = ScoringGroup(
                 [None, population.members[group.directions.start * (1 + antithetic)]],
-                [batch[row.place] for row in rows],
-                [row.rollout.completion for row in rows],
+                [asked for row in rows for asked, _ in row.texts],
+                [written for row in rows for _, written in row.texts],
             )
             center, member = parts.fleet.score([asked])
             ratios = np.concatenate(member) - np.concatenate(center)

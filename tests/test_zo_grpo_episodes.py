@@ -47,16 +47,17 @@ def test_all_turns_of_the_center_are_scored(tmp_path):
             parts.strategy, parts.fleet, population, parts.batch(0), parts.decoding_of(0)
         )
         learned = parts.method.learn(parts.strategy, parts.shape, population, evaluated)
-        batch = {example.index: example for example in parts.batch(0)}
         method = parts.method
         assert isinstance(method, ZerothOrderGrpoMethod)
         samples = evaluated.rollouts
         weights = method._weights(samples, group_advantages(samples.rewards, "group"))
-        groups, _ = method._drawn(samples, weights, population)
+        groups, _ = method._drawn(samples, weights, population, parts.batch(0))
         rows = {row.number: row for group in groups for row in group}.values()
-        turns = [text for row in rows for text in row.texts(batch[row.rollout.example])]
+        turns = [text for row in rows for text in row.texts]
     assert len(turns) > len(rows) > 0
-    tokens = sum(len(row.rollout.completion.tokens) for row in rows)
+    places = [divmod(row.number, len(weights)) for row in rows]
+    written = [samples.rollouts[one * weights.shape[1] + place] for place, one in places]
+    tokens = sum(len(rollout.completion.tokens) for rollout in written)
     assert learned.metrics["tokens_scored"] == tokens * (1 + len(population))
     assert isinstance(learned.update, Update)
     assert any(learned.update.coefficients)

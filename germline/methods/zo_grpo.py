@@ -33,7 +33,7 @@ the model, each after what came before it.
 Limits: strategies and spaces whose members are seeds.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -60,7 +60,6 @@ from germline.types import (
     GermlineError,
     MeanUpdate,
     Population,
-    Rollout,
     Update,
 )
 
@@ -75,17 +74,14 @@ class ScoredRow:
     Attributes:
         number: of the sample, `examples x samples`.
         place: of its example in the batch.
+        texts: what the model wrote, each after what came before it; several in an episode.
         weight: its advantage, divided by the probability with which it was drawn.
     """
 
     number: int
-    rollout: Rollout
     place: int
+    texts: Sequence[tuple[Example, Completion]]
     weight: float
-
-    def texts(self, example: Example) -> list[tuple[Example, Completion]]:
-        """Return every text of the model in it, and what came before: several in an episode."""
-        return [turn for turn in model_turns(example, self.rollout) if turn[1].tokens]
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,8 @@ class GroupScores:
 
     Attributes:
         members: the group, as a part of the population.
-        log_ratios: of the probabilities of every token, of a member to the center.
+        log_ratios: of the probabilities of every token, of a member to the center, or to the
+            geometric mean of its pair.
         weights: of the row of every token.
         places: of the example of every token, in the batch.
     """
@@ -169,17 +166,16 @@ class ZerothOrderGrpoMethod(Method):
         )
         advantages = group_advantages(samples.rewards, section.scale_rewards)
         weights = self._weights(samples, advantages)
-        groups, share = self._drawn(samples, weights, population)
-        scored, center = self._scores(fleet, population, batch, groups)
+        groups, share = self._drawn(samples, weights, population, batch)
+        scored, center = self._scores(fleet, population, groups)
         known = np.concatenate([[], *center.values()])
-        members = np.concatenate([example_scores(one, len(batch)) for one in scored])
-        if population.antithetic:
-            members -= members.reshape(-1, 2, len(batch)).mean(axis=1).repeat(2, axis=0)
-        slopes = [token_slopes(population, one, members) for one in scored]
+        members = np.zeros((len(population), len(batch)))
+        for one in scored:
+            members[one.members] = example_scores(one, len(batch))
         return ScoredEvaluation(
             rollouts=samples,
             members=Evaluation(members, samples.rollouts, samples.tokens, samples.decode_seconds),
-            slopes=slopes,
+            slopes=[token_slopes(population, one, members) for one in scored],
             share=share,
             log_prob_power=float(np.mean(known**2)) if known.size else 0.0,
             metrics={
@@ -238,6 +234,7 @@ class ZerothOrderGrpoMethod(Method):
         samples: Evaluation,
         weights: Float64[np.ndarray, "samples examples"],
         population: Population,
+        batch: Sequence[Example],
     ) -> tuple[list[list[ScoredRow]], float]:
         """Draw the rows that each group of members scores, those of an example side by side."""
         count, examples = weights.shape
@@ -253,65 +250,41 @@ class ZerothOrderGrpoMethod(Method):
             groups,
             float(uniform[0, 0]),
         )
+        texts: dict[int, list[tuple[Example, Completion]]] = {}
+        for row in {row for one in drawn for row in one}:
+            place, sample = divmod(row, count)
+            turns = model_turns(batch[place], samples.rollouts[sample * examples + place])
+            texts[row] = [turn for turn in turns if turn[1].tokens]
         return [
-            [
-                ScoredRow(
-                    row,
-                    samples.rollouts[(row % count) * examples + row // count],
-                    row // count,
-                    weight,
-                )
-                for row, weight in one.items()
-            ]
+            [ScoredRow(row, row // count, texts[row], weight) for row, weight in one.items()]
             for one in drawn
         ], share
 
     def _scores(
-        self,
-        fleet: Fleet,
-        population: Population,
-        batch: Sequence[Example],
-        groups: Sequence[Sequence[ScoredRow]],
+        self, fleet: Fleet, population: Population, groups: Sequence[Sequence[ScoredRow]]
     ) -> tuple[list[GroupScores], dict[int, Float64[np.ndarray, " tokens"]]]:
         """Let each group of members score its rows, and the center score all of them."""
         every = {row.number: row for rows in groups for row in rows}
         if not every:
-            return [
-                GroupScores(
-                    slice(0, len(population)),
-                    np.zeros((len(population), 0)),
-                    np.zeros(0),
-                    np.zeros(0, dtype=int),
-                )
-            ], {}
+            return [], {}
         parts = even_parts(population, len(groups))
         asked = [
-            *(
-                _group(population.members[part], batch, rows)
-                for part, rows in zip(parts, groups, strict=True)
-            ),
-            _group((None,), batch, list(every.values())),
+            _group(population.members[part], rows) for part, rows in zip(parts, groups, strict=True)
         ]
-        scores = fleet.score(asked)
+        scores = fleet.score([*asked, _group((None,), [*every.values()])])
         texts = iter(scores[-1])
         center = {
-            number: np.concatenate([next(texts) for _ in row.texts(batch[row.place])])
+            number: np.concatenate([next(texts) for _ in row.texts])
             for number, row in every.items()
         }
         return [
-            GroupScores(
-                part,
-                np.array([np.concatenate(row) for row in scores[part]])
-                - np.concatenate([center[row.number] for row in rows]),
-                np.concatenate([np.full(len(center[row.number]), row.weight) for row in rows]),
-                np.concatenate([np.full(len(center[row.number]), row.place) for row in rows]),
-            )
+            group_scores(population, part, rows, scores[part], center)
             for part, rows in zip(parts, groups, strict=True)
         ], center
 
 
-def _group(members: Members, batch: Sequence[Example], rows: Sequence[ScoredRow]) -> ScoringGroup:
-    texts = [text for row in rows for text in row.texts(batch[row.place])]
+def _group(members: Members, rows: Sequence[ScoredRow]) -> ScoringGroup:
+    texts = [text for row in rows for text in row.texts]
     return ScoringGroup(members, [asked for asked, _ in texts], [written for _, written in texts])
 
 
@@ -320,6 +293,31 @@ def even_parts(population: Population, count: int) -> list[slice]:
     of_direction = 2 if population.antithetic else 1
     ends = np.linspace(0, len(population) // of_direction, count + 1).astype(int) * of_direction
     return [slice(int(begin), int(end)) for begin, end in pairwise(ends)]
+
+
+def group_scores(
+    population: Population,
+    members: slice,
+    rows: Sequence[ScoredRow],
+    scores: Sequence[Sequence[Sequence[float]]],
+    center: Mapping[int, Float64[np.ndarray, " tokens"]],
+) -> GroupScores:
+    """Compare members with the center, and those of a pair with their mean.
+
+    Args:
+        population: of which the group is a part.
+        members: the group.
+        rows: that it scored.
+        scores: log-probabilities, `[members][texts][tokens]`.
+        center: log-probabilities of every row, by its number.
+    """
+    ratios = np.array([np.concatenate(texts) for texts in scores])
+    ratios -= np.concatenate([center[row.number] for row in rows])
+    if population.antithetic:
+        ratios -= ratios.reshape(-1, 2, ratios.shape[1]).mean(axis=1).repeat(2, axis=0)
+    sizes = [len(center[row.number]) for row in rows]
+    weights = np.repeat([row.weight for row in rows], sizes)
+    return GroupScores(members, ratios, weights, np.repeat([row.place for row in rows], sizes))
 
 
 def example_scores(scored: GroupScores, examples: int) -> Float64[np.ndarray, "members examples"]:
@@ -342,14 +340,11 @@ def token_slopes(
 
     Directions whose members have no finite log-probability have 0.
     """
-    of_direction, slopes, parts = 1, scored.log_ratios, members[scored.members]
-    if population.antithetic:
-        of_direction = 2
-        slopes = (slopes[0::2] - slopes[1::2]) / 2
-        parts = (parts[0::2] - parts[1::2]) / 2
+    of_direction = 2 if population.antithetic else 1  # the second of a pair is the first negated
+    slopes = scored.log_ratios[::of_direction]
     return TokenSlopes(
         slice(scored.members.start // of_direction, scored.members.stop // of_direction),
         np.where(np.isfinite(slopes).all(axis=1, keepdims=True), slopes, 0.0),
         scored.places,
-        np.nan_to_num(parts),
+        np.nan_to_num(members[scored.members][::of_direction]),
     )

@@ -96,9 +96,7 @@ class SignalMetrics:
             share: of the examples on which each member is compared.
         """
         self._count(update)
-        halves = half_agreement(population, evaluation, shape)
-        if halves:
-            halves /= abs(halves) + (1 - abs(halves)) * share
+        halves = half_agreement(population, evaluation, shape, share)
         return Signals(
             informative_examples=(
                 informative_examples(evaluation.rewards) if len(population.members) > 1 else None
@@ -153,11 +151,14 @@ def empty_share(evaluation: Evaluation) -> float:
     return sum(not text.strip() for text in texts) / max(1, len(texts))
 
 
-def half_agreement(population: Population, evaluation: Evaluation, shape: Shaping) -> float | None:
+def half_agreement(
+    population: Population, evaluation: Evaluation, shape: Shaping, share: float = 1.0
+) -> float | None:
     """Return the cosine of the updates from two halves of the examples: equation (5).
 
-    Each half is shaped separately. It is 0 where one half has no signal. It is None where both
-    halves have none, with a single example, and for members given by coordinates.
+    Each half is shaped separately. With `share` below 1, this share of the noise is counted. It is
+    0 where one half has no signal. It is None where both halves have none, with a single example,
+    and for members given by coordinates.
     """
     rewards = evaluation.rewards
     if rewards.shape[1] < 2 or not all(
@@ -178,7 +179,8 @@ def half_agreement(population: Population, evaluation: Evaluation, shape: Shapin
     # Products of huge or tiny weights leave the range of float64; scaled ones do not.
     even, odd = (half / np.abs(half).max() for half in (even, odd))
     lengths = float(np.linalg.norm(even) * np.linalg.norm(odd))
-    return float(np.clip(even @ odd / lengths, -1.0, 1.0))
+    cosine = float(np.clip(even @ odd / lengths, -1.0, 1.0))
+    return cosine / (1 - (1 - abs(cosine)) * (1 - share))
 
 
 def signal_power(

@@ -35,6 +35,7 @@ SEEN_ELSEWHERE = {
     "method.temperature": "tests of zo_grpo: test_samples_have_the_temperature_of_the_method_...",
     "method.scale_rewards": "tests of group advantages: test_advantages_leave_out_...",
     "method.rows_per_member": "tests of zo_grpo: test_only_the_center_generates",
+    "method.updates_per_batch": "tests of zo_grpo: test_a_later_update_of_a_batch_follows_...",
     "method.relative_step": "tests of step lengths: test_a_step_changes_log_probabilities_by_a_...",
     "method.mask_truncated_completions": "tests of zo_grpo: test_truncated_completions_can_be_...",
     "prompt_search.template": "tests of prompt_search: test_every_member_uses_its_options",

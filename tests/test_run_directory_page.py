@@ -42,7 +42,7 @@ RUNS = {
         f"task.path={SAMPLES}",
     ),
     "judged": ("held_out.scorers={long: {kind: length, start: 0, end: 8}}",),
-    "scored": ("method=zo_grpo", "strategy.learning_rate=auto"),
+    "scored": ("method=zo_grpo", "method.updates_per_batch=2", "strategy.learning_rate=auto"),
     "natural": ("strategy.sigma={kind: natural, start: 0.3}",),
 }
 

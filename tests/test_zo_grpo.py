@@ -12,6 +12,7 @@ from germline.evaluation.member_kl import count_examples
 from germline.fleet.local_fleet import LocalFleet
 from germline.methods.group_advantages import group_advantages
 from germline.methods.policy_gradient import AdvantageRow, PolicyGradient
+from germline.methods.sampled_batch import row_log_probs, scoring_group
 from germline.methods.step_length import divergence_power
 from germline.methods.zo_grpo import ZerothOrderGrpoMethod, even_parts
 from germline.protocols import ScoringGroup
@@ -51,11 +52,11 @@ def config(model, *overrides):
     return load_config(values, overrides)
 
 
-def one_generation(parts):
-    """Return what the method evaluated in generation 0, and what it learned."""
-    population = parts.strategy.ask(0)
+def one_generation(parts, number=0):
+    """Return what the method evaluated in a generation, and what it learned."""
+    population = parts.strategy.ask(number)
     evaluated = parts.method.evaluate(
-        parts.strategy, parts.fleet, population, parts.batch(0), parts.decoding_of(0)
+        parts.strategy, parts.fleet, population, parts.batch(number), parts.decoding_of(number)
     )
     learned = parts.method.learn(parts.strategy, parts.shape, population, evaluated)
     return population, evaluated, learned
@@ -90,6 +91,49 @@ def test_a_coefficient_is_sigma_times_the_slope_of_the_policy_gradient_objective
             for member in population.members
         ]
         assert np.linalg.norm(found - slopes) < error * np.linalg.norm(slopes)
+
+
+@pytest.mark.parametrize("clip", ["0.1", "null"])
+def test_a_later_update_of_a_batch_follows_the_clipped_objective(model, clip):
+    """Of the rows that were sampled before the center moved, against equation (1)."""
+    ours = (
+        "method.updates_per_batch=2",
+        "method.rows_per_member=12",
+        "method.relative_step=2",
+        f"method.clip={clip}",
+        "strategy.antithetic=true",
+    )
+    with build_run_parts(config(model, *ours)) as parts:
+        method = parts.method
+        assert isinstance(method, ZerothOrderGrpoMethod)
+        parts.fleet.apply(one_generation(parts)[2].update)
+        sampled = method.sampled
+        assert sampled is not None
+        population, evaluated, learned = one_generation(parts, 1)
+        assert sampled is method.sampled
+        group = scoring_group([None, *population.members], sampled.rows)
+        scores = [row_log_probs(texts, sampled.rows) for texts in parts.fleet.score([group])]
+        center = scores[0]
+
+    def objective(log_probs):
+        total = 0.0
+        for row in sampled.rows:
+            ratio = np.exp(log_probs[row.number] - sampled.log_probs[row.number])
+            at_center = np.exp(center[row.number] - sampled.log_probs[row.number])
+            low, high = (0, np.inf) if clip == "null" else (1 - float(clip), 1 + float(clip))
+            clipped = np.clip(at_center, low, high)
+            # The side of a kink on which the center is: members may be on the other one.
+            is_bound = clipped * row.advantage < at_center * row.advantage
+            total += (np.where(is_bound, clipped, ratio) * row.advantage).sum()
+        return total / 3
+
+    found = evaluated.members.rewards.mean(axis=1)
+    expected = np.array([objective(one) for one in scores[1:]])
+    slopes = (expected[0::2] - expected[1::2]) / 2
+    assert np.linalg.norm(found[0::2] - slopes) < 0.02 * np.linalg.norm(slopes)
+    assert evaluated.rollouts.rollouts == ()
+    assert (learned.metrics["clipped"] > 0) == (clip != "null")
+    assert learned.metrics["sampler_kl"] > 0
 
 
 def test_a_small_update_moves_what_the_center_writes_next_by_the_divergence_predicted(model):
@@ -150,15 +194,15 @@ def test_members_in_groups_score_the_same_as_all_at_once(model, antithetic):
     with build_run_parts(config(model, *ours, "method.rows_per_member=3")) as parts:
         population, evaluated, _ = one_generation(parts)
         assert len(evaluated.slopes) == 2
-        method, samples = parts.method, evaluated.rollouts
+        method = parts.method
         assert isinstance(method, ZerothOrderGrpoMethod)
-        weights = method._weights(samples, group_advantages(samples.rewards, "group"))
-        groups, _ = method._drawn(samples, weights, population, parts.batch(0))
+        assert method.sampled is not None
+        groups, _ = method._drawn(method.sampled.rows, population)
         for group, rows in zip(evaluated.slopes, groups, strict=True):
             asked = ScoringGroup(
                 [None, population.members[group.directions.start * (1 + antithetic)]],
-                [asked for row in rows for asked, _ in row.texts],
-                [written for row in rows for _, written in row.texts],
+                [asked for row, _ in rows for asked, _ in row.texts],
+                [written for row, _ in rows for _, written in row.texts],
             )
             center, member = parts.fleet.score([asked])
             ratios = np.concatenate(member) - np.concatenate(center)
@@ -189,11 +233,13 @@ def test_truncated_completions_can_be_left_out():
         _, evaluated, _ = one_generation(parts)
         method = parts.method
         assert isinstance(method, ZerothOrderGrpoMethod)
-        advantages = group_advantages(evaluated.rollouts.rewards, "group")
-        weights = method._weights(evaluated.rollouts, advantages)
+        assert method.sampled is not None
+        rows = method.sampled.rows
     cut = [one.completion.finish == "length" for one in evaluated.rollouts.rollouts]
-    assert any(cut)
-    assert not weights[np.reshape(cut, weights.shape)].any()
+    assert 0 < sum(cut) < len(cut)
+    used = [row.texts[-1][1].finish for row in rows]
+    assert used
+    assert "length" not in used
     assert evaluated.metrics["truncated"] == pytest.approx(np.mean(cut))
 
 
@@ -224,6 +270,18 @@ def test_a_resumed_run_calibrates_with_as_few_members(tmp_path):
     part = stopped_after(germline.train(settings(*ours), tmp_path / "part"), 1)
     finish(germline.resume(part))
     assert journal(part) == journal(whole)
+
+
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_a_run_that_stops_between_the_updates_of_a_batch_resumes_to_the_same_bits(tmp_path, done):
+    ours = (*TOY, "method.updates_per_batch=3", "space=full")
+    whole = finish(germline.train(settings(*ours), tmp_path / "whole"))
+    part = stopped_after(germline.train(settings(*ours), tmp_path / "part"), done)
+    finish(germline.resume(part))
+    assert journal(part) == journal(whole)
+    rows = RunDirectory.open(whole).generations()
+    assert [row["rollouts"] for row in rows] == [32, 0, 0, 32]
+    assert rows[1]["fitness"] == rows[0]["fitness"]
 
 
 def test_two_engines_in_processes_give_the_journal_of_one(tmp_path):

@@ -6,7 +6,6 @@ import pytest
 
 import germline
 from germline.config import load_config
-from germline.methods.group_advantages import group_advantages
 from germline.methods.zo_grpo import ZerothOrderGrpoMethod
 from germline.run import build_run_parts
 from germline.tasks import make_task
@@ -49,14 +48,14 @@ def test_all_turns_of_the_center_are_scored(tmp_path):
         learned = parts.method.learn(parts.strategy, parts.shape, population, evaluated)
         method = parts.method
         assert isinstance(method, ZerothOrderGrpoMethod)
-        samples = evaluated.rollouts
-        weights = method._weights(samples, group_advantages(samples.rewards, "group"))
-        groups, _ = method._drawn(samples, weights, population, parts.batch(0))
-        rows = {row.number: row for group in groups for row in group}.values()
+        assert method.sampled is not None
+        groups, _ = method._drawn(method.sampled.rows, population)
+        rows = {row.number: row for group in groups for row, _ in group}.values()
         turns = [text for row in rows for text in row.texts]
     assert len(turns) > len(rows) > 0
-    places = [divmod(row.number, len(weights)) for row in rows]
-    written = [samples.rollouts[one * weights.shape[1] + place] for place, one in places]
+    samples, examples = evaluated.rollouts, evaluated.rollouts.rewards.shape
+    places = [divmod(row.number, examples[0]) for row in rows]
+    written = [samples.rollouts[one * examples[1] + place] for place, one in places]
     tokens = sum(len(rollout.completion.tokens) for rollout in written)
     assert learned.metrics["tokens_scored"] == tokens * (1 + len(population))
     assert isinstance(learned.update, Update)

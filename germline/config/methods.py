@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 GRADIENTS_OF = ("full", "low_rank")
 """Spaces whose tensors belong to the model, which backpropagation reaches."""
 
-
 LEAST_EXAMPLES = 4
 """Examples that a member of zo_grpo scores at least: the length of a step follows from how examples
 agree."""
@@ -302,6 +301,22 @@ class ZerothOrderGrpo(MethodSection):
             "their advantage. Other members score other ones."
         ),
     )
+    updates_per_batch: int = Field(
+        1,
+        ge=1,
+        description=(
+            "Generations that learn from the same samples, each with other members; tokens are "
+            "weighted by the ratio of their probability to that when they were sampled."
+        ),
+    )
+    clip: float | None = Field(
+        0.2,
+        gt=0,
+        description=(
+            "Tokens whose ratio has left 1 ± clip in the direction of their advantage no longer "
+            "count, as in GRPO; null: they do."
+        ),
+    )
     relative_step: float = Field(
         0.36,
         gt=0,
@@ -317,10 +332,7 @@ class ZerothOrderGrpo(MethodSection):
     )
 
     def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
-        """Return the sigma, which does not grow: it cannot cause rewards of samples to differ.
-
-        It only has to be small and above rounding, so few members try it.
-        """
+        """Return the sigma, which does not grow: it only has to be small and above rounding."""
         if isinstance(sigma, AutoSigma):
             pairs = sigma.pairs or SCORING_PAIRS
             return (sigma.model_copy(update={"max_kl": sigma.target_kl, "pairs": pairs}),)

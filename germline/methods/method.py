@@ -117,6 +117,19 @@ class Method:
         """Return the generation whose batch of examples this generation uses."""
         return generation
 
+    def sampled_at(self, generation: int) -> int:
+        """Return the generation whose completions this generation uses."""
+        return generation
+
+    def sample(self, fleet: Fleet, batch: Sequence[Example], decoding: Decoding) -> None:
+        """Generate the completions again that a stopped run went on using.
+
+        Args:
+            fleet: with the weights that generated them.
+            batch: of `sampled_at`.
+            decoding: of `sampled_at`.
+        """
+
     def evaluate(
         self,
         strategy: Strategy,

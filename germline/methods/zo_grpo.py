@@ -22,10 +22,13 @@ that of all completions. Together the groups score most of them, while each memb
 `strategy.learning_rate=auto` chooses the length of a step by the change of log-probabilities that
 the members predict for it (`step_length`).
 
-Deviations from GRPO: one update for each batch of rollouts, so no ratio is clipped; a completion
-counts by the sum of its log-probabilities, not their mean; and samples at a temperature other than
-1 are scored at 1. A penalty of the divergence from the start model is `task.kl_coef`, part of the
-reward.
+With `updates_per_batch`, the next generations learn from the same samples. Then each token counts
+in (2) times the ratio of its probability under the center to that when it was sampled, or 0 where
+the ratio has left 1 +- `clip` in the direction of A_r, which is the derivative of GRPO's objective.
+
+Deviations from GRPO: a completion counts by the sum of its log-probabilities, not their mean; and
+samples at a temperature other than 1 are scored at 1. A penalty of the divergence from the start
+model is `task.kl_coef`, part of the reward.
 
 In an episode of several turns only the center plays; (2) is the sum over the tokens of all turns of
 the model, each after what came before it.
@@ -33,7 +36,7 @@ the model, each after what came before it.
 Limits: strategies and spaces whose members are seeds.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -44,16 +47,24 @@ from jaxtyping import Float64, Int64
 from germline import noise
 from germline.config import AutoLearningRate, Config, Nes, ZerothOrderGrpo
 from germline.config.methods import LEAST_EXAMPLES
-from germline.episodes import model_turns
 from germline.methods.group_advantages import draw_rows, group_advantages, mean_rewards
 from germline.methods.method import Evaluated, Learned, Method, evaluate_again
+from germline.methods.sampled_batch import (
+    LogProbs,
+    SampledBatch,
+    SampledRow,
+    center_log_probs,
+    clipped_ratios,
+    row_log_probs,
+    rows_with_advantage,
+    scoring_group,
+)
 from germline.methods.step_length import StepLength, TokenSlopes
-from germline.protocols import Fleet, Members, ScoringGroup, Shaping, Strategy, Task
+from germline.protocols import Fleet, Shaping, Strategy, Task
 from germline.shaping import fitness
 from germline.signal_metrics import signal_power
 from germline.strategies.nes import NaturalEvolution
 from germline.types import (
-    Completion,
     Decoding,
     Evaluation,
     Example,
@@ -67,21 +78,8 @@ MEMBERS_OF_GROUP = 16
 """Members that score the same completions, in one batch."""
 
 
-@dataclass(frozen=True)
-class ScoredRow:
-    """A sample of the center that members score.
-
-    Attributes:
-        number: of the sample, `examples x samples`.
-        place: of its example in the batch.
-        texts: what the model wrote, each after what came before it; several in an episode.
-        weight: its advantage, divided by the probability with which it was drawn.
-    """
-
-    number: int
-    place: int
-    texts: Sequence[tuple[Example, Completion]]
-    weight: float
+DrawnRows = Sequence[tuple[SampledRow, float]]
+"""The rows that a group of members scores: an advantage / the probability of being drawn."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class GroupScores:
         members: the group, as a part of the population.
         log_ratios: of the probabilities of every token, of a member to the center, or to the
             geometric mean of its pair.
-        weights: of the row of every token.
+        weights: of every token: that of its row, times a ratio of probabilities.
         places: of the example of every token, in the batch.
     """
 
@@ -127,6 +125,7 @@ class ZerothOrderGrpoMethod(Method):
         rate = config.strategy.learning_rate if isinstance(config.strategy, Nes) else None
         self.has_measured_rate = isinstance(rate, AutoLearningRate)
         self.step_length = StepLength(config.method.relative_step)
+        self.sampled: SampledBatch | None = None
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> None:
         """Continue with the step lengths of a stopped run."""
@@ -145,6 +144,34 @@ class ZerothOrderGrpoMethod(Method):
                 "method.kind=es"
             )
 
+    def sampled_at(self, generation: int) -> int:
+        """Return the first generation that uses the samples."""
+        return generation - generation % self.section.updates_per_batch
+
+    def batch_generation(self, generation: int) -> int:
+        """Return the number of the batch."""
+        return generation // self.section.updates_per_batch
+
+    def sample(self, fleet: Fleet, batch: Sequence[Example], decoding: Decoding) -> None:
+        """Let the center sample, and compute equation (1).
+
+        Raises:
+            GermlineError: too many rewards are missing, twice in a row.
+        """
+        section = self.section
+        samples = evaluate_again(
+            lambda: fleet.evaluate_center(
+                batch, replace(decoding, temperature=section.temperature), section.group_size
+            ),
+            decoding.noise_generation,
+        )
+        advantages = group_advantages(samples.rewards, section.scale_rewards)
+        masked = section.mask_truncated_completions
+        rows = rows_with_advantage(samples, advantages, batch, mask_truncated=masked)
+        reused = section.updates_per_batch > 1
+        log_probs = center_log_probs(fleet, rows) if reused else {}
+        self.sampled = SampledBatch(samples, advantages, rows, log_probs)
+
     def evaluate(
         self,
         strategy: Strategy,
@@ -158,22 +185,20 @@ class ZerothOrderGrpoMethod(Method):
         Raises:
             GermlineError: too many rewards are missing, twice in a row.
         """
-        section = self.section
-        sampling = replace(decoding, temperature=section.temperature)
-        samples = evaluate_again(
-            lambda: fleet.evaluate_center(batch, sampling, section.group_size),
-            population.generation,
-        )
-        advantages = group_advantages(samples.rewards, section.scale_rewards)
-        weights = self._weights(samples, advantages)
-        groups, share = self._drawn(samples, weights, population, batch)
-        scored, center = self._scores(fleet, population, groups)
+        is_first = population.generation == self.sampled_at(population.generation)
+        if is_first:
+            self.sample(fleet, batch, decoding)
+        assert self.sampled is not None
+        sampled, samples = self.sampled, self.sampled.samples
+        groups, share = self._drawn(sampled.rows, population)
+        scored, center = self._scores(fleet, population, sampled, groups)
         known = np.concatenate([[], *center.values()])
         members = np.zeros((len(population), len(batch)))
         for one in scored:
             members[one.members] = example_scores(one, len(batch))
+        with_signal = {row.place for row in sampled.rows}
         return ScoredEvaluation(
-            rollouts=samples,
+            rollouts=samples if is_first else Evaluation(samples.rewards, (), 0, 0.0),
             members=Evaluation(members, samples.rollouts, samples.tokens, samples.decode_seconds),
             slopes=[token_slopes(population, one, members) for one in scored],
             share=share,
@@ -182,12 +207,13 @@ class ZerothOrderGrpoMethod(Method):
                 "best_member": None,  # fitness is that of samples
                 "rows_scored": len(center),
                 "tokens_scored": known.size + sum(one.log_ratios.size for one in scored),
-                "groups_without_signal": float(np.mean(~weights.any(axis=0))),
-                "advantage_std": float(advantages.std()),
+                "groups_without_signal": 1 - len(with_signal) / len(batch),
+                "advantage_std": float(sampled.advantages.std()),
                 "entropy": float(-known.mean()) if known.size else None,
                 "truncated": float(
                     np.mean([one.completion.finish == "length" for one in samples.rollouts])
                 ),
+                **self._ratio_metrics(sampled, center),
             },
         )
 
@@ -218,74 +244,65 @@ class ZerothOrderGrpoMethod(Method):
             metrics=metrics,
         )
 
-    def _weights(
-        self, samples: Evaluation, advantages: Float64[np.ndarray, "samples examples"]
-    ) -> Float64[np.ndarray, "samples examples"]:
-        """Return the advantages, 0 where a completion has no tokens or is masked."""
-        masked = self.section.mask_truncated_completions
-        used = [
-            bool(one.completion.tokens) and not (masked and one.completion.finish == "length")
-            for one in samples.rollouts
-        ]
-        return np.where(np.reshape(used, advantages.shape), advantages, 0.0)
-
     def _drawn(
-        self,
-        samples: Evaluation,
-        weights: Float64[np.ndarray, "samples examples"],
-        population: Population,
-        batch: Sequence[Example],
-    ) -> tuple[list[list[ScoredRow]], float]:
+        self, rows: Sequence[SampledRow], population: Population
+    ) -> tuple[list[DrawnRows], float]:
         """Draw the rows that each group of members scores, those of an example side by side."""
-        count, examples = weights.shape
         uniform = noise.sampling_uniforms(
             self.run_seed, population.generation, "scored rows", (0,), 1
         )
         groups = max(1, len(population) // MEMBERS_OF_GROUP)
-        signal = int(weights.any(axis=0).sum())
         drawn, share = draw_rows(
-            weights.T.ravel(),
+            np.array([row.advantage for row in rows]),
             self.section.rows_per_member,
-            LEAST_EXAMPLES / max(1, signal),
+            LEAST_EXAMPLES / max(1, len({row.place for row in rows})),
             groups,
             float(uniform[0, 0]),
         )
-        texts: dict[int, list[tuple[Example, Completion]]] = {}
-        for row in {row for one in drawn for row in one}:
-            place, sample = divmod(row, count)
-            turns = model_turns(batch[place], samples.rollouts[sample * examples + place])
-            texts[row] = [turn for turn in turns if turn[1].tokens]
-        return [
-            [ScoredRow(row, row // count, texts[row], weight) for row, weight in one.items()]
-            for one in drawn
-        ], share
+        return [[(rows[row], weight) for row, weight in one.items()] for one in drawn], share
 
     def _scores(
-        self, fleet: Fleet, population: Population, groups: Sequence[Sequence[ScoredRow]]
-    ) -> tuple[list[GroupScores], dict[int, Float64[np.ndarray, " tokens"]]]:
+        self,
+        fleet: Fleet,
+        population: Population,
+        sampled: SampledBatch,
+        groups: Sequence[DrawnRows],
+    ) -> tuple[list[GroupScores], LogProbs]:
         """Let each group of members score its rows, and the center score all of them."""
-        every = {row.number: row for rows in groups for row in rows}
+        every = {row.number: row for rows in groups for row, _ in rows}
         if not every:
             return [], {}
         parts = even_parts(population, len(groups))
         asked = [
-            _group(population.members[part], rows) for part, rows in zip(parts, groups, strict=True)
+            scoring_group(population.members[part], [row for row, _ in rows])
+            for part, rows in zip(parts, groups, strict=True)
         ]
-        scores = fleet.score([*asked, _group((None,), [*every.values()])])
-        texts = iter(scores[-1])
-        center = {
-            number: np.concatenate([next(texts) for _ in row.texts])
-            for number, row in every.items()
+        scores = fleet.score([*asked, scoring_group((None,), every.values())])
+        center = row_log_probs(scores[-1], every.values())
+        counts = {
+            number: clipped_ratios(change, every[number].advantage, self.section.clip)
+            for number, change in sampled.log_ratios(center).items()
         }
         return [
-            group_scores(population, part, rows, scores[part], center)
+            group_scores(population, part, rows, scores[part], center, counts)
             for part, rows in zip(parts, groups, strict=True)
         ], center
 
-
-def _group(members: Members, rows: Sequence[ScoredRow]) -> ScoringGroup:
-    texts = [text for row in rows for text in row.texts]
-    return ScoringGroup(members, [asked for asked, _ in texts], [written for _, written in texts])
+    def _ratio_metrics(self, sampled: SampledBatch, center: LogProbs) -> dict[str, float]:
+        """Measure how far the center is from the weights that sampled, where they differ."""
+        if not sampled.log_probs or not center:
+            return {}
+        changes = sampled.log_ratios(center)
+        advantages = {row.number: row.advantage for row in sampled.rows}
+        counts = [
+            clipped_ratios(change, advantages[number], self.section.clip)
+            for number, change in changes.items()
+        ]
+        joined = np.concatenate([*changes.values()])
+        return {
+            "clipped": float(np.mean(np.concatenate(counts) == 0)),
+            "sampler_kl": float(np.mean(np.expm1(joined) - joined)),
+        }
 
 
 def even_parts(population: Population, count: int) -> list[slice]:
@@ -298,9 +315,10 @@ def even_parts(population: Population, count: int) -> list[slice]:
 def group_scores(
     population: Population,
     members: slice,
-    rows: Sequence[ScoredRow],
+    rows: DrawnRows,
     scores: Sequence[Sequence[Sequence[float]]],
-    center: Mapping[int, Float64[np.ndarray, " tokens"]],
+    center: LogProbs,
+    counts: LogProbs,
 ) -> GroupScores:
     """Compare members with the center, and those of a pair with their mean.
 
@@ -310,14 +328,15 @@ def group_scores(
         rows: that it scored.
         scores: log-probabilities, `[members][texts][tokens]`.
         center: log-probabilities of every row, by its number.
+        counts: what each token counts, by the number of its row.
     """
     ratios = np.array([np.concatenate(texts) for texts in scores])
-    ratios -= np.concatenate([center[row.number] for row in rows])
+    ratios -= np.concatenate([center[row.number] for row, _ in rows])
     if population.antithetic:
         ratios -= ratios.reshape(-1, 2, ratios.shape[1]).mean(axis=1).repeat(2, axis=0)
-    sizes = [len(center[row.number]) for row in rows]
-    weights = np.repeat([row.weight for row in rows], sizes)
-    return GroupScores(members, ratios, weights, np.repeat([row.place for row in rows], sizes))
+    weights = np.concatenate([weight * counts[row.number] for row, weight in rows])
+    places = np.repeat([row.place for row, _ in rows], [len(counts[row.number]) for row, _ in rows])
+    return GroupScores(members, ratios, weights, places)
 
 
 def example_scores(scored: GroupScores, examples: int) -> Float64[np.ndarray, "members examples"]:

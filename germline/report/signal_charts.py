@@ -119,6 +119,17 @@ MEANINGS: dict[str, tuple[str, Write, str]] = {
         _percent,
         "Samples that the length limit cut. A high share: raise task.max_new_tokens.",
     ),
+    "clipped": (
+        "clipped tokens",
+        _percent,
+        "Scored tokens that no longer count, as the updates of their batch changed their "
+        "probability by more than method.clip. A high share: lower method.updates_per_batch.",
+    ),
+    "sampler_kl": (
+        "divergence from the sampler",
+        number,
+        "KL divergence of the center from the weights that sampled the batch, in nats per token.",
+    ),
     "tokens_scored": (
         "tokens scored",
         number,

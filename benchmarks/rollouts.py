@@ -2,6 +2,8 @@
 
     python -m benchmarks.rollouts --out /tmp/rollouts --seeds 5
     python -m benchmarks.rollouts --out /tmp/rollouts --tasks arithmetic --seeds 2
+    python -m benchmarks.rollouts --out /tmp/64x32 --methods zo_grpo --settings \
+        strategy.population=64 method.rows_per_member=32
 
 A cell is a run of a shipped config in a process of its own, on one thread, in OUT/TASK/METHOD/SEED;
 a finished cell is read and not run again. Held-out scores are greedy. CPU seconds and peak memory
@@ -45,6 +47,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--settings", nargs="+", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
     print(
         "| task | method | seeds | before | rollouts to target | after 512 | after 1,024 |", end=""
@@ -54,21 +57,24 @@ def main() -> None:
     for task in arguments.tasks:
         for method in arguments.methods:
             cells = [
-                _cell(arguments.out / task / method / str(seed), task, method, seed)
+                _cell(
+                    arguments.out / task / method / str(seed),
+                    task,
+                    [*METHODS[method], *TASKS[task][1], *arguments.settings, f"seed={seed}"],
+                )
                 for seed in range(arguments.seeds)
             ]
             print(_row(task, method, cells), flush=True)
 
 
-def _cell(folder: Path, task: str, method: str, seed: int) -> dict[str, Any]:
+def _cell(folder: Path, task: str, settings: list[str]) -> dict[str, Any]:
     """Return what a cell measured; run it where it was not run."""
     measured = folder / "cell.json"
     if not measured.exists():
-        settings = [*METHODS[method], *TASKS[task][1], f"seed={seed}", "engine.threads=1"]
         command = [sys.executable, "-m", "germline", "train", str(CONFIGS / f"{task}.yaml")]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
-            [*command, *settings, "--out", str(folder / "run"), "--quiet"],
+            [*command, *settings, "engine.threads=1", "--out", str(folder / "run"), "--quiet"],
             check=True,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )

@@ -22,9 +22,9 @@ def test_samples_that_tie_are_not_said_to_need_a_larger_sigma():
 
 def test_advice_on_samples_names_settings_of_the_method():
     few = advice(of_samples(rows(WINDOW), groups_without_signal=0.95))
-    assert few["examples"].startswith("samples differ on 5 % of the examples: raise method.temp")
+    assert few["no signal"].startswith("samples differ on 5 % of the examples: raise method.temp")
     noisy = advice(of_samples(rows(WINDOW, agreement=0.0), groups_without_signal=0.0))
-    assert "a larger method.group_size" in noisy["agreement"]
+    assert "a larger batch_size or method.group_size" in noisy["agreement"]
     empty = advice(of_samples(rows(WINDOW, empty=0.9), groups_without_signal=0.0))
     assert "sigma" not in empty["empty"]
 

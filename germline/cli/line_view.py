@@ -20,7 +20,6 @@ from germline.record.metrics_rows import (
     mean_sigma,
     step_in_sigmas,
 )
-from germline.report.advice import advice
 from germline.report.score_decline_advice import score_decline_advice
 from germline.report.score_divergence_advice import score_divergence_advice
 from germline.signal_types import SigmaTrial
@@ -46,7 +45,7 @@ class LineView(SilentView):
             self._scores = [row.score for row in self._run.held_out()]
 
     def generation(self, record: GenerationRecord) -> None:
-        """Print the line of a generation, and new advice on the signal."""
+        """Print the line of a generation, and new advice on the scores."""
         self._clock.tick(record)
         self._rows.append(generation_row(record))
         if self._run is not None and not self._scores:
@@ -57,7 +56,7 @@ class LineView(SilentView):
         if self._run is not None:
             unit, graded = unit_of_sigma(self._run.config), self._run.config.method.graded
         self._print(generation_line(record, self._clock.left_s, unit, graded))
-        sentences = advice(self._rows)
+        sentences = {}
         if self._run is not None:
             if record.held_out is not None:
                 self._scores = [row.score for row in self._run.held_out()]

@@ -32,7 +32,7 @@ from germline.record.metrics_rows import (
     generation_row,
     scores_by_scorer,
 )
-from germline.report.advice import NEARLY_ALL, WINDOW, advice, mean, percent, with_update
+from germline.report.advice import NEARLY_ALL, WINDOW, mean, percent, with_update
 from germline.report.prompt_option_charts import most_likely_options
 from germline.report.score_decline_advice import ScoreDeclineAdvice, score_decline_advice
 from germline.report.score_divergence_advice import (
@@ -272,7 +272,7 @@ def _fitness(record: GenerationRecord, graded: str) -> Text:
 
 
 def _signal(rows: Sequence[Row], edge: float | None, unit: str) -> Text:
-    """Summarize the latest generations in a line; a second line has the most serious advice.
+    """Summarize the latest generations in a line.
 
     Args:
         rows: generations in order.
@@ -295,8 +295,7 @@ def _signal(rows: Sequence[Row], edge: float | None, unit: str) -> Text:
         ("{} of completions empty", empty or None, percent),
     ]
     known = [text.format(write(value)) for text, value, write in parts if value is not None]
-    warning = next(iter(advice(rows).values()), None)
-    return Text.assemble("  ".join(known), (f"\n{warning}" if warning else "", "yellow"))
+    return Text("  ".join(known))
 
 
 def _strategy_lines(metrics: Mapping[str, Any], rows: Sequence[Row]) -> list[tuple[str, str]]:

@@ -1,10 +1,11 @@
 """Advice on a run's signals: what is wrong in the latest generations, and what helps.
 
-Advice is computed from the rows of the latest generations, so the live view and the page give the
-same advice. The thresholds are rules of thumb, set where the shipped tasks on the nano model still
+Advice is computed from the rows of the latest generations, so a training and its page give the same
+advice. The thresholds are rules of thumb, set where the shipped tasks on the nano model still
 learn; each sentence contains the measured value, so that a reader can judge it.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ WINDOW = 10
 """Number of latest generations that are averaged: the agreement of a single one is too noisy."""
 
 QUIET = 3
-"""Number of consecutive generations without a signal from which on advice is given."""
+"""Number of generations without a signal, or with little of it, from which on advice is given."""
 
 NEARLY_ALL = 0.99
 """Share of the served weights that an update changes, above which it is not shown."""
@@ -32,6 +33,8 @@ NEARLY_SOLVED = 0.9
 """Mean fitness from which on little is left to learn, if no member earns more than `SOLVED`."""
 
 ALL = "all members"
+
+LARGER_SIGMA = "a larger sigma (with sigma=auto, a larger strategy.sigma.target_kl)"
 
 MAKE_MEMBERS_DIFFER = "More examples per batch, or a larger sigma, make members differ."
 
@@ -54,7 +57,7 @@ ROSE_TO_ZERO = (
     "here, or train on harder ones; if the reward can exceed 0, use easier examples first"
 )
 
-FEW_EXAMPLES, LOW_AGREEMENT, FEW_CHANGED = 0.1, 0.05, 0.01
+FEW_EXAMPLES, FEW_PAIRS, LOW_AGREEMENT, FEW_CHANGED = 0.1, 0.3, 0.05, 0.01
 MOSTLY_EMPTY, MOSTLY_FAILED, MANY_FAILED = 0.5, 0.5, 0.1
 
 
@@ -68,7 +71,7 @@ def advice(rows: Sequence[Row]) -> dict[str, str]:
     latest = [row for row in rows[-WINDOW:] if row.get("signals")]
     sentences = {about: check(latest) for about, check in CHECKS.items()} if latest else {}
     if sentences.get("no signal"):
-        sentences["no signal"] = _no_signal(latest, zero_because=_why_zero(rows))
+        sentences["no signal"] = _ties(latest, zero_because=_why_zero(rows))
     return {about: sentence for about, sentence in sentences.items() if sentence}
 
 
@@ -208,7 +211,7 @@ def _is_fitness_zero(row: Row) -> bool:
     return row["fitness"]["min"] == row["fitness"]["max"] == 0
 
 
-def _no_signal(rows: Sequence[Row], zero_because: str = TOO_HARD) -> str | None:
+def _no_signal(rows: Sequence[Row], zero_because: str) -> str | None:
     count = int(signal(rows[-1], "zeros_in_a_row") or 0)
     if count < QUIET or _mostly_failed(rows[-count:]):
         return None
@@ -220,10 +223,7 @@ def _no_signal(rows: Sequence[Row], zero_because: str = TOO_HARD) -> str | None:
     why = "each equals the running mean" if alone else equal
     if not alone and all(_is_fitness_zero(row) for row in rows[-count:]):
         return f"no signal for {count} generations, every member has a fitness of 0: {zero_because}"
-    remedy = _solved(rows) or (
-        "use a larger sigma (with sigma=auto, a larger strategy.sigma.target_kl), or more or other "
-        "examples; see germline probe"
-    )
+    remedy = _solved(rows) or f"use {LARGER_SIGMA}, or more or other examples; see germline probe"
     return f"no signal for {count} generations, {why}: {remedy}"
 
 
@@ -276,33 +276,43 @@ def _grown_sigma(rows: Sequence[Row]) -> str:
     )
 
 
+def _ties(rows: Sequence[Row], zero_because: str = TOO_HARD) -> str | None:
+    return _no_signal(rows, zero_because) or _few_examples(rows)
+
+
 def _few_examples(rows: Sequence[Row]) -> str | None:
     tied = mean(rows, "groups_without_signal")
     share = mean(rows, "informative_examples") if tied is None else 1 - tied
-    if share is None or share >= FEW_EXAMPLES or _no_signal(rows) or _mostly_failed(rows[-1:]):
+    # Later, pairs also tie because nearly everything is learned.
+    pairs = mean(rows, "informative_pairs") if tied is None and len(rows) < WINDOW else None
+    if share is None or len(rows) < QUIET or _mostly_failed(rows[-1:]):
         return None
-    larger = "use a larger sigma, or examples that the model solves some of the time"
+    larger = f"use {LARGER_SIGMA}, or examples that the model solves some of the time"
     who, differ = ("members", larger) if tied is None else ("samples", SAMPLES_TIE)
     remedy = _solved(rows) or _nearly_solved(rows) or differ
-    return f"{who} differ on {percent(share)} of the examples: {remedy}"
+    if share < FEW_EXAMPLES:
+        return f"{who} differ on {percent(share)} of the examples: {remedy}"
+    if pairs is not None and pairs < FEW_PAIRS:
+        return f"the two members of {percent(1 - pairs)} of the antithetic pairs tie: {remedy}"
+    return None
 
 
 def _low_agreement(rows: Sequence[Row]) -> str | None:
     known = [row for row in rows if signal(row, "agreement") is not None]
     agreement = mean(known, "agreement")
-    if agreement is None or len(known) < WINDOW or agreement >= LOW_AGREEMENT:
+    if agreement is None or len(known) < QUIET or _ties(rows):
+        return None
+    # K directions with Gaussian coefficients count as K / 3 effective ones.
+    directions = 3 * (mean(known, "directions") or 1)
+    noise = 0 if len(known) == WINDOW else 1 / math.sqrt(len(known) * directions)
+    if agreement >= LOW_AGREEMENT - noise:
         return None
     # A learning rate that differs between generations is automatic already, or scheduled.
     fixed = len({row.get("learning_rate") for row in known}) == 1
     shorter = "learning_rate=auto, " if fixed else ""
-    larger = (
-        "method.group_size or method.rows_per_member"
-        if has_groups(known)
-        else "sigma (with sigma=auto, a larger strategy.sigma.target_kl)"
-    )
-    remedy = _nearly_solved(known) or (
-        f"use {shorter}more examples in a batch, or a larger {larger}"
-    )
+    groups = "method.group_size or method.rows_per_member"
+    members = groups if has_groups(known) else "strategy.population"
+    remedy = _nearly_solved(known) or f"use {shorter}a larger batch_size or {members}"
     return (
         f"the updates of the two halves of a batch hardly agree (cosine {agreement:.2f}), so an "
         f"update is mostly noise: {remedy}"
@@ -321,10 +331,9 @@ def _few_weights_changed(rows: Sequence[Row]) -> str | None:
 
 
 CHECKS: Mapping[str, Callable[[Sequence[Row]], str | None]] = {
-    "no signal": _no_signal,
+    "no signal": _ties,
     "empty": _empty,
     "failed": _failed,
-    "examples": _few_examples,
     "agreement": _low_agreement,
     "moved": _few_weights_changed,
 }

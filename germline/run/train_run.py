@@ -34,7 +34,7 @@ from germline.run.resumed_config import entries_to_resume, resumed_config, warn_
 from germline.run.reward_check import check_custom_reward, with_digest
 from germline.run.shared_cores import SharedCores
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
-from germline.run.training_warnings import warn_after_training, warn_of_held_out
+from germline.run.training_warnings import SignalWarnings, warn_after_training, warn_of_held_out
 from germline.run.validate_args import validate_path
 from germline.signal_metrics import SignalMetrics
 from germline.signal_types import SigmaTrial
@@ -192,6 +192,7 @@ class Training:
         parts.method.recall(updates)
         scores = [row.score for row in self.directory.held_out()]
         cores = SharedCores(self.config)
+        signal_warnings = SignalWarnings(self.directory.generations())
         for one in parts.generations(span, diagnosis):
             done = one.generation + 1
             final = done == span.stop
@@ -202,6 +203,7 @@ class Training:
             last = final or self._stopping or early
             self.directory.write(one, parts.batch(one.generation), peak_memory_mb())
             cores.tell()
+            signal_warnings.tell(one)
             if tracker:
                 tracker.generation(one)
             saved = last or self._snapshots.is_due(done)

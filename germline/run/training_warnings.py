@@ -1,4 +1,4 @@
-"""Warnings of a training: grading that failed, replies without a tool call, no update at all."""
+"""Warnings of a training: a weak signal, grading that failed, replies without a tool call."""
 
 import logging
 from collections import Counter
@@ -7,11 +7,39 @@ from collections.abc import Sequence
 from germline.environments.tool_calls import find_calls
 from germline.protocols import Task
 from germline.record import RunDirectory
-from germline.report.advice import MANY_FAILED, failed_share, percent, with_update, without_update
+from germline.record.atomic_files import Row
+from germline.record.metrics_rows import generation_row
+from germline.report.advice import (
+    MANY_FAILED,
+    WINDOW,
+    advice,
+    failed_share,
+    percent,
+    with_update,
+    without_update,
+)
 from germline.tasks.environment_task import EnvironmentTask
-from germline.types import Rollout
+from germline.types import GenerationRecord, Rollout
 
 log = logging.getLogger(__name__)
+
+
+class SignalWarnings:
+    """Logs advice on the signal once, and again when it returns after `WINDOW` generations."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        """Take the generations of an earlier part of the run."""
+        self._rows = list(rows)
+        self._latest: dict[str, int] = {}
+
+    def tell(self, record: GenerationRecord) -> None:
+        """Log new advice after a generation."""
+        self._rows.append(generation_row(record))
+        done = len(self._rows)
+        for about, sentence in advice(self._rows).items():
+            if about not in self._latest or done - self._latest[about] > WINDOW:
+                log.warning("after %d generations: %s", done, sentence)
+            self._latest[about] = done
 
 
 def warn_of_held_out(task: Task, rollouts: Sequence[Rollout], updates: int) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 from germline import registry
 from germline.config import (
@@ -27,6 +28,7 @@ from germline.nano import NANO_DIR
 from germline.optimizers import make_optimizer
 from germline.protocols import Engine, EpisodeTask, Fleet, Shaping, Strategy, Task
 from germline.record.ancestry import Ancestor
+from germline.record.journal import JournalEntry
 from germline.run.build_fleet import engine_placement, make_fleet, warn_if_slow
 from germline.run.inherited_weights import apply_ancestors
 from germline.run.loaded_model import check_model_is_named
@@ -85,6 +87,18 @@ class RunParts:
         """Return the training examples of a generation."""
         batch_of = batches(self.task.examples("train"), self.config.batch_size, self.config.seed)
         return batch_of(self.method.batch_generation(generation))
+
+    def restore(self, entries: Sequence[JournalEntry], snapshots: Path, base_digest: str) -> None:
+        """Bring the weights to the state after the last entry, and the method to what it sampled.
+
+        See `Fleet.restore`.
+        """
+        done = len(entries)
+        sampled = self.method.sampled_at(done)
+        if sampled < done < self.config.generations:
+            self.fleet.restore(entries[:sampled], snapshots, base_digest)
+            self.method.sample(self.fleet, self.batch(sampled), self.decoding_of(sampled))
+        self.fleet.restore(entries, snapshots, base_digest)
 
     def generations(self, span: range, diagnosis: SignalMetrics) -> Iterator[GenerationRecord]:
         """Run the training loop over the generations of `span`."""

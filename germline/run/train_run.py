@@ -367,11 +367,7 @@ def resume(
         on_error.callback(parts.close)
         parts.held_out_scorers.check(_held_out_examples(parts), recorded.held_out.scorers)
         complete = recall_strategy(parts.strategy, entries)
-        sampled = parts.method.sampled_at(len(complete))
-        if sampled < min(len(complete), config.generations):
-            parts.fleet.restore(complete[:sampled], directory.snapshots, directory.base_digest)
-            parts.method.sample(parts.fleet, parts.batch(sampled), parts.decoding_of(sampled))
-        parts.fleet.restore(complete, directory.snapshots, directory.base_digest)
+        parts.restore(complete, directory.snapshots, directory.base_digest)
         directory.journal.cut(len(entries))
         directory.truncate(len(entries) - 1)
         directory.update_config(config)

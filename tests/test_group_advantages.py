@@ -70,3 +70,6 @@ def test_huge_and_tiny_rewards_have_the_advantages_of_others(size):
     assert group_advantages(rewards * size, "group") == pytest.approx(
         group_advantages(rewards, "group")
     )
+    assert group_advantages(rewards * size, "batch") == pytest.approx(
+        group_advantages(rewards, "batch")
+    )

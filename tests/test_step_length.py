@@ -45,6 +45,17 @@ def test_a_token_is_changed_by_the_other_examples_alone():
     assert divergence_power(np.array([6.0, 4.0]), [both]) == pytest.approx(2 * apart / 52)
 
 
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_the_unit_of_rewards_changes_no_divergence(size):
+    places, slopes = np.array([0, 1, 1]), np.array([[1.0, 2.0, 0.5], [0.5, -1.0, 3.0]])
+    parts, coefficients = np.array([[1.0, 2.0], [3.0, -1.0]]), np.array([3.0, 2.0])
+    plain, scaled = (
+        divergence_power(coefficients, [TokenSlopes(slice(0, 2), slopes, places, parts * unit)])
+        for unit in (1.0, size)
+    )
+    assert scaled == pytest.approx(plain)
+
+
 def step(generation, length, share=0.25, log_probs=4.0):
     """Return the rate in sigmas and the divergence of a step of one direction with slope 1."""
     update = Update(0, generation, 0.1, 1.0, (3.0, -4.0))

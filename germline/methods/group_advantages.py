@@ -21,6 +21,8 @@ def group_advantages(
     """
     known = np.isfinite(rewards)
     advantages = np.zeros(rewards.shape)
+    if scale == "batch" and known.any():  # a power of 2 changes no digit, and keeps squares finite
+        rewards = np.ldexp(rewards.astype(np.float64), -np.frexp(np.abs(rewards[known]).max())[1])
     for place in range(rewards.shape[1]):
         group = rewards[known[:, place], place].astype(np.float64)
         if all_equal(group):

@@ -157,11 +157,13 @@ def _without_own_example(
     Shaped coefficients are taken to be the sum of the parts times a factor, so the part of an
     example is a share of them. With one example, nothing can be left out.
     """
-    total = group.parts.sum(axis=1)
+    # A power of 2 changes no digit, and keeps squares of huge or tiny rewards finite.
+    parts = np.ldexp(group.parts, -np.frexp(np.abs(group.parts).max(initial=0.0))[1])
+    total = parts.sum(axis=1)
     scored = len(np.unique(group.places))
     left = coefficients[:, None]
     if scored > 1 and total.any():
         factor = (coefficients @ total) / (total @ total)
-        left = (left - factor * group.parts[:, group.places]) * scored / (scored - 1)
+        left = (left - factor * parts[:, group.places]) * scored / (scored - 1)
     changed: Float64[np.ndarray, "directions tokens"] = left * group.slopes
     return changed

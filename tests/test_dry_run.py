@@ -73,9 +73,7 @@ def test_a_dry_run_writes_nothing_and_uses_no_network(tmp_path, monkeypatch, no_
     assert "32 members x 64 examples of 200, in each of 200 generations" in done.output
     assert "generations: 200" in done.output
     assert "population: 32" not in done.output  # the default
-    assert (
-        "strategy.sigma=auto: the memory includes the calibration before the first" in done.output
-    )
+    assert " for 200 generations with calibration and held-out scores" in done.output
     assert "\n  times are " in done.output
     assert done.output.endswith("Nothing was written, and the network was not used.\n")
 

@@ -1,5 +1,9 @@
 """What a run needs whose members score the samples of the center."""
 
+from dataclasses import replace
+
+import pytest
+
 from germline.config import load_config
 from germline.estimates.estimate import estimate
 from germline.estimates.hardware import GPUS
@@ -32,3 +36,19 @@ def test_the_time_of_scoring_grows_with_members_and_with_rows():
 
     assert score(population=64) > score() > score(rows=1) > 0
     assert estimate(load_config({}), shape_of(QWEN), TEXTS, GPUS["80gb"]).seconds.score == 0
+
+
+def test_the_time_of_a_run_counts_its_held_out_scores_and_its_calibration():
+    def run(*changes, held_out=8):
+        strategy = {"population": 16, "sigma": 1e-3, "learning_rate": 1e-3}
+        config = load_config({"strategy": strategy, "generations": 10}, list(changes))
+        texts = replace(TEXTS, held_out=held_out)
+        return estimate(config, shape_of(QWEN), texts, GPUS["80gb"])
+
+    generations = 10 * run().seconds.total
+    assert run(held_out=0).run_s == generations
+    two, three = run("held_out.every=10"), run("held_out.every=5")
+    assert three.run_s - generations == pytest.approx(1.5 * (two.run_s - generations))
+    assert two.run_s > generations
+    few = run("strategy.sigma={kind: auto, pairs: 2}", held_out=0).run_s
+    assert run("strategy.sigma=auto", held_out=0).run_s > few > generations

@@ -1,6 +1,8 @@
 """`germline new config`: settings for a model and a task that load, fit, and say why."""
 
+import math
 import re
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -20,8 +22,8 @@ from germline.types import GermlineError
 from tests.tiny import save_tiny
 
 
-def recommended(model, task="countdown", hardware="80gb"):
-    return recommend(model, task, shape_of(model), GPUS[hardware])
+def recommended(model, task="countdown", hardware="80gb", minutes=None):
+    return recommend(model, task, shape_of(model), GPUS[hardware], minutes=minutes)
 
 
 def written(found, tmp_path):
@@ -122,6 +124,43 @@ def test_fewer_rows_of_a_microbatch_are_preferred_to_masters_on_the_host():
 def test_a_gpu_without_bfloat16_gets_float16(hardware, dtype):
     found = recommended("Qwen/Qwen2.5-0.5B", hardware=hardware)
     assert found.config.engine.dtype == dtype
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.2, 0.1])
+def test_sizes_are_reduced_until_the_run_fits_the_minutes(factor):
+    machine = replace(GPUS["80gb"], operation_s=0.0, bandwidth=math.inf)
+    asked = ("nano", "conciseness", shape_of("nano"), machine)
+    usual = recommend(*asked).estimate.run_s
+    found = recommend(*asked, minutes=factor * usual / 60)
+    assert factor / 2 < found.estimate.run_s / usual <= factor
+    population = found.config.strategy.population or 0
+    assert population >= 16
+    assert population % 2 == 0
+    assert found.config.batch_size >= 4
+    assert found.config.generations >= 10
+
+
+def test_minutes_that_suffice_change_nothing():
+    assert recommended("nano", "conciseness", minutes=60) == recommended("nano", "conciseness")
+
+
+def test_too_few_minutes_are_refused_with_the_time_of_the_smallest_run():
+    smallest = r"10 generations of 16 members x 4 examples take \d:\d\d min; allow that time"
+    with pytest.raises(GermlineError, match=rf"--minutes=0\.01 is too short: {smallest}"):
+        recommended("nano", "conciseness", minutes=0.01)
+
+
+def test_the_time_of_the_run_is_printed_and_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["new", "config", "--model", "nano", "--task", "conciseness", "--hardware", "80gb"]
+    usual = recommended("nano", "conciseness").estimate.run_s
+    done = CliRunner().invoke(app, [*words, "--minutes", f"{usual / 66}"])
+    assert done.exit_code == 0, done.output
+    said = re.search(r"generations, about (\d+:\d\d min) on H100", done.output)
+    assert said, done.output
+    text = (tmp_path / "conciseness-nano.yaml").read_text().replace("\n# ", " ")
+    assert f"{said[1]} for the run with its calibration and held-out scores" in text
+    assert "Reduced to fit the time (--minutes)" in text
 
 
 def test_a_model_that_fits_nowhere_is_refused():

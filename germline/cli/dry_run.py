@@ -138,25 +138,14 @@ def _estimate(plan: "DryRun", runs: int) -> list[str]:
         "available)"
         for one in places
     )
-    one = found.seconds.total
-    every = plan.config.generations * runs
+    count = plan.config.generations * runs
     return [
         f"on {found.machine.name}: {needs}",
-        f"{seconds(one)} per generation, {duration(every * one)} for {every} generations; held-out "
-        "scores and snapshots come on top",
+        f"{seconds(found.seconds.total)} per generation, {duration(runs * found.run_s)} for "
+        f"{count} generations with calibration and held-out scores; loading and snapshots "
+        "come on top",
         found.machine.source_of_times,
-        *_calibration(plan.config),
         verdict(found, plan.fits_with),
-    ]
-
-
-def _calibration(config: "Config") -> list[str]:
-    """Say what the estimate includes where sigma is calibrated."""
-    if getattr(getattr(config.strategy, "sigma", None), "kind", None) != "auto":
-        return []
-    return [
-        "strategy.sigma=auto: the memory includes the calibration before the first generation, the "
-        "time does not"
     ]
 
 

@@ -96,6 +96,7 @@ def estimate_values(found: "Estimate") -> dict[str, Any]:
         },
         "snapshot_bytes": round(found.snapshot_bytes),
         "bytes_per_member": round(found.wire_bytes),
+        "run_s": found.run_s,
         "seconds": {
             name: getattr(found.seconds, name)
             for name in ("members", "prefill", "decode", "score", "update", "digest", "total")
@@ -131,8 +132,8 @@ def _show(
         f"\n  a generation: {shown(seconds.total)} (members {shown(seconds.members)}, prefill "
         f"{shown(seconds.prefill)}, decode {shown(seconds.decode)}, {scoring}update "
         f"{shown(seconds.update)}, digest {shown(seconds.digest)})\n"
-        f"  the config's {config.generations:,} generations: "
-        f"{shown(config.generations * seconds.total)}, without held-out scores\n"
+        f"  the run of {config.generations:,} generations, with calibration and held-out scores: "
+        f"{shown(found.run_s)}\n"
         f"  {machine.source_of_times}\n"
         f"  a snapshot: {gigabytes(found.snapshot_bytes)}; bytes per member on the wire: "
         f"{found.wire_bytes:,.0f}\n"

@@ -17,7 +17,7 @@ from germline.estimates.memory import (
 )
 from germline.estimates.model_shape import ModelShape
 from germline.estimates.scorer_memory import scorer_parts
-from germline.estimates.seconds import Seconds, seconds_of
+from germline.estimates.seconds import Seconds, run_s, seconds_of
 from germline.estimates.workload import TextLengths, Workload, workload
 from germline.types import GermlineError
 
@@ -40,6 +40,7 @@ class Estimate:
         snapshot_bytes: size of one snapshot.
         wire_bytes: bytes per member and generation on the network, without text.
         machine: available memory and speed.
+        run_s: seconds of the whole run, with its calibration and held-out scores.
     """
 
     work: Workload
@@ -48,6 +49,7 @@ class Estimate:
     snapshot_bytes: int
     wire_bytes: float
     machine: Hardware
+    run_s: float = 0.0
 
     def needed(self, place: Place) -> float:
         """Return the peak bytes in one place; on a CPU all of them are on the host."""
@@ -84,6 +86,7 @@ def estimate(config: Config, shape: ModelShape, texts: TextLengths, machine: Har
         snapshot_bytes=snapshot_bytes(work),
         wire_bytes=wire_bytes(work),
         machine=machine,
+        run_s=run_s(config, shape, work, machine),
     )
 
 

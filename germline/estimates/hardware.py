@@ -78,6 +78,7 @@ class Hardware:
         has_bfloat16: whether the device computes in bfloat16; without it, float16 is the choice.
         used_by_others: share of the cores that other programs used while this CPU was measured;
             None if it is unknown.
+        start_s: seconds of a run outside of its generations, if they were measured.
     """
 
     name: str
@@ -94,10 +95,13 @@ class Hardware:
     link_bandwidth: float = math.inf
     has_bfloat16: bool = True
     used_by_others: float | None = None
+    start_s: float = 0.0
 
     @property
     def source_of_times(self) -> str:
         """Say where the times of an estimate come from, and how far they can be trusted."""
+        if self.start_s:
+            return "times are from a training of two small generations just now"
         if self.on_gpu:
             return "times are computed from the data sheet, and were not checked on a GPU"
         if self.used_by_others is not None and self.used_by_others >= BUSY:
@@ -108,6 +112,25 @@ class Hardware:
         return (
             "times are from a measurement just now; on cores that other programs use, they are up "
             "to five times as long"
+        )
+
+    def corrected(self, factor: float, start_s: float) -> "Hardware":
+        """Return this machine where all work takes a factor longer than these rates say."""
+        return replace(
+            self,
+            bandwidth=self.bandwidth / factor,
+            products={
+                dtype: tuple((rows, rate / factor) for rows, rate in points)
+                for dtype, points in self.products.items()
+            },
+            operation_s=self.operation_s * factor,
+            noise_per_s=self.noise_per_s / factor,
+            perturbed_per_s=self.perturbed_per_s / factor,
+            elementwise_per_s={
+                dtype: rate / factor for dtype, rate in self.elementwise_per_s.items()
+            },
+            hashed_per_s=self.hashed_per_s / factor,
+            start_s=start_s,
         )
 
     def lacks(self, dtype: torch.dtype) -> bool:

@@ -9,20 +9,23 @@ docs/settings-for-my-model.md explains the same choices.
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
 import yaml
 
 from germline.config import Config, TaskBase, load_config
+from germline.config.schedules import CALIBRATION_PAIRS
 from germline.config.tasks import FileTask
 from germline.estimates.estimate import Estimate, estimate, what_fits
 from germline.estimates.hardware import Hardware
 from germline.estimates.here import texts_here
 from germline.estimates.memory import Place
 from germline.estimates.model_shape import ModelShape
+from germline.estimates.workload import TextLengths
 from germline.evaluation.held_out import Z_95
+from germline.protocols import Task
 from germline.report import text_format
 from germline.tasks import make_task
 from germline.types import GermlineError
@@ -31,10 +34,15 @@ TINY_MODEL, LARGE_MODEL = 100e6, 1e9
 """Weights: below the first a generation takes seconds on a CPU; from the second on, members are
 expensive."""
 
-TINY_POPULATION, USUAL_POPULATION, LARGE_POPULATION = 128, 128, 64
+USUAL_POPULATION, LARGE_POPULATION = 128, 64
 TINY_BATCH, USUAL_BATCH = 8, 16
 TINY_GENERATIONS, USUAL_GENERATIONS = 50, 200
 HELD_OUT, SCORES = 200, 10
+LEAST_POPULATION, LEAST_BATCH, LEAST_GENERATIONS = 16, 4, 10
+LEAST_PAIRS, LEAST_HELD_OUT, LEAST_SCORES = 2, 32, 2
+SHARES = tuple(0.95**step for step in range(60))
+"""Shares of the usual sizes, one after another, where the time of the run has a limit."""
+
 NANO_LAYERS = "3"
 """Of the model nano; the template of `germline new task` and the shipped configs have the same."""
 
@@ -73,6 +81,7 @@ def recommend(
     shape: ModelShape,
     machine: Hardware,
     task_settings: Sequence[str] = (),
+    minutes: float | None = None,
 ) -> RecommendedConfig:
     """Return settings with which a model trains on a task on a machine.
 
@@ -82,24 +91,55 @@ def recommend(
         shape: of the model.
         machine: that the settings have to fit.
         task_settings: overrides `task.*`, such as the columns of its rows.
+        minutes: that the run takes at most; all sizes are reduced alike to fit.
 
     Raises:
         GermlineError: the task cannot be loaded, or no settings fit.
     """
-    settings = list(_first_choice(model, task, shape, task_settings))
+    section = load_config({"model": model, "task": task}, task_settings).task
+    made = make_task(section)
+    texts: TextLengths | None = None
+    for share in SHARES:
+        settings = list(_choice(model, task, shape, section, made, task_settings, share))
+        config = load_config(_nested(settings))
+        # Prompts are measured once; the longest prompt of a smaller batch is not longer.
+        texts = replace(
+            texts or texts_here(config, made),
+            examples=config.batch_size,
+            held_out=config.held_out.examples,
+        )
+        found = _fitted(settings, shape, machine, texts)
+        if minutes is None or found.estimate.run_s <= 60 * minutes:
+            return found
+    least = found.config
+    raise GermlineError(
+        f"new config: --minutes={minutes:g} is too short: {least.generations} generations of "
+        f"{least.strategy.population} members x {least.batch_size} examples take "
+        f"{text_format.duration(found.estimate.run_s)}; allow that time, or use a smaller model or "
+        "a smaller task.max_new_tokens"
+    )
+
+
+def _fitted(
+    settings: list[RecommendedSetting], shape: ModelShape, machine: Hardware, texts: TextLengths
+) -> RecommendedConfig:
+    """Change settings where the memory of the machine needs it.
+
+    Raises:
+        GermlineError: no settings fit.
+    """
     if machine.lacks(shape.config_dtype):
         reason = f"The model is stored in bfloat16, in which a {machine.name} does not compute."
         settings.append(RecommendedSetting("engine.dtype", "float16", reason))
     config = load_config(_nested(settings))
-    texts = texts_here(config)
     found = estimate(config, shape, texts, machine)
     if not found.fits:
         remedy = what_fits(config, shape, texts, machine)
         if not remedy:
             raise GermlineError(
-                f"new config: {model} fits {machine.name} neither in half precision nor with "
-                "masters on the host, small microbatches and space=lora together: use a smaller "
-                "model or a larger machine (--hardware)"
+                f"new config: {config.model} fits {machine.name} neither in half precision nor "
+                "with masters on the host, small microbatches and space=lora together: use a "
+                "smaller model or a larger machine (--hardware)"
             )
         settings = _with_remedy(settings, remedy, found)
         config = load_config(_nested(settings))
@@ -118,10 +158,10 @@ def config_text(found: RecommendedConfig, command: str, file: str) -> str:
     head = (
         f"Written by: {command}",
         f"Estimated for {need.machine.name}: {' and '.join(places)}; "
-        f"{text_format.seconds(seconds.total)} per generation if all texts run to their full "
-        f"length ({need.machine.source_of_times}); a "
-        f"snapshot has {need.snapshot_bytes / GIGABYTE:.2g} GB. `germline train {file} --dry-run` "
-        "says more.",
+        f"{text_format.seconds(seconds.total)} per generation, {text_format.duration(need.run_s)} "
+        "for the run with its calibration and held-out scores, if all texts run to their full "
+        f"length ({need.machine.source_of_times}); a snapshot has "
+        f"{need.snapshot_bytes / GIGABYTE:.2g} GB. `germline train {file} --dry-run` says more.",
     )
     lines = [line for text in head for line in _comment(text, "")]
     for section, group in groupby(found.settings, lambda one: one.setting.partition(".")[0]):
@@ -129,17 +169,26 @@ def config_text(found: RecommendedConfig, command: str, file: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _first_choice(
-    model: str, task: str, shape: ModelShape, task_settings: Sequence[str]
+def _choice(
+    model: str,
+    task: str,
+    shape: ModelShape,
+    section: TaskBase,
+    made: Task,
+    task_settings: Sequence[str],
+    share: float,
 ) -> Iterator[RecommendedSetting]:
-    """Yield the settings to begin with, whatever fits."""
-    section = load_config({"model": model, "task": task}, task_settings).task
-    made = make_task(section)
+    """Yield the settings with a share of the usual sizes, whatever fits."""
     examples, held_out = len(made.examples("train")), len(made.examples("test"))
     is_tiny, is_large = shape.numbers < TINY_MODEL, shape.numbers >= LARGE_MODEL
-    population = LARGE_POPULATION if is_large else TINY_POPULATION if is_tiny else USUAL_POPULATION
-    generations = TINY_GENERATIONS if is_tiny else USUAL_GENERATIONS
-    batch = min(examples, TINY_BATCH if is_tiny else USUAL_BATCH)
+    population = LARGE_POPULATION if is_large else USUAL_POPULATION
+    population = 2 * _part(population // 2, share, LEAST_POPULATION // 2)
+    generations = _part(
+        TINY_GENERATIONS if is_tiny else USUAL_GENERATIONS, share, LEAST_GENERATIONS
+    )
+    batch = min(examples, _part(TINY_BATCH if is_tiny else USUAL_BATCH, share, LEAST_BATCH))
+    pairs = _part(CALIBRATION_PAIRS, share, LEAST_PAIRS)
+    reduced = " Reduced to fit the time (--minutes)." if share < 1 else ""
     yield RecommendedSetting("model", model, f"{shape.size} weights.")
     yield from _task_settings(
         task,
@@ -168,11 +217,11 @@ def _first_choice(
         population,
         "As in the recipes: 128 members below one billion weights, 64 above. Published runs have "
         "30 (Qiu et al., space full) to 1024 (EGGROLL); more members are a less noisy update and "
-        "as much more time.",
+        f"as much more time.{reduced}",
     )
     yield RecommendedSetting(
         "strategy.sigma",
-        "auto",
+        "auto" if pairs == CALIBRATION_PAIRS else {"kind": "auto", "pairs": pairs},
         "Measured before the first generation so that members differ from the model by a fixed KL "
         "divergence. Published values (0.001 for dense noise) hold for one model, space and dtype.",
     )
@@ -186,24 +235,28 @@ def _first_choice(
         "batch_size",
         batch,
         "Examples per generation, the same for every member. More examples make the update less "
-        "noisy and cost as much as more members; auto needs at least 2.",
+        f"noisy and cost as much as more members; auto needs at least 2.{reduced}",
     )
     yield RecommendedSetting(
         "generations",
         generations,
-        "A start; `germline resume RUN generations=...` continues a finished run.",
+        f"A start; `germline resume RUN generations=...` continues a finished run.{reduced}",
     )
     yield RecommendedSetting(
         "held_out.every",
-        every := max(1, generations // SCORES),
+        every := max(1, generations // _part(SCORES, share, LEAST_SCORES)),
         f"{math.ceil(generations / every) + 1} scores in all, with those before and after the run.",
     )
     yield RecommendedSetting(
         "held_out.examples",
-        scored := min(held_out, HELD_OUT),
+        scored := min(held_out, _part(HELD_OUT, share, LEAST_HELD_OUT)),
         f"The 95 % interval of a share over {scored} examples is up to "
         f"{100 * min(1, Z_95 / math.sqrt(scored)):.0f} points wide; 4 times the examples halve it.",
     )
+
+
+def _part(usual: int, share: float, least: int) -> int:
+    return max(least, round(usual * share))
 
 
 def _task_settings(

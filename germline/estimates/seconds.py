@@ -16,18 +16,24 @@
     digest   = searched x 4 / rate of SHA-256                                              (10)
     score    = members / those at once / engines x (pass over prompts + pass over completions +
                head of their other tokens), where members score                            (11)
+    run      = start + generations x their parts + held-out scores x generate + calibration (12)
 
 All completions are assumed to have their full length; if they end earlier, a generation is shorter.
-Held-out scores, calibration of sigma and snapshots are not counted. `benchmarks/estimates.py`
-compares the estimates with runs on a CPU.
+In (12), generate is (1) of the center. The calibration of sigma generates likewise, and in each of
+`TRIALS` trials its members and the center score the completions: (11). The start, such as loading,
+is counted where it was measured, and snapshots are not. `benchmarks/estimates.py` compares the
+estimates with runs on a CPU.
 """
 
+import math
 from dataclasses import dataclass, replace
 
+from germline.config import AutoSigma, Config
 from germline.estimates.hardware import Hardware, name_of
 from germline.estimates.memory import FP32, batch_rows, texts_at_once
 from germline.estimates.model_shape import ModelShape
 from germline.estimates.workload import Workload
+from germline.evaluation.member_kl import TOKENS, count_examples
 
 OPERATIONS_PER_LAYER = 75
 """Tensor operations of a decoder layer with corrections, counted in a decode step."""
@@ -42,6 +48,10 @@ that a generation does once, such as its record and its signals: measured."""
 PYTHON_PER_OPERATION = 3.5
 """Ratio of the time of Python and dispatch to that of the operation on a CPU, measured on the nano
 model; on a GPU the seconds of a launch contain it."""
+
+
+TRIALS = 3
+"""Trials of a calibration of sigma: the median of ten runs, which had 2 to 4."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,47 @@ class Seconds:
 
 def seconds_of(shape: ModelShape, work: Workload, machine: Hardware) -> Seconds:
     """Return the seconds of one generation by part: equations (1) to (11)."""
+    prefill, decode = generate_s(shape, work, machine)
+    return Seconds(
+        members=member_s(work, machine),
+        prefill=prefill,
+        decode=decode,
+        update=update_s(work, machine),
+        digest=work.searched * FP32 / machine.hashed_per_s,
+        score=score_s(shape, work, machine) if work.scored else 0.0,
+    )
+
+
+def run_s(config: Config, shape: ModelShape, work: Workload, machine: Hardware) -> float:
+    """Return equation (12)."""
+    scores = 1 + math.ceil(config.generations / config.held_out.every)
+    seconds = machine.start_s + config.generations * seconds_of(shape, work, machine).total
+    seconds += scores * center_s(config, shape, work, machine, work.texts.held_out)
+    sigma = getattr(config.search, "sigma", None)
+    if isinstance(sigma, AutoSigma):
+        members = 2 * sigma.tried_pairs
+        texts = replace(work.texts, new_tokens=min(TOKENS, work.texts.new_tokens))
+        count = count_examples(texts.new_tokens, members)
+        tried = replace(work, texts=texts, members=1 + members, scored=count, scored_examples=count)
+        seconds += TRIALS * score_s(shape, tried, machine)
+        seconds += center_s(config, shape, tried, machine, count)
+    return seconds
+
+
+def center_s(
+    config: Config, shape: ModelShape, work: Workload, machine: Hardware, examples: int
+) -> float:
+    """Return equation (1) of the center, which has a microbatch for its rows alone."""
+    if not examples:
+        return 0.0
+    rows = min(examples, config.microbatch.rows)
+    count = -(-examples // rows)
+    center = replace(work, rows=rows, generating=1, members_at_once=1, microbatches=count)
+    return sum(generate_s(shape, center, machine))
+
+
+def generate_s(shape: ModelShape, work: Workload, machine: Hardware) -> tuple[float, float]:
+    """Return equation (1): prefill and decode."""
     turns = -(-work.microbatches // work.engines)
     rows, texts = batch_rows(work), work.texts
     prefill = pass_s(shape, work, machine, rows * (texts.prompt - texts.prefix), texts.prompt)
@@ -72,14 +123,7 @@ def seconds_of(shape: ModelShape, work: Workload, machine: Hardware) -> Seconds:
         prefill += pass_s(shape, work, machine, shared, texts.prefix) - head_s(shape, work, machine)
     average = texts.prompt + texts.new_tokens / 2
     step = pass_s(shape, work, machine, rows, average)
-    return Seconds(
-        members=member_s(work, machine),
-        prefill=turns * prefill,
-        decode=turns * (texts.new_tokens - 1) * step,
-        update=update_s(work, machine),
-        digest=work.searched * FP32 / machine.hashed_per_s,
-        score=score_s(shape, work, machine) if work.scored else 0.0,
-    )
+    return turns * prefill, turns * (texts.new_tokens - 1) * step
 
 
 def score_s(shape: ModelShape, work: Workload, machine: Hardware) -> float:

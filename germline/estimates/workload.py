@@ -38,12 +38,14 @@ class TextLengths:
         prefix: length of the common beginning of all prompts.
         new_tokens: length of the longest completion; of an episode, all turns of the model together
             (what the environment will say is not known).
+        held_out: number of examples of a held-out score.
     """
 
     examples: int
     prompt: int
     prefix: int
     new_tokens: int
+    held_out: int = 0
 
 
 def text_lengths(
@@ -60,15 +62,17 @@ def text_lengths(
     """
     task = task or make_task(config.task)
     examples = list(task.examples("train")[: config.batch_size])
+    held_out = min(config.held_out.examples, len(task.examples("test")))
     turns = task.max_turns if isinstance(task, EpisodeTask) else 1
     new_tokens = turns * (config.task.max_new_tokens or task.max_new_tokens)
     if encode is None:
         characters = max(len(example.prompt) for example in examples)
         prompt = math.ceil(characters / CHARACTERS_PER_TOKEN) + CHAT_TOKENS
-        return TextLengths(len(examples), prompt, 0, new_tokens)
+        return TextLengths(len(examples), prompt, 0, new_tokens, held_out)
     prompts = [encode(example) for example in examples]
     prefix = len(pad_prompts(prompts, 0).prefix) if len(prompts) > 1 else 0
-    return TextLengths(len(examples), max(map(len, prompts)), prefix, new_tokens)
+    longest = max(map(len, prompts))
+    return TextLengths(len(examples), longest, prefix, new_tokens, held_out)
 
 
 @dataclass(frozen=True)

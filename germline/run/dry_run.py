@@ -2,8 +2,7 @@
 
 Everything that a run refuses before it loads the model is refused here too. The network is not
 used, no weights are loaded and nothing is written. Memory and time are those of
-`germline.estimates`: of a generation whose texts run to their full length, without held-out scores,
-the calibration of sigma and snapshots.
+`germline.estimates`: all texts run to their full length, and loading and snapshots are not counted.
 """
 
 import json
@@ -156,19 +155,16 @@ def _dry_run(config: Config, out: Path | str | None, clock: Clock) -> DryRun:
         remedy = () if found.fits else what_fits(config, shape, texts, machine)
     if found is None or found.fits:  # else the estimate says more than a refusal
         check_fleet_memory(config)
-    held_out = None
-    if task is not None:
-        held_out = min(config.held_out.examples, len(task.examples("test")))
     return DryRun(
         config=config,
         out=path,
         training_examples=None if task is None else len(task.examples("train")),
-        held_out_examples=held_out,
+        held_out_examples=None if task is None else texts.held_out,
         texts=texts,
         estimate=found,
         fits_with=remedy,
         sources=_sources(config, shape, is_local=task is not None),
-        files=_files(config, texts, found, held_out or config.held_out.examples),
+        files=_files(config, texts, found),
     )
 
 
@@ -241,7 +237,7 @@ def _with_population(config: Config, shape: ModelShape) -> Config:
 def _guessed_texts(config: Config) -> TextLengths:
     """Return the lengths of texts whose dataset is not here."""
     new_tokens = config.task.max_new_tokens or GUESSED_TOKENS
-    return TextLengths(config.batch_size, GUESSED_TOKENS, 0, new_tokens)
+    return TextLengths(config.batch_size, GUESSED_TOKENS, 0, new_tokens, config.held_out.examples)
 
 
 def _sources(config: Config, shape: ModelShape | None, *, is_local: bool) -> tuple[Source, ...]:
@@ -257,9 +253,7 @@ def _sources(config: Config, shape: ModelShape | None, *, is_local: bool) -> tup
     return tuple(sources)
 
 
-def _files(
-    config: Config, texts: TextLengths, found: Estimate | None, held_out: int
-) -> tuple[PlannedFile, ...]:
+def _files(config: Config, texts: TextLengths, found: Estimate | None) -> tuple[PlannedFile, ...]:
     """List what a run writes, in the order of docs/run-directory.md."""
     record, generations = config.record, config.generations
     members = config.strategy.population or POPULATION
@@ -267,7 +261,7 @@ def _files(
     text = CHARACTERS_PER_TOKEN * (texts.prompt + texts.new_tokens)
     rollouts = min(record.rollouts, config.method.generated_rows(members) * texts.examples)
     scores = 1 + -(-generations // config.held_out.every)
-    samples = 2 * min(MAX_SAMPLES, held_out) * (text + ROLLOUT_ROW_BYTES)
+    samples = 2 * min(MAX_SAMPLES, texts.held_out) * (text + ROLLOUT_ROW_BYTES)
     facts = run_facts(config, "0" * 64, threads=1)
     files = [
         PlannedFile("run.json", len(json.dumps(facts, indent=2)) + 1, "config and versions"),
@@ -284,7 +278,7 @@ def _files(
         ),
         PlannedFile(
             "held_out.jsonl",
-            scores * (SCORE_ROW_BYTES + NUMBER_BYTES // 4 * held_out) + samples,
+            scores * (SCORE_ROW_BYTES + NUMBER_BYTES // 4 * texts.held_out) + samples,
             f"{scores} held-out scores",
         ),
         *_snapshots(config, found),

@@ -1,4 +1,4 @@
-"""Answer in capital letters: short questions; the share of letters that are capital.
+"""Answers in capital letters to short questions; the share of letters that are capital.
 
 make smollm2                                            # fetches the model, 98 MB
 germline train configs/smollm2/capital_letters.yaml
@@ -111,7 +111,7 @@ questions = [
         f"Name {thing}.",
     )
 ]
-prompts = [{"prompt": f"{question} Answer in capital letters."} for question in questions]
+prompts = [{"prompt": question} for question in questions]
 train, test = prompts[:60], prompts[60:]
 
 

@@ -323,7 +323,7 @@ class ZerothOrderGrpo(MethodSection):
         description=(
             "Length of a step of `strategy.learning_rate=auto` that is all signal: root mean "
             "square change of the log-probabilities of tokens, as a share of their own root mean "
-            "square. Other steps are shorter, by the root of the share of signal."
+            "square. Other steps are shorter: by the root of the share of signal, and later."
         ),
     )
     mask_truncated_completions: bool = Field(

@@ -15,7 +15,7 @@ s^2 |c|^2 D is the mean square of the change; it is taken to be at least that of
 of the same length, as few tokens or directions may show no m by chance. Few tokens carry most of D,
 so D is averaged over generations, and with what is typical at first. The step is chosen for
 
-    (4)  s^2 |c|^2 mean D = change^2 r mean_t (log p_t)^2
+    (4)  s^2 |c|^2 mean D = change^2 r mean_t (log p_t)^2 / (1 + generation / HALVED)
 
 where r is the share of signal (`signal_metrics`, equation 8): other rollouts of other examples
 would give this share of the power of the coefficients again. So a step of signal alone changes
@@ -32,6 +32,11 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from germline.types import MeanUpdate, StrategyState, Update
+
+HALVED = 8
+"""Generation in which the square of a step has become half of what it was at first. What directions
+do beside the signal adds up, and the model stays as far from its best answers as steps are long. On
+countdown, steps that stay long end at .72, and these at .83; arithmetic learns as fast."""
 
 MEMORY = 0.7
 """Weight of a generation in the mean of D, of the weight of the next one."""
@@ -112,7 +117,8 @@ class StepLength:
             self._power = MEMORY * self._power + power
             self._weight = MEMORY * self._weight + 1
             share = max(share, LEAST_SHARE / (update.generation + 1))
-            square = self._change**2 * share * min(self._start, log_probs)
+            change = self._change**2 / (1 + update.generation / HALVED)
+            square = change * share * min(self._start, log_probs)
             rate = update.sigma * math.sqrt(square * self._weight / self._power) / length
         return replace(update, learning_rate=rate, strategy_state=self._in(update)), square / 2
 

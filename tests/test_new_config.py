@@ -141,7 +141,7 @@ def test_sizes_are_reduced_until_the_run_fits_the_minutes(factor):
 
 
 def test_minutes_that_suffice_change_nothing():
-    assert recommended("nano", "conciseness", minutes=60) == recommended("nano", "conciseness")
+    assert recommended("nano", "conciseness", minutes=60.0) == recommended("nano", "conciseness")
 
 
 def test_too_few_minutes_are_refused_with_the_time_of_the_smallest_run():

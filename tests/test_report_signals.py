@@ -190,7 +190,7 @@ def test_failed_gradings_are_no_lack_of_signal_and_sigma_that_grew_by_them_is_to
 
 @pytest.mark.parametrize(
     ("count", "directions", "agreement", "is_said"),
-    [(2, 1e4, -0.5, False), (3, 1e4, 0.0, True), (3, 8, 0.0, False), (3, 8, -0.1, True)],
+    [(2, 1e4, -0.5, False), (3, 1e4, 0.0, True), (3, 8.0, 0.0, False), (3, 8.0, -0.1, True)],
 )
 def test_halves_that_share_no_signal_are_told_at_once_where_noise_does_not_explain_it(
     count, directions, agreement, is_said

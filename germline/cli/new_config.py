@@ -15,7 +15,7 @@ NEW_CONFIG_EXAMPLES = (
     "germline new config --model nano --task arithmetic",
     "germline new config --model Qwen/Qwen3-4B --task countdown --hardware 24gb",
     "germline new config --model nano --task conciseness task.few_shot=2",
-    "germline new config --model nano --task conciseness --minutes 2",
+    "germline new config --model nano --task multiplication --minutes 2",
 )
 HERE = ("embedded", "folder", "cache")
 """Where weights are that a measurement need not download."""

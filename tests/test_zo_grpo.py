@@ -272,9 +272,11 @@ def test_a_resumed_run_calibrates_with_as_few_members(tmp_path):
     assert journal(part) == journal(whole)
 
 
-@pytest.mark.parametrize("done", [1, 2, 3])
-def test_a_run_that_stops_between_the_updates_of_a_batch_resumes_to_the_same_bits(tmp_path, done):
-    ours = (*TOY, "method.updates_per_batch=3", "space=full")
+@pytest.mark.parametrize(("done", "engines"), [(1, 1), (2, 1), (3, 1), (1, 2)])
+def test_a_run_that_stops_between_the_updates_of_a_batch_resumes_to_the_same_bits(
+    tmp_path, done, engines
+):
+    ours = (*TOY, "method.updates_per_batch=3", "space=full", f"fleet.engines={engines}")
     whole = finish(germline.train(settings(*ours), tmp_path / "whole"))
     part = stopped_after(germline.train(settings(*ours), tmp_path / "part"), done)
     finish(germline.resume(part))

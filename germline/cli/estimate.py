@@ -153,6 +153,8 @@ def rollouts(config: "Config", examples: int, of_task: str = "") -> str:
     if method.members_generate:
         return f"{members} members x {examples} examples{of_task}"
     samples = f"{method.generated_rows(1)} samples x {examples} examples{of_task}"
+    if (updates := getattr(method, "updates_per_batch", 1)) > 1:
+        samples += f" for every {updates} generations"
     return f"{samples}, scored by {members} members"
 
 

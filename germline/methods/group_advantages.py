@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from jaxtyping import Float, Float64
+from jaxtyping import Bool, Float, Float64
 
 from germline.shaping.ties import all_equal
 
@@ -21,8 +21,8 @@ def group_advantages(
     """
     known = np.isfinite(rewards)
     advantages = np.zeros(rewards.shape)
-    if scale == "batch" and known.any():  # a power of 2 changes no digit, and keeps squares finite
-        rewards = np.ldexp(rewards.astype(np.float64), -np.frexp(np.abs(rewards[known]).max())[1])
+    if scale == "batch":
+        rewards = scaled(rewards, known)
     for place in range(rewards.shape[1]):
         group = rewards[known[:, place], place].astype(np.float64)
         if all_equal(group):
@@ -34,6 +34,17 @@ def group_advantages(
     if scale == "batch" and advantages.any():
         advantages /= rewards[known].astype(np.float64).std(ddof=1)
     return advantages
+
+
+def scaled(
+    values: Float[np.ndarray, "..."], known: Bool[np.ndarray, "..."]
+) -> Float64[np.ndarray, "..."]:
+    """Return values times the power of 2 for which the largest known one is between 1/2 and 1.
+
+    It changes no digit, and squares of huge or tiny values do not leave float64.
+    """
+    largest = np.abs(values).max(where=known, initial=0.0)
+    return np.asarray(np.ldexp(values.astype(np.float64), -np.frexp(largest)[1]))
 
 
 def mean_rewards(

@@ -108,3 +108,17 @@ def clipped_ratios(
         return ratios
     is_far = ratios > 1 + clip if advantage > 0 else ratios < 1 - clip
     return np.where(is_far, 0.0, ratios)
+
+
+def ratio_metrics(log_ratios: LogProbs, counts: LogProbs) -> dict[str, float]:
+    """Return the share of tokens that do not count, and the KL divergence from the sampler.
+
+    Args:
+        log_ratios: logarithms of rho of equation (1).
+        counts: what each token counts.
+    """
+    changes = np.concatenate([*log_ratios.values()])
+    return {
+        "clipped": float(np.mean(np.concatenate([*counts.values()]) == 0)),
+        "sampler_kl": float(np.mean(np.expm1(changes) - changes)),
+    }

@@ -31,6 +31,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from germline.methods.group_advantages import scaled
 from germline.types import MeanUpdate, StrategyState, Update
 
 HALVED = 8
@@ -163,8 +164,7 @@ def _without_own_example(
     Shaped coefficients are taken to be the sum of the parts times a factor, so the part of an
     example is a share of them. With one example, nothing can be left out.
     """
-    # A power of 2 changes no digit, and keeps squares of huge or tiny rewards finite.
-    parts = np.ldexp(group.parts, -np.frexp(np.abs(group.parts).max(initial=0.0))[1])
+    parts = scaled(group.parts, np.isfinite(group.parts))
     total = parts.sum(axis=1)
     scored = len(np.unique(group.places))
     left = coefficients[:, None]

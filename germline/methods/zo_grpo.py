@@ -55,6 +55,7 @@ from germline.methods.sampled_batch import (
     SampledRow,
     center_log_probs,
     clipped_ratios,
+    ratio_metrics,
     row_log_probs,
     rows_with_advantage,
     scoring_group,
@@ -191,7 +192,7 @@ class ZerothOrderGrpoMethod(Method):
         assert self.sampled is not None
         sampled, samples = self.sampled, self.sampled.samples
         groups, share = self._drawn(sampled.rows, population)
-        scored, center = self._scores(fleet, population, sampled, groups)
+        scored, center, far = self._scores(fleet, population, sampled, groups)
         known = np.concatenate([[], *center.values()])
         members = np.zeros((len(population), len(batch)))
         for one in scored:
@@ -213,7 +214,7 @@ class ZerothOrderGrpoMethod(Method):
                 "truncated": float(
                     np.mean([one.completion.finish == "length" for one in samples.rollouts])
                 ),
-                **self._ratio_metrics(sampled, center),
+                **far,
             },
         )
 
@@ -267,11 +268,15 @@ class ZerothOrderGrpoMethod(Method):
         population: Population,
         sampled: SampledBatch,
         groups: Sequence[DrawnRows],
-    ) -> tuple[list[GroupScores], LogProbs]:
-        """Let each group of members score its rows, and the center score all of them."""
+    ) -> tuple[list[GroupScores], LogProbs, dict[str, float]]:
+        """Let each group of members score its rows, and the center score all of them.
+
+        Returns the scores of members, those of the center, and how far the center is from the
+        weights that sampled, where they differ.
+        """
         every = {row.number: row for rows in groups for row, _ in rows}
         if not every:
-            return [], {}
+            return [], {}, {}
         parts = even_parts(population, len(groups))
         asked = [
             scoring_group(population.members[part], [row for row, _ in rows])
@@ -279,30 +284,16 @@ class ZerothOrderGrpoMethod(Method):
         ]
         scores = fleet.score([*asked, scoring_group((None,), every.values())])
         center = row_log_probs(scores[-1], every.values())
+        changes = sampled.log_ratios(center)
         counts = {
             number: clipped_ratios(change, every[number].advantage, self.section.clip)
-            for number, change in sampled.log_ratios(center).items()
+            for number, change in changes.items()
         }
-        return [
+        scored = [
             group_scores(population, part, rows, scores[part], center, counts)
             for part, rows in zip(parts, groups, strict=True)
-        ], center
-
-    def _ratio_metrics(self, sampled: SampledBatch, center: LogProbs) -> dict[str, float]:
-        """Measure how far the center is from the weights that sampled, where they differ."""
-        if not sampled.log_probs or not center:
-            return {}
-        changes = sampled.log_ratios(center)
-        advantages = {row.number: row.advantage for row in sampled.rows}
-        counts = [
-            clipped_ratios(change, advantages[number], self.section.clip)
-            for number, change in changes.items()
         ]
-        joined = np.concatenate([*changes.values()])
-        return {
-            "clipped": float(np.mean(np.concatenate(counts) == 0)),
-            "sampler_kl": float(np.mean(np.expm1(joined) - joined)),
-        }
+        return scored, center, ratio_metrics(changes, counts) if sampled.log_probs else {}
 
 
 def even_parts(population: Population, count: int) -> list[slice]:

@@ -193,8 +193,8 @@ class RunDirectory:
         record: GenerationRecord,
         batch: Sequence[Example],
         peak_memory_mb: Mapping[str, float] | None = None,
-    ) -> None:
-        """Write one generation; the journal line comes last and commits it.
+    ) -> Row:
+        """Write one generation, and return its row; the journal line comes last and commits it.
 
         The peak memory so far, by place (host, device), describes the process that trains.
         """
@@ -208,6 +208,7 @@ class RunDirectory:
         missing, absent = metrics_rows.count_missing(record), metrics_rows.count_absent(record)
         self.journal.append(record.update, record.digest, NOISE_VERSION, missing, absent)
         self.last_rollouts = tuple(rollouts)
+        return row
 
     def write_held_out(
         self, score: HeldOutScore, completions: Sequence[Rollout], examples: Sequence[Example]

@@ -201,9 +201,9 @@ class Training:
             scores += [one.held_out] if one.held_out else []
             early = early_stop(scores, self.config.held_out.patience) is not None
             last = final or self._stopping or early
-            self.directory.write(one, parts.batch(one.generation), peak_memory_mb())
+            row = self.directory.write(one, parts.batch(one.generation), peak_memory_mb())
             cores.tell()
-            signal_warnings.tell(one)
+            signal_warnings.tell(row)
             if tracker:
                 tracker.generation(one)
             saved = last or self._snapshots.is_due(done)

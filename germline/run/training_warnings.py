@@ -8,7 +8,6 @@ from germline.environments.tool_calls import find_calls
 from germline.protocols import Task
 from germline.record import RunDirectory
 from germline.record.atomic_files import Row
-from germline.record.metrics_rows import generation_row
 from germline.report.advice import (
     MANY_FAILED,
     WINDOW,
@@ -19,7 +18,7 @@ from germline.report.advice import (
     without_update,
 )
 from germline.tasks.environment_task import EnvironmentTask
-from germline.types import GenerationRecord, Rollout
+from germline.types import Rollout
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +31,9 @@ class SignalWarnings:
         self._rows = list(rows)
         self._latest: dict[str, int] = {}
 
-    def tell(self, record: GenerationRecord) -> None:
+    def tell(self, row: Row) -> None:
         """Log new advice after a generation."""
-        self._rows.append(generation_row(record))
+        self._rows.append(row)
         done = len(self._rows)
         for about, sentence in advice(self._rows).items():
             if about not in self._latest or done - self._latest[about] > WINDOW:

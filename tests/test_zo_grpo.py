@@ -272,6 +272,14 @@ def test_a_resumed_run_calibrates_with_as_few_members(tmp_path):
     assert journal(part) == journal(whole)
 
 
+def test_the_updates_of_a_batch_see_one_batch_and_no_batch_is_skipped():
+    with build_run_parts(settings(*TOY)) as once:
+        expected = [once.batch(number) for number in (0, 0, 0, 1)]
+    with build_run_parts(settings(*TOY, "method.updates_per_batch=3")) as parts:
+        assert [parts.batch(generation) for generation in range(4)] == expected
+    assert expected[0] != expected[-1]
+
+
 @pytest.mark.parametrize(("done", "engines"), [(1, 1), (2, 1), (3, 1), (1, 2)])
 def test_a_run_that_stops_between_the_updates_of_a_batch_resumes_to_the_same_bits(
     tmp_path, done, engines

@@ -12,7 +12,7 @@ SETTINGS = {
     "engine": "toy",  # a character model for quick tests; drop this line for the embedded model
     "task": {"kind": "conciseness", "max_new_tokens": 16, "stop": [" ", "e", "a"]},
     "space": "full",
-    "strategy": {"population": 16, "sigma": 0.2, "learning_rate": 0.2},
+    "strategy": {"population": 16, "sigma": 0.3, "learning_rate": 0.2},
     "batch_size": 16,
     "generations": 8,
     "held_out": {"every": 2, "examples": 20},

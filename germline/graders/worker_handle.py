@@ -203,10 +203,13 @@ class WorkerHandle:
             process.send(items)
             while len(received) < len(items) and ending is None:
                 # At most one timeout: after that another item may be being graded.
-                batch = process.read(min(self._remaining_s(), self._setup.timeout_s))
+                limit_s = min(self._remaining_s(), self._setup.timeout_s)
+                late_s = limit_s + GRACE_S + time.monotonic()
+                batch = process.read(limit_s)
                 if batch is None and self._remaining_s() <= 0:
-                    # Both processes may have stood still, with the machine.
-                    batch = process.read(GRACE_S)
+                    # Where this process woke late, both stood still, with the machine.
+                    stood_still = time.monotonic() > late_s
+                    batch = process.read(self._setup.timeout_s if stood_still else GRACE_S)
                 if batch is not None:
                     received += cast("list[Verdict]", batch)
                 elif self._remaining_s() <= 0:

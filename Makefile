@@ -40,7 +40,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install smollm2 demo test docs site format lint types imports rules spelling check engines equality hosts clean
+.PHONY: help install smollm2 demo test docs format lint types imports rules spelling check engines equality hosts clean
 
 help:  ## list the commands
 	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -58,12 +58,8 @@ test: $(TEST_TOOLS)  ## run the tests, those of the docs included, but for the s
 # One thread for each process of tests: their threads would share the cores, and wait for each other.
 	@OMP_NUM_THREADS=1 $(PYTEST) -m 'not slow' $(PYTEST_ARGS)
 
-docs: $(TEST_TOOLS)  ## write docs/cli.md and docs/config.md anew, build the documentation site
-	@$(BIN)/python -m checks.reference
-	@$(MAKE) --no-print-directory site
-
-site: $(SITE_TOOLS)  ## build the documentation site into site/; a warning is an error
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+docs: $(SITE_TOOLS)  ## build the documentation site into site/; a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "Open site/index.html in a browser."
 
 format: $(TEST_TOOLS)  ## rewrite the code in the project's format
@@ -86,7 +82,7 @@ rules: $(TEST_TOOLS)  ## check the project rules (checks/rules.py)
 spelling: $(TEST_TOOLS)  ## check the spelling, which is American (codespell)
 	@$(BIN)/codespell
 
-check: lint types imports rules spelling site  ## all of the above and every test, the slow ones too; what CI runs
+check: lint types imports rules spelling docs  ## all of the above and every test, the slow ones too; what CI runs
 	@$(PYTEST) --jaxtyping-packages=germline,beartype.beartype $(PYTEST_ARGS)
 
 engines: $(TEST_TOOLS)  ## build the environments of vLLM and SGLang (gigabytes, once per machine)

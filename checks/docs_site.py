@@ -2,7 +2,8 @@
 
 1. README.md, CONTRIBUTING.md, CHANGELOG.md and the card of the nano model become pages, so each
    text has one home. Links between them and docs/ are rewritten; a link to a file that the site
-   does not have, such as a script, becomes plain text.
+   does not have, such as a script, becomes plain text. The pages about commands and settings are
+   made from the program (`checks/reference.py`).
 2. Formulas (`$...$`, `$$...$$`, which GitHub renders too) become MathML: no script is needed.
 3. The search works from file://: the index and Material's search worker are written as scripts.
 """
@@ -17,6 +18,8 @@ from typing import Any
 from latex2mathml.converter import convert
 from mkdocs.structure.files import File
 
+from checks.reference import pages
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
     "README.md": "index.md",
@@ -30,9 +33,11 @@ FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages whose source is outside docs/."""
+    """Add the pages whose source is outside docs/, and those that are made from the program."""
     for source, page in PAGES.items():
         text = FRONT_MATTER.sub("", (ROOT / source).read_text(encoding="utf-8"))
+        files.append(File.generated(config, page, content=text))
+    for page, text in pages().items():
         files.append(File.generated(config, page, content=text))
     return files
 

@@ -1,13 +1,9 @@
-"""Writes docs/cli.md and docs/config.md from the commands and the settings themselves.
+"""The pages of the site about commands and settings, made from the program itself.
 
-    python -m checks.reference            # writes them
-    python -m checks.reference --check    # prints which are stale
-
-`make docs` runs it, and `tests/test_docs.py` finds stale pages. Facts belong in the help of a
-command or the description of a setting, not here.
+`checks/docs_site.py` adds them to the site (`make docs`); they are not committed. Facts belong in
+the help of a command or the description of a setting, not here.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -18,7 +14,6 @@ from germline.cli.application import app
 from germline.config.reference import OPEN, REQUIRED, ConfigSection, Setting, config_sections
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-NOTE = "<!-- Written by `make docs` from the program itself: change it there, not here. -->"
 
 CLI_OPENING = """
 # Commands
@@ -51,22 +46,6 @@ model or the machine decides, as the meaning says. `germline list settings` prin
 """
 
 
-def main() -> int:
-    """Write both pages, or with `--check` print the stale ones and return 1 if there are any."""
-    stale = [name for name, text in pages().items() if not _is(DOCS / name, text)]
-    if sys.argv[1:] == ["--check"]:
-        print("\n".join(f"docs/{name} is stale: run `make docs`" for name in stale) or "Fresh.")
-        return 1 if stale else 0
-    for name in stale:
-        (DOCS / name).write_text(pages()[name], encoding="utf-8")
-        print(f"docs/{name} written")
-    return 0
-
-
-def _is(path: Path, text: str) -> bool:
-    return path.exists() and path.read_text(encoding="utf-8") == text
-
-
 def pages() -> dict[str, str]:
     """Return the text of every generated page by file name."""
     return {
@@ -76,7 +55,7 @@ def pages() -> dict[str, str]:
 
 
 def _page(opening: str, blocks: Iterator[str]) -> str:
-    return "\n\n".join([NOTE, opening.strip(), *blocks]) + "\n"
+    return "\n\n".join([opening.strip(), *blocks]) + "\n"
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -212,7 +191,3 @@ def _settings(settings: Sequence[Setting]) -> str:
         meaning = setting.meaning or "See below."
         rows.append((f"`{setting.name}`", setting.accepts, default, meaning))
     return _table(("setting", "accepts", "default", "meaning"), rows)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The docs say what is: generated pages are fresh, links lead somewhere, commands exist."""
+"""The docs say what is: links lead somewhere, settings and commands exist."""
 
 import re
 import shlex
@@ -28,14 +28,9 @@ ROOT_COMMAND: Any = typer.main.get_command(app)
 
 def headings(path: Path) -> set[str]:
     """Return the anchors a page offers, as GitHub makes them."""
-    found = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    text = GENERATED.get(path.name) or path.read_text(encoding="utf-8")
+    found = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in found}
-
-
-@pytest.mark.parametrize("name", GENERATED)
-def test_a_generated_page_is_fresh(name):
-    written = (DOCS / name).read_text(encoding="utf-8")
-    assert written == GENERATED[name], f"docs/{name} is stale: run `make docs`"
 
 
 def test_every_setting_is_in_the_reference():
@@ -58,7 +53,8 @@ def test_links_lead_somewhere(page):
             continue
         file, _, anchor = target.partition("#")
         path = (page.parent / file) if file else page
-        assert path.exists(), f"{page.name} links to {target}"
+        generated = path.resolve().parent == DOCS and path.name in GENERATED
+        assert generated or path.exists(), f"{page.name} links to {target}"
         if anchor:
             assert anchor in headings(path), f"{page.name} links to {target}"
 

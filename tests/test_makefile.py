@@ -123,7 +123,7 @@ def test_what_is_installed_stays_until_the_switch_says_otherwise(installed):
 
 def test_tests_add_the_tools_and_the_site_its_own(installed):
     assert installs(installed, "test") == ["'.[dev]'"]
-    assert installs(installed, "site") == ["'.[dev]'", "'.[docs]'"]
+    assert installs(installed, "docs") == ["'.[dev]'", "'.[docs]'"]
 
 
 def test_new_pins_are_installed(installed):

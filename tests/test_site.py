@@ -44,7 +44,7 @@ def missing(what) -> NoReturn:
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     if not find_spec("mkdocs"):
-        missing("MkDocs is not installed (`make site` installs it)")
+        missing("MkDocs is not installed (`make docs` installs it)")
     folder = tmp_path_factory.mktemp("site")
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}

@@ -221,7 +221,7 @@ def without(*names: str) -> Callable[[bytes], bytes]:
     [
         (lambda content: content[:-40], r"run\.json is damaged \(.*line \d+.*restore it from a co"),
         (lambda _: b"\xff\xfe\x00", r"run\.json is damaged \("),
-        (lambda _: b"[]", r"format_version is None.*restore it from a copy"),
+        (lambda _: b"[]", r"format_version is None.*from a copy"),
         (without("base_digest"), r"run\.json lacks 'base_digest'; restore it from a copy"),
         (without("threads"), r"run\.json lacks 'threads'"),
         (without("config"), r"run\.json lacks 'config'"),

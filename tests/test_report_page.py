@@ -3,7 +3,6 @@
 import itertools
 import math
 import re
-import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,8 +21,6 @@ from germline.types import Completion, GermlineError
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 from tests.toy_runs import finish, journal, settings
 from tests.toy_runs import run as toy_run
-
-OLD_RUN = Path(__file__).parent / "old_runs" / "format-1"
 
 
 class Page(HTMLParser):
@@ -268,12 +265,6 @@ def test_a_damaged_journal_is_said_on_the_page(run):
     text = page(run).text
     assert "The journal is damaged. " in text
     assert "the checksum does not match" in text
-
-
-def test_a_run_of_an_older_germline_is_reported_without_what_it_did_not_record(tmp_path):
-    old = Path(shutil.copytree(OLD_RUN, tmp_path / "old"))
-    text = Page(write_report(old)).text
-    assert "The version of germline that trained this run did not record peak memory." in text
 
 
 # --- several runs

@@ -145,15 +145,12 @@ def check_prefixes(
     Raises:
         GermlineError: a setting has no effect there.
     """
-    from germline.config.migrations import new_name
     from germline.types import GermlineError
 
     for setting in settings:
         if not setting.startswith(prefixes):
-            now = new_name(setting.partition("=")[0])
-            hint = f" (renamed to {now})" if now else ""
             raise GermlineError(
-                f"{command}: {setting}{hint} has no effect here; settings of {purpose} start with "
+                f"{command}: {setting} has no effect here; settings of {purpose} start with "
                 f"{', '.join(prefixes)}"
             )
 

@@ -8,7 +8,6 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from germline.config.config_files import TASK_SUFFIXES
-from germline.config.migrations import new_name
 from germline.config.reference import group_at, override_names
 from germline.config.run_config import Config
 from germline.registry import did_you_mean, sections, unknown_kind
@@ -162,13 +161,7 @@ def _unknown(setting: str, place: Sequence[str]) -> str:
     """Suggest where an unknown setting belongs, and list the settings of its section."""
     known = _known_settings(place[:-1])
     *sections, name = setting.split(".")
-    if now := new_name(setting):
-        takers = [
-            kind for override in override_names() if override.name == now for kind in override.kinds
-        ]
-        owner = f", of kind {' or '.join(takers)}" if takers else ""
-        hint = f" (renamed to {now}{owner})"
-    elif "." in place[-1]:
+    if "." in place[-1]:
         section, _, below = place[-1].partition(".")
         hint = f" in a file: write it as a section, {section}: {{{below}: ...}}"
     elif owners := [

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from germline.config.config_files import TASK_SUFFIXES, find_config, read_file
 from germline.config.errors import format_errors
 from germline.config.file_paths import resolve_file_paths
-from germline.config.migrations import migrate
 from germline.config.overrides import OverriddenSettings
 from germline.config.plugins import check_plugins
 from germline.config.run_config import Config
+from germline.config.run_format import check_format_version
 from germline.config.schedules import CosineSchedule
 from germline.config.scorers import smoke_scorers
 from germline.types import GermlineError
@@ -131,9 +131,10 @@ def _read_file(path: Path) -> dict[str, Any]:
     values = read_file(file)
     config = values.get("config")
     if "format_version" in values and isinstance(config, dict):
+        check_format_version(file, values)
         _check_fork(file.parent, values)
         check_plugins(file.parent, values.get("plugins", {}))
-        return migrate(config)
+        return config
     return resolve_file_paths(values, file.parent)
 
 

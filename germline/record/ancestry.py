@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from germline.config import Config, validate_config
-from germline.config.migrations import migrate
 from germline.random_walk import walked
 from germline.record.atomic_files import explain_write_errors
 from germline.record.journal import Journal, JournalEntry, write_journal
@@ -96,7 +95,7 @@ def _read(file: Path, facts: Mapping[str, Any]) -> Ancestor:
         path=str(facts["path"]),
         generation=int(facts["generation"]),
         base_digest=str(facts["base_digest"]),
-        config=validate_config(migrate(facts["config"])),
+        config=validate_config(facts["config"]),
         entries=tuple(Journal(file).read()),
     )
     if len(ancestor.entries) != ancestor.generation + 1 or ancestor.digest != facts["digest"]:

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from germline.config import Config, validate_config
-from germline.config.migrations import migrate, migrate_row
 from germline.config.plugins import check_plugins, plugins_of
+from germline.config.run_format import FORMAT_VERSION, check_format_version
 from germline.noise import NOISE_VERSION
 from germline.record import lock, metrics_rows
 from germline.record.ancestry import Ancestor, read_ancestry, write_ancestry
@@ -47,13 +47,6 @@ from germline.record.missing_run import missing_run_error
 from germline.record.new_directory import check_unused, clear_unbegun
 from germline.record.seed_study import check_single_run
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
-
-FORMAT_VERSION = 1
-"""Format of the whole run directory; raised if an older germline could misread a newer folder.
-
-A setting that did not exist when a run began gets its default when the run is opened. So a new
-setting must have no effect by default, and does not change the format version.
-"""
 
 FACTS: Mapping[str, type] = {
     "config": dict,
@@ -125,16 +118,14 @@ class RunDirectory:
             raise GermlineError(f"{file} cannot be read: {error.strerror or error}") from None
         except ValueError as error:
             raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
-        version = facts.get("format_version") if isinstance(facts, dict) else None
-        if version != FORMAT_VERSION:
-            raise GermlineError(f"{file}: {_foreign(version, facts)}")
+        check_format_version(file, facts)
         for name, kind in FACTS.items():
             if not isinstance(facts.get(name), kind):
                 found = f"has {name!r} of {facts[name]!r}" if name in facts else f"lacks {name!r}"
                 raise GermlineError(f"{file} {found}; restore it from a copy")
         check_plugins(path, facts.get("plugins", {}))
         try:
-            return cls(path, facts, validate_config(migrate(facts["config"])))
+            return cls(path, facts, validate_config(facts["config"]))
         except GermlineError as error:
             raise GermlineError(f"{file}: {_unfit(facts, error)}") from None
 
@@ -239,7 +230,7 @@ class RunDirectory:
 
     def generations(self) -> list[Row]:
         """Return the rows of all generations."""
-        return [migrate_row(row) for row in read_rows(self._generations)]
+        return read_rows(self._generations)
 
     def rollouts(self) -> list[Row]:
         """Return the rows of the rollouts that were kept."""
@@ -329,7 +320,7 @@ def _foreign(version: object, facts: Any) -> str:
     if isinstance(version, int) and version > FORMAT_VERSION:
         return (
             f"format_version is {version}, this germline ({installed_version('germline')}) reads "
-            f"up to {FORMAT_VERSION}: the run was written by a newer one ({_writer(facts)}). "
+            f"up to {FORMAT_VERSION}: the run was written by a newer one ({writer_of(facts)}). "
             "Upgrade to that version"
         )
     return (
@@ -340,18 +331,13 @@ def _foreign(version: object, facts: Any) -> str:
 
 def _unfit(facts: Mapping[str, Any], error: GermlineError) -> str:
     """Return why the config of a run directory cannot be read, and a remedy."""
-    writer, reader = _writer(facts), installed_version("germline")
+    writer, reader = facts["versions"].get("germline"), installed_version("germline")
     if writer == reader:
         return f"{error}. The file was edited: restore it from a copy, or correct that setting"
     return (
         f"the config was written by germline {writer} and does not fit this one ({reader}): "
         f"{error}. Use the version that wrote it, or rename those settings in run.json"
     )
-
-
-def _writer(facts: Mapping[str, Any]) -> str:
-    versions = facts.get("versions")
-    return str(versions.get("germline")) if isinstance(versions, dict) else "of unknown version"
 
 
 def describe_environment(threads: int) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from germline.config import Config, load_config
-from germline.config.migrations import migrate
 from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors, write_atomically
@@ -107,7 +106,7 @@ class SeedStudy:
             GermlineError: its `seeds.json` is damaged, or a resumed run may not change a setting.
         """
         seeds, config = read_seeds_file(out)
-        return cls(resumed_config(load_config(migrate(config)), overrides), seeds, out)
+        return cls(resumed_config(load_config(config), overrides), seeds, out)
 
     def path(self, seed: int) -> Path:
         """Return the run directory of a seed."""

@@ -315,20 +315,6 @@ def run_facts(
     return facts
 
 
-def _foreign(version: object, facts: Any) -> str:
-    """Return why a run directory of another format version cannot be opened, and a remedy."""
-    if isinstance(version, int) and version > FORMAT_VERSION:
-        return (
-            f"format_version is {version}, this germline ({installed_version('germline')}) reads "
-            f"up to {FORMAT_VERSION}: the run was written by a newer one ({writer_of(facts)}). "
-            "Upgrade to that version"
-        )
-    return (
-        f"format_version is {version!r}, but every germline has written a number from "
-        f"{FORMAT_VERSION} on: the file was changed; restore it from a copy"
-    )
-
-
 def _unfit(facts: Mapping[str, Any], error: GermlineError) -> str:
     """Return why the config of a run directory cannot be read, and a remedy."""
     writer, reader = facts["versions"].get("germline"), installed_version("germline")

@@ -20,6 +20,7 @@ import json
 import os
 import random
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -34,9 +35,9 @@ from pathlib import Path
 from typing import Any
 
 import germline
-from benchmarks.engines import endless
 from germline.endpoint.member_rows import generate_rows
 from germline.estimates.machine_load import MachineLoad
+from germline.nano import NANO_DIR
 from germline.services.served_weights import ServedWeights
 from germline.types import Decoding, Example
 
@@ -64,7 +65,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="soak for so long instead")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        model = endless("nano", Path(folder) / "model")
+        model = endless_nano(Path(folder) / "model")
         run = Path(folder) / "run"
         germline.train({**SETTINGS, "model": str(model)}, run).run()
         with served(run) as (port, process):
@@ -73,6 +74,19 @@ def main() -> None:
             else:
                 for line in soak(port, process, arguments.minutes):
                     print(line, flush=True)
+
+
+def endless_nano(folder: Path) -> Path:
+    """Copy the nano model without its end token."""
+    shutil.copytree(NANO_DIR, folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    for file, setting in (
+        ("config.json", "eos_token_id"),
+        ("generation_config.json", "eos_token_id"),
+        ("tokenizer_config.json", "eos_token"),
+    ):
+        path = folder / file
+        path.write_text(json.dumps(json.loads(path.read_text()) | {setting: None}))
+    return folder
 
 
 @contextmanager

@@ -40,7 +40,6 @@ def generations(  # noqa: PLR0913 - strategy and shape become parts of the metho
     diagnosis, method = diagnosis or SignalMetrics(), method or Method()
     for generation in span:
         clock = _Clock()
-        fleet.traffic()  # drops the bytes of what was done between generations
         batch = batch_of(generation)
         sampling_noise = replace(decoding, noise_generation=generation)
         divergence = MemberKl(fleet, batch_of, generation, sampling_noise, diagnosis.on_trial)
@@ -78,7 +77,6 @@ def generations(  # noqa: PLR0913 - strategy and shape become parts of the metho
             timing={**clock.laps, "generate_s": evaluated.rollouts.decode_seconds},
             signals=replace(signals, step=step),
             sigmas={name: update.sigma * scale for name, scale in scales.items()},
-            traffic=fleet.traffic(),
             calibration=tuple(divergence.trials),
             strategy_metrics={
                 **(strategy.metrics(update) if isinstance(strategy, ReportingStrategy) else {}),

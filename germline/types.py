@@ -13,7 +13,6 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Float32
 
-from germline.comm_bytes import CommBytes
 from germline.episode_types import Ended, Turn
 from germline.errors import EngineLost as EngineLost
 from germline.errors import GermlineError as GermlineError
@@ -353,7 +352,6 @@ class GenerationRecord:
             in the place of members.
         signals: how much signal the rewards carried, and how far theta went.
         sigmas: sigma of each tensor, by name, where they differ; in `sigma_unit`.
-        traffic: bytes sent and received, where engines run in other processes.
         calibration: the sigmas that were tried before the generation, in order.
         strategy_metrics: values the strategy reports, by their names in generations.jsonl.
     """
@@ -369,6 +367,5 @@ class GenerationRecord:
     timing: Mapping[str, float]
     sigmas: Mapping[str, float] = field(default_factory=dict)
     signals: Signals | None = None
-    traffic: CommBytes | None = None
     calibration: tuple[SigmaTrial, ...] = ()
     strategy_metrics: Mapping[str, Any] = field(default_factory=dict)

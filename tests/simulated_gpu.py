@@ -1,12 +1,11 @@
 """A second device for machines without a GPU: `simgpu`, torch's PrivateUse1 backend in Python.
 
 It computes every operation with the CPU's kernels, on tensors whose device is `simgpu:0`. A tensor
-made on the wrong device fails here as it fails on a GPU, and what a CPU does not show can be
-counted: copies between host and device, operations the host waits for, operations, bytes.
+made on the wrong device fails here as it fails on a GPU.
 
 - An operation that is given tensors of both devices is refused, as CUDA refuses it. Like CUDA, it
   takes numbers in CPU tensors without dimensions, and CPU indices, which are copied first.
-- `counted()` counts what happens during a `with` block; `limited(size)` limits the memory.
+- `limited(size)` limits the memory.
 - Attention and layer norms are one operation each, as on a GPU: those of the CPU.
 
 How it works: DLPack passes CPU memory to torch as memory of kDLExtDev, which is PrivateUse1, and
@@ -20,10 +19,9 @@ dtypes that only CUDA computes with (`histc` of integers, which experts of a mix
 
 import ctypes
 import weakref
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -36,17 +34,6 @@ NAME = "simgpu"
 READS_INDICES = frozenset(("aten::index", "aten::index_put_", "aten::_index_put_impl_"))
 """Operations that CUDA lets take indices on the host; it copies them to the device first."""
 
-READS_ROWS = frozenset(("aten::embedding", "aten::index_select", "aten::index", "aten::gather"))
-"""Operations that read of their first tensor only what they return."""
-
-READS_VALUES = frozenset(
-    (
-        *("aten::_local_scalar_dense", "aten::equal", "aten::nonzero", "aten::masked_select"),
-        *("aten::_unique2", "aten::unique_consecutive", "aten::repeat_interleave"),
-    )
-)
-"""Operations whose result, or its size, the host must read from the device."""
-
 _DLPACK_CODES = {  # DLDataTypeCode: int 0, unsigned 1, float 2, bfloat 4, bool 6
     torch.int64: 0,
     torch.int32: 0,
@@ -58,34 +45,6 @@ _DLPACK_CODES = {  # DLDataTypeCode: int 0, unsigned 1, float 2, bfloat 4, bool 
     torch.bool: 6,
 }
 _DLPACK_DEVICE = 12  # kDLExtDev
-
-
-@dataclass
-class Counts:
-    """What happened on the device.
-
-    Attributes:
-        operations: how often each ran, by name; views and empty tensors are not counted.
-        touched: bytes each read and wrote; an expanded tensor counts once per repetition.
-        to_host: copies to the host, numbers that it read among them.
-        to_device: copies to the device.
-        bytes_to_host: bytes of the former.
-        bytes_to_device: bytes of the latter.
-        waits: how often the host waited for the device. It does at every copy between the two, as
-            torch synchronizes the stream after it, unless the copy is `non_blocking`.
-        allocated: bytes of new tensors.
-        peak: most bytes held at once.
-    """
-
-    operations: Counter[str] = field(default_factory=Counter)
-    touched: Counter[str] = field(default_factory=Counter)
-    to_host: int = 0
-    to_device: int = 0
-    bytes_to_host: int = 0
-    bytes_to_device: int = 0
-    waits: int = 0
-    allocated: int = 0
-    peak: int = 0
 
 
 class _DLDevice(ctypes.Structure):
@@ -123,7 +82,6 @@ class _Memory:
     def __init__(self) -> None:
         self.held = 0
         self.limit: int | None = None
-        self.counts: list[Counts] = []
         self._storages: dict[int, torch.UntypedStorage] = {}
         self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], object]] = {}
 
@@ -145,9 +103,6 @@ class _Memory:
         freed = weakref.ref(made.untyped_storage(), lambda _: self._free(address, size))
         self._storages[address], self._alive[address] = storage, (freed, described)
         self.held += size
-        for one in self.counts:
-            one.allocated += size
-            one.peak = max(one.peak, self.held)
         return made
 
     def unwrap(self, tensor: Tensor) -> Tensor:
@@ -180,17 +135,6 @@ _memory = _Memory()
 
 
 @contextmanager
-def counted() -> Iterator[Counts]:
-    """Count what happens on the device during a `with` block."""
-    counts = Counts(peak=_memory.held)
-    _memory.counts.append(counts)
-    try:
-        yield counts
-    finally:
-        _memory.counts.remove(counts)
-
-
-@contextmanager
 def limited(size: int) -> Iterator[None]:
     """Let the device hold so many bytes more than it holds now, during a `with` block."""
     _memory.limit = _memory.held + size
@@ -198,11 +142,6 @@ def limited(size: int) -> Iterator[None]:
         yield
     finally:
         _memory.limit = None
-
-
-def made_there(tensor: Tensor) -> Tensor:
-    """Turn a CPU tensor into what a kernel of the device had made: nothing is copied or counted."""
-    return _memory.wrap(tensor.clone())
 
 
 def held() -> int:
@@ -276,8 +215,6 @@ def _run(operation: torch._ops.OpOverload, *inputs: Any, **named: Any) -> Any:
         else:
             given = inputs[where] if isinstance(where, int) else named[where]
             results[place] = _given_back(given, results[place])
-    read = [*_tensors(inputs), *_tensors(v for name, v in named.items() if name not in plan.out)]
-    _count(plan, read, list(_tensors(results)))
     return tuple(results) if several else results[0]
 
 
@@ -297,27 +234,14 @@ def _given_back(given: Tensor, result: Tensor) -> Tensor:
     return given
 
 
-def _copy(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+def _copy(source: Tensor, target: Tensor, _non_blocking: bool = False) -> Tensor:
     """Copy between tensors of which at least one is on the device."""
     _memory.unwrap(target).copy_(_memory.unwrap(source))
-    size = source.numel() * source.element_size()
-    for counts in _memory.counts:
-        if source.device == target.device:
-            counts.operations["aten::copy_"] += 1
-            counts.touched["aten::copy_"] += size + target.numel() * target.element_size()
-            continue
-        if target.device.type == NAME:
-            counts.to_device += 1
-            counts.bytes_to_device += size
-        else:
-            counts.to_host += 1
-            counts.bytes_to_host += size
-        counts.waits += not non_blocking
     return target
 
 
 def _check_devices(plan: _Plan, tensors: Sequence[Tensor]) -> None:
-    """Refuse what CUDA refuses, and count the copies of indices that it makes."""
+    """Refuse what CUDA refuses."""
     strangers = [one for one in tensors if one.device.type != NAME and one.dim()]
     if not strangers or len(strangers) == len(tensors):
         return
@@ -326,28 +250,6 @@ def _check_devices(plan: _Plan, tensors: Sequence[Tensor]) -> None:
             "Expected all tensors to be on the same device, but found at least two devices, "
             f"{NAME}:0 and {strangers[0].device}, in {plan.name}"
         )
-    if plan.name == "aten::index":
-        return  # torch has made and counted the copies while it worked out the shape
-    for counts in _memory.counts:
-        counts.to_device += len(strangers)
-        counts.waits += len(strangers)
-        counts.bytes_to_device += sum(one.numel() * one.element_size() for one in strangers)
-
-
-def _count(plan: _Plan, read: Sequence[Tensor], results: Sequence[Tensor]) -> None:
-    if plan.name in ("aten::empty", "aten::empty_strided"):
-        return
-    written = sum(one.numel() * one.element_size() for one in results)
-    sizes = [one.numel() * one.element_size() for one in read]
-    if plan.name in READS_ROWS:
-        sizes[0] = written
-    for counts in _memory.counts:
-        counts.operations[plan.name] += 1
-        counts.touched[plan.name] += sum(sizes) + written
-        if plan.name in READS_VALUES:
-            counts.waits += 1
-            counts.to_host += 1
-            counts.bytes_to_host += sizes[0] if plan.name == "aten::_local_scalar_dense" else 8
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

@@ -161,22 +161,6 @@ def test_the_live_view_says_no_best_score_that_equals_the_last_one(path):
     assert ", best" not in view._held_out().plain
 
 
-def test_traffic_is_that_of_the_latest_generations(path):
-    rows = [json.loads(line) for line in (path / "generations.jsonl").read_text().splitlines()]
-
-    def said():
-        (path / "generations.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        file = io.StringIO()
-        print_result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
-        return file.getvalue()
-
-    for row in rows:
-        row["traffic"] = {"sent": 6000, "received": 6000, "text": 6000}
-    assert "kB per member and generation" in said()
-    del rows[-1]["traffic"]  # The run was resumed with one engine in its own process.
-    assert "kB per member" not in said()
-
-
 def test_a_low_narrow_terminal_shows_the_answer_to_ctrl_c(path):
     view = LiveView(Console(file=io.StringIO(), width=30, record=True), RunDirectory.open(path))
     view.stopping()

@@ -10,7 +10,6 @@ from germline.fleet.engine_queries import (
     ScalesQuery,
     with_each,
 )
-from germline.fleet.mirrored_search import MirroredEngine
 from germline.fleet.remote_engine import JobDone
 from germline.protocols import Engine, Fleet
 from germline.protocols.wrappers import EngineWrapper, FleetWrapper
@@ -146,7 +145,3 @@ def test_a_method_that_a_subclass_defines_replaces_the_delegating_one():
     assert isinstance(fleet, Fleet)
     assert fleet.digest() == "mute"
     assert evaluated(fleet).rewards.shape == (6, len(EXAMPLES))
-
-
-def test_a_mirrored_engine_is_an_engine():
-    assert isinstance(MirroredEngine(make_engine(CONFIG), lambda: STRATEGY), Engine)

@@ -37,8 +37,6 @@ CASES = {
     ("engine.timeout_s", "without"): (("engine=vllm",), "engine.timeout_s=5"),
     ("engine.retry_timeout_s", "without"): (("engine=vllm",), "engine.retry_timeout_s=5"),
     ("fleet.quorum", "no other engine"): ((), "fleet.quorum=0.9"),
-    ("fleet.send_offsets", "no other engine"): ((), "fleet.send_offsets=true"),
-    ("fleet.send_offsets", "one form"): (("fleet.engines=2",), "fleet.send_offsets=true"),
     ("fleet.devices", "CUDA_VISIBLE_DEVICES"): (("engine=toy",), "fleet.devices=[cpu]"),
     ("engine.device", "fleet.devices"): (("fleet.devices=[cpu]",), "engine.device=cpu"),
     ("space.init_scale_a", "init_adapter"): (

@@ -200,15 +200,10 @@ def test_two_actors_play_like_one_engine_here(pair, alone, capfd):
     assert "hello" not in "".join(capfd.readouterr())
 
 
-def test_at_most_10_kb_travel_per_member_and_generation_besides_text(pair, alone):
-    pair.traffic()
-    evaluated(pair)
+def test_two_actors_apply_what_one_engine_here_applies(pair, alone):
     for one in (pair, alone):
         one.apply(UPDATES[0])
     assert pair.digest() == alone.digest()
-    traveled = pair.traffic()
-    assert 0 < traveled.non_text / 6 < 10_000
-    assert traveled.text > 0
 
 
 @pytest.mark.slow

@@ -6,24 +6,28 @@ import numpy as np
 import pytest
 import torch
 
+import germline
 from germline.checkpoint import list_snapshots
 from germline.config import Full, MicrobatchSettings, load_config
 from germline.fleet import LocalFleet
+from germline.fleet.engine_queries import DimensionQuery
 from germline.fleet.remote_engine import JobRaised, Outcome
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import ApplyJob, DigestJob, GenerateJob, RestoreJob
 from germline.fleet.worker_pool import WorkerPool
 from germline.noise import NOISE_VERSION
 from germline.protocols import Fleet
-from germline.record import JournalEntry
-from germline.run.build_parts import make_decoding, make_engine
+from germline.record import JournalEntry, RunDirectory
+from germline.run.build_parts import build_run_parts, make_decoding, make_engine
 from germline.strategies import make_strategy
 from germline.tasks import make_task
+from germline.training import generations
 from germline.types import Decoding, GermlineError, Update
 from tests.remote_engines import (
     DECODING,
     EXAMPLES,
     STRATEGY,
+    TASK,
     UPDATES,
     Chance,
     Nearby,
@@ -39,7 +43,7 @@ from tests.remote_engines import (
 )
 from tests.tiny_engines import examples as texts
 from tests.tiny_engines import inprocess
-from tests.toy_runs import GradedHere
+from tests.toy_runs import GradedHere, finish, settings
 
 PROMPTS = texts()
 
@@ -65,6 +69,31 @@ def test_any_number_of_engines_gives_the_evaluation_of_one_here(engines):
 @pytest.mark.parametrize("engines", [1, 2, 3])
 def test_any_number_of_engines_gives_the_same_run(engines, undisturbed):
     assert digests(fleet_of(pool(engines), seed=engines)) == undisturbed
+
+
+def test_an_engine_has_its_next_job_before_its_last_result_is_used():
+    workers = WorkerPool(pool(1), first_one_first)
+    workers.wait_ready()
+    jobs = dict.fromkeys("abc", DimensionQuery())
+    busy = [(key, slot.job is not None) for key, slot, _ in workers.dispatch(jobs)]
+    assert busy == [("a", True), ("b", True), ("c", False)]
+
+
+def test_a_search_of_coordinates_gives_the_same_run_where_engines_are_lost(tmp_path):
+    config = settings(
+        *("space=full", "strategy={kind: sep_cma, population: 6, sigma: 0.3}", "generations=4")
+    )
+    remotes = [
+        Nearby("engine 0", killed_at(1, kind=ApplyJob), lambda: make_engine(config)),
+        Nearby("engine 1", killed_at(2, 7, kind=GenerateJob), lambda: make_engine(config)),
+    ]
+    fleet = RemoteFleet(WorkerPool(remotes, Chance()), GradedHere(TASK), config.microbatch)
+    with build_run_parts(config) as parts:
+        loop = (parts.strategy, parts.shape, fleet, parts.batch, parts.decoding, range(4))
+        reached = [record.digest for record in generations(*loop)]
+    alone = finish(germline.train(config, tmp_path / "alone"))
+    assert reached == [entry.digest for entry in RunDirectory.open(alone).journal.read()]
+    assert [one.starts for one in remotes] == [2, 3]
 
 
 @pytest.fixture(scope="module")

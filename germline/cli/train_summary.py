@@ -2,9 +2,8 @@
 
 import math
 import shlex
-import statistics
 from collections.abc import Sequence
-from itertools import chain, count, takewhile
+from itertools import chain, count
 from pathlib import Path
 
 from rich.console import Console
@@ -13,7 +12,6 @@ from rich.text import Text
 
 from germline.cli import text_format
 from germline.cli.word_wrap import wrap_words
-from germline.comm_bytes import CommBytes
 from germline.config import Config, Nes
 from germline.evaluation.paired_difference import (
     FEW_CHANGED,
@@ -54,7 +52,6 @@ def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
         *_random_reward(run),
         *_voters(run),
         *_options(rows),
-        *_traffic(run.config.strategy.population, rows),
     ):
         print_sentence(console, line)
     divergences = score_divergence_advice(run.config, run.path, [row.score for row in scores])
@@ -326,24 +323,6 @@ def _voters(run: RunDirectory) -> list[str]:
 def _options(rows: Sequence[Row]) -> list[str]:
     options = center_options(rows)
     return [f"prompt options of the center: {', '.join(options)}"] if options else []
-
-
-def _traffic(members: int | None, rows: Sequence[Row]) -> list[str]:
-    """Describe the traffic of the latest generations that were evaluated by engines elsewhere.
-
-    A run that was resumed with one engine in its own process has none, and says nothing of the
-    generations before.
-    """
-    latest = takewhile(lambda row: "traffic" in row, reversed(rows))
-    traffic = [CommBytes(**row["traffic"]) for row in latest]
-    if not traffic or not members:
-        return []
-    text = statistics.median(row.text for row in traffic) / members / 1000
-    rest = statistics.median(row.non_text for row in traffic) / members / 1000
-    return [
-        f"to and from engines: {rest:.1f} kB per member and generation, and {text:.1f} kB of "
-        "prompts and completions"
-    ]
 
 
 def _paths(run: RunDirectory) -> list[str]:

@@ -65,14 +65,6 @@ class InProcess(EngineBase):
             "hold. Part of what fixes the bits of an evaluation."
         ),
     )
-    cuda_graphs: bool = Field(
-        default=False,
-        description=(
-            "Execute every decode step as one program of fixed shapes, recorded as a CUDA graph on "
-            "a GPU (never measured on one yet; on a CPU it is only slower). Part of what fixes the "
-            "bits of an evaluation."
-        ),
-    )
     threads: int | None = Field(
         None,
         ge=1,

@@ -61,14 +61,6 @@ class FleetBase(KindSection):
         gt=0,
         description="Shortest time after which a remote engine can count as hung, in seconds.",
     )
-    send_offsets: bool = Field(
-        default=False,
-        description=(
-            "Send members of `sep_cma` to remote engines as numbers, 4 bytes for each searched "
-            "number. By default every engine draws them itself, which needs hosts whose numpy "
-            "rounds alike; if one rounds differently, the run stops with an error."
-        ),
-    )
 
 
 @register("fleet")

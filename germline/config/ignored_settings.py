@@ -110,14 +110,9 @@ RULES: tuple[Rule, ...] = (
     ),
     *_rules(
         "fleet",
-        "quorum send_offsets",
+        "quorum",
         lambda config: isinstance(config.fleet, Local) and config.fleet.engines == 1,
         "with fleet.engines=1, as there is no other engine",
-    ),
-    Rule(
-        "fleet.send_offsets",
-        lambda config: config.strategy.kind != "sep_cma",
-        "with strategy.kind={config.strategy.kind}, whose members are sent in one form only",
     ),
     Rule(
         "fleet.devices",

@@ -74,7 +74,8 @@ class ConversationBatch:
         prompts, places = distinct_prompts(encoded)
         prompt_of = torch.tensor(places).view(self.members, slots)
         padded = pad_prompts(prompts, self.turns.encoder.padding_id)
-        return self.decoder.begin(padded, prompt_of, self._noise(rows, turn=0)), live
+        noise = self._noise(rows, turn=0)
+        return DecodeBatch.of(self.decoder.model, padded, prompt_of, noise), live
 
     def _read(self, batch: DecodeBatch, written: Mapping[Place, Completion], start: int) -> Tensor:
         """Return which places of the cache are of the texts, `[rows, filled]`.

@@ -34,7 +34,6 @@ class TokenDecoder:
         detokenize: turns token ids into text.
         end_ids: tokens that end a text.
         members_left: called with the members that stay when others are dropped.
-        fixed_steps: whether decode steps have fixed shapes, for CUDA graphs.
     """
 
     model: PreTrainedModel
@@ -42,7 +41,6 @@ class TokenDecoder:
     detokenize: Detokenizer
     end_ids: frozenset[int]
     members_left: Callable[[Tensor], None]
-    fixed_steps: bool = False
 
     def generate(
         self,
@@ -68,18 +66,13 @@ class TokenDecoder:
         rows = torch.tensor(prompt_of)[example_of].repeat(members, 1)
         is_repeated = examples > len(prompts.lengths)
         with self.fused.applied():
-            batch = self.begin(prompts, rows, sampling_noise[example_of].repeat(members, 1))
+            noise = sampling_noise[example_of].repeat(members, 1)
+            batch = DecodeBatch.of(self.model, prompts, rows, noise)
             texts = self.no_texts(decoding, members * slots)
             texts.ignore([m * slots + s for m in range(members) for s in range(examples, slots)])
             logits = batch.prefill_distinct() if is_repeated else batch.prefill()
             self.write(batch, logits, texts, decoding)
         return texts.completions(members, [prompts.lengths[prompt] for prompt in prompt_of])
-
-    def begin(self, prompts: PaddedPrompts, prompt_of: Tensor, noise: Tensor) -> DecodeBatch:
-        """Begin a batch, see `DecodeBatch.of`."""
-        batch = DecodeBatch.of(self.model, prompts, prompt_of, noise)
-        batch.has_fixed_steps = self.fixed_steps
-        return batch
 
     def no_texts(self, decoding: Decoding, rows: int) -> GeneratedTexts:
         """Return the texts of rows before their first token."""

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from germline.engines.cuda_graph import FixedShapeSteps
 from germline.engines.kv_cache import BufferedCache, SlidingWindow
 from germline.engines.prompt_batch import PaddedPrompts
 
@@ -41,7 +40,6 @@ class DecodeBatch:
         sampling_noise: uniforms for seeded sampling, `[batch, max_new_tokens]`.
         window: of sliding-window layers, where texts are longer than it.
         filled: places of the cache taken.
-        has_fixed_steps: whether steps are one program of fixed shapes.
     """
 
     model: PreTrainedModel
@@ -54,8 +52,6 @@ class DecodeBatch:
     sampling_noise: Tensor
     window: SlidingWindow | None
     filled: int = 0
-    has_fixed_steps: bool = False
-    _steps: FixedShapeSteps | None = None
 
     @classmethod
     def of(
@@ -149,29 +145,17 @@ class DecodeBatch:
 
     def step(self, tokens: Tensor) -> Tensor:
         """Append one token to every row and return the logits after it."""
-        if self.has_fixed_steps:
-            logits = self._fixed_step(tokens)
-        else:
-            self.filled += 1
-            mask = self.mask[..., : self.filled]
-            logits = self._run(tokens[:, None], self.position[:, None], mask)
+        self.filled += 1
+        mask = self.mask[..., : self.filled]
+        logits = self._run(tokens[:, None], self.position[:, None], mask)
         self.position = self.position + 1
         return logits
-
-    def _fixed_step(self, tokens: Tensor) -> Tensor:
-        if self._steps is None:
-            self._steps = FixedShapeSteps(
-                self._run, self.cache, self.mask, self.position, self.filled
-            )
-        self.filled += 1
-        return self._steps(tokens)
 
     def keep(self, stay: Tensor, slots: int) -> Tensor:
         """Keep these rows, `slots` of each member; return them on the device of the batch."""
         self.rows = self.rows.flatten()[stay].view(-1, slots)
         stay = stay.to(self.model.device)
         self.cache.take(stay)
-        self._steps = None
         self.mask = self.mask[stay]
         self.position = self.position[stay]
         self.sampling_noise = self.sampling_noise[stay]
@@ -213,7 +197,7 @@ class DecodeBatch:
         self.cache.repack(stay.to(device), places.to(device), seen.shape[1])
         self.mask = _additive_mask(seen, self.model)
         self.window = SlidingWindow.of(self.model.config.get_text_config(), seen, device)
-        self._steps, self.filled = None, longest
+        self.filled = longest
         self.position = (lengths + new).to(device)
         self.sampling_noise = sampling_noise.to(device)
         ids = torch.tensor([[0] * (width - len(answer)) + [*answer] for answer in answers])

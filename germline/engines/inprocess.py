@@ -25,7 +25,6 @@ from germline.engines.generated_texts import Detokenizer
 from germline.engines.kv_cache import check_attention_layers
 from germline.engines.lm_head import HeadInput
 from germline.engines.lora_members import LoraMembers, LowRankMembers
-from germline.engines.malloc_tuning import keep_freed_memory
 from germline.engines.master_weights import Masters, searched_names
 from germline.engines.model_tensors import MasterPlacement, list_tensors
 from germline.engines.pretrained import PretrainedModel, load_pretrained, save_pretrained
@@ -91,8 +90,6 @@ class InProcessEngine:
         self.pretrained = pretrained
         self.device = torch_device(config.device)
         on_gpu = self.device.type != "cpu"
-        if not on_gpu:
-            keep_freed_memory()
         self.dtype = serving_dtype(config.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
         check_dtype(config.dtype, self.dtype, self.device)
         host = self.device if config.master_device == "device" else torch.device("cpu")
@@ -116,7 +113,6 @@ class InProcessEngine:
             Detokenizer(pretrained.tokenizer),
             self.encoder.end_ids,
             self._members.keep if self._members else lambda _members: None,
-            fixed_steps=config.cuda_graphs,
         )
 
     @classmethod

@@ -1,8 +1,7 @@
 """The key-value cache of a microbatch, and the window of layers that attend to its last tokens.
 
 The cache is allocated once per turn; rows can be dropped or repeated. It consists of `transformers`
-cache layers, so it works with any decoder of that library. After `fix`, the cache writes at the
-index in a tensor and returns its whole capacity, so that shapes do not change (`cuda_graph.py`).
+cache layers, so it works with any decoder of that library.
 """
 
 from dataclasses import dataclass
@@ -38,7 +37,6 @@ class _BufferedLayer(DynamicLayer):
         super().__init__()
         self.capacity = capacity
         self.length = 0
-        self.place: Tensor | None = None
         self.is_initialized = False
 
     def update(
@@ -49,10 +47,6 @@ class _BufferedLayer(DynamicLayer):
             self.keys = _buffer(key_states, self.capacity)
             self.values = _buffer(value_states, self.capacity)
             self.is_initialized = True
-        if self.place is not None:
-            self.keys.index_copy_(2, self.place, key_states)
-            self.values.index_copy_(2, self.place, value_states)
-            return self.keys, self.values
         start, self.length = self.length, self.length + key_states.shape[2]
         self.keys[:, :, start : self.length] = key_states
         self.values[:, :, start : self.length] = value_states
@@ -61,13 +55,6 @@ class _BufferedLayer(DynamicLayer):
     def get_seq_length(self) -> int:
         """Return the filled positions."""
         return self.length
-
-    def fix(self, place: Tensor) -> None:
-        """Write at the index in `place` from now on."""
-        self.place = place
-        # Masked places have weight 0, which times a NaN left in memory would still be NaN.
-        self.keys[:, :, self.length :] = 0
-        self.values[:, :, self.length :] = 0
 
     def take(self, rows: Tensor) -> None:
         """Keep these rows, in this order; a row may be taken more than once."""
@@ -86,7 +73,7 @@ class _BufferedLayer(DynamicLayer):
         """Keep these rows, and of each the positions in `places`, `[rows, positions]`."""
         self.keys = _repacked(self.keys, rows, places, capacity)
         self.values = _repacked(self.values, rows, places, capacity)
-        self.capacity, self.length, self.place = capacity, places.shape[1], None
+        self.capacity, self.length = capacity, places.shape[1]
 
 
 class BufferedCache(Cache):
@@ -94,16 +81,6 @@ class BufferedCache(Cache):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(layer_class_to_replicate=lambda: _BufferedLayer(capacity))
-
-    def fix(self, place: Tensor) -> None:
-        """Write at the index that `place`, `[1]`, holds at the time of each step from now on."""
-        for layer in self.layers:
-            layer.fix(place)
-
-    def advance(self) -> None:
-        """Count one more place as filled, after a step of fixed shapes."""
-        for layer in self.layers:
-            layer.length += 1
 
     def take(self, rows: Tensor) -> None:
         """Keep these rows of every layer."""

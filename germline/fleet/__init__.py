@@ -8,14 +8,12 @@ hang_detector.py        how long a job may take before its engine counts as hung
 remote_engine.py        what processes and clusters must offer: start, send, stop, outcomes
 worker_jobs.py          what a remote engine is sent: to generate, to apply, to restore
 engine_queries.py       read-only questions to engines, the same for every fleet
-byte_accounting.py      how many bytes jobs and results take
 state_transfer.py       brings weights and moments to an engine that was started again
 quorum.py               which members are evaluated, and when a generation closes without the others
 engine_processes.py     engines in processes of this machine, seen from the process of the run
 worker_process.py       the program of such a process
 ray_actors.py           engines as Ray actors
 ray_cluster.py          starts Ray or joins a cluster
-mirrored_search.py      engines that draw the members of a search themselves
 prompt_search_fleet.py  members that differ in how they are prompted
 """
 

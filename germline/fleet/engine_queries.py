@@ -1,17 +1,15 @@
 """The read-only questions that a fleet passes on to one of its engines, see `Fleet.query`.
 
 A new question is one class here and the method of `Engine` or `MasterWeights` that answers it;
-fleets, wrappers and worker processes pass on any question. The items of a field called `members`
-or `examples` are rewritten by the fleets that send other members or examples to engines
-(`with_each`).
+fleets, wrappers and worker processes pass on any question. The items of a field called `examples`
+are rewritten by the fleets that send other examples to engines (`with_each`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from germline.fleet.mirrored_search import Member, resolve_member
-from germline.protocols import Engine, HasMasters
+from germline.protocols import Engine, HasMasters, Members
 from germline.types import Completion, Example
 
 Query = TypeVar("Query")
@@ -49,14 +47,13 @@ class ScalesQuery:
 class LogProbabilitiesQuery:
     """The log-probability, at temperature 1, of each token of completions `[members][examples]`."""
 
-    members: Sequence[Member]
+    members: Members
     examples: Sequence[Example]
     completions: Sequence[Sequence[Completion]]
 
     def __call__(self, engine: Engine) -> list[list[Sequence[float]]]:
         """Return one number per token, `[members][examples][tokens]`."""
-        members = [resolve_member(member, engine) for member in self.members]
-        return engine.log_probabilities(members, self.examples, self.completions)
+        return engine.log_probabilities(self.members, self.examples, self.completions)
 
     def is_valid_result(self, answer: object) -> bool:
         """Whether there is a number for every token."""

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from germline.checkpoint import restore, save_snapshot
-from germline.comm_bytes import CommBytes
 from germline.config import MicrobatchSettings
 from germline.fleet.scoring_jobs import joined_scores, scoring_jobs
 from germline.protocols import (
@@ -91,10 +90,6 @@ class LocalFleet:
         """Bring the base weights to the state after the last entry."""
         restore(self.engine.weights, entries, folder, base_digest, len(entries) - 1)
         self.engine.refresh()
-
-    def traffic(self) -> CommBytes | None:
-        """Return None: nothing is sent anywhere."""
-        return None
 
     def close(self) -> None:
         """Stop what the engine started."""

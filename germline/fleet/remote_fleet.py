@@ -22,10 +22,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from germline.comm_bytes import CommBytes
 from germline.config import MicrobatchSettings
 from germline.fleet.engine_queries import with_each
-from germline.fleet.mirrored_search import Member, as_member_ref, strip_offsets
 from germline.fleet.quorum import Place, Quorum
 from germline.fleet.remote_engine import EngineFault
 from germline.fleet.scoring_jobs import joined_scores, scoring_jobs
@@ -80,8 +78,6 @@ class RemoteFleet:
         microbatch: size of the pieces of work.
         quorum: share of the members with which a generation may close.
         transfer: brings the state of an engine to another one and to the run directory.
-        mirrored: whether the engines draw the members of the search themselves (`MirroredEngine`):
-            they are sent references to members instead of offsets.
 
     Raises:
         GermlineError: an engine cannot be loaded, or the engines loaded different weights.
@@ -94,15 +90,12 @@ class RemoteFleet:
         microbatch: MicrobatchSettings,
         quorum: float = 1.0,
         transfer: StateTransfer | None = None,
-        *,
-        mirrored: bool = False,
     ) -> None:
         self.pool = pool
         self.graders = graders
         self.microbatch = microbatch
         self.quorum = quorum
         self._transfer = transfer or SharedDiskTransfer()
-        self._mirrored = mirrored
         try:
             self._base_digest = _common_digest(pool.wait_ready())
         except BaseException:
@@ -113,7 +106,6 @@ class RemoteFleet:
         # An update that was applied, and whose digest the engines have not agreed on yet.
         self._pending_update: Update | MeanUpdate | None = None
         self._updates_when_late: dict[WorkerSlot, int] = {}
-        self._reported_traffic = CommBytes()
 
     def evaluate(
         self, population: Population, batch: Sequence[Example], decoding: Decoding
@@ -150,16 +142,13 @@ class RemoteFleet:
     def query(self, query: EngineQuery[Answer]) -> Answer:
         """Return one engine's answer to a read-only question: all have the same weights."""
         self._agree()
-        query = with_each(query, "examples", _without_answer)
-        if self._mirrored:
-            query = with_each(query, "members", as_member_ref)
-        answer: Answer = self._ask_any(query)
+        answer: Answer = self._ask_any(with_each(query, "examples", _without_answer))
         return answer
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update on every engine, and return what one of them measured of it."""
         self._agree()
-        self._pending_update = update = strip_offsets(update) if self._mirrored else update
+        self._pending_update = update
         return next(iter(self.pool.broadcast(ApplyJob(update)).values()), None)
 
     def digest(self) -> str:
@@ -181,17 +170,10 @@ class RemoteFleet:
         self, entries: Sequence[JournalEntry], folder: Path | None, base_digest: str
     ) -> None:
         """Bring every engine from the base weights to the state after the last entry."""
-        if self._mirrored:
-            entries = [replace(entry, update=strip_offsets(entry.update)) for entry in entries]
         self.pool.broadcast(RestoreJob(entries, self._state_in(folder), base_digest))
         self._base_digest = base_digest
         self._entries = list(entries)
         self._snapshots = folder
-
-    def traffic(self) -> CommBytes:
-        """Return the bytes sent and received since the last call."""
-        before, self._reported_traffic = self._reported_traffic, self.pool.traffic
-        return self._reported_traffic - before
 
     def close(self) -> None:
         """Stop the engines."""
@@ -248,11 +230,11 @@ class RemoteFleet:
         return quorum.without_missing(evaluation, done)
 
     def _job(self, microbatch: Microbatch, decoding: Decoding) -> GenerateJob | EpisodesJob:
-        members = self._as_sent(microbatch.members)
+        members, examples = microbatch.members, microbatch.examples
         if self.graders.max_turns is None:
-            return GenerateJob(members, microbatch.examples, decoding)
-        graders, first = self._pickled_graders, microbatch.first_member
-        return EpisodesJob(members, microbatch.examples, decoding, graders, first)
+            return GenerateJob(members, examples, decoding)
+        first = microbatch.first_member
+        return EpisodesJob(members, examples, decoding, self._pickled_graders, first)
 
     def _evaluated(self, microbatch: Microbatch, result: Any) -> EvaluatedMicrobatch:
         if self.graders.max_turns is None:
@@ -263,9 +245,6 @@ class RemoteFleet:
     def _pickled_graders(self) -> bytes:
         assert isinstance(self.graders, GraderPool)
         return pickle.dumps(self.graders.settings)
-
-    def _as_sent(self, members: Sequence[Perturbation | None]) -> Sequence[Member]:
-        return [as_member_ref(member) for member in members] if self._mirrored else members
 
     def _replace_deviating(self) -> set[WorkerSlot]:
         """Compare every engine with the digest of the fleet, and replace those that differ."""

@@ -1,8 +1,8 @@
 """The jobs that are sent to a remote engine, besides the read-only ones of `engine_queries`.
 
 A job carries seeds, coefficients, prompts and completions, never weights. Every engine loads the
-model and applies every update itself; a mirrored engine also draws the members of its search
-itself. The worker pool checks each result (`is_valid_result`) before the fleet uses it.
+model and applies every update itself. The worker pool checks each result (`is_valid_result`) before
+the fleet uses it.
 """
 
 import pickle
@@ -17,9 +17,8 @@ from typing import Any, Protocol, get_args, runtime_checkable
 from germline.checkpoint import restore, save_snapshot
 from germline.episodes import play_episodes
 from germline.fleet.engine_queries import as_table
-from germline.fleet.mirrored_search import Member, MirroredEngine, resolve_member
 from germline.graders.pool import GraderPool, GraderSettings
-from germline.protocols import Engine
+from germline.protocols import Engine, Members
 from germline.record import JournalEntry
 from germline.signal_types import UpdateSize
 from germline.types import Completion, Decoding, Example, Finish, MeanUpdate, Rollout, Update
@@ -57,14 +56,13 @@ class GenerateJob:
         examples: without answers and facts, which only graders need.
     """
 
-    members: Sequence[Member]
+    members: Members
     examples: Sequence[Example]
     decoding: Decoding
 
     def __call__(self, engine: Engine) -> list[list[Completion]]:
         """Return the completions, `[members][examples]`."""
-        members = [resolve_member(member, engine) for member in self.members]
-        return engine.generate(members, self.examples, self.decoding)
+        return engine.generate(self.members, self.examples, self.decoding)
 
     def is_valid_result(self, answer: object) -> bool:
         """Whether there is a completion of every member for every example."""
@@ -94,7 +92,7 @@ class EpisodesJob:
         first_member: index of the first member in the population.
     """
 
-    members: Sequence[Member]
+    members: Members
     examples: Sequence[Example]
     decoding: Decoding
     graders: bytes
@@ -102,10 +100,9 @@ class EpisodesJob:
 
     def __call__(self, engine: Engine) -> list[list[Rollout]]:
         """Return the rollouts, `[members][examples]`, with members counted from 0."""
-        members = [resolve_member(member, engine) for member in self.members]
         graders = _grader_pool(self.graders)
         return play_episodes(
-            engine, graders, members, self.examples, self.decoding, self.first_member
+            engine, graders, self.members, self.examples, self.decoding, self.first_member
         )
 
     def is_valid_result(self, answer: object) -> bool:
@@ -180,12 +177,9 @@ class RestoreJob:
 
     def __call__(self, engine: Engine) -> str:
         """Return the verified digest; with a state, only the updates after it are replayed."""
-        entries = (
-            engine.recall(self.entries) if isinstance(engine, MirroredEngine) else self.entries
-        )
-        last = len(entries) - 1
+        last = len(self.entries) - 1
         with self.state.unpacked() if self.state else nullcontext() as folder:
-            digest = restore(engine.weights, entries, folder, self.base_digest, last)
+            digest = restore(engine.weights, self.entries, folder, self.base_digest, last)
         engine.refresh()
         return digest
 

@@ -22,8 +22,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from germline.comm_bytes import CommBytes
-from germline.fleet import byte_accounting
 from germline.fleet.hang_detector import HangDetector
 from germline.fleet.remote_engine import (
     JobDone,
@@ -77,9 +75,6 @@ class WorkerPool:
         resources_report: returns what the engines need and what there is, for an error message
             where engines may wait for resources.
         clock: in seconds.
-
-    Attributes:
-        traffic: the bytes sent and received so far.
     """
 
     def __init__(
@@ -90,7 +85,6 @@ class WorkerPool:
         resources_report: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.traffic = CommBytes()
         self.clock = clock
         self._slots = [WorkerSlot(remote) for remote in remotes]
         self._wait = wait
@@ -254,7 +248,6 @@ class WorkerPool:
         return not loading or (enough and all(slot.remote.waits_for_resources for slot in loading))
 
     def _send(self, slot: WorkerSlot, job: EngineJob) -> None:
-        self.traffic += byte_accounting.sent_bytes(job)
         slot.job, slot.since = job, self.clock()
         slot.remote.send(job)
 
@@ -298,7 +291,6 @@ class WorkerPool:
             self.replace(slot, f"it returned an invalid result: {repr(outcome.value)[:80]}")
             return None
         elif job:
-            self.traffic += byte_accounting.received_bytes(job, outcome.value)
             self._hangs.record(job, self.clock() - slot.since)
         if job is None:
             slot.handle(WorkerEvent.BASE_LOADED)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from germline.comm_bytes import CommBytes
 from germline.episode_types import Transcript
 from germline.protocols.spaces import (
     BaseModel,
@@ -295,9 +294,6 @@ class Fleet(Protocol):
 
         A snapshot in the folder shortens the replay. The result is verified by its digest.
         """
-
-    def traffic(self) -> CommBytes | None:
-        """Return the bytes sent and received since the last call; None for engines in process."""
 
     def close(self) -> None:
         """End the processes and connections of the engines."""

@@ -18,7 +18,7 @@ from germline.types import Example, GenerationRecord, HeldOutScore, MeanUpdate, 
 MAX_SAMPLES = 20
 """Number of held-out completions kept with a score."""
 
-MACHINE = ("timing", "tokens_per_s", "written_at", "peak_memory_mb", "traffic")
+MACHINE = ("timing", "tokens_per_s", "written_at", "peak_memory_mb")
 """Columns that depend on the machine and differ between two runs with the same digests."""
 
 SCORER_FIELDS = ("mean", "standard_error", "n", "proportion", "higher_is_better", "values")
@@ -89,8 +89,6 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
     if record.sigmas:
         values = record.sigmas.values()
         row["sigmas"] = {"min": min(values), "max": max(values)}
-    if record.traffic:
-        row["traffic"] = asdict(record.traffic)
     if record.signals:
         row["signals"] = asdict(record.signals)
     if parts := mean_parts(evaluation.rollouts):

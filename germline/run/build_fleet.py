@@ -11,16 +11,14 @@ from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 
-from germline.config import Config, InProcess, Local, Ray, SepCma
+from germline.config import Config, InProcess, Local, Ray
 from germline.fleet import LocalFleet
 from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
-from germline.fleet.mirrored_search import MirroredEngine
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import PoolSettings, WorkerPool
 from germline.protocols import Engine, Fleet, GraderProtocol
 from germline.rollout import microbatch_starts
 from germline.run.resource_checks import usable_cores
-from germline.strategies import make_strategy
 from germline.types import GermlineError
 
 log = logging.getLogger(__name__)
@@ -36,7 +34,6 @@ def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Grader
     """
     if isinstance(config.fleet, Local) and config.fleet.engines == 1:
         return LocalFleet(load(engine_placement(config, 0)), graders, config.microbatch)
-    load = remote_engine_factory(config, load)
     if isinstance(config.fleet, Ray):
         return _on_ray(config, config.fleet, load, graders)
     processes = [
@@ -44,37 +41,7 @@ def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Grader
         for number in range(config.fleet.engines)
     ]
     pool = WorkerPool(processes, wait_for_outcome, _terms(config.fleet))
-    return RemoteFleet(
-        pool, graders, config.microbatch, config.fleet.quorum, mirrored=uses_mirrored_search(config)
-    )
-
-
-def uses_mirrored_search(config: Config) -> bool:
-    """Return whether remote engines draw the members of a CMA-ES search themselves.
-
-    Members of `cma` take at most 8 kB, and sending them costs less than a mirrored search.
-    """
-    return isinstance(config.strategy, SepCma) and not config.fleet.send_offsets
-
-
-def remote_engine_factory(
-    config: Config, load: Callable[[Config], Engine]
-) -> Callable[[Config], Engine]:
-    """Return the picklable function that loads a remote engine, given the one for local engines."""
-    return partial(_follower, load) if uses_mirrored_search(config) else load
-
-
-def _follower(load: Callable[[Config], Engine], config: Config) -> MirroredEngine:
-    """Load an engine, and begin the search that it mirrors."""
-    engine = load(config)
-    begin = partial(
-        make_strategy,
-        config.strategy,
-        run_seed=config.seed,
-        generations=config.generations,
-        dimension=engine.weights.dimension,
-    )
-    return MirroredEngine(engine, begin)
+    return RemoteFleet(pool, graders, config.microbatch, config.fleet.quorum)
 
 
 def check_ray_installed() -> None:
@@ -120,14 +87,7 @@ def _on_ray(
             lambda: ray_cluster.resources_report(fleet.resources),
         )
         store = ray_actors.ObjectStoreTransfer()
-        moving = RemoteFleet(
-            pool,
-            graders,
-            config.microbatch,
-            fleet.quorum,
-            store,
-            mirrored=uses_mirrored_search(config),
-        )
+        moving = RemoteFleet(pool, graders, config.microbatch, fleet.quorum, store)
         opened.pop_all()
     return ray_cluster.ClusterFleet(moving, joined)
 

@@ -33,7 +33,7 @@ EXPORT_FIRST = (
     "--out MODEL`) and begin a new run with them: `germline train CONFIG model=MODEL` with the "
     "changed settings"
 )
-OF_SEVERAL = ("quorum", "send_offsets")
+OF_SEVERAL = ("quorum",)
 """Settings of a fleet that have no effect with one engine."""
 
 

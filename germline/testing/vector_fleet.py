@@ -130,9 +130,6 @@ class VectorFleet:
         """Bring the starting point to the state after the last entry."""
         restore(self.weights, entries, folder, base_digest, len(entries) - 1)
 
-    def traffic(self) -> None:
-        """Return None: nothing travels."""
-
     def close(self) -> None:
         """Do nothing: nothing runs elsewhere."""
 

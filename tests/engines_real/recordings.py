@@ -18,7 +18,7 @@ from tests.engines_real.servers import vllm_server
 ROOT = Path(__file__).parents[2]
 REFERENCE: dict[str, Any] = {"kind": "inprocess", "threads": 1}
 # Other kernels for the same numbers: they differ in rounding only.
-INPROCESS: dict[str, Any] = {**REFERENCE, "cuda_graphs": True, "members_per_batch": 1}
+INPROCESS: dict[str, Any] = {**REFERENCE, "members_per_batch": 1}
 TIMEOUT_S = 900
 SHOWN = 6000  # last characters of the output of a failed process
 

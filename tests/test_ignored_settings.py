@@ -8,10 +8,7 @@ from germline.config import load_config
 from germline.config.ignored_settings import DROP, RULES
 from germline.types import GermlineError
 
-VLLM, SGLANG = (
-    "engine={kind: vllm, base_url: 'http://x:1'}",
-    "engine={kind: sglang, base_url: 'http://x:1'}",
-)
+SGLANG = "engine={kind: sglang, base_url: 'http://x:1'}"
 RANDOPT = ("method=randopt", "strategy.sigma=0.1", "strategy.antithetic=false")
 GRADIENT = ("method=es_sample_gd", "strategy={antithetic: false, learning_rate: 0.01}")
 TEMPERATURE = (
@@ -24,18 +21,9 @@ FUNCTIONS = (JSONL, "task.reward_functions={length: 1}")
 # (setting, a word of the condition): (what makes the condition true, the setting that is refused)
 CASES = {
     ("model", "own"): (("engine=toy",), "model=some/model"),
-    ("engine.tensor_parallel", "server"): ((VLLM,), "engine.tensor_parallel=2"),
-    ("engine.threads", "server"): ((VLLM,), "engine.threads=2"),
-    ("engine.adapters", "server"): ((VLLM,), "engine.adapters=4"),
-    ("engine.adapter_rank", "server"): ((VLLM,), "engine.adapter_rank=8"),
-    ("engine.gpu_memory_utilization", "server"): ((VLLM,), "engine.gpu_memory_utilization=0.5"),
-    ("engine.kv_cache_gb", "server"): ((VLLM,), "engine.kv_cache_gb=2"),
-    ("engine.options", "server"): ((VLLM,), "engine.options={max_model_len: 64}"),
     ("engine.python", "server"): ((SGLANG,), "engine.python=python3"),
     ("engine.device", "server"): ((SGLANG,), "engine.device=cpu"),
     ("engine.startup_timeout_s", "server"): ((SGLANG,), "engine.startup_timeout_s=5"),
-    ("engine.timeout_s", "without"): (("engine=vllm",), "engine.timeout_s=5"),
-    ("engine.retry_timeout_s", "without"): (("engine=vllm",), "engine.retry_timeout_s=5"),
     ("fleet.quorum", "no other engine"): ((), "fleet.quorum=0.9"),
     ("fleet.devices", "CUDA_VISIBLE_DEVICES"): (("engine=toy",), "fleet.devices=[cpu]"),
     ("engine.device", "fleet.devices"): (("fleet.devices=[cpu]",), "engine.device=cpu"),

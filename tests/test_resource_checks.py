@@ -99,7 +99,7 @@ def test_engines_of_one_host_share_its_memory_and_mapped_weights(monkeypatch):
 
 def test_memory_elsewhere_is_not_asked_for(monkeypatch):
     available(monkeypatch, 2.6)  # masters and frozen weights, none of the server's copy
-    served = {"kind": "vllm", "base_url": "http://127.0.0.1:1"}
+    served = {"kind": "sglang", "base_url": "http://127.0.0.1:1"}
     check_memory(load_config({"model": QWEN, "engine": served}))
 
 

@@ -14,11 +14,11 @@ from germline.optimizers import Sgd
 from germline.protocols import Members
 from germline.spaces import make_space
 from germline.types import Decoding, Example
-from tests import simulated_sglang, test_vllm_servers
+from tests import simulated_sglang, simulated_vllm
 from tests.scripted_server import listening
-from tests.simulated_sglang import SimulatedSglang
+from tests.simulated_sglang import EXAMPLES, MEMBERS, SimulatedSglang
+from tests.simulated_vllm import SimulatedLlm
 from tests.test_conversation import FIRST, talk
-from tests.test_vllm_servers import EXAMPLES, MEMBERS, SimulatedVllm
 from tests.tiny_engines import SPACES, examples, folder, inprocess, population
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
@@ -135,27 +135,21 @@ def test_sglang_writes_each_member_once():
 
 
 def test_vllm_writes_each_member_once_and_keeps_its_prefix_cache():
-    simulated = SimulatedVllm(str(folder("qwen2")))
-    with (
-        listening(simulated.reply) as script,
-        test_vllm_servers.opened(script, "full") as engine,
-    ):
-        start, emptied = len(simulated.written), len(script.bodies("/reset_prefix_cache"))
+    simulated = SimulatedLlm()
+    with simulated_vllm.opened(simulated, "full") as engine:
+        start, emptied = len(simulated.written), simulated.emptied
         converse(engine, MEMBERS)
         written = [member for member in simulated.written[start:] if member is not None]
         assert written == list(MEMBERS)
-        assert len(script.bodies("/reset_prefix_cache")) - emptied == 2 * len(MEMBERS)
+        assert simulated.emptied - emptied == 2 * len(MEMBERS)
 
 
 def test_vllm_names_the_adapters_of_a_conversation_once():
-    simulated = SimulatedVllm(str(folder("qwen2")))
-    with listening(simulated.reply) as script, test_vllm_servers.opened(script) as engine:
+    simulated = SimulatedLlm()
+    with simulated_vllm.opened(simulated) as engine:
         converse(engine, [*MEMBERS, None])
-        assert len(script.bodies("/v1/load_lora_adapter")) == len(MEMBERS) + 1
-        lengths = [
-            len(body["prompt"][0])
-            for body in script.bodies("/v1/completions")
-            if body["model"] == script.bodies("/v1/completions")[0]["model"]
-        ]
-        assert len(lengths) == TURNS
-        assert lengths == sorted(set(lengths))
+        assert len(simulated.members) == len(MEMBERS) + 1
+    name = simulated.requests[0].adapter
+    lengths = [len(one.tokens) for one in simulated.requests if one.adapter == name]
+    assert len(lengths) == TURNS * len(EXAMPLES)
+    assert lengths[:: len(EXAMPLES)] == sorted(set(lengths[:: len(EXAMPLES)]))

@@ -1,4 +1,4 @@
-"""The parts of the engine vllm that need no vLLM: settings, serialization, and refusals."""
+"""The parts of the engine vllm that need no vLLM: settings, masters of workers, and refusals."""
 
 import json
 import re
@@ -6,19 +6,12 @@ import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from transformers import Qwen2Config, Qwen3Config
 
 from germline.config import Lora, LowRank, Vllm, load_config
-from germline.engines.served.masters_spec import masters_from_spec, write_spec
-from germline.engines.served.serialization import (
-    read_members,
-    read_update,
-    write_members,
-    write_update,
-)
+from germline.engines.served.masters import masters_of_config
 from germline.engines.vllm.in_process import check_installed, explain_start_failure
 from germline.engines.vllm.llm_arguments import (
     EXTENSION,
@@ -35,34 +28,12 @@ from germline.run.build_parts import make_engine
 from germline.run.kl import measure_kl
 from germline.types import (
     GermlineError,
-    MeanUpdate,
-    Perturbation,
-    SeedPerturbation,
-    SigmaUpdate,
-    StrategyState,
     Update,
-    VectorPerturbation,
 )
 from tests.tiny_engines import folder as tiny_folder
 from tests.tiny_engines import inprocess as tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
-
-OFFSETS = np.array([0.1, -2.5e-8, 3e30], dtype=np.float32)
-UPDATES = [
-    Update(3, 7, 0.1, 1e-3, (0.1, -1 / 3, 5e-324)),
-    Update(-1, 0, 0.1, 0.0, (), noise_generation=4, skipped=True),
-    Update(0, 1, 0.1, 1.0, (1.0,), sigma_update=SigmaUpdate((0.5,), 0.1, 9.0)),
-    Update(
-        0,
-        1,
-        0.1,
-        1.0,
-        (1.0,),
-        strategy_state=StrategyState({"x": [[0.5, None], {}]}, 2),
-        backpropagated=True,
-    ),
-]
 
 
 def masters(space):
@@ -73,51 +44,19 @@ def settings(section, space, dtype=torch.float32):
     return llm_arguments(section, masters(space), dtype)
 
 
-# --- serialization
-
-
-def test_members_read_back_to_the_same_bits():
-    members: dict[str, Perturbation | None] = {
-        "0-0": SeedPerturbation(-(2**62), 3, 5, -1, 0.1 + 0.2),
-        "0-1": VectorPerturbation(2, 1, OFFSETS),
-        "0-2": None,
-    }
-    assert read_members(write_members(members)) == members
-
-
-@pytest.mark.parametrize("update", UPDATES)
-def test_updates_read_back_to_the_same_bits(update):
-    assert read_update(write_update(update)) == update
-
-
-def test_a_mean_update_reads_back_with_its_offsets():
-    update = MeanUpdate(4, 0.25, (0.5, -0.5), OFFSETS)
-    found = read_update(write_update(update))
-    assert isinstance(found, MeanUpdate)
-    assert found == update
-    assert found.offsets is not None
-    assert found.offsets.tobytes() == OFFSETS.tobytes()
-
-
 @pytest.mark.parametrize("strategy", [{"sigma": 0.005, "sigma_unit": "mean_abs"}, {}], ids=str)
 @pytest.mark.parametrize("space", ["low_rank", "lora", "full", "subspace"])
-def test_masters_built_from_a_spec_have_the_same_digest_after_the_same_update(space, strategy):
+def test_masters_of_a_worker_have_the_same_digest_after_the_same_update(space, strategy):
     optimizer = {"kind": "adam", "weight_decay": 0.1, "decay_to": "start"}
     strategy = {"optimizer": optimizer, "learning_rate": 0.01, **strategy}
     config = load_config({"seed": 5, "space": space, "strategy": strategy})
     here = make_engine(config).weights
-    there = masters_from_spec(write_spec(config, searched=True), str(NANO_DIR))
+    there = masters_of_config(config, str(NANO_DIR), searched=True)
     assert there.digest() == here.digest()
     update = Update(5, 0, 0.1, 0.01, (0.5, -0.5))
     for one in (here, there):
         one.apply(update)
     assert there.digest() == here.digest()
-
-
-def test_a_spec_names_no_file_of_this_machine(tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
-    config = load_config({"task": {"kind": "jsonl", "path": str(tmp_path / "rows.jsonl")}})
-    assert str(tmp_path) not in write_spec(config, searched=True)
 
 
 # --- arguments of vLLM
@@ -191,13 +130,7 @@ def test_a_slot_is_as_large_as_the_adapter_of_all_layers():
 @pytest.mark.parametrize(
     ("section", "message"),
     [
-        ({"base_url": "localhost:8000"}, "engine.base_url"),
-        (
-            {"base_url": "http://localhost:8000", "adapters": 4},
-            r"adapters=4 would be ignored with engine.base_url=http://localhost:8000",
-        ),
-        ({"retry_timeout_s": 3}, r"retry_timeout_s=3 would be ignored without engine.base_url"),
-        ({"timeout_s": 3}, r"timeout_s=3 would be ignored without engine.base_url"),
+        ({"base_url": "http://localhost:8000"}, r"engine\.base_url"),
         ({"adapters": 0}, r"engine\.adapters"),
     ],
 )

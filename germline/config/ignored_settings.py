@@ -14,7 +14,6 @@ from germline.config.methods import EsSampleGradientDescent, RandOpt
 from germline.config.safe_alignment import SafeAlignment
 from germline.config.sglang import Sglang
 from germline.config.strategies import Nes
-from germline.config.vllm import Vllm
 
 if TYPE_CHECKING:
     from germline.config.run_config import Config
@@ -42,10 +41,6 @@ class Rule:
 
 def _rules(section: str, names: str, *rule: Any) -> tuple[Rule, ...]:
     return tuple(Rule(f"{section}.{name}", *rule) for name in names.split())
-
-
-def _has_server(config: "Config", kind: type[Vllm | Sglang]) -> bool:
-    return isinstance(config.engine, kind) and config.engine.base_url is not None
 
 
 def _samples_center(config: "Config") -> bool:
@@ -90,23 +85,10 @@ RULES: tuple[Rule, ...] = (
     ),
     *_rules(
         "engine",
-        "tensor_parallel threads adapters adapter_rank gpu_memory_utilization kv_cache_gb options",
-        lambda config: _has_server(config, Vllm),
-        SERVER,
-        GIVE_TO_SERVER,
-    ),
-    *_rules(
-        "engine",
         "python device threads options startup_timeout_s",
-        lambda config: _has_server(config, Sglang),
+        lambda config: isinstance(config.engine, Sglang) and config.engine.base_url is not None,
         SERVER,
         GIVE_TO_SERVER,
-    ),
-    *_rules(
-        "engine",
-        "timeout_s retry_timeout_s",
-        lambda config: isinstance(config.engine, Vllm) and config.engine.base_url is None,
-        "without engine.base_url, as there is no server to wait for",
     ),
     *_rules(
         "fleet",

@@ -10,37 +10,27 @@ from germline.registry import register
 
 @register("engine", "germline.engines.vllm.engine:VllmEngine")
 class Vllm(EngineBase):
-    """A model that vLLM serves: in this process, or behind the URL of its OpenAI server."""
+    """A model that vLLM serves in this process."""
 
     kind: Literal["vllm"] = "vllm"
-    base_url: str | None = Field(
-        None,
-        pattern="^https?://",
-        description=(
-            "URL of a running OpenAI server of vLLM, such as `http://127.0.0.1:8000`, started as "
-            "docs/engines.md says; default: vLLM in this process."
-        ),
-    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
         description=(
-            "Serving dtype; `auto`: float32 without a GPU, otherwise the checkpoint's. A server "
-            "must have been started with this dtype. Masters are always fp32."
+            "Serving dtype; `auto`: float32 without a GPU, otherwise the checkpoint's. Masters are "
+            "always fp32."
         ),
     )
     tensor_parallel: int = Field(
         1,
         ge=1,
-        description="Number of GPUs that one copy of the model is sharded over. Not for a server.",
+        description="Number of GPUs that one copy of the model is sharded over.",
     )
-    threads: int | None = Field(
-        None, ge=1, description="CPU threads; default: PyTorch's choice. Not for a server."
-    )
+    threads: int | None = Field(None, ge=1, description="CPU threads; default: PyTorch's choice.")
     adapters: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto",
         description=(
             "Members evaluated at once as adapters (vLLM's max_loras); further members wait for a "
-            "slot. `auto`: as many as fit into a tenth of the memory, at most 64. Not for a server."
+            "slot. `auto`: as many as fit into a tenth of the memory, at most 64."
         ),
     )
     adapter_rank: int | None = Field(
@@ -48,7 +38,7 @@ class Vllm(EngineBase):
         ge=1,
         description=(
             "Largest rank of adapters (vLLM's max_lora_rank: 1, 8, 16, 32, 64, 128, 256, 320 or "
-            "512); default: the smallest value that is enough for the space. Not for a server."
+            "512); default: the smallest value that is enough for the space."
         ),
     )
     gpu_memory_utilization: float | None = Field(
@@ -56,8 +46,7 @@ class Vllm(EngineBase):
         gt=0,
         le=1,
         description=(
-            "Fraction of a GPU's memory for vLLM (gpu_memory_utilization); default: vLLM's. Not "
-            "for a server."
+            "Fraction of a GPU's memory for vLLM (gpu_memory_utilization); default: vLLM's."
         ),
     )
     kv_cache_gb: float | None = Field(
@@ -65,30 +54,14 @@ class Vllm(EngineBase):
         gt=0,
         description=(
             "Memory of the KV cache, in GB of 10^9 bytes; default: 1 on a CPU, the rest of "
-            "`gpu_memory_utilization` on a GPU. Not for a server."
-        ),
-    )
-    timeout_s: float = Field(
-        600.0,
-        gt=0,
-        description=(
-            "Longest wait for one response of a server, in seconds; then the run stops and can be "
-            "resumed. With `base_url`."
-        ),
-    )
-    retry_timeout_s: float = Field(
-        60.0,
-        ge=0,
-        description=(
-            "How long requests to an unreachable server are retried, in seconds; then the run "
-            "stops and can be resumed. With `base_url`."
+            "`gpu_memory_utilization` on a GPU."
         ),
     )
     options: dict[str, Any] = Field(
         {},
         description=(
             "Further arguments of `vllm.LLM`, such as `{max_model_len: 4096}`; they replace those "
-            "that the engine chooses. Not for a server."
+            "that the engine chooses."
         ),
     )
 

@@ -138,7 +138,7 @@ def _check_packages(config: Config) -> None:
     """
     if isinstance(config.fleet, Ray):
         check_ray_installed()
-    elif isinstance(config.engine, Vllm) and config.engine.base_url is None:
+    elif isinstance(config.engine, Vllm):
         from germline.engines.vllm.in_process import check_installed
 
         check_installed()

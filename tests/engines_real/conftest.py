@@ -22,9 +22,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def recordings(tmp_path_factory):
-    recordings = Recordings(tmp_path_factory.mktemp("recordings"))
-    with recordings.started:
-        yield recordings
+    return Recordings(tmp_path_factory.mktemp("recordings"))
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any, Literal
 import pytest
 
 from tests.engines_real.program import Record, load
-from tests.engines_real.servers import vllm_server
 
 ROOT = Path(__file__).parents[2]
 REFERENCE: dict[str, Any] = {"kind": "inprocess", "threads": 1}
@@ -31,30 +29,27 @@ class Case:
         section: of the config.
         needs: the environment of the engine, if it has one.
         transport: how the environment is used: its interpreter runs the program, or is
-            `engine.python`, or runs a server for `engine.base_url`.
+            `engine.python`.
     """
 
     section: dict[str, Any]
     needs: str | None = None
-    transport: Literal["inside", "python", "base_url"] = "inside"
+    transport: Literal["inside", "python"] = "inside"
 
 
 CASES = {
     "inprocess": Case(INPROCESS),
     "vllm": Case({"kind": "vllm", "threads": 1, "kv_cache_gb": 0.2}, "vllm"),
-    "vllm server": Case({"kind": "vllm"}, "vllm", "base_url"),
     "sglang": Case({"kind": "sglang", "launch": True, "threads": 1}, "sglang", "python"),
 }
 
 
 @dataclass
 class Recordings:
-    """All recordings of a session, made once each; `started` ends the server."""
+    """All recordings of a session, made once each."""
 
     folder: Path
     finished: dict[tuple[str, str], subprocess.CompletedProcess[str]] = field(default_factory=dict)
-    started: ExitStack = field(default_factory=ExitStack)
-    url: str = ""
 
     def reference(self, space: str) -> Path:
         """Return the folder of the reference recording."""
@@ -94,13 +89,7 @@ class Recordings:
         python = interpreter(case.needs)
         if case.transport == "inside":
             return python, case.section
-        if case.transport == "python":
-            return sys.executable, case.section | {"python": python}
-        if not self.url:
-            self.url = self.started.enter_context(
-                vllm_server(python, ROOT, self.folder / "server.log")
-            )
-        return sys.executable, case.section | {"base_url": self.url}
+        return sys.executable, case.section | {"python": python}
 
 
 def variable(environment: str) -> str:

@@ -1,4 +1,4 @@
-"""What only a real vLLM shows: its adapter slots, caches, weights and server."""
+"""What only a real vLLM shows: its adapter slots, caches and weights."""
 
 import json
 import os
@@ -6,15 +6,7 @@ import subprocess
 
 import pytest
 
-from germline.config import load_config
-from germline.engines.pretrained import load_pretrained, save_pretrained
-from germline.nano import NANO_DIR
-from germline.record import RunDirectory
-from germline.run import resume, train
-from germline.run.build_parts import make_engine
-from germline.types import EngineLost, GermlineError
 from tests.engines_real.recordings import ROOT, SHOWN, TIMEOUT_S, interpreter
-from tests.engines_real.servers import kill, vllm_process
 
 TOLERANCE = 1e-3
 
@@ -92,63 +84,3 @@ def test_two_workers_evaluate_the_same_members_as_inprocess(observed, space):
     assert here == there
     assert scenario["tokens"] > 100
     assert scenario["error"] < TOLERANCE
-
-
-# --- behind a URL
-
-
-def values(url):
-    return {
-        "generations": 3,
-        "batch_size": 3,
-        "held_out": {"examples": 3},
-        "task": {"kind": "arithmetic", "max_new_tokens": 4},
-        "strategy": {"population": 4, "learning_rate": 0.05},
-        "shaping": "raw",
-        "engine": {"kind": "vllm", "base_url": url, "retry_timeout_s": 0.5},
-    }
-
-
-@pytest.fixture(scope="session")
-def killed(tmp_path_factory):
-    """Train one run to its end, and one whose server is killed and that resumes on another."""
-    folder = tmp_path_factory.mktemp("servers")
-    python, log = interpreter("vllm"), folder / "log"
-    with vllm_process(python, ROOT, log) as (url, server):
-        for _ in train(values(url), folder / "whole"):
-            pass
-        interrupted = iter(train(values(url), folder / "interrupted"))
-        next(interrupted)
-        kill(server)
-        with pytest.raises(EngineLost) as lost:
-            next(interrupted)
-    with vllm_process(python, ROOT, log) as (url, _):
-        for _ in resume(folder / "interrupted", [f"engine.base_url={url}"]):
-            pass
-        refused = refusal(folder / "other", values(url))
-    return folder, str(lost.value), refused
-
-
-def refusal(model, config):
-    """Return the error for a model that differs from the server's in one weight."""
-    pretrained = load_pretrained(str(NANO_DIR))
-    changed = {name: one.clone() for name, one in pretrained.model.named_parameters()}
-    next(iter(changed.values())).view(-1)[0] += 1e-6
-    save_pretrained(pretrained, changed, model, pretrained.stored_dtype)
-    with pytest.raises(GermlineError) as caught:
-        make_engine(load_config({**config, "model": str(model)}))
-    return str(caught.value)
-
-
-def test_a_run_whose_server_is_killed_resumes_with_another_one(killed):
-    folder, lost, _ = killed
-    assert "engine.base_url=" in lost
-    whole, interrupted = (
-        RunDirectory.open(folder / name).journal.read() for name in ("whole", "interrupted")
-    )
-    assert interrupted == whole
-
-
-def test_a_model_that_differs_in_one_bit_is_refused(killed):
-    _, _, refused = killed
-    assert "whose weights have digest" in refused

@@ -15,7 +15,6 @@ import torch
 
 from germline.config import load_config
 from germline.engines.vllm.engine import VllmEngine
-from germline.engines.vllm.in_process import InProcessTransport
 from germline.run.build_parts import make_engine
 from germline.types import (
     Completion,
@@ -54,11 +53,6 @@ def texts(completions: list[list[Completion]]) -> list[list[str]]:
     return [[one.text for one in row] for row in completions]
 
 
-def transport_of(engine: VllmEngine) -> InProcessTransport:
-    assert isinstance(engine.transport, InProcessTransport)
-    return engine.transport
-
-
 def few_slots() -> dict[str, Any]:
     """More members than slots, caches that become stale, and an adapter that is refused."""
     reference = make_engine(
@@ -86,7 +80,7 @@ def few_slots() -> dict[str, Any]:
 
 def _refused(engine: VllmEngine) -> str:
     """Request an adapter that the worker does not know."""
-    transport_of(engine).call("clear")
+    engine.llm.call("clear")
     try:
         engine.generate(MEMBERS[:1], EXAMPLES, GREEDY)
     except EngineLost as error:
@@ -97,10 +91,9 @@ def _refused(engine: VllmEngine) -> str:
 
 def _stale(engine: VllmEngine) -> list[list[str]]:
     """Evaluate after an update without new adapter names and without emptying the prefix cache."""
-    transport = transport_of(engine)
     engine.generate([None], EXAMPLES, GREEDY)
     engine.weights.apply(UPDATE)
-    transport.call("apply_member", '{"who": null}')
+    engine.llm.call("apply_member", None)
     return texts(engine.generate([None], EXAMPLES, GREEDY))
 
 
@@ -125,20 +118,20 @@ def dense() -> dict[str, Any]:
 
 
 def _model(engine: VllmEngine) -> Any:
-    llm: Any = transport_of(engine)._llm
+    llm: Any = engine.llm._llm
     (model,) = llm.apply_model(lambda model: model)
     return model
 
 
 def _packed_away(engine: VllmEngine) -> str:
     """Move a weight to other storage than vLLM's loaders write, as packing for a CPU does."""
-    model, transport = _model(engine), transport_of(engine)
+    model = _model(engine)
     layer = model.get_submodule("model.layers.1.mlp.down_proj")
     layer.weight.data = layer.weight.data.new_empty(0)
-    llm: Any = transport._llm
+    llm: Any = engine.llm._llm
     llm.collective_rpc(lambda worker: setattr(worker._germline, "_writes_verified", False))
     try:
-        transport.call("load_base")
+        engine.llm.call("load_base")
     except GermlineError as error:
         return str(error)
     return "written"

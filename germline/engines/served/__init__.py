@@ -2,7 +2,6 @@
 
 engine.py              the base class of these engines: fp32 masters here, the serving copy there
 completion_decoder.py  the returned tokens as completions
-masters_spec.py        the settings from which another process builds the same masters
-serialization.py       members and updates as JSON
+masters.py             builds masters of a model, the same in every process
 http_client.py         JSON over HTTP, with retries
 """

@@ -25,7 +25,7 @@ from germline.engines.dtypes import serving_dtype
 from germline.engines.pretrained import PretrainedModel, load_pretrained, save_pretrained
 from germline.engines.prompt_batch import PromptEncoder
 from germline.engines.served.completion_decoder import CompletionDecoder
-from germline.engines.served.masters_spec import make_masters
+from germline.engines.served.masters import make_masters
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Conversations, Members, Reply, Space

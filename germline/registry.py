@@ -11,7 +11,7 @@ for misspelled names and the construction of objects all read this registry. A s
 neither torch nor its implementation, which `create` imports on first use.
 
 An installed package adds kinds through entry points of the group `germline.plugins`, each of which
-names a module that registers them when it is imported (docs/plugins.md).
+names a module that registers them when it is imported (docs/extending.md).
 """
 
 import difflib
@@ -75,7 +75,7 @@ def register(
 
     Args:
         group: the setting whose kind it is, such as `strategy`.
-        implementation: `module:Class`, which `create` calls with the section (docs/plugins.md).
+        implementation: `module:Class`, which `create` calls with the section (docs/extending.md).
         name: the short name; default: that of the section's setting `kind`.
 
     Raises:
@@ -149,7 +149,7 @@ def create(
     Args:
         group: the setting whose kind it is.
         config: its section, or the whole config (of engines).
-        arguments: passed on, as docs/plugins.md lists them by group.
+        arguments: passed on, as docs/extending.md lists them by group.
         kind: the kind; default: that of the section.
         context: passed on.
     """

@@ -1,7 +1,7 @@
 """Measurements of a generation: how much signal its rewards carry, and how far theta went.
 
 `signal_metrics` computes the first from the rewards, `engines.update_size` the second from the
-weights; `docs/signals.md` explains how to read them. A share is between 0 and 1. A value is None
+weights; `docs/tuning.md` explains how to read them. A share is between 0 and 1. A value is None
 where it is not defined in a generation: for pairs without antithetic members, for halves of a
 single example, for differences of a single member.
 """

@@ -1,4 +1,4 @@
-"""Tables of fields on a page of the docs, and what a document has that they do not say."""
+"""Lists of fields on a page of the docs, and what a document has that they do not say."""
 
 import re
 from pathlib import Path
@@ -11,19 +11,34 @@ TYPES = {
     "null": (type(None),),
     "list": (list,),
     "object": (dict,),
-    "map": (dict,),  # its names are explained elsewhere
+    "map": (dict,),  # its names are not listed
+    "maps": (list,),  # of such maps
     "score": (dict,),  # it has a table of its own
 }
-ROW = re.compile(r"^\| `([^`]+)` \| ([a-z ]+) \|", re.MULTILINE)
+FIELDS = re.compile(r"((?:`[^`]+`,?\s+)+)\(([a-z ]+)\)")
+"""One or more names, and their type in parentheses."""
 
 
-def field_tables(page: Path) -> dict[str, dict[str, str]]:
-    """Return field -> type for every heading of a page that has a table of fields."""
-    sections = re.split(r"^##+ (.*)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return {
-        heading.strip().replace("`", ""): dict(ROW.findall(text))
+def field_tables(page: Path, title: str) -> dict[str, dict[str, str]]:
+    """Return field -> type for every heading, below the one of this title, that has fields."""
+    text = page.read_text(encoding="utf-8")
+    (part,) = re.findall(rf"^## {title}\n(.*?)(?:^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    sections = re.split(r"^### (.*)$", part, flags=re.MULTILINE)
+    tables = {
+        heading.strip().replace("`", ""): _fields(text)
         for heading, text in zip(sections[1::2], sections[2::2], strict=True)
-        if "| field | type |" in text
+    }
+    return {heading: table for heading, table in tables.items() if table}
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Return field -> type of the list items of a section."""
+    items = re.findall(r"^- (.*?)(?=^- |^$|\Z)", text, re.MULTILINE | re.DOTALL)
+    return {
+        name: kind
+        for item in items
+        for names, kind in FIELDS.findall(item.partition(":")[0])
+        for name in re.findall(r"`([^`]+)`", names)
     }
 
 
@@ -49,7 +64,7 @@ def undocumented(
             found.append(f"{path} is documented as {table[key]}, found {value!r:.60}")
         elif "score" in words:
             found += [f"{path}: {one}" for one in undocumented(value, score or {})]
-        elif "map" not in words:
+        elif not {"map", "maps"} & {*words}:
             found += undocumented(value, table, key, score)
     return found
 

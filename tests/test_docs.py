@@ -14,10 +14,6 @@ import germline
 from checks.reference import DOCS, pages
 from germline.cli.application import app
 from germline.config import load_config
-from germline.estimates.estimate import estimate
-from germline.estimates.hardware import GPUS
-from germline.estimates.model_shape import shape_of
-from germline.estimates.workload import text_lengths
 from tests.test_settings import leaves
 
 ROOT = Path(__file__).parents[1]
@@ -76,30 +72,15 @@ def test_configs_on_a_page_are_valid(page):
 
 
 def test_every_extra_is_on_the_page_about_installing():
-    page = (DOCS / "installation.md").read_text(encoding="utf-8")
+    page = (DOCS / "getting-started.md").read_text(encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     assert [name for name in extras if f"\n| `{name}` |" not in page] == []
 
 
 def test_every_public_name_is_in_the_python_reference():
-    page = (DOCS / "python" / "index.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"^::: germline\.(\w+)$", page, re.MULTILINE)) == set(germline.__all__)
-
-
-def test_getting_started_shows_what_doctor_computes():
-    page = (DOCS / "getting-started.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"^`qwen\.yaml`:\n```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    rows = {"laptop-8gb": "RTX 4060", "24gb": "RTX 4090, 24", "80gb": "H100"}
-    for key, name in rows.items():
-        (row,) = [line for line in page.splitlines() if line.startswith(f"| {name}")]
-        config = load_config(yaml.safe_load(text))
-        needs = estimate(config, shape_of(config.model), text_lengths(config), GPUS[key])
-        device, host = (needs.needed(place) / 1e9 for place in ("device", "host"))
-        seconds = needs.seconds.total
-        hours = seconds * config.generations / 3600
-        shown = f"| {device:.1f} GB | {host:.1f} GB | {seconds:.0f} s | {hours:.1f} h |"
-        assert row.endswith(shown), shown
+    page = (DOCS / "python.md").read_text(encoding="utf-8")
+    assert set(germline.__all__) <= set(re.findall(r"^::: germline\.(\w+)$", page, re.MULTILINE))
 
 
 def commands(page: Path) -> list[str]:

@@ -8,14 +8,12 @@ import threading
 import pytest
 from typer.testing import CliRunner
 
-from checks.reference import DOCS
 from germline.cli.application import app
 from germline.config.scorers import PairwiseJudgeSettings
 from germline.run.elo import EloSettings, compare_models
 from germline.scorers import circuit_breaker
 from germline.scorers.pairwise_judge import PairwiseJudge
 from germline.types import GermlineError
-from tests.documented_fields import absent, field_tables, undocumented
 from tests.hang_limit import HANG_S
 from tests.judges import completion_of, judging, longer
 from tests.scripted_server import listening
@@ -126,13 +124,6 @@ def test_the_order_of_models_changes_neither_requests_nor_ratings(tmp_path, trai
         results.append((found.ratings, asked, in_order(tmp_path / name)))
     assert results[0] == results[1]
     assert {one.model: one.rating for one in results[0][0]}[anchor] == 1000
-
-
-def test_the_file_is_as_documented(tmp_path, trained):
-    compared(longer, tmp_path, trained, limit=4)
-    table = field_tables(DOCS / "elo.md")["The file of judgments"]
-    assert [one for row in rows(tmp_path) for one in undocumented(row, table)] == []
-    assert absent(rows(tmp_path), table) == set()
 
 
 # --- replies without a verdict

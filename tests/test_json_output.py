@@ -1,4 +1,4 @@
-"""`--json` prints one document on stdout, with the fields that docs/json-output.md says."""
+"""`--json` prints one document on stdout, with the fields that docs/run-directory.md says."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ from tests.toy_runs import settings
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
-TABLES = field_tables(DOCS / "json-output.md")
+TABLES = field_tables(DOCS / "run-directory.md", "JSON output")
 TINY = (
     *("demo", "generations=2", "batch_size=4", "strategy.population=4", "held_out.examples=4"),
     *("record.tensorboard=false", "strategy.sigma=0.01", "strategy.learning_rate=0.01"),

@@ -9,10 +9,8 @@ import yaml
 from typer.testing import CliRunner
 
 import germline
-from checks.reference import DOCS
 from germline.cli.application import app
-from germline.config import Nes, load_config
-from germline.config.config_files import preset_configs
+from germline.config import load_config
 from germline.estimates.estimate import estimate
 from germline.estimates.hardware import GPUS
 from germline.estimates.here import texts_here
@@ -197,29 +195,6 @@ def test_a_task_or_machine_that_does_not_exist_is_refused(tmp_path, monkeypatch)
     wrong = CliRunner().invoke(app, [*words, "--task", "arithmetic", "--hardware", "abacus"])
     assert (wrong.exit_code, "laptop-8gb" in wrong.output) == (2, True)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_tables_of_the_page_are_those_of_the_configs():
-    text = (DOCS / "settings-for-my-model.md").read_text(encoding="utf-8")
-    rows = {
-        name: row.split(" | ")
-        for name, row in re.findall(r"^\| `([a-z]+/[^`]+)`(.*) \|$", text, re.M)
-    }
-    presets = {name: load_config(path) for name, path in preset_configs().items()}
-    recipes = {name for name in presets if name.startswith("recipes/")}
-    assert recipes == {name for name in rows if name.startswith("recipes/")}
-    for name in recipes:
-        config = presets[name]
-        facts = (config.strategy.population, config.batch_size, config.microbatch.rows)
-        assert rows[name][1:] == [f"`{config.space.kind}`", *map(str, facts)], name
-    for name in {name for name in rows if name.startswith("papers/")}:
-        config = presets[name]
-        strategy = config.strategy
-        assert isinstance(strategy, Nes)
-        published = (strategy.sigma, strategy.learning_rate, config.batch_size, config.generations)
-        _, _, space, population, sigma, *rest = rows[name]
-        assert (space, int(population)) == (f"`{config.space.kind}`", strategy.population), name
-        assert (float(sigma.split()[0]), *map(float, rest)) == published, name
 
 
 def test_the_next_command_for_another_machine_estimates_for_that_machine(tmp_path, monkeypatch):

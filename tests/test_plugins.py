@@ -1,4 +1,4 @@
-"""The package of docs/plugins.md, installed outside germline, is configured like built-in kinds."""
+"""The package of docs/extending.md, installed outside germline, is configured like built-in kinds."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from germline.record.list_runs import UnreadableRun, list_runs
 from germline.types import GermlineError
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r'^```\w+ title="([^"]+)"\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL))
 
 OVERRIDES = (

@@ -11,7 +11,7 @@ from germline.studies.run_seeds import train_seeds
 from tests.documented_fields import absent, field_tables, undocumented
 from tests.toy_runs import finish, run, settings
 
-TABLES = field_tables(DOCS / "run-directory.md")
+TABLES = field_tables(DOCS / "run-directory.md", "Fields of the files")
 JSONL = ("journal.jsonl", "generations.jsonl", "rollouts.jsonl", "held_out.jsonl")
 FOLDERS = {"snapshots", "tensorboard", "ancestors"}
 BARE = {".writer.lock", "evolution.png", "report.html", "graders.log"}

@@ -102,7 +102,7 @@ def test_the_better_config_is_named_wherever_runs_are_compared(tmp_path: Path) -
     assert any(line.startswith("wide\texact\t5\t0.1 [0.1, 0.1]\t0.4 [") for line in lines)
     assert verdict in " ".join((tmp_path / "page.html").read_text().split())
     document = json.loads(report(*words, "--json"))
-    tables = field_tables(ROOT / "docs/json-output.md")
+    tables = field_tables(ROOT / "docs/run-directory.md", "JSON output")
     assert undocumented(document, tables["report"], score=tables["score"]) == []
     base, group = document["seed_groups"]
     assert (base["difference_to_first"], base["verdict"]) == (None, "")

@@ -177,7 +177,7 @@ def _without_some_updates(rows: Sequence[Row], config: Config) -> str:
 
 def _doubt(score: HeldOutScore, start: HeldOutScore, *, has_random_reward: bool) -> str:
     """Say why a score does not show that the run has learned something."""
-    more = "see the signals in the report, and docs/own-task.md, When nothing is learned"
+    more = "see the signals in the report, and docs/tuning.md, When a run does not learn"
     if _is_solved(start):
         return (
             "Every held-out example was right before training, so nothing is left to learn there: "

@@ -6,7 +6,7 @@ CPU the rate of a product depends on its rows, so it is measured for a few numbe
 weights are used in turn, so that none is in the cache.
 
 A GPU is assumed to reach 60 % of the bandwidth and 40 % of the arithmetic of its data sheet, as in
-docs/scaling.md. This was not checked on any GPU.
+docs/engines.md. This was not checked on any GPU.
 
 On a CPU that other programs use too, a thread waits for a core now and then, for a few thousandths
 of a second. So an operation is timed over many of these times: its mean is what a run sees beside
@@ -179,7 +179,7 @@ def _gpu(name: str, gigabytes: float, terabytes_per_s: float, half: float, link:
         noise_per_s=2e8,  # drawn on the host, two cores
         perturbed_per_s=2e10,  # the Triton kernel: assumed
         elementwise_per_s=dict.fromkeys(reached, terabytes_per_s * 1e12 * REACHED_BANDWIDTH / 6),
-        hashed_per_s=3.6e9,  # SHA-256 of two cores, docs/scaling.md
+        hashed_per_s=3.6e9,  # SHA-256 of two cores, docs/engines.md
         link_bandwidth=link * 1e9 * REACHED_BANDWIDTH,
     )
 

@@ -72,7 +72,7 @@ MEMBER_WIRE_BYTES, COMPLETION_WIRE_BYTES, MICROBATCH_WIRE_BYTES, COEFFICIENT_WIR
     9,
 )
 """Pickled bytes of a member's name, of a completion without its text, of the envelopes of a
-microbatch's job and answer, and of a coefficient of an update (docs/scaling.md)."""
+microbatch's job and answer, and of a coefficient of an update (docs/engines.md)."""
 
 SERVED_ROWS = 256
 """Texts that vLLM generates at once by default (max_num_seqs); others wait."""

@@ -3,7 +3,7 @@
 The numbers are those of the recipes (`configs/recipes`) and of published runs (`configs/papers`);
 what has to fit is computed by `estimate`. Sigma and learning rate are left to `auto`, which
 measures them when the run starts: published values are for one model, space and dtype each.
-docs/settings-for-my-model.md explains the same choices.
+docs/tuning.md explains the same choices.
 """
 
 import math

@@ -41,7 +41,7 @@ class SharedCores:
         log.warning(
             "other processes (graders among them) use %.0f %% of the cores, so the %d threads of "
             "this run wait for each other and a generation takes longer. A run that is begun with "
-            "engine.threads=1 is faster there (docs/benchmarks.md, Shared cores); a run that is "
+            "engine.threads=1 is faster there (docs/results.md, Shared cores); a run that is "
             "resumed keeps its number of threads",
             *(100 * others, threads),
         )

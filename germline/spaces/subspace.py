@@ -19,7 +19,7 @@ Deviation: the papers draw dense or Fastfood projections of all weights; rank-1 
 whole population share one batch, and cover the linear layers only.
 
 By default 256 coordinates are searched: on nano countdown 64 stop at 79 % of what `low_rank`
-reaches, and 256 reach 98 % and more (`docs/spaces.md`).
+reaches, and 256 reach 98 % and more (`docs/methods.md`).
 
 Limit: the directions of a layer are d (out + in) numbers in the serving dtype, once for all
 members, and as many products per token; that is more than the layer itself above

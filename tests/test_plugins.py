@@ -1,4 +1,4 @@
-"""The package of docs/extending.md, installed outside germline, is configured like built-in kinds."""
+"""The package of docs/extending.md is configured like built-in kinds, from outside germline."""
 
 import json
 import os

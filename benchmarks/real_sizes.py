@@ -52,7 +52,7 @@ from benchmarks.published_shapes import SHAPES, save_random
 from benchmarks.shapes import prompts
 from germline.config import Config, MicrobatchSettings, load_config
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
-from germline.estimates.machine_load import MachineLoad
+from germline.estimates.machine import MachineLoad
 from germline.fleet import LocalFleet
 from germline.protocols import Engine
 from germline.record import RunDirectory

@@ -36,7 +36,7 @@ from typing import Any
 
 import germline
 from germline.endpoint.member_rows import generate_rows
-from germline.estimates.machine_load import MachineLoad
+from germline.estimates.machine import MachineLoad
 from germline.nano import NANO_DIR
 from germline.services.served_weights import ServedWeights
 from germline.types import Decoding, Example

@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.instant_engine import InstantEngine
 from germline.config import load_config
 from germline.episodes import play_episodes
-from germline.estimates.machine_load import MachineLoad
+from germline.estimates.machine import MachineLoad
 from germline.protocols import GraderProtocol
 from germline.run.build_parts import make_decoding, make_graders
 from germline.tasks import make_task

@@ -1,7 +1,6 @@
 """The examination of an installation: healthy here, and every kind of trouble is told."""
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from typer.testing import CliRunner
 from germline.cli import installation_checks
 from germline.cli.application import app
 from germline.cli.installation_checks import InstallationCheck, Requirement
-from germline.estimates.hardware import GPUS
+from germline.estimates import machine
 
 
 def only(monkeypatch: pytest.MonkeyPatch, look: Callable[[], Iterator[InstallationCheck]]) -> None:
@@ -103,7 +102,7 @@ def test_an_installation_without_torch_can_be_examined() -> None:
 
 
 def test_more_threads_than_cores_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation_checks, "_cores", lambda: 0.5)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 0.5)
     (threads,) = [one for one in installation_checks.check_devices() if one.name == "threads"]
     assert threads.state == "note"
     assert "engine.threads=" in threads.remedy
@@ -114,63 +113,3 @@ def test_a_full_disk_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = next(installation_checks.check_environment())
     assert (disk.name, disk.state) == ("disk", "note")
     assert "--out" in disk.remedy
-
-
-def estimated(monkeypatch: pytest.MonkeyPatch, *options: str) -> tuple[int, str]:
-    monkeypatch.setattr("germline.estimates.here.measure_cpu", lambda *_: GPUS["80gb"])
-    shown = CliRunner().invoke(app, ["doctor", *options])
-    return shown.exit_code, shown.output
-
-
-def test_doctor_estimates_what_a_config_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    status, shown = estimated(monkeypatch, "--config", "demo")
-    assert status == 0
-    assert re.search(r"weights +device +always", shown)
-    assert "a generation:" in shown
-    assert "times are computed from the data sheet" in shown  # measure_cpu is replaced
-    assert "bytes per member on the wire" in shown
-    assert shown.endswith("It fits.\n")
-
-
-def test_doctor_says_what_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ("--model", "Qwen/Qwen3-4B", "--config", "papers/qiu-countdown-0.5b")
-    status, shown = estimated(monkeypatch, *options, "--hardware", "24gb")
-    assert status == 1
-    assert "It does not fit. It fits with: engine.master_device=host" in shown
-
-
-def test_doctor_takes_the_settings_that_it_proposes(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ("--model", "Qwen/Qwen3-4B", "--config", "papers/qiu-countdown-0.5b")
-    status, shown = estimated(monkeypatch, *options, "--hardware", "24gb", "--json")
-    proposed = json.loads(shown)["would_fit_with"]
-    assert (status, bool(proposed)) == (1, True)
-    status, shown = estimated(monkeypatch, *options, "--hardware", "24gb", *proposed)
-    assert (status, shown.endswith("It fits.\n")) == (0, True)
-
-
-def test_doctor_estimates_the_defaults_with_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    status, shown = estimated(monkeypatch, "space=lora")
-    assert (status, "numbers searched (lora)" in shown) == (0, True)
-
-
-def test_doctor_says_that_a_gpu_has_no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ("--model", "Qwen/Qwen2.5-0.5B", "--hardware", "t4")
-    told = "T4, 16 GB does not compute in bfloat16: a run is refused there. Set engine.dtype=float1"
-    assert told in estimated(monkeypatch, *options)[1]
-    assert "does not compute" not in estimated(monkeypatch, *options[:3], "24gb")[1]
-
-
-def test_doctor_estimates_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ("--model", "Qwen/Qwen2.5-0.5B", "--hardware", "t4", "--json")
-    status, shown = estimated(monkeypatch, *options)
-    found = json.loads(shown)
-    assert (status, found["fits"], found["would_fit_with"]) == (0, True, [])
-    assert found["machine"].startswith("T4")
-    assert {one["name"] for one in found["parts"]} >= {"weights", "fp32 masters", "KV cache"}
-    assert found["seconds"]["total"] > 0
-
-
-def test_doctor_names_the_hardware_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
-    status, shown = estimated(monkeypatch, "--hardware", "abacus")
-    assert status == 2
-    assert "laptop-8gb, t4, 24gb, 80gb" in shown

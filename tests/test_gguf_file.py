@@ -15,7 +15,7 @@ from germline.config import load_config
 from germline.config.file_paths import with_absolute_paths
 from germline.engines import gguf_file, gguf_header
 from germline.engines.pretrained import load_pretrained, load_tokenizer
-from germline.estimates.local_files import local_model_folder, model_source
+from germline.estimates.local_files import local_model_folder, local_weight_bytes
 from germline.estimates.model_shape import shape_of
 from germline.types import Decoding, Example, GermlineError
 from tests.merged_models import assert_same_tokens
@@ -124,8 +124,7 @@ def test_an_estimate_reads_no_weights(model, tmp_path):
     folder = local_model_folder(str(file))
     assert folder is not None
     assert not list(folder.glob("*.safetensors"))
-    source = model_source(str(file), shape)
-    assert (source.found, source.bytes) == ("folder", file.stat().st_size)
+    assert local_weight_bytes(str(file)) == file.stat().st_size
 
 
 def test_a_run_records_the_absolute_path_of_the_file(file, monkeypatch, tmp_path):

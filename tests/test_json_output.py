@@ -15,8 +15,6 @@ from checks.reference import DOCS
 from germline.cli.application import app
 from germline.cli.json_output import print_json
 from germline.endpoint.http_server import HttpServer
-from germline.estimates.hardware import GPUS
-from germline.run import dry_run
 from tests.documented_fields import absent, field_tables, undocumented
 from tests.scripted_server import listening
 from tests.tiny_classifiers import save_classifier
@@ -49,10 +47,9 @@ COMMANDS = {
     "list runs": ("list", "runs", "."),
     "list tasks": ("list", "tasks"),
     "doctor": ("doctor",),
-    "doctor --config": ("doctor", "--config", "demo", "--hardware", "24gb"),
     "check task": ("check", "task", "arithmetic", "--prompts", "1"),
     "new task": ("new", "task", "riddles"),
-    "new config": ("new", "config", "--model", "nano", "--task", "arithmetic", "--hardware", "t4"),
+    "new config": ("new", "config", "--model", "nano", "--task", "arithmetic"),
     "study intrinsic-dimension": ("study", "intrinsic-dimension", "study.yaml", "-d", "3"),
 }
 
@@ -91,7 +88,6 @@ def test_every_table_is_tested_and_every_command_has_one():
 @pytest.mark.parametrize("heading", COMMANDS)
 def test_the_document_is_as_documented(heading, place, monkeypatch):
     monkeypatch.chdir(place)
-    monkeypatch.setattr(dry_run, "machine_here", lambda *_: GPUS["80gb"])
     monkeypatch.setattr(HttpServer, "run", lambda _server: None)
     with listening(judge_reply) as judge:
         done = germline(*(judge.url if one == "JUDGE" else one for one in COMMANDS[heading]))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from germline.config import load_config
-from germline.estimates.machine_load import MachineLoad
+from germline.estimates.machine import MachineLoad
 from germline.run.shared_cores import SharedCores
 
 
@@ -35,8 +35,8 @@ def test_cores_that_others_use_are_told_once(machine, caplog):
 
 @pytest.mark.parametrize(
     "changes",
-    [{"threads": 1, "others": 0.9}, {"others": 0.2}, {"others": None}, {"seconds": 5.0}],
-    ids=["one thread", "enough cores", "unknown", "too short"],
+    [{"threads": 1, "others": 0.9}, {"others": 0.2}, {"seconds": 5.0}],
+    ids=["one thread", "enough cores", "too short"],
 )
 def test_nothing_is_told_where_no_thread_waits(machine, caplog, changes):
     machine |= changes

@@ -1,5 +1,7 @@
-"""What `germline train --dry-run` prints: settings, shapes, memory, time, downloads and files."""
+"""What `germline train --dry-run` prints: settings, shapes, memory and downloads."""
 
+import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,17 +9,10 @@ import typer
 
 if TYPE_CHECKING:
     from germline.config import Config
-    from germline.estimates.local_files import Source
-    from germline.estimates.workload import Workload
-    from germline.run.dry_run import DryRun
+    from germline.estimates.estimate import Estimate
+    from germline.run.dry_run import DryRun, Source
 
-WHERE = {
-    "embedded": "embedded in germline",
-    "folder": "on this machine",
-    "cache": "in the Hugging Face cache",
-    "download": "would be downloaded",
-    "without_weights": "a folder without weights, which training needs",
-}
+GIGABYTE = 1e9
 
 
 def print_dry_run(config: "Config", out: Path | None, *, runs: int, as_json: bool) -> bool:
@@ -45,10 +40,6 @@ def print_dry_run(config: "Config", out: Path | None, *, runs: int, as_json: boo
 
 def as_plain(plan: "DryRun", runs: int) -> dict[str, Any]:
     """Return a dry run as values for JSON."""
-    from dataclasses import asdict
-
-    from germline.cli.estimate import estimate_values
-
     texts, found = plan.texts, plan.estimate
     return {
         "out": str(plan.out),
@@ -59,20 +50,33 @@ def as_plain(plan: "DryRun", runs: int) -> dict[str, Any]:
             "examples": texts.examples,
             "scored_per_member": plan.config.method.scored_rows(texts.examples),
             "training_examples": plan.training_examples,
-            "held_out_examples": plan.held_out_examples,
             "prompt_tokens": texts.prompt,
             "shared_prompt_tokens": texts.prefix,
             "new_tokens": texts.new_tokens,
             "microbatches": None if found is None else found.work.microbatches,
             "microbatch_rows": None if found is None else found.work.rows,
-            "microbatch_members": None if found is None else found.work.generating,
         },
-        "estimate": None if found is None else estimate_values(found),
+        "memory": None if found is None else memory_values(found),
         "fits": plan.fits,
-        "would_fit_with": list(plan.fits_with),
         "sources": [asdict(one) for one in plan.sources],
-        "files": [asdict(one) for one in plan.files],
-        "written_bytes": plan.written_bytes,
+    }
+
+
+def memory_values(found: "Estimate") -> dict[str, Any]:
+    """Return the memory of an estimate as values for JSON."""
+
+    def available(size: float) -> int | None:
+        return None if math.isinf(size) else round(size)
+
+    return {
+        "machine": found.machine.name,
+        "searched": found.work.searched,
+        "parts": [
+            {"name": part.name, "where": part.place, "when": part.phase, "bytes": round(part.bytes)}
+            for part in found.parts
+        ],
+        "needed": {place: round(found.needed(place)) for place in found.places},
+        "available": {place: available(found.available(place)) for place in found.places},
     }
 
 
@@ -85,79 +89,75 @@ def _show(plan: "DryRun", runs: int) -> None:
     typer.secho("config (what differs from the defaults; --json has all settings)", bold=True)
     typer.echo(yaml.safe_dump(changed_settings(plan.config), sort_keys=False))
     for title, lines in (
-        ("batch", _batch(plan)),
-        ("memory and time", _estimate(plan, runs)),
+        ("run", _run(plan, runs)),
+        ("memory", _memory(plan)),
         ("model and data", [_source(one) for one in plan.sources]),
-        (f"files in {plan.out}", _files(plan)),
     ):
         typer.secho(title, bold=True)
         for line in lines:
             print_indented(line)
         typer.echo("")
-    typer.echo("Nothing was written, and the network was not used.")
+    if not plan.fits:
+        from germline.estimates.estimate import LESS_MEMORY
+
+        typer.secho(f"It does not fit. Less is needed by {LESS_MEMORY}.", fg="red")
+    typer.echo("Nothing was written.")
 
 
-def _batch(plan: "DryRun") -> list[str]:
-    from germline.cli.estimate import rollouts
-
+def _run(plan: "DryRun", runs: int) -> list[str]:
     texts, config = plan.texts, plan.config
+    method, members = config.method, config.strategy.population or "some"
     of_task = "" if plan.training_examples is None else f" of {plan.training_examples:,}"
-    held_out = plan.held_out_examples or config.held_out.examples
+    batch = f"{members} members x {texts.examples} examples{of_task}"
+    if not method.members_generate:
+        samples = method.generated_rows(1)
+        batch = (
+            f"{samples} samples x {texts.examples} examples{of_task}, scored by {members} members"
+        )
+    count = "" if runs == 1 else f", {runs} times"
     lines = [
-        f"{rollouts(config, texts.examples, of_task)}, in each of {config.generations} generations",
+        f"in {plan.out}{count}: {config.generations} generations of {batch}",
         f"prompts of at most {texts.prompt} tokens ({texts.prefix} of them shared), completions of "
         f"at most {texts.new_tokens}",
-        f"held-out scores on {held_out} examples, every {config.held_out.every} generations",
     ]
     if plan.estimate is not None:
         work = plan.estimate.work
-        count = "1 microbatch" if work.microbatches == 1 else f"{work.microbatches} microbatches"
-        lines.insert(
-            1,
-            f"{count} of {work.rows} rows{_cut(work)}",
+        lines.append(
+            f"{work.searched:,} numbers searched ({config.space.kind}); microbatches per "
+            f"generation: {work.microbatches} of {work.rows} rows"
         )
     return lines
 
 
-def _cut(work: "Workload") -> str:
-    if work.scored:
-        return f" to generate; every member scores {work.scored} of the completions"
-    return f" ({work.generating} members x {work.rows // work.generating} examples)"
-
-
-def _estimate(plan: "DryRun", runs: int) -> list[str]:
-    from germline.cli.estimate import PLACES, gigabytes, verdict
-    from germline.report.text_format import duration, seconds
-
+def _memory(plan: "DryRun") -> list[str]:
     found = plan.estimate
     if found is None:
         return [f"engine.kind={plan.config.engine.kind} has a small model of its own"]
-    places = PLACES if found.machine.on_gpu else PLACES[1:]
-    needs = ", ".join(
-        f"{gigabytes(found.needed(one))} of {one} memory ({gigabytes(found.available(one))} "
-        "available)"
-        for one in places
-    )
-    count = plan.config.generations * runs
-    return [
-        f"on {found.machine.name}: {needs}",
-        f"{seconds(found.seconds.total)} per generation, {duration(runs * found.run_s)} for "
-        f"{count} generations with calibration and held-out scores; loading and snapshots "
-        "come on top",
-        found.machine.source_of_times,
-        verdict(found, plan.fits_with),
+    on_gpu = found.machine.on_gpu
+    parts = sorted((one for one in found.parts if one.bytes), key=lambda part: part.place)
+    width = max(len(one.name) for one in parts)
+    lines = [
+        f"{part.name:<{width}}  {part.place if on_gpu else 'host':<6}  {part.phase:<11}  "
+        f"{gigabytes(part.bytes):>9}"
+        for part in parts
     ]
+    for place in found.places:
+        available = found.available(place)
+        said = "" if math.isinf(available) else f" of {gigabytes(available)} available"
+        lines.append(
+            f"{place} memory of {found.machine.name}: {gigabytes(found.needed(place))} at once{said}"
+        )
+    return lines
 
 
 def _source(source: "Source") -> str:
-    from germline.report.text_format import size
+    where = "on this machine" if source.is_here else "would be downloaded"
+    size = "" if source.bytes is None else f", {gigabytes(source.bytes)}"
+    return f"{source.what} {source.name}: {where}{size}"
 
-    text = "" if source.bytes is None else f", {size(float(source.bytes))}"
-    return f"{source.what} {source.name}: {WHERE[source.found]}{text}"
 
+def gigabytes(size: int | float) -> str:
+    """Format bytes in GB (10^9 bytes), and less than 0.1 GB in a smaller unit."""
+    from germline.report import text_format
 
-def _files(plan: "DryRun") -> list[str]:
-    from germline.report.text_format import size
-
-    lines = [f"{one.name:<18} {size(float(one.bytes)):>9}  {one.meaning}" for one in plan.files]
-    return [*lines, f"{'all':<18} {size(float(plan.written_bytes)):>9}  approximately"]
+    return f"{size / GIGABYTE:.2f} GB" if size >= GIGABYTE / 10 else text_format.size(float(size))

@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -58,13 +57,15 @@ def check_devices() -> Iterator[InstallationCheck]:
     """Describe processor, memory and accelerators."""
     import torch
 
+    from germline.estimates.machine import available_bytes, total_bytes, usable_cores
     from germline.record.run_directory import describe_environment
 
-    cores = _cores()
+    cores = usable_cores()
     threads, hint = torch.get_num_threads(), ""
     processor = describe_environment(threads)["processor"]
     yield InstallationCheck("processor", "ok", f"{processor}, {cores} cores for this process")
-    yield InstallationCheck("memory", "ok", f"{_memory_gb():.1f} GB")
+    free, memory = available_bytes() / GIGABYTE, total_bytes() / GIGABYTE
+    yield InstallationCheck("memory", "ok", f"{memory:.1f} GB, {free:.1f} GB available")
     if threads > cores:
         hint = f"more threads than cores slow each other down: set engine.threads={cores}"
     yield InstallationCheck("threads", "note" if hint else "ok", f"{threads} of PyTorch", hint)
@@ -230,17 +231,3 @@ def _version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use, also inside a container."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split()
-    except (OSError, ValueError):
-        return cores
-    return cores if quota == "max" else max(1, min(cores, round(int(quota) / int(period))))
-
-
-def _memory_gb() -> float:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIGABYTE

@@ -3,7 +3,7 @@
 import re
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,15 +11,16 @@ from germline.cli import completion
 from germline.cli.arguments import check_prefixes
 from germline.cli.json_output import AsJson, print_json
 
+if TYPE_CHECKING:
+    from germline.config import Config
+    from germline.run.measured_time import MeasuredTime
+
 NEW_CONFIG_EXAMPLES = (
     "germline new config --model nano --task arithmetic",
-    "germline new config --model Qwen/Qwen3-4B --task countdown --hardware 24gb",
+    "germline new config --model Qwen/Qwen3-4B --task countdown",
     "germline new config --model nano --task conciseness task.few_shot=2",
     "germline new config --model nano --task multiplication --minutes 2",
 )
-HERE = ("embedded", "folder", "cache")
-"""Where weights are that a measurement need not download."""
-
 TASK_SETTINGS = ("task.",)
 """Prefixes of settings that have an effect here; other settings are refused."""
 
@@ -54,30 +55,22 @@ def new_config(
         Path | None,
         typer.Option(metavar="FILE", help="The file to write; default: TASK-MODEL.yaml."),
     ] = None,
-    hardware: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Choose settings for another machine (laptop-8gb, t4, 24gb, 80gb), from its data "
-            "sheet; default: this one.",
-        ),
-    ] = None,
     minutes: Annotated[
         float | None,
         typer.Option(
             min=0.1,
             metavar="MINUTES",
-            help="Reduce population, batch size, generations and held-out scores until the run is "
-            "estimated to take at most this many minutes.",
+            help="Reduce population, batch size, generations and held-out scores until the run takes "
+            "at most this many minutes, by a short training on this machine.",
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a config for a model and a task, with the reason of every setting as a comment.
 
-    Settings are chosen to fit the machine, by the estimates of `germline doctor --config`; with
-    `--minutes`, a training of two small generations corrects them where the weights are here. Sigma
-    and learning rate are `auto`. Of a model on the Hugging Face hub only config.json is read.
+    Settings are chosen to fit the memory of this machine; with `--minutes`, a training of a few
+    small generations measures its speed. Sigma and learning rate are `auto`. Of a model on the
+    Hugging Face hub only config.json is read.
     """
     from germline.config import load_config
     from germline.record.atomic_files import check_writable
@@ -91,43 +84,67 @@ def new_config(
     check_writable(file)
     settings = load_config({"model": model, "task": task}, given)
 
-    from germline.cli.estimate import estimate_values
-    from germline.estimates.here import machine_here, machine_named
-    from germline.estimates.local_files import model_source
+    from germline.cli.dry_run import memory_values
+    from germline.estimates.machine import machine_here
     from germline.estimates.model_shape import shape_of
     from germline.estimates.recommended_config import config_text, recommend
     from germline.record.atomic_files import write_atomically
     from germline.report.text_format import duration
-    from germline.run.measured_machine import measured_machine
 
-    shape = shape_of(model)
-    machine = machine_named(hardware) if hardware else machine_here(settings, shape)
-    if minutes and not hardware and model_source(model, shape).found in HERE:
-        usual = recommend(model, task, shape, machine, given).config
-        machine = measured_machine(usual, shape, machine)
-    found = recommend(model, task, shape, machine, given, minutes)
+    shape, machine = shape_of(model), machine_here(settings)
+    found = recommend(model, task, shape, machine, given)
+    seconds = None
+    if minutes:
+        measured = _measured(found.config)
+        limit = 60 * minutes
+        found = recommend(
+            model, task, shape, machine, given, lambda config: measured.run_s(config) <= limit
+        )
+        seconds = measured.run_s(found.config)
+        if seconds > limit:
+            raise GermlineError(
+                f"new config: --minutes={minutes:g} is too short: the smallest run, "
+                f"{found.config.generations} generations of {found.config.strategy.population} "
+                f"members x {found.config.batch_size} examples, takes {duration(seconds)} here; "
+                "allow that time, or use a smaller model or a smaller task.max_new_tokens"
+            )
     command = ["germline", "new", "config", "--model", model, "--task", task, *given]
-    command += ["--hardware", hardware] if hardware else []
     command += ["--minutes", f"{minutes:g}"] if minutes else []
     name = shlex.quote(str(file))
-    write_atomically(file, config_text(found, shlex.join(command), name).encode())
-    tried = f"germline train {name} --dry-run"  # which is about this machine
-    if hardware:
-        tried = f"germline doctor --config {name} --hardware {hardware}"
-    following = [tried, f"germline train {name}"]
+    time = "" if seconds is None else f"; {duration(seconds)} for the run, by a short training"
+    write_atomically(file, config_text(found, shlex.join(command), name, time).encode())
+    following = [f"germline train {name} --dry-run", f"germline train {name}"]
     if as_json:
         rows = [
             {"setting": one.setting, "value": one.value, "reason": one.reason}
             for one in found.settings
         ]
-        estimate = estimate_values(found.estimate)
-        print_json({"file": file, "settings": rows, "estimate": estimate, "next": following})
+        memory = memory_values(found.estimate)
+        print_json(
+            {"file": file, "settings": rows, "memory": memory, "run_s": seconds, "next": following}
+        )
         return
-    typer.echo(
-        f"wrote {file}: {found.config.generations} generations, about "
-        f"{duration(found.estimate.run_s)} on {machine.name}\n{machine.source_of_times}"
-    )
+    about = "" if seconds is None else f", about {duration(seconds)} on this machine"
+    typer.echo(f"wrote {file}: {found.config.generations} generations{about}")
     typer.echo("\nNext:\n" + "\n".join(f"  {line}" for line in following))
+
+
+def _measured(config: "Config") -> "MeasuredTime":
+    """Measure the time of a config whose weights are on this machine.
+
+    Raises:
+        GermlineError: they are not.
+    """
+    from germline.estimates.local_files import local_weight_bytes
+    from germline.run.measured_time import measure_time
+    from germline.types import GermlineError
+
+    if local_weight_bytes(config.model) is None:
+        raise GermlineError(
+            f"new config: --minutes measures a short training, and the weights of {config.model} "
+            f"are not on this machine: `hf download {config.model}` gets them"
+        )
+    return measure_time(config)
 
 
 def _file_name(model: str) -> str:

@@ -1,6 +1,6 @@
-"""Estimates of memory and time before a run begins, from a config and a model's config.json.
+"""Estimates of memory before a run begins, from a config and a model's config.json.
 
-`model_shape` reads sizes, `workload` counts what a generation computes, `memory` and `seconds` have
-one equation per function, `hardware` describes a machine or measures this one, and `estimate`
-combines them. No weights are loaded.
+`model_shape` reads sizes, `workload` counts what a generation computes, `memory` has one equation
+per function, `machine` tells what memory is free, and `estimate` combines them. No weights are
+loaded.
 """

@@ -14,7 +14,6 @@ With s the bytes of a number in the serving dtype (2 in bf16 and fp16, 4 in fp32
     calibration   texts read at once x (KV cache, and the larger of activations and logits) (10)
     scoring       the same, of the completions that members score                           (10)
     snapshot      searched x 4 + moments                                                    (11)
-    wire          of a member: names, coefficient and envelopes of its results              (12)
 
 The start model of a KL penalty (`task.kl_coef`) has (1) and (3) again, with nothing searched.
 
@@ -26,12 +25,13 @@ numbers 3 and 4 in (7) count the tensors that a gated MLP holds at once: residua
 projections, their product, and the output. Attention (transformers' sdpa with a mask) repeats keys
 and values for every query head.
 
-`benchmarks/estimates.py` compares the estimates with resident memory on a CPU. They have not been
-compared with the memory of a GPU.
+Limits: the estimates have not been compared with the memory of a GPU, and files that are mapped
+while a model is loaded are not counted, because the system may free them.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import torch
 
@@ -65,20 +65,12 @@ HALF_SCRATCH_BYTES, HALF_SCRATCH_SHARE = 35e6, 0.07
 SAMPLING_BYTES = 28
 """Bytes per logit while a token is sampled: fp32 probabilities, sorted ones, sums, indices."""
 
-MEMBER_WIRE_BYTES, COMPLETION_WIRE_BYTES, MICROBATCH_WIRE_BYTES, COEFFICIENT_WIRE_BYTES = (
-    60,
-    15,
-    1000,
-    9,
-)
-"""Pickled bytes of a member's name, of a completion without its text, of the envelopes of a
-microbatch's job and answer, and of a coefficient of an update (docs/engines.md)."""
-
 SERVED_ROWS = 256
 """Texts that vLLM generates at once by default (max_num_seqs); others wait."""
 
 Place = Literal["device", "host"]
-Phase = Literal["always", "generation", "scoring", "update", "calibration", "loading"]
+Phase = Literal["always", "generation", "scoring", "update", "calibration"]
+PHASES: tuple[Phase, ...] = get_args(Phase)
 
 
 @dataclass(frozen=True)
@@ -210,22 +202,6 @@ def snapshot_bytes(work: Workload) -> int:
     return work.searched * FP32 + moment_bytes(work)
 
 
-def wire_bytes(work: Workload) -> float:
-    """Return equation (12): bytes per member and generation of remote engines, without text.
-
-    Members are sent as seeds, so the bytes depend on neither the model nor the space. Every engine
-    gets every coefficient of the update.
-    """
-    results = (
-        work.scored * work.texts.new_tokens * COEFFICIENT_WIRE_BYTES
-        if work.scored
-        else work.examples * COMPLETION_WIRE_BYTES
-    )
-    around = work.microbatches * MICROBATCH_WIRE_BYTES / work.members
-    update = work.engines * COEFFICIENT_WIRE_BYTES * work.directions / work.members
-    return MEMBER_WIRE_BYTES + results + around + update
-
-
 def batch_rows(work: Workload) -> int:
     """Return the rows of a microbatch with padding; microbatches of an engine run in turn."""
     if work.is_served:
@@ -294,17 +270,7 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
         parts.append(Part("CUDA context", CONTEXT_BYTES, "device"))
     elif work.dtype.itemsize < FP32:
         parts.append(Part("half-precision scratch", half_scratch_bytes(shape, work), "host"))
-    return [*parts, Part("files, mapped", _mapped(shape, work, stored), "host", "loading")]
-
-
-def _mapped(shape: ModelShape, work: Workload, stored: int) -> int:
-    """Return the bytes that loading maps in addition to the final state; the system may free them.
-
-    Stored weights that are kept, of `stored` bytes, stay mapped.
-    """
-    if not work.on_gpu and work.dtype == shape.stored_dtype:
-        return 0
-    return shape.numbers * shape.stored_dtype.itemsize - stored
+    return parts
 
 
 def _served_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part]:
@@ -330,18 +296,12 @@ def _served_parts(config: Config, shape: ModelShape, work: Workload) -> list[Par
     ]
 
 
-def total(parts: list[Part], place: Place) -> float:
-    """Return the peak bytes of one place, without files that are mapped for loading."""
-    phases: tuple[Phase, ...] = ("generation", "scoring", "update", "calibration")
-    return _phase(parts, place, "always") + max(_phase(parts, place, one) for one in phases)
-
-
-def resident_peak(parts: list[Part]) -> float:
-    """Return the peak resident memory of a process on a CPU, including mapped files."""
-    everywhere = [Part(part.name, part.bytes, "host", part.phase) for part in parts]
-    always = _phase(everywhere, "host", "always")
-    return max(total(everywhere, "host"), always + _phase(everywhere, "host", "loading"))
-
-
-def _phase(parts: list[Part], place: Place, phase: Phase) -> float:
-    return float(sum(part.bytes for part in parts if part.place == place and part.phase == phase))
+def total(parts: Sequence[Part], place: Place, *, on_gpu: bool) -> float:
+    """Return the peak bytes of one place; on a CPU every part is on the host."""
+    if not on_gpu:
+        parts = [replace(part, place="host") for part in parts]
+    always, *phases = (
+        sum(part.bytes for part in parts if part.place == place and part.phase == phase)
+        for phase in PHASES
+    )
+    return float(always + max(phases))

@@ -2,13 +2,11 @@
 
 The model is created on torch's meta device, which allocates no memory: names, shapes and ties are
 the same as after loading, for every architecture that transformers knows.
-
-Limit: experts of a mixture are counted as if every token passed through all of them.
 """
 
 import math
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +18,18 @@ from transformers import (
     PreTrainedConfig,
 )
 
+from germline.engines.checkpoint_files import weight_files
 from germline.engines.dtypes import stored_dtype
 from germline.engines.hub_access import hub_access
 from germline.engines.model_tensors import list_tensors
 from germline.engines.pretrained import check_causal, silence_transformers, unpacked_source
-from germline.estimates.popular_model_configs import PUBLISHED
 from germline.nano import NANO_DIR
 from germline.types import GermlineError, TensorInfo
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """The sizes that determine memory and time.
+    """The sizes that determine memory.
 
     Attributes:
         source: the folder or Hugging Face id.
@@ -69,35 +67,15 @@ class ModelShape:
         return f"{billions:.3g} B" if billions >= 0.1 else f"{1e3 * billions:.3g} M"
 
     @cached_property
-    def linear(self) -> tuple[TensorInfo, ...]:
-        """Weights of the linear layers in the decoder blocks, experts included."""
-        inside = (tensor for tensor in self.tensors if tensor.layer is not None)
-        return tuple(one for one in inside if len(one.shape) > 1)
-
-    @cached_property
-    def linear_numbers(self) -> int:
-        """Weights that take part in the matrix products of a token in the decoder blocks."""
-        return sum(math.prod(one.shape) for one in self.linear)
-
-    @property
-    def head_numbers(self) -> int:
-        """Weights that take part in the matrix product of a token in the LM head."""
-        return self.hidden * self.vocabulary
-
-    @cached_property
     def inner(self) -> int:
         """Width of the MLP: the largest output of a linear layer in the blocks."""
-        return max((_outputs(one) for one in self.linear), default=self.hidden)
+        inside = (one for one in self.tensors if one.layer is not None and len(one.shape) > 1)
+        return max(map(_outputs, inside), default=self.hidden)
 
     @property
     def kv_numbers(self) -> int:
         """Numbers in the keys and values of one token in all layers."""
         return 2 * self.layers * self.kv_heads * self.head_dim
-
-    @cached_property
-    def largest(self) -> int:
-        """Numbers in the largest tensor."""
-        return max(math.prod(tensor.shape) for tensor in self.tensors)
 
 
 def _outputs(tensor: TensorInfo) -> int:
@@ -111,11 +89,7 @@ def shape_of(source: str) -> ModelShape:
     Raises:
         GermlineError: config.json is missing or cannot be read, or the hub cannot be reached.
     """
-    if source in PUBLISHED:
-        return _published(source)
-    config, stored = _read(source, "model")
-    check_causal(source, config)
-    return _shape(source, config, stored)
+    return _read(source, "model", AutoModelForCausalLM)
 
 
 def classifier_shape_of(source: str, setting: str) -> ModelShape:
@@ -128,44 +102,32 @@ def classifier_shape_of(source: str, setting: str) -> ModelShape:
     Raises:
         GermlineError: config.json is missing or cannot be read, or the hub cannot be reached.
     """
-    return _shape(source, *_read(source, setting), AutoModelForSequenceClassification)
+    return _read(source, setting, AutoModelForSequenceClassification)
 
 
-def _read(source: str, setting: str) -> tuple[PreTrainedConfig, torch.dtype | None]:
-    """Return a model's config, and the dtype of its files where they are in a folder."""
+def _read(source: str, setting: str, kind: Any) -> ModelShape:
     given = str(NANO_DIR) if source == "nano" else unpacked_source(source, weights=False)
     path = Path(given).expanduser()
     try:
         place = str(path) if path.exists() else source
         with silence_transformers(), hub_access(place, setting):
             config = AutoConfig.from_pretrained(place)
+        if kind is AutoModelForCausalLM:
+            check_causal(source, config)
         # The files of a hub id are not inspected: that would download them.
-        return config, stored_dtype(str(path)) if path.is_dir() else None
+        has_weights = path.is_dir() and weight_files(path) is not None
+        return _shape(source, config, stored_dtype(str(path)) if has_weights else None, kind)
     except GermlineError:
         raise
-    except Exception as error:  # a damaged config may raise anything in the libraries
+    except Exception as error:  # a damaged or unusual config may raise anything in the libraries
         raise GermlineError(
             f"{setting}: config.json or the files of {source!r} cannot be read ({error}): give a "
             "Hugging Face model folder, a hub id, or 'nano'"
         ) from error
 
 
-@cache
-def _published(source: str) -> ModelShape:
-    return shape_from(source, dict(PUBLISHED[source]))
-
-
-def shape_from(source: str, values: dict[str, object]) -> ModelShape:
-    """Read the sizes of a config.json that is given as a mapping."""
-    kind = str(values.pop("model_type"))
-    return _shape(source, AutoConfig.for_model(kind, **values), None)
-
-
 def _shape(
-    source: str,
-    config: PreTrainedConfig,
-    stored: torch.dtype | None,
-    kind: Any = AutoModelForCausalLM,
+    source: str, config: PreTrainedConfig, stored: torch.dtype | None, kind: Any
 ) -> ModelShape:
     with silence_transformers(), torch.device("meta"):
         model = kind.from_config(config)

@@ -8,25 +8,22 @@ docs/tuning.md explains the same choices.
 
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
+import torch
 import yaml
 
 from germline.config import Config, TaskBase, load_config
-from germline.config.schedules import CALIBRATION_PAIRS
 from germline.config.tasks import FileTask
-from germline.estimates.estimate import Estimate, estimate, what_fits
-from germline.estimates.hardware import Hardware
-from germline.estimates.here import texts_here
-from germline.estimates.memory import Place
+from germline.estimates.estimate import Estimate, estimate
+from germline.estimates.machine import Machine
 from germline.estimates.model_shape import ModelShape
-from germline.estimates.workload import TextLengths
+from germline.estimates.workload import text_lengths
 from germline.evaluation.held_out import Z_95
 from germline.protocols import Task
-from germline.report import text_format
 from germline.tasks import make_task
 from germline.types import GermlineError
 
@@ -39,15 +36,25 @@ TINY_BATCH, USUAL_BATCH = 8, 16
 TINY_GENERATIONS, USUAL_GENERATIONS = 50, 200
 HELD_OUT, SCORES = 200, 10
 LEAST_POPULATION, LEAST_BATCH, LEAST_GENERATIONS = 16, 4, 10
-LEAST_PAIRS, LEAST_HELD_OUT, LEAST_SCORES = 2, 32, 2
+LEAST_HELD_OUT, LEAST_SCORES = 32, 2
 SHARES = tuple(0.95**step for step in range(60))
 """Shares of the usual sizes, one after another, where the time of the run has a limit."""
 
 NANO_LAYERS = "3"
 """Of the model nano; the template of `germline new task` and the shipped configs have the same."""
 
+SMALLER = (
+    {"microbatch.rows": 256},
+    {"microbatch.rows": 128},
+    {"engine.master_device": "host"},
+    {"microbatch.rows": 32},
+    {"microbatch.rows": 8},
+    {"space.kind": "lora"},
+)
+"""Changes that need less memory, the smallest first, after half precision; those that help are kept
+together."""
+
 WIDTH = 96
-PLACES: tuple[Place, ...] = ("device", "host")
 GIGABYTE = 1e9
 
 
@@ -62,7 +69,7 @@ class RecommendedSetting:
 
 @dataclass(frozen=True)
 class RecommendedConfig:
-    """The settings for a model and a task, and what they need.
+    """The settings for a model and a task, and the memory that they need.
 
     Attributes:
         config: that the settings make.
@@ -79,9 +86,9 @@ def recommend(
     model: str,
     task: str,
     shape: ModelShape,
-    machine: Hardware,
+    machine: Machine,
     task_settings: Sequence[str] = (),
-    minutes: float | None = None,
+    is_short: Callable[[Config], bool] = lambda _: True,
 ) -> RecommendedConfig:
     """Return settings with which a model trains on a task on a machine.
 
@@ -91,77 +98,84 @@ def recommend(
         shape: of the model.
         machine: that the settings have to fit.
         task_settings: overrides `task.*`, such as the columns of its rows.
-        minutes: that the run takes at most; all sizes are reduced alike to fit.
+        is_short: whether a config takes little enough time; all sizes are reduced alike until it
+            does, or until they are the smallest ones.
 
     Raises:
         GermlineError: the task cannot be loaded, or no settings fit.
     """
     section = load_config({"model": model, "task": task}, task_settings).task
     made = make_task(section)
-    texts: TextLengths | None = None
     for share in SHARES:
-        settings = list(_choice(model, task, shape, section, made, task_settings, share))
-        config = load_config(_nested(settings))
-        # Prompts are measured once; the longest prompt of a smaller batch is not longer.
-        texts = replace(
-            texts or texts_here(config, made),
-            examples=config.batch_size,
-            held_out=config.held_out.examples,
-        )
-        found = _fitted(settings, shape, machine, texts)
-        if minutes is None or found.estimate.run_s <= 60 * minutes:
-            return found
-    least = found.config
-    raise GermlineError(
-        f"new config: --minutes={minutes:g} is too short: {least.generations} generations of "
-        f"{least.strategy.population} members x {least.batch_size} examples take "
-        f"{text_format.duration(found.estimate.run_s)}; allow that time, or use a smaller model or "
-        "a smaller task.max_new_tokens"
-    )
+        settings = [
+            RecommendedSetting("model", model, f"{shape.size} weights."),
+            *_task_settings(task, section, made, task_settings),
+            *_space_settings(model),
+            *_search_settings(shape, share),
+            *_size_settings(shape, made, share),
+        ]
+        if is_short(load_config(_nested(settings))):
+            break
+    return _fitted(settings, shape, machine, made)
 
 
 def _fitted(
-    settings: list[RecommendedSetting], shape: ModelShape, machine: Hardware, texts: TextLengths
+    settings: Sequence[RecommendedSetting], shape: ModelShape, machine: Machine, task: Task
 ) -> RecommendedConfig:
     """Change settings where the memory of the machine needs it.
 
     Raises:
         GermlineError: no settings fit.
     """
-    if machine.lacks(shape.config_dtype):
-        reason = f"The model is stored in bfloat16, in which a {machine.name} does not compute."
-        settings.append(RecommendedSetting("engine.dtype", "float16", reason))
-    config = load_config(_nested(settings))
-    found = estimate(config, shape, texts, machine)
-    if not found.fits:
-        remedy = what_fits(config, shape, texts, machine)
-        if not remedy:
-            raise GermlineError(
-                f"new config: {config.model} fits {machine.name} neither in half precision nor "
-                "with masters on the host, small microbatches and space=lora together: use a "
-                "smaller model or a larger machine (--hardware)"
-            )
-        settings = _with_remedy(settings, remedy, found)
-        config = load_config(_nested(settings))
-        found = estimate(config, shape, texts, machine)
-    return RecommendedConfig(config, tuple(settings), found)
+    texts = text_lengths(load_config(_nested(settings)), task)
+
+    def found(changed: Sequence[RecommendedSetting]) -> RecommendedConfig:
+        config = load_config(_nested(changed))
+        return RecommendedConfig(config, tuple(changed), estimate(config, shape, texts, machine))
+
+    half = "bfloat16" if machine.has_bfloat16 else "float16"
+    if shape.config_dtype == torch.bfloat16 and not machine.has_bfloat16:
+        reason = f"The model is stored in bfloat16, in which {machine.name} does not calculate."
+        settings = _with_changes(settings, {"engine.dtype": half}, reason)
+    best = found(settings)
+    place = best.estimate.lacking
+    if place is None:
+        return best
+    said = (
+        f"{best.estimate.needed(place) / GIGABYTE:.1f} GB of {place} memory would be needed, and "
+        f"{best.estimate.available(place) / GIGABYTE:.1f} GB are there"
+    )
+    reason = f"Needed to fit: without such changes, {said}."
+    for change in ({"engine.dtype": half}, *SMALLER):
+        tried = found(_with_changes(best.settings, change, reason))
+        place = best.estimate.lacking
+        if place and tried.estimate.needed(place) < best.estimate.needed(place):
+            best = tried
+    if best.estimate.fits:
+        return best
+    raise GermlineError(
+        f"new config: {best.config.model} does not fit {machine.name}: {said}, and smaller "
+        "settings do not suffice; use a smaller model or a larger machine"
+    )
 
 
-def config_text(found: RecommendedConfig, command: str, file: str) -> str:
-    """Return the YAML of a recommended config, with its reasons as comments."""
-    need, seconds = found.estimate, found.estimate.seconds
-    places = [
-        f"{need.needed(place) / GIGABYTE:.1f} GB of {place} memory"
-        for place in PLACES
-        if need.needed(place)
-    ]
+def config_text(found: RecommendedConfig, command: str, file: str, time: str = "") -> str:
+    """Return the YAML of a recommended config, with its reasons as comments.
+
+    Args:
+        found: settings and their reasons.
+        command: that wrote the file.
+        file: its name.
+        time: what is known of the time of the run.
+    """
+    need = found.estimate
+    places = " and ".join(
+        f"{need.needed(place) / GIGABYTE:.1f} GB of {place} memory" for place in need.places
+    )
     head = (
         f"Written by: {command}",
-        f"Estimated for {need.machine.name}: {' and '.join(places)}; "
-        f"{text_format.seconds(seconds.total)} per generation, {text_format.duration(need.run_s)} "
-        "for the run with its calibration and held-out scores, if all texts run to their full "
-        f"length ({need.machine.source_of_times}); a snapshot has "
-        f"{need.snapshot_bytes / GIGABYTE:.2g} GB. `germline train {file} --dry-run` says more.",
+        f"Estimated for {need.machine.name}: {places}{time}. `germline train {file} --dry-run` "
+        "says more.",
     )
     lines = [line for text in head for line in _comment(text, "")]
     for section, group in groupby(found.settings, lambda one: one.setting.partition(".")[0]):
@@ -169,100 +183,15 @@ def config_text(found: RecommendedConfig, command: str, file: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _choice(
-    model: str,
-    task: str,
-    shape: ModelShape,
-    section: TaskBase,
-    made: Task,
-    task_settings: Sequence[str],
-    share: float,
-) -> Iterator[RecommendedSetting]:
-    """Yield the settings with a share of the usual sizes, whatever fits."""
-    examples, held_out = len(made.examples("train")), len(made.examples("test"))
-    is_tiny, is_large = shape.numbers < TINY_MODEL, shape.numbers >= LARGE_MODEL
-    population = LARGE_POPULATION if is_large else USUAL_POPULATION
-    population = 2 * _part(population // 2, share, LEAST_POPULATION // 2)
-    generations = _part(
-        TINY_GENERATIONS if is_tiny else USUAL_GENERATIONS, share, LEAST_GENERATIONS
-    )
-    batch = min(examples, _part(TINY_BATCH if is_tiny else USUAL_BATCH, share, LEAST_BATCH))
-    pairs = _part(CALIBRATION_PAIRS, share, LEAST_PAIRS)
-    reduced = " Reduced to fit the time (--minutes)." if share < 1 else ""
-    yield RecommendedSetting("model", model, f"{shape.size} weights.")
-    yield from _task_settings(
-        task,
-        section,
-        task_settings,
-        f"{examples:,} training examples and {held_out:,} held-out ones; completions have at most "
-        f"{made.max_new_tokens} tokens (task.max_new_tokens). The time of a generation is nearly "
-        "proportional to that.",
-    )
-    yield RecommendedSetting(
-        "space.kind",
-        "low_rank",
-        "Members share the matrix products of the base model and add a correction of rank 1, so a "
-        "whole population is evaluated in few batches. `full` perturbs every weight as Qiu et al. "
-        "do, at one model copy per member; `lora` needs the least memory.",
-    )
-    if model == "nano":
-        yield RecommendedSetting(
-            "space.layers",
-            NANO_LAYERS,
-            "The last of nano's four layers: it changes the style of answers and keeps their "
-            "facts. Another model needs no such line.",
-        )
-    yield RecommendedSetting(
-        "strategy.population",
-        population,
-        "As in the recipes: 128 members below one billion weights, 64 above. Published runs have "
-        "30 (Qiu et al., space full) to 1024 (EGGROLL); more members are a less noisy update and "
-        f"as much more time.{reduced}",
-    )
-    yield RecommendedSetting(
-        "strategy.sigma",
-        "auto" if pairs == CALIBRATION_PAIRS else {"kind": "auto", "pairs": pairs},
-        "Measured before the first generation so that members differ from the model by a fixed KL "
-        "divergence. Published values (0.001 for dense noise) hold for one model, space and dtype.",
-    )
-    yield RecommendedSetting(
-        "strategy.learning_rate",
-        "auto",
-        "Follows the measured share of signal in the rewards. `germline probe` measures a pair of "
-        "fixed numbers instead.",
-    )
-    yield RecommendedSetting(
-        "batch_size",
-        batch,
-        "Examples per generation, the same for every member. More examples make the update less "
-        f"noisy and cost as much as more members; auto needs at least 2.{reduced}",
-    )
-    yield RecommendedSetting(
-        "generations",
-        generations,
-        f"A start; `germline resume RUN generations=...` continues a finished run.{reduced}",
-    )
-    yield RecommendedSetting(
-        "held_out.every",
-        every := max(1, generations // _part(SCORES, share, LEAST_SCORES)),
-        f"{math.ceil(generations / every) + 1} scores in all, with those before and after the run.",
-    )
-    yield RecommendedSetting(
-        "held_out.examples",
-        scored := min(held_out, _part(HELD_OUT, share, LEAST_HELD_OUT)),
-        f"The 95 % interval of a share over {scored} examples is up to "
-        f"{100 * min(1, Z_95 / math.sqrt(scored)):.0f} points wide; 4 times the examples halve it.",
-    )
-
-
-def _part(usual: int, share: float, least: int) -> int:
-    return max(least, round(usual * share))
-
-
 def _task_settings(
-    task: str, section: TaskBase, given: Sequence[str], reason: str
+    task: str, section: TaskBase, made: Task, given: Sequence[str]
 ) -> Iterator[RecommendedSetting]:
     """Yield the task in a line; with settings of its own as a section that has them."""
+    reason = (
+        f"{len(made.examples('train')):,} training examples and {len(made.examples('test')):,} "
+        f"held-out ones; completions have at most {made.max_new_tokens} tokens "
+        "(task.max_new_tokens). The time of a generation is nearly proportional to that."
+    )
     if not given:
         yield RecommendedSetting("task", task, reason)
         return
@@ -276,22 +205,95 @@ def _task_settings(
             yield RecommendedSetting(f"task.{name}", values[name], "Given with the command.")
 
 
-def _with_remedy(
-    settings: Sequence[RecommendedSetting], remedy: Sequence[str], before: Estimate
-) -> list[RecommendedSetting]:
-    """Change the settings that do not fit to those that do."""
-    place: Place = "device" if before.needed("device") > before.available("device") else "host"
-    reason = (
-        f"Needed to fit: without it, {before.needed(place) / GIGABYTE:.1f} GB of {place} memory "
-        f"would be needed, and {before.available(place) / GIGABYTE:.1f} GB are there."
+def _space_settings(model: str) -> Iterator[RecommendedSetting]:
+    yield RecommendedSetting(
+        "space.kind",
+        "low_rank",
+        "Members share the matrix products of the base model and add a correction of rank 1. "
+        "`full` perturbs every weight, at one model copy per member; `lora` needs the least "
+        "memory.",
     )
-    changed = {}
-    for override in remedy:
-        name, _, value = override.partition("=")
-        name = "space.kind" if name == "space" else name
-        changed[name] = RecommendedSetting(name, yaml.safe_load(value), reason)
-    kept = [changed.pop(one.setting, one) for one in settings]
-    return [*kept, *changed.values()]
+    if model == "nano":
+        yield RecommendedSetting(
+            "space.layers",
+            NANO_LAYERS,
+            "The last of nano's four layers: it changes the style of answers and keeps their "
+            "facts. Another model needs no such line.",
+        )
+
+
+def _search_settings(shape: ModelShape, share: float) -> Iterator[RecommendedSetting]:
+    usual = LARGE_POPULATION if shape.numbers >= LARGE_MODEL else USUAL_POPULATION
+    yield RecommendedSetting(
+        "strategy.population",
+        2 * _part(usual // 2, share, LEAST_POPULATION // 2),
+        "128 members below one billion weights and 64 above are usual; more members give a less "
+        f"noisy update and take as much more time.{_reduced(share)}",
+    )
+    yield RecommendedSetting(
+        "strategy.sigma",
+        "auto",
+        "Measured before the first generation, so that members differ from the model by a fixed KL "
+        "divergence.",
+    )
+    yield RecommendedSetting(
+        "strategy.learning_rate",
+        "auto",
+        "Follows the measured share of signal in the rewards. `germline probe` measures a pair of "
+        "fixed numbers instead.",
+    )
+
+
+def _size_settings(shape: ModelShape, task: Task, share: float) -> Iterator[RecommendedSetting]:
+    is_tiny = shape.numbers < TINY_MODEL
+    batch = _part(TINY_BATCH if is_tiny else USUAL_BATCH, share, LEAST_BATCH)
+    usual = TINY_GENERATIONS if is_tiny else USUAL_GENERATIONS
+    generations = _part(usual, share, LEAST_GENERATIONS)
+    every = max(1, generations // _part(SCORES, share, LEAST_SCORES))
+    scored = min(len(task.examples("test")), _part(HELD_OUT, share, LEAST_HELD_OUT))
+    yield RecommendedSetting(
+        "batch_size",
+        min(len(task.examples("train")), batch),
+        "Examples per generation, the same for every member. More examples make the update less "
+        f"noisy and cost as much as more members; auto needs at least 2.{_reduced(share)}",
+    )
+    yield RecommendedSetting(
+        "generations",
+        generations,
+        f"`germline resume RUN generations=...` continues a finished run.{_reduced(share)}",
+    )
+    yield RecommendedSetting(
+        "held_out.every",
+        every,
+        f"{math.ceil(generations / every) + 1} scores in all, with those before and after the run.",
+    )
+    yield RecommendedSetting(
+        "held_out.examples",
+        scored,
+        f"The 95 % interval of a share over {scored} examples is up to "
+        f"{100 * min(1, Z_95 / math.sqrt(scored)):.0f} points wide; 4 times the examples halve it.",
+    )
+
+
+def _part(usual: int, share: float, least: int) -> int:
+    return max(least, round(usual * share))
+
+
+def _reduced(share: float) -> str:
+    return " Reduced to fit the time (--minutes)." if share < 1 else ""
+
+
+def _with_changes(
+    settings: Sequence[RecommendedSetting], changes: dict[str, Any], reason: str
+) -> list[RecommendedSetting]:
+    """Return the settings with other values, which have the same reason."""
+    kept = [
+        replace(one, value=changes[one.setting], reason=reason) if one.setting in changes else one
+        for one in settings
+    ]
+    names = {one.setting for one in settings}
+    added = (item for item in changes.items() if item[0] not in names)
+    return [*kept, *(RecommendedSetting(name, value, reason) for name, value in added)]
 
 
 def _nested(settings: Sequence[RecommendedSetting]) -> dict[str, Any]:

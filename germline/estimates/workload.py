@@ -1,7 +1,6 @@
 """The work of one generation: rows, tokens and searched numbers, from a config and a model."""
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -9,14 +8,14 @@ import torch
 from germline.config import Config, InProcess
 from germline.engines.batched_dense import AUTO_BYTES
 from germline.engines.dtypes import serving_dtype
-from germline.engines.prompt_batch import pad_prompts
+from germline.engines.pretrained import load_tokenizer, silence_transformers
+from germline.engines.prompt_batch import encode_prompt, pad_prompts
+from germline.estimates.local_files import local_model_folder
 from germline.estimates.model_shape import ModelShape
 from germline.optimizers import make_optimizer
 from germline.protocols import EpisodeTask, Task
 from germline.rollout import generation_grid, members_per_microbatch
 from germline.spaces import make_space
-from germline.tasks import make_task
-from germline.types import Example
 
 POPULATION = 32
 """Members if the strategy chooses their number; CMA-ES chooses a similar one (4 + 3 ln d)."""
@@ -38,65 +37,51 @@ class TextLengths:
         prefix: length of the common beginning of all prompts.
         new_tokens: length of the longest completion; of an episode, all turns of the model together
             (what the environment will say is not known).
-        held_out: number of examples of a held-out score.
     """
 
     examples: int
     prompt: int
     prefix: int
     new_tokens: int
-    held_out: int = 0
 
 
-def text_lengths(
-    config: Config,
-    encode: Callable[[Example], Sequence[int]] | None = None,
-    task: Task | None = None,
-) -> TextLengths:
-    """Measure the prompts of a config's task; without a tokenizer, by their characters.
+def text_lengths(config: Config, task: Task) -> TextLengths:
+    """Measure the prompts of a task with the model's tokenizer if it is on this machine.
 
-    Args:
-        config: of the run.
-        encode: returns the tokens of an example's prompt.
-        task: of the config; None makes it.
+    Without it, lengths are estimated from the number of characters.
     """
-    task = task or make_task(config.task)
     examples = list(task.examples("train")[: config.batch_size])
-    held_out = min(config.held_out.examples, len(task.examples("test")))
     turns = task.max_turns if isinstance(task, EpisodeTask) else 1
     new_tokens = turns * (config.task.max_new_tokens or task.max_new_tokens)
-    if encode is None:
+    folder = local_model_folder(config.model)
+    if folder is None or not (folder / "tokenizer_config.json").is_file():
         characters = max(len(example.prompt) for example in examples)
         prompt = math.ceil(characters / CHARACTERS_PER_TOKEN) + CHAT_TOKENS
-        return TextLengths(len(examples), prompt, 0, new_tokens, held_out)
-    prompts = [encode(example) for example in examples]
+        return TextLengths(len(examples), prompt, 0, new_tokens)
+    with silence_transformers():
+        tokenizer, _ = load_tokenizer(str(folder))
+    prompts = [encode_prompt(tokenizer, example) for example in examples]
     prefix = len(pad_prompts(prompts, 0).prefix) if len(prompts) > 1 else 0
-    longest = max(map(len, prompts))
-    return TextLengths(len(examples), longest, prefix, new_tokens, held_out)
+    return TextLengths(len(examples), max(map(len, prompts)), prefix, new_tokens)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """The work of one engine in one generation.
+    """The sizes of one generation that decide the memory of an engine.
 
     Attributes:
         dtype: serving dtype of the model.
         on_gpu: whether the engine runs on an accelerator.
         members: members of the population.
-        directions: directions that are drawn; an antithetic pair shares one.
-        examples: examples of a generation.
         rows: rows that one microbatch generates (members x completions).
         members_at_once: members that are in the model at once.
         generating: members of one microbatch that generate; 1 where the center alone does.
         scored: completions that every member scores; 0 where members generate.
-        scored_examples: of how many examples these are.
         microbatches: generated microbatches of all engines together.
-        engines: engines that share the microbatches.
         texts: lengths of prompts and completions.
         sampled: whether tokens are sampled; otherwise decoding is greedy.
         searched: searched numbers, which updates change.
         largest: numbers in the largest searched tensor.
-        tensors: searched tensors.
         member_numbers: numbers that one member adds to the shared weights, in its microbatch.
         searches_weights: whether the searched numbers are weights of the model.
         stacked: members with weights of their own that are in the model at once; 0 if all members
@@ -108,20 +93,15 @@ class Workload:
     dtype: torch.dtype
     on_gpu: bool
     members: int
-    directions: int
-    examples: int
     rows: int
     members_at_once: int
     generating: int
     scored: int
-    scored_examples: int
     microbatches: int
-    engines: int
     texts: TextLengths
     sampled: bool
     searched: int
     largest: int
-    tensors: int
     member_numbers: int
     searches_weights: bool
     stacked: int
@@ -147,7 +127,6 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
     name = getattr(engine, "dtype", "float32")
     dtype = serving_dtype(name, shape.config_dtype, on_gpu=on_gpu)
     members = config.strategy.population or POPULATION
-    antithetic = bool(getattr(config.strategy, "antithetic", False))
     batch = texts.examples
     scored = config.method.scored_rows(batch)
     at_once = min(members, members_per_microbatch(config.microbatch, scored or batch))
@@ -164,20 +143,15 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
         dtype=dtype,
         on_gpu=on_gpu,
         members=members,
-        directions=members // 2 if antithetic else members,
-        examples=batch,
         rows=generating * width,
         members_at_once=stacked or at_once,
         generating=generating,
         scored=scored,
-        scored_examples=config.method.scored_examples(batch),
         microbatches=-(-generators // generating) * -(-completions // width),
-        engines=config.fleet.engines,
         texts=texts,
         sampled=config.task.temperature > 0 or scored > 0,
         searched=searched,
         largest=max(math.prod(tensor) for tensor in tensors),
-        tensors=len(tensors),
         member_numbers=space.numbers_per_member(shape.tensors),
         searches_weights=space.searches_weights,
         stacked=stacked,

@@ -12,13 +12,13 @@ from functools import partial
 from importlib.util import find_spec
 
 from germline.config import Config, InProcess, Local, Ray
+from germline.estimates.machine import usable_cores
 from germline.fleet import LocalFleet
 from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import PoolSettings, WorkerPool
 from germline.protocols import Engine, Fleet, GraderProtocol
 from germline.rollout import microbatch_starts
-from germline.run.resource_checks import usable_cores
 from germline.types import GermlineError
 
 log = logging.getLogger(__name__)

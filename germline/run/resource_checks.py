@@ -3,7 +3,7 @@
 `check_limits` and `check_graders` compare settings with the machine: processes, threads, members
 and time limits. `check_memory` and `check_disk` compare the weights and snapshots of a model with
 memory and disk. Only what is certain is refused; how much a generation needs on top is an estimate,
-which `germline doctor --config` prints.
+which `germline train --dry-run` prints.
 
 The option `--force`, or the environment variable GERMLINE_FORCE, turns a refusal into a warning,
 for a machine that can do more than it seems, such as one with swap. It does not lift the limits of
@@ -25,6 +25,7 @@ from pydantic import BaseModel
 
 from germline.checkpoint import list_snapshots
 from germline.config import Config, Ray, Toy
+from germline.estimates.machine import available_bytes, total_bytes, usable_cores
 from germline.run.snapshot_policy import snapshot_size, snapshots_to_keep
 from germline.types import GermlineError
 
@@ -131,8 +132,6 @@ def check_graders(config: Config) -> None:
     Raises:
         GermlineError: naming the setting, its value and what would fit.
     """
-    from germline.estimates.hardware import available_bytes
-
     _check_timeouts(config)
     workers, files = config.graders.workers, _open_files()
     most_open = (files - SPARE_FILES) / GRADER_PROCESS_FILES
@@ -148,11 +147,11 @@ def check_graders(config: Config) -> None:
             raise GermlineError(message)
         _refuse(message)
     limit, default = config.graders.memory_gb, _default(config.graders, "memory_gb")
-    most = MOST_ADDRESS_SPACE * _memory_bytes() / GIGABYTE
+    most = MOST_ADDRESS_SPACE * total_bytes() / GIGABYTE
     if limit is not None and limit > max(most, default):
         _refuse(
             f"graders.memory_gb={limit:g} limits nothing on a machine with "
-            f"{_memory_bytes() / GIGABYTE:.1f} GB of memory: set graders.memory_gb={default:g}, "
+            f"{total_bytes() / GIGABYTE:.1f} GB of memory: set graders.memory_gb={default:g}, "
             f"the default, or null for no limit"
         )
 
@@ -171,16 +170,8 @@ def check_threads(config: Config) -> None:
         )
 
 
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    allowed = getattr(os, "sched_getaffinity", None)  # only Linux knows it
-    return len(allowed(0)) if allowed else os.cpu_count() or 1
-
-
 def _check_engines(config: Config) -> None:
     """Refuse more engine processes of this machine than its memory holds without any model."""
-    from germline.estimates.hardware import available_bytes
-
     fleet = config.fleet
     if fleet.engines == 1 or (isinstance(fleet, Ray) and fleet.address is not None):
         return
@@ -198,8 +189,6 @@ def _check_engines(config: Config) -> None:
 
 def _check_population(config: Config, examples: int) -> None:
     """Refuse a generation whose rollouts do not fit the memory of this process."""
-    from germline.estimates.hardware import available_bytes
-
     population, batch = config.strategy.population, min(config.batch_size, examples)
     if population is None:
         return
@@ -253,10 +242,6 @@ def _open_files() -> float:
     return math.inf if limit == resource.RLIM_INFINITY else float(limit)
 
 
-def _memory_bytes() -> float:
-    return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-
-
 def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> None:
     """Refuse weights that do not fit the memory of the device or the host.
 
@@ -270,45 +255,40 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
     """
     if config.engine.has_own_model or config.model == "nano":
         return
-    from germline.estimates.estimate import Estimate, what_fits
-    from germline.estimates.hardware import memory_limits
-    from germline.estimates.memory import Part, memory_parts
+    from germline.estimates.estimate import LESS_MEMORY, Estimate
+    from germline.estimates.machine import machine_here
+    from germline.estimates.memory import memory_parts
     from germline.estimates.model_shape import shape_of
-    from germline.estimates.seconds import Seconds
     from germline.estimates.workload import TextLengths, workload
 
-    on_gpu, device_bytes, host_bytes = _available(config)
-    machine = memory_limits(on_gpu=on_gpu, device_bytes=device_bytes, host_bytes=host_bytes)
+    machine = machine_here(config)
     new_tokens = config.task.max_new_tokens or GUESSED_TOKENS
     texts = TextLengths(config.batch_size, GUESSED_TOKENS, 0, new_tokens)
     try:
         shape = shape_of(config.model)
-        work = workload(config, shape, texts, on_gpu=on_gpu)
+        work = workload(config, shape, texts, on_gpu=machine.on_gpu)
     except GermlineError:
         return  # loading the model or the space raises the error
     if not searched:
         work = replace(work, searched=0, moment_bytes=0)
-    parts: list[Part] = [
+    parts = tuple(
         replace(part, bytes=part.bytes * _copies(part.name, part.place, work, shape, engines))
         for part in memory_parts(config, shape, work)
         if part.name in CERTAIN
-    ]
-    estimate = Estimate(work, tuple(parts), Seconds(0.0, 0.0, 0.0, 0.0, 0.0), 0, 0.0, machine)
-    if estimate.fits:
+    )
+    found = Estimate(work, parts, machine)
+    place = found.lacking
+    if place is None:
         return
-    place: Place = "device" if estimate.needed("device") > estimate.available("device") else "host"
     held = ", ".join(
         f"{part.name} {part.bytes / GIGABYTE:.1f}"
         for part in parts
-        if part.bytes and (part.place == place or not on_gpu)
+        if part.bytes and (part.place == place or not machine.on_gpu)
     )
-    remedy = " ".join(what_fits(config, shape, texts, machine))
-    would = f"what would fit: {remedy}" if remedy else "use a smaller model or a larger machine"
     _refuse(
-        f"model={config.model} does not fit: {estimate.needed(place) / GIGABYTE:.1f} GB of {place} "
+        f"model={config.model} does not fit: {found.needed(place) / GIGABYTE:.1f} GB of {place} "
         f"memory are needed before the first text ({held}), and "
-        f"{estimate.available(place) / GIGABYTE:.1f} GB are available; {would} "
-        "(germline doctor --config shows the parts)"
+        f"{found.available(place) / GIGABYTE:.1f} GB are available; less is needed by {LESS_MEMORY}"
     )
 
 
@@ -379,22 +359,3 @@ def _free_disk(folder: Path) -> float:
     while not place.exists():
         place = place.parent
     return float(shutil.disk_usage(place).free)
-
-
-def _available(config: Config) -> tuple[bool, float, float]:
-    """Return whether the engine is on a GPU, and the bytes available on device and host."""
-    import torch
-
-    from germline.engines.inprocess import torch_device
-    from germline.estimates.hardware import available_bytes
-
-    host = available_bytes()
-    if getattr(config.engine, "base_url", None) is not None:
-        return True, math.inf, host  # the server may run on another machine
-    device = torch_device(getattr(config.engine, "device", "auto"), must_exist=False)
-    if device.type != "cuda":
-        return False, host, host
-    if not torch.cuda.is_available():
-        return True, math.inf, host  # the engine raises the error that it is missing
-    free, _total = torch.cuda.mem_get_info(device)
-    return True, float(free), host

@@ -6,7 +6,7 @@ import os
 import torch
 
 from germline.config import Config, InProcess, Local
-from germline.estimates.machine_load import MachineLoad
+from germline.estimates.machine import MachineLoad
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +32,6 @@ class SharedCores:
         if self._load is None or self._load.seconds < LEAST_S:
             return
         others, threads = self._load.share_of_others(), torch.get_num_threads()
-        if others is None:
-            return
         if (1 - others) * (os.cpu_count() or 1) >= ENOUGH_CORES * threads:
             self._load = MachineLoad()
             return

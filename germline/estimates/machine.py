@@ -1,0 +1,150 @@
+"""The memory and cores of this machine, or of the container in which this process runs."""
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from germline.config import Config
+
+CGROUPS = Path("/sys/fs/cgroup")
+"""Where Linux shows the limits of containers."""
+
+CGROUP_FILES = (
+    ("", "memory.max", "memory.current", "inactive_file"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Of versions 2 and 1: the folder, the files with the limit and the use, and a name in memory.stat:
+the cache of files, which the system frees when a program needs the memory."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The memory of one device and its host.
+
+    Attributes:
+        name: of the device.
+        on_gpu: whether the device is an accelerator.
+        device_bytes: free memory of the device; not used on a CPU.
+        host_bytes: available memory of the host.
+        has_bfloat16: whether the device calculates in bfloat16.
+    """
+
+    name: str
+    on_gpu: bool
+    device_bytes: float
+    host_bytes: float
+    has_bfloat16: bool = True
+
+
+def machine_here(config: Config) -> Machine:
+    """Describe the device on which an engine of a config runs, and this host.
+
+    A device that only the engine can judge, such as that of a server, has infinite memory.
+
+    Raises:
+        GermlineError: this machine, or this build of PyTorch, has no such device.
+    """
+    import torch
+
+    from germline.engines.dtypes import BFLOAT16_SINCE
+    from germline.engines.inprocess import torch_device
+
+    host = available_bytes()
+    if getattr(config.engine, "base_url", None) is not None:
+        return Machine("the server", on_gpu=True, device_bytes=math.inf, host_bytes=host)
+    named = getattr(config.engine, "device", "auto")
+    device = torch_device(named, must_exist=not config.engine.is_served)
+    if device.type != "cuda":
+        return Machine("this CPU", on_gpu=False, device_bytes=0.0, host_bytes=host)
+    if not torch.cuda.is_available():
+        return Machine(str(device), on_gpu=True, device_bytes=math.inf, host_bytes=host)
+    is_recent = torch.cuda.get_device_capability(device) >= BFLOAT16_SINCE
+    return Machine(
+        name=torch.cuda.get_device_name(device),
+        on_gpu=True,
+        device_bytes=float(torch.cuda.mem_get_info(device)[0]),
+        host_bytes=host,
+        has_bfloat16=is_recent or torch.version.hip is not None,
+    )
+
+
+def available_bytes() -> float:
+    """Return the memory that programs can still allocate, including swap."""
+    free = psutil.virtual_memory().available + psutil.swap_memory().free
+    return float(min([free, *(limit - used for limit, used in _container_memory())]))
+
+
+def total_bytes() -> float:
+    """Return the memory of the machine, or the limit of the container if it is less."""
+    return float(min([psutil.virtual_memory().total, *(limit for limit, _ in _container_memory())]))
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use, also in a container."""
+    allowed = getattr(os, "sched_getaffinity", None)  # only Linux has it
+    cores = len(allowed(0)) if allowed else os.cpu_count() or 1
+    try:
+        quota, period = (CGROUPS / "cpu.max").read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, min(cores, round(int(quota) / int(period))))
+
+
+def _container_memory() -> Iterator[tuple[int, int]]:
+    """Yield limit and use of every control group of this process that limits its memory."""
+    for version, limit_file, used_file, reclaimable in CGROUP_FILES:
+        for folder in _control_groups(version):
+            try:
+                limit = int((folder / limit_file).read_text(encoding="ascii"))
+                used = int((folder / used_file).read_text(encoding="ascii"))
+                statistic = (folder / "memory.stat").read_text(encoding="ascii").split()
+            except (OSError, ValueError):  # no such group, or "max": without a limit
+                continue
+            cached = int(statistic[statistic.index(reclaimable) + 1])
+            yield limit, min(limit, max(0, used - cached))
+
+
+def _control_groups(controller: str) -> Iterator[Path]:
+    """Yield the folders of the control groups of this process; limits of parents apply to it."""
+    root = CGROUPS / controller
+    yield root
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            own = Path(path.lstrip("/"))
+            yield from (root / part for part in (own, *own.parents) if part.parts)
+
+
+class MachineLoad:
+    """The share of the machine that other programs use, measured since its construction."""
+
+    def __init__(self) -> None:
+        self._begun = time.perf_counter()
+        self._busy, self._own = _busy_s(), time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the construction."""
+        return time.perf_counter() - self._begun
+
+    def share_of_others(self) -> float:
+        """Return the share of all cores that other programs used."""
+        others = (_busy_s() - self._busy) - (time.process_time() - self._own)
+        return max(0.0, others / (self.seconds * (os.cpu_count() or 1)))
+
+
+def _busy_s() -> float:
+    """Return the busy seconds of all cores since the machine was started."""
+    times = psutil.cpu_times()._asdict()
+    # `user` contains the time of guests; a core that waits for a disk is idle.
+    passive = ("idle", "iowait", "guest", "guest_nice")
+    return float(sum(value for name, value in times.items() if name not in passive))

@@ -30,7 +30,10 @@ def gpu(gigabytes, *, has_bfloat16=True):
     return Machine("a GPU", True, gigabytes * 1e9, math.inf, has_bfloat16)
 
 
-def recommended(model, task="countdown", machine=gpu(80.0), is_short=lambda _: True):
+GPU_80 = gpu(80.0)
+
+
+def recommended(model, task="countdown", machine=GPU_80, is_short=lambda _: True):
     return recommend(model, task, shape_of(model), machine, is_short=is_short)
 
 

@@ -142,11 +142,9 @@ def _memory(plan: "DryRun") -> list[str]:
         for part in parts
     ]
     for place in found.places:
-        available = found.available(place)
+        needed, available = gigabytes(found.needed(place)), found.available(place)
         said = "" if math.isinf(available) else f" of {gigabytes(available)} available"
-        lines.append(
-            f"{place} memory of {found.machine.name}: {gigabytes(found.needed(place))} at once{said}"
-        )
+        lines.append(f"{place} memory of {found.machine.name}: {needed} at once{said}")
     return lines
 
 

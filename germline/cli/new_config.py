@@ -60,8 +60,8 @@ def new_config(
         typer.Option(
             min=0.1,
             metavar="MINUTES",
-            help="Reduce population, batch size, generations and held-out scores until the run takes "
-            "at most this many minutes, by a short training on this machine.",
+            help="Reduce population, batch size, generations and held-out scores until the run "
+            "takes at most this many minutes, by a short training on this machine.",
         ),
     ] = None,
     as_json: AsJson = False,

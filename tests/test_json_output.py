@@ -27,7 +27,7 @@ TINY = (
     *("demo", "generations=2", "batch_size=4", "strategy.population=4", "held_out.examples=4"),
     *("record.tensorboard=false", "strategy.sigma=0.01", "strategy.learning_rate=0.01"),
 )
-DEFAULTED = {"[].reason", "[].default", "would_fit_with", "[].remedy", "[].seeds", "[].runs"}
+DEFAULTED = {"[].reason", "[].default", "[].remedy", "[].seeds", "[].runs"}
 DEFAULTED |= {"[].kl", "[].degenerate_texts"}  # of --kl, which is tested for itself
 
 COMMANDS = {

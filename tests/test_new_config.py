@@ -1,7 +1,6 @@
 """`germline new config`: settings for a model and a task that load, fit, and say why."""
 
 import math
-import re
 
 import pytest
 import yaml

@@ -129,6 +129,10 @@ def test_an_argument_whose_values_json_does_not_have_may_have_any_value():
         (call("count", until=2), "[0, 1]"),
         ('Let me see. <tool_call>\n{"name": "wait"}\n', "waited"),
         ('<tool_call>{"name": "count", "arguments": "{\\"until\\": 1}"}</tool_call>', "[0]"),
+        (call("count", until=2).replace("arguments", "parameters"), ">\n[0, 1]\n<"),  # Llama
+        ('<tool_call>{"name": "wait", "arguments": null}</tool_call>', "waited"),
+        ('<tool_call>{"name": "wait", "arguments": "null"}</tool_call>', "waited"),
+        ('<tool_call>{"name": "wait", "arguments": 0}</tool_call>', "must be a JSON object"),
         (call("count", till=2), "Error: wrong arguments of count: missing a required.*'until'"),
         (call("count", until="5"), "arguments of count: 'until' must be integer, found '5'"),
         (call("count", until=True), "'until' must be integer, found True"),

@@ -2,7 +2,8 @@
 
     <tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>
 
-A reply may hold several calls. A call that cannot be made (no JSON, an unknown tool, wrong
+Llama models write `parameters` instead of `arguments`, which is read as well. Null, or neither of
+them, is a call without arguments. A reply may hold several calls. A call that cannot be made (no JSON, an unknown tool, wrong
 arguments, NaN, an exception in the tool) is answered with a response that begins with `Error:`.
 """
 
@@ -164,10 +165,12 @@ def parse_call(call: str) -> tuple[str, dict[str, Any]] | None:
     """Return the name of the tool and the arguments; None where the call is not well formed."""
     try:
         asked = json.loads(call)
-        name, arguments = str(asked["name"]), asked.get("arguments", {})
+        name, arguments = str(asked["name"]), asked.get("arguments")
+        if arguments is None:
+            arguments = asked.get("parameters")
         if isinstance(arguments, str):
             arguments = json.loads(arguments)
-        return name, dict(arguments)
+        return name, {} if arguments is None else dict(arguments)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 

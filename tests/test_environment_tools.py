@@ -9,7 +9,8 @@ import pytest
 
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader
-from germline.environments.tool_calls import answer_calls, describe, find_calls, find_tools
+from germline.environments.tool_calls import answer_calls, find_calls
+from germline.environments.tool_schema import describe, find_tools
 from germline.episode_types import Transcript
 from germline.graders.worker_messages import InvalidGradeError
 from germline.types import Example

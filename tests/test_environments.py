@@ -10,8 +10,7 @@ import pytest
 from germline.environments import StepResult
 from germline.environments.adapters import adapt
 from germline.environments.episode import EpisodeRubric
-from germline.environments.episode_cache import EpisodeCache
-from germline.environments.grader import EnvironmentGrader
+from germline.environments.grader import EnvironmentGrader, EpisodeCache
 from germline.episode_types import Transcript
 from germline.graders.event_loop import await_result
 from germline.graders.in_process_pool import InProcessPool

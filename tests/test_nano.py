@@ -10,8 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, Qwen2ForCausalLM
 
 from germline import nano
-from germline.environments.wordle import game_message, guess_feedback
-from germline.environments.wordle_words import WORDS
+from germline.environments.wordle import WORDS, game_message, guess_feedback
 from germline.graders import countdown as countdown_grader
 from germline.nano import train_model, training_text
 from germline.tasks import arithmetic

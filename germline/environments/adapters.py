@@ -1,13 +1,22 @@
 """The two shapes of an environment behind one interface: `step(reply)`, or methods as tools."""
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from germline.environments.step_result import StepResult, check_message, check_step_result
-from germline.environments.tool_calls import answer_calls, find_tools
+from germline.environments.tool_calls import answer_calls
+from germline.environments.tool_schema import find_tools
 from germline.graders.event_loop import await_result
-from germline.graders.worker_messages import InvalidGradeError
+from germline.graders.reward_functions import exception_text
+from germline.graders.step_clock import STEP_CLOCK, TimeUp
+from germline.graders.worker_messages import CAUSED_BY_CODE, InvalidGradeError
+
+log = logging.getLogger(__name__)
+
+_WARNED_OF: set[tuple[str, str]] = set()
+"""(class, exception) of each failure of `close()` that the log has."""
 
 
 class StepAdapter:
@@ -54,10 +63,33 @@ class StepAdapter:
         return await_result(get_reward()) if get_reward else None
 
     def close(self) -> None:
-        """Release what the environment holds, if it has a method for it."""
+        """Release what the environment holds, if it has a method for it, in the time of a step.
+
+        A `close()` that hangs or fails costs no episode its score. The log says so once for every
+        class and type of exception; that of a grader process is in the run's `graders.log`.
+        """
         close = getattr(self.environment, "close", None)
-        if close:
+        if close is None:
+            return
+        STEP_CLOCK.restart()
+        try:
             await_result(close())
+        except TimeUp:
+            self._warn_of_close("TimeUp", "takes longer than graders.timeout_s and is given up")
+            STEP_CLOCK.restart()  # what follows has a time limit too
+        except CAUSED_BY_CODE as error:
+            self._warn_of_close(type(error).__name__, f"fails: {exception_text(close, error)}")
+
+    def _warn_of_close(self, kind: str, problem: str) -> None:
+        name = type(self.environment).__qualname__
+        if (name, kind) not in _WARNED_OF:
+            _WARNED_OF.add((name, kind))
+            log.warning(
+                "the environment %s: close() %s; the score of the episode stands, and this is said "
+                "once: correct close(), because what it does not release stays in the grader "
+                "process",
+                *(name, problem),
+            )
 
 
 class ToolAdapter(StepAdapter):

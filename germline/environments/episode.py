@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from germline.environments.adapters import adapt
-from germline.environments.close_environment import close_environment
 from germline.environments.step_result import StepResult, shown
 from germline.graders.reward_functions import exception_text, worst_is_largest
 from germline.graders.step_clock import STEP_CLOCK, TimeUp
@@ -168,7 +167,7 @@ class Episode:
 
     def close(self) -> None:
         """Release what the environment holds."""
-        close_environment(self._environment)
+        self._environment.close()
 
     @contextlib.contextmanager
     def _closed_on_failure(self) -> Iterator[None]:

@@ -1,24 +1,82 @@
-"""The grader of episodes: it plays an environment in a grader process.
+"""The graders of episodes, which play an environment in a grader process.
 
-It is a pure function of (replies so far, seed, example): live environments are only a cache. An
-episode whose environment is not there (another worker has it, the worker was killed, memory ran
-out) is played again from `reset`, reply by reply, so environments must be deterministic: all
-randomness from the seed, no clock, no state outside the instance.
+`EnvironmentGrader` is a pure function of (replies so far, seed, example): live environments are
+only a cache. An episode whose environment is not there (another worker has it, the worker was
+killed, memory ran out) is played again from `reset`, reply by reply, so environments must be
+deterministic: all randomness from the seed, no clock, no state outside the instance.
 
 Whose fault a failure is: an exception, a hang or a crash in `step`, and a reward that is NaN or
 infinite, is caused by the reply and earns the floor. `reset` runs before the first reply, so its
 failure stops the run, as does a reward that is no number or not in the rubric.
 """
 
+import json
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from germline.environments.adapters import adapt
 from germline.environments.episode import Episode, EpisodeRubric
-from germline.environments.episode_cache import EpisodeCache
+from germline.environments.step_result import shown
 from germline.episode_types import Transcript
 from germline.example import Example
-from germline.graders.worker_messages import InvalidGradeError
+from germline.graders.event_loop import await_result
+from germline.graders.reward_functions import exception_text
+from germline.graders.worker_messages import CAUSED_BY_CODE, InvalidGradeError
+
+RETURNED, RAISED = "returned ", "raised "
+"""Beginnings of what a call of a tool came to."""
+
+LIVE_EPISODES = 16_384
+"""Largest number of live episodes in a grader process: more than the rows of a microbatch, because
+a cache that is a little too small finds nothing at all when all rows are continued in turn."""
+
+Key = tuple[int, int, tuple[str, ...]]
+"""Index of the example, seed of the environment, and replies so far."""
+
+
+class EpisodeCache:
+    """Live episodes by what the model wrote in them so far.
+
+    Members that write the same replies have episodes under the same key. Beyond `size`, the episode
+    that was continued least recently is closed, and made again when it is needed.
+
+    Args:
+        size: largest number of live episodes.
+    """
+
+    def __init__(self, size: int = LIVE_EPISODES) -> None:
+        self._size = size
+        self._count = 0
+        self._episodes: OrderedDict[Key, list[Episode]] = OrderedDict()
+
+    def take(self, key: Key, row: Mapping[str, Any]) -> Episode | None:
+        """Remove and return an episode; None without one of this row (splits share indices)."""
+        same = self._episodes.get(key, [])
+        place = next((i for i, episode in enumerate(same) if episode.row == row), None)
+        return None if place is None else self._pop(key, place)
+
+    def put(self, key: Key, episode: Episode) -> None:
+        """Keep an episode until its next reply."""
+        self._episodes.setdefault(key, []).append(episode)
+        self._episodes.move_to_end(key)
+        self._count += 1
+        while self._count > self._size:
+            self._pop(next(iter(self._episodes)), 0).close()
+
+    def clear(self) -> None:
+        """Close all episodes."""
+        while self._episodes:
+            self._pop(next(iter(self._episodes)), 0).close()
+
+    def _pop(self, key: Key, place: int) -> Episode:
+        same = self._episodes[key]
+        episode = same.pop(place)
+        self._count -= 1
+        if not same:
+            del self._episodes[key]
+        return episode
 
 
 @dataclass(frozen=True)
@@ -107,3 +165,32 @@ class SingleReplyGrader:
         parts = self.episodes(Transcript((text,), seed=0, is_final=True), example)
         assert not isinstance(parts, str)
         return parts
+
+
+@dataclass(frozen=True)
+class ToolCallGrader:
+    """Makes one call in an episode, and answers with what the tool returned or raised.
+
+    `check task` tries the tools of an environment with it. The reply of the transcript is the
+    call, as a JSON list of the name and the arguments.
+
+    Attributes:
+        episodes: the grader of the environment's episodes.
+    """
+
+    episodes: EnvironmentGrader
+
+    def __call__(self, transcript: Transcript, example: Example) -> str:
+        """Return what the call came to; a reset that fails raises."""
+        name, arguments = json.loads(transcript.replies[0])
+        adapter = adapt(self.episodes.factory())
+        adapter.reset(dict(example.facts), transcript.seed)
+        tool = getattr(adapter.environment, name)
+        try:
+            return f"{RETURNED}{shown(await_result(tool(**arguments)))}"
+        except MemoryError:
+            raise
+        except CAUSED_BY_CODE as error:
+            return f"{RAISED}{exception_text(tool, error)}"
+        finally:
+            adapter.close()

@@ -3,28 +3,25 @@
     <tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>
 
 Llama models write `parameters` instead of `arguments`, which is read as well. Null, or neither of
-them, is a call without arguments. A reply may hold several calls. A call that cannot be made (no JSON, an unknown tool, wrong
+them, is a call without arguments.
+
+A reply may hold several calls. A call that cannot be made (no JSON, an unknown tool, wrong
 arguments, NaN, an exception in the tool) is answered with a response that begins with `Error:`.
 """
 
 import inspect
 import json
 import re
-import types
-import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from germline.environments.argument_check import argument_problem
+from germline.environments.tool_schema import Tools, argument_problem, describe
 from germline.graders.event_loop import await_result
 from germline.graders.worker_messages import CAUSED_BY_CODE
 from germline.registry import did_you_mean
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 MALFORMED = 'Error: a tool call must be a JSON object such as {"name": "...", "arguments": {...}}'
-NOT_TOOLS = ("reset", "get_reward", "close")
-
-Tools = Mapping[str, Callable[..., Any]]
 
 TOOLS_TITLE = "# Tools"
 
@@ -40,31 +37,9 @@ To call a tool, write a JSON object with its name and arguments within <tool_cal
 {{{{"name": "<name of the tool>", "arguments": {{{{<arguments by name>}}}}}}}}
 </tool_call>"""
 
-_JSON_TYPES = {
-    str: "string",
-    int: "integer",
-    float: "number",
-    bool: "boolean",
-    list: "array",
-    tuple: "array",
-    dict: "object",
-    types.NoneType: "null",
-}
 _TAG = re.compile(f"{OPEN}|{CLOSE}")
 _JSON = json.JSONDecoder()
 _JSON_BEGINS = re.compile(r"\S")
-_ARGUMENT = re.compile(r"^\s*(\w+)\s*(?:\([^)\n]*\))?\s*:\s*(.+)$")
-
-
-def find_tools(environment: object) -> dict[str, Callable[..., Any]]:
-    """Return the tools of an environment: its public methods, in the order of their definition."""
-    names = dict.fromkeys(
-        name
-        for kind in reversed(type(environment).__mro__[:-1])
-        for name, value in vars(kind).items()
-        if inspect.isfunction(value) and not name.startswith("_")
-    )
-    return {name: getattr(environment, name) for name in names if name not in NOT_TOOLS}
 
 
 def tool_prompt(tools: Tools) -> str:
@@ -75,44 +50,6 @@ def tool_prompt(tools: Tools) -> str:
 def schema_prompt(schemas: Sequence[Mapping[str, Any]]) -> str:
     """Return the system message that describes tools, given their JSON schemas."""
     return PROMPT.format(tools="\n".join(map(json.dumps, schemas))) if schemas else ""
-
-
-def describe(tool: Callable[..., Any]) -> dict[str, Any]:
-    """Return the JSON schema of a tool, from its signature and its docstring."""
-    documentation = inspect.getdoc(tool) or ""
-    descriptions = _argument_descriptions(documentation)
-    try:
-        hints = typing.get_type_hints(getattr(tool, "__func__", tool))
-    except (NameError, TypeError):  # a hint that names something which is not there at run time
-        hints = {}
-    parameters = [
-        parameter
-        for parameter in inspect.signature(tool).parameters.values()
-        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    properties = {
-        parameter.name: {
-            **_json_type(hints.get(parameter.name, Any)),
-            **({"description": text} if (text := descriptions.get(parameter.name)) else {}),
-        }
-        for parameter in parameters
-    }
-    return {
-        "type": "function",
-        "function": {
-            "name": tool.__name__,
-            "description": re.split(r"\n\s*(?:Args|Returns|Raises):", documentation)[0].strip(),
-            "parameters": {
-                "type": "object",
-                "properties": properties,
-                "required": [
-                    parameter.name
-                    for parameter in parameters
-                    if parameter.default is inspect.Parameter.empty
-                ],
-            },
-        },
-    }
 
 
 def answer_calls(reply: str, tools: Tools) -> str | None:
@@ -223,31 +160,3 @@ def unknown_tool(name: str, tools: Iterable[str]) -> str:
 
 def _as_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-
-
-def _json_type(hint: Any) -> dict[str, Any]:
-    """Return the JSON schema of a type hint; an unknown one allows any value."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Literal:
-        is_json = all(value is None or isinstance(value, str | int) for value in arguments)
-        return {"enum": list(arguments)} if is_json else {}
-    if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [_json_type(option) for option in arguments]}
-    name = _JSON_TYPES.get(origin or hint)
-    items = set(arguments) - {...}  # tuple[int, ...] has items of one type, tuple[int, str] not
-    if name == "array" and len(items) == 1:
-        return {"type": name, "items": _json_type(items.pop())}
-    return {} if name is None else {"type": name}
-
-
-def _argument_descriptions(documentation: str) -> dict[str, str]:
-    """Read the section `Args:` of a docstring in Google's style."""
-    section = re.split(r"^\s*(?:Args|Arguments):\s*$", documentation, maxsplit=1, flags=re.M)
-    lines: Sequence[str] = section[1].splitlines() if len(section) > 1 else ()
-    described: dict[str, str] = {}
-    for line in lines:
-        if line.strip() and not line[:1].isspace():
-            break
-        if argument := _ARGUMENT.match(line):
-            described[argument[1]] = argument[2].strip()
-    return described

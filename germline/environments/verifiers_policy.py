@@ -24,13 +24,13 @@ from verifiers.v1 import graph
 from verifiers.v1.interception.base import Interception
 from verifiers.v1.types import content_text
 
-from germline.environments.argument_check import argument_problem
 from germline.environments.tool_calls import (
     MALFORMED,
     split_calls,
     tool_response,
     unknown_tool,
 )
+from germline.environments.tool_schema import argument_problem
 
 __all__ = ["PolicyHarness"]  # where verifiers looks for a harness
 

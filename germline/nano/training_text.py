@@ -20,8 +20,7 @@ from functools import cache
 from itertools import combinations_with_replacement, permutations, product
 from random import Random
 
-from germline.environments.wordle import game_message, guess_feedback
-from germline.environments.wordle_words import WORDS
+from germline.environments.wordle import WORDS, game_message, guess_feedback
 from germline.tasks import arithmetic, countdown_data
 from germline.tasks.facts_data import FACTS, Fact
 

@@ -9,10 +9,8 @@ from typing import Any
 
 from germline.config import Config
 from germline.environments.adapters import ToolAdapter, adapt
-from germline.environments.close_environment import close_environment
-from germline.environments.grader import EnvironmentGrader
-from germline.environments.tool_call_grader import RAISED, RETURNED, ToolCallGrader
-from germline.environments.tool_calls import describe
+from germline.environments.grader import RAISED, RETURNED, EnvironmentGrader, ToolCallGrader
+from germline.environments.tool_schema import describe
 from germline.episode_types import Transcript, Turn
 from germline.graders.pool import GraderPool
 from germline.protocols import GraderProtocol, Task
@@ -182,7 +180,7 @@ def example_calls(grader: EnvironmentGrader, example: Example) -> dict[str, dict
     """Return example arguments of every tool by its name: those without a default."""
     adapter = adapt(grader.factory())
     tools = adapter.tools if isinstance(adapter, ToolAdapter) else {}
-    close_environment(adapter)
+    adapter.close()
     calls = {}
     for name, tool in tools.items():
         schema = describe(tool)["function"]["parameters"]

@@ -12,8 +12,8 @@ from germline.config import Wordle as WordleConfig
 from germline.environments import calculator, guess_number, wordle
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader
-from germline.environments.tool_calls import find_tools, tool_prompt
-from germline.environments.wordle_words import WORDS
+from germline.environments.tool_calls import tool_prompt
+from germline.environments.tool_schema import find_tools
 from germline.tasks.environment_task import EnvironmentTask, EpisodeLimits
 from germline.tasks.splits import seeded_split
 from germline.types import Example, GermlineError, Split
@@ -26,7 +26,7 @@ class WordleTask(EnvironmentTask):
     """Games with a secret word each; the words of the held-out games are not trained on."""
 
     def __init__(self, config: WordleConfig) -> None:
-        words = WORDS if config.words is None else read_words(config.words)
+        words = wordle.WORDS if config.words is None else read_words(config.words)
         prompt = wordle.game_message((), len(words[0]))
         rows = [(prompt, f"[{word}]", {"secret": word}) for word in words]
         train, test = seeded_split(rows, words, config.split_seed, "wordle")

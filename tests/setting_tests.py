@@ -81,7 +81,7 @@ SEEN_ELSEWHERE = {
         "tests of environment tasks: test_a_file_makes_a_task_whose_settings_the_config_overrides"
     ),
     **dict.fromkeys(
-        ("task.env", "task.args", "task.tasks", "task.metrics", "task.floor", "task.client"),
+        ("task.env", "task.args", "task.tasks", "task.metrics", "task.floor"),
         "tests/test_verifiers.py, in an environment with verifiers (make hosts)",
     ),
     "task.words": "tests of environment tasks: test_wordle_takes_a_list_of_ones_own",

@@ -10,9 +10,6 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.config import EpisodeSettings
-from germline.registry import sections
-from germline.tasks.environment_file import EnvironmentSettings
 
 PAGE = Path(__file__).parents[1] / "docs" / "environments.md"
 TEXT = PAGE.read_text(encoding="utf-8")
@@ -51,11 +48,3 @@ def test_the_environment_is_shorter_than_thirty_lines_and_passes_its_own_tests(f
 
 def test_a_class_of_trl_is_a_task(folder):
     assert germline.check_task("accounts.py", prompts=0).problems == ()
-
-
-def test_the_tables_name_every_setting_and_every_shipped_environment():
-    rows = re.findall(r"^\| `(\w+)", TEXT, re.MULTILINE)
-    shipped = {
-        kind for kind, section in sections("task").items() if issubclass(section, EpisodeSettings)
-    }
-    assert {*EnvironmentSettings.model_fields, *shipped - {"environment", "verifiers"}} <= {*rows}

@@ -1,13 +1,12 @@
 """The grader pool with episodes: turn by turn, and what a turn may do to its environment."""
 
 import math
-import pickle
 
 import pytest
 
 from germline.episode_types import Transcript
 from germline.graders.in_process_pool import InProcessPool
-from germline.graders.pool import GraderPool, GraderSettings
+from germline.graders.pool import GraderPool
 from germline.types import Example, GermlineError, Grade
 from tests import misbehaving_graders
 from tests.hang_limit import HANG_S
@@ -71,18 +70,3 @@ def test_a_text_is_the_only_reply_of_its_episode():
         (started,) = pool.submit([Transcript((), 3)], [example]).result()
     assert as_text.reward == 10.0
     assert started.observation == "seed 3"
-
-
-def test_another_process_makes_the_same_pool_from_the_settings():
-    with open_pool() as pool:
-        settings = pickle.loads(pickle.dumps(pool.settings))
-    assert settings == GraderSettings(
-        misbehaving_graders.play, RUBRIC, FLOOR, timeout_s=30.0, max_turns=3
-    )
-    with settings.make() as pool:
-        assert pool.max_turns == 3
-
-
-def test_a_pool_of_single_completions_has_no_limit_of_turns():
-    with GraderPool(misbehaving_graders.grade, RUBRIC, FLOOR, workers=0) as pool:
-        assert pool.max_turns is None

@@ -17,7 +17,7 @@ from fastapi import Response
 
 from germline.endpoint import http_app
 from germline.endpoint.http_app import HttpLimits, RequestError, error_response, make_app
-from germline.endpoint.http_server import HttpServer, check_address
+from germline.endpoint.uvicorn_service import UvicornService, check_address
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
 
@@ -66,7 +66,7 @@ class Service:
 
     @contextmanager
     def running(self):
-        server = HttpServer(self.app, "127.0.0.1", 0)
+        server = UvicornService(self.app, "127.0.0.1", 0)
         with server.in_background() as url:
             self.port = int(url.rpartition(":")[2])
             yield self
@@ -292,13 +292,13 @@ def test_the_limits_do_not_show_the_token():
 
 def test_a_port_in_use_is_refused_with_a_remedy(service):
     with pytest.raises(GermlineError, match=f"port={service.port}.*--port"):
-        HttpServer(service.app, "127.0.0.1", service.port)
+        UvicornService(service.app, "127.0.0.1", service.port)
 
 
 SCRIPT = """
 from germline.endpoint.http_app import HttpLimits, make_app
-from germline.endpoint.http_server import HttpServer
-server = HttpServer(make_app("test", HttpLimits()), "127.0.0.1", 0)
+from germline.endpoint.uvicorn_service import UvicornService
+server = UvicornService(make_app("test", HttpLimits()), "127.0.0.1", 0)
 print(server.url, flush=True)
 server.run()
 print("closed")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from checks.reference import DOCS
 from germline.cli.application import app
 from germline.cli.json_output import print_json
-from germline.endpoint.http_server import HttpServer
+    monkeypatch.setattr(UvicornService, "run", lambda _server: None)
 from tests.documented_fields import absent, field_tables, undocumented
 from tests.scripted_server import listening
 from tests.tiny_classifiers import save_classifier
@@ -88,7 +88,7 @@ def test_every_table_is_tested_and_every_command_has_one():
 @pytest.mark.parametrize("heading", COMMANDS)
 def test_the_document_is_as_documented(heading, place, monkeypatch):
     monkeypatch.chdir(place)
-    monkeypatch.setattr(HttpServer, "run", lambda _server: None)
+    monkeypatch.setattr(UvicornService, "run", lambda _server: None)
     with listening(judge_reply) as judge:
         done = germline(*(judge.url if one == "JUDGE" else one for one in COMMANDS[heading]))
     assert done.exit_code == 0, done.output

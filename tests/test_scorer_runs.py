@@ -1,7 +1,6 @@
 """Runs with scorers: rubrics of rewards and scores, and services that fail during a run."""
 
 import json
-import logging
 import math
 import threading
 
@@ -9,7 +8,6 @@ import pytest
 
 import germline
 from germline.config import load_config
-from germline.graders.pool import GraderPool
 from germline.run.build_parts import build_run_parts
 from germline.run.task_check import check_task
 from germline.scorers import circuit_breaker
@@ -179,19 +177,6 @@ def test_the_token_is_in_no_file_of_a_run(tmp_path, monkeypatch):
     assert all(b"very-secret" not in path.read_bytes() for path in files)
 
 
-def test_scores_that_change_are_warned_of_at_the_start(tmp_path, caplog):
-    number = 0
-
-    def reply(_path, body):
-        nonlocal number
-        number += 1
-        return 200, {"rewards": [number] * len(body["query"])}
-
-    with listening(reply) as server, caplog.at_level(logging.WARNING):
-        finish(germline.train(scored(server.url, "generations=1"), tmp_path / "run"))
-    assert "is not deterministic" in caplog.text
-
-
 # --- penalties, and weights of rows
 
 
@@ -277,8 +262,3 @@ def test_closing_cancels_what_waits():
     waiting = queue.submit([1])
     queue.close()
     assert waiting.cancelled()
-
-
-def test_a_pool_without_scorers_is_not_wrapped():
-    with build_run_parts(settings()) as parts:
-        assert type(parts.graders) is GraderPool

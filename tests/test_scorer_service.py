@@ -17,7 +17,7 @@ import germline
 from germline.cli.application import app
 from germline.config.scorers import ClassifierSettings
 from germline.endpoint.http_app import HttpLimits
-from germline.endpoint.http_server import HttpServer
+from germline.endpoint.uvicorn_service import UvicornService
 from germline.engines.served.http_client import HttpConnection, RequestRefused
 from germline.scorers.sequence_classifier import SequenceClassifier, SettingNames
 from germline.services.scorer import ScorerSettings, scorer_service
@@ -58,7 +58,7 @@ def direct(source, responses=RESPONSES, prompts=PROMPTS):
         (response, Example(0, prompt, "", chat=True))
         for prompt, response in zip(prompts, responses, strict=True)
     ]
-    return [score.value for score in model.score([model.encode_pair(item) for item in items])]
+    return [score.value for score in model.score_items(items)]
 
 
 def test_rewards_and_costs_are_those_of_the_models(sources):
@@ -179,28 +179,6 @@ def test_a_client_that_leaves_frees_its_place(sources, monkeypatch):
     assert sum(seen) < 1 + 4 * 4
 
 
-def test_texts_that_are_being_encoded_take_their_place_in_the_queue(sources, monkeypatch):
-    started, release = threading.Event(), threading.Event()
-    encode = SequenceClassifier.encode_text
-
-    def slow(self, text):
-        started.set()
-        release.wait(HANG_S)
-        return encode(self, text)
-
-    monkeypatch.setattr(SequenceClassifier, "encode_text", slow)
-    with serving({"reward": sources["reward"]}, max_queue=4) as service:
-        impatient = HttpConnection("the scorer", service.url, HANG_S, retry_timeout_s=0.0)
-        with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(service.post, "/score_texts", {"texts": ["a"] * 3})
-            started.wait(HANG_S)
-            with pytest.raises(GermlineError, match=r"429.*3 texts are waiting"):
-                impatient.post("/score_texts", {"texts": ["b"] * 2})
-            release.set()
-            assert len(first.result(HANG_S)["rewards"]) == 3
-        assert len(service.post("/score_texts", {"texts": ["c"] * 4})["rewards"]) == 4
-
-
 def test_a_refusal_does_not_repeat_a_name_of_megabytes(sources):
     with serving({"reward": sources["reward"]}) as service:
         status, error = raw(service.url, {"texts": ["a"], "x" * 10**6: 1}, "/score_texts")
@@ -225,7 +203,7 @@ def test_without_a_model_or_with_a_wrong_setting_the_command_says_what_to_do(sou
 
 
 def test_the_command_says_where_it_listens(sources, monkeypatch):
-    monkeypatch.setattr(HttpServer, "run", lambda _server: None)
+    monkeypatch.setattr(UvicornService, "run", lambda _server: None)
     done = CliRunner().invoke(
         app, ["scorer", "--reward", sources["reward"], "--port", "0", "--json"]
     )

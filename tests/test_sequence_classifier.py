@@ -11,8 +11,7 @@ import germline
 from germline.config import load_config
 from germline.config.scorers import Classifier, ClassifierSettings
 from germline.graders.fuzz_texts import HOSTILE
-from germline.scorers.classifier import ClassifierScorer
-from germline.scorers.sequence_classifier import SequenceClassifier, SettingNames
+from germline.scorers.sequence_classifier import ClassifierScorer, SequenceClassifier, SettingNames
 from germline.types import Example, GermlineError
 from tests.tiny import save_tiny
 from tests.tiny_classifiers import save_classifier, save_pku_model

@@ -18,8 +18,8 @@ from schemathesis.specs.openapi.checks import status_code_conformance
 
 from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.http_app import HttpLimits
-from germline.endpoint.http_server import HttpServer
 from germline.endpoint.openai_app import make_endpoint
+from germline.endpoint.uvicorn_service import UvicornService
 from germline.services.served_weights import ServedWeights
 from tests.hang_limit import HANG_S
 from tests.serving import chat, text_of
@@ -51,7 +51,7 @@ class Served:
 
     @contextmanager
     def running(self):
-        server = HttpServer(self.app, "127.0.0.1", 0)
+        server = UvicornService(self.app, "127.0.0.1", 0)
         try:
             with server.in_background() as url:
                 self.url, self.port = url, int(url.rpartition(":")[2])

@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 from openai import BadRequestError, OpenAI
 
-from germline.endpoint import engine_batcher
+from germline.endpoint import row_generator
 from germline.endpoint.http_app import HttpLimits
 from germline.endpoint.openai_requests import CompletionRequest
 from tests.serving import chat, raw, refused, serving, text_of
@@ -30,11 +30,11 @@ def client(url):
 @pytest.mark.parametrize(
     ("fields", "param", "said"),
     [
-        ({"presence_penalty": 0.5}, "presence_penalty", "use null or 0"),
+        ({"presence_penalty": 0.5}, "presence_penalty", "less than or equal to 0"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools", "at least 1"),
         ({"tool_choice": "required"}, "tool_choice", "'none' or 'auto'"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "no such setting"),
-        ({"extra_body": {"guided_regex": "a*"}}, "guided_regex", "no such setting"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "'text'"),
+        ({"extra_body": {"guided_regex": "a*"}}, "guided_regex", "not permitted"),
         ({"max_tokens": 2000}, "max_tokens", "--max-new-tokens"),
         ({"max_tokens": 510}, "max_tokens", "context"),
         ({"max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
@@ -67,7 +67,7 @@ def test_what_is_not_supported_is_refused_by_name(client, fields, param, said):
         ([{"role": "assistant", "content": "hello"}], "must be the user's"),
         ([{"role": "critic", "content": "4"}], "role"),
         ([{"role": "user", "content": [{"type": "image_url"}]}], "list of parts"),
-        ([{"role": "user"}], "Field required"),
+        ([{"role": "user"}], "`content` is required"),
         ([{"role": "user", "content": "\ud800"}], "messages.0.content"),
     ],
 )
@@ -80,14 +80,14 @@ def test_messages_that_no_template_takes_are_refused(url, messages, said):
 @pytest.mark.parametrize(
     ("prompt", "said"),
     [
-        ("", "`prompt` has no tokens: ''; give it some text"),
+        ("", "has no tokens: ''; give it some text"),
         ([], "no list may be empty"),
         ([[]], "no list may be empty"),
-        ([5, 10**6], "`prompt` has token 1000000: the model"),
+        ([5, 10**6], "has token 1000000: the model"),
         ([5, 10**6], "tokens 0 to 1022"),
         ([-1], "0 or greater"),
         ("word " * 1000, "context"),
-        (None, "use a Unicode text"),
+        (None, "Field required"),
         ({"a": 1}, "use a Unicode text"),
         ("\ud800", "use a Unicode text"),
         (["a", 5], "use a Unicode text"),
@@ -122,7 +122,7 @@ def test_more_completions_than_the_queue_holds_are_refused_before_anything_is_ma
 
 
 def test_a_prompt_of_megabytes_is_refused_without_its_tokens(url, monkeypatch):
-    monkeypatch.delattr(engine_batcher, "encode_prompt")
+    monkeypatch.delattr(row_generator, "encode_prompt")
     text = "a" * 1_900_000
     status, error = raw(url, {"model": "center", "prompt": text}, "/completions")
     assert (status, error["code"]) == (400, "context_length_exceeded")

@@ -1,4 +1,4 @@
-"""Environments of verifiers v1, played without a model through the pool of graders, as a run does.
+"""Environments of verifiers v1, whose episodes ask an endpoint of this process for replies.
 
 `make hosts` runs these tests in an environment that has verifiers.
 """
@@ -9,119 +9,226 @@ import os
 import pickle
 import subprocess
 import sys
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
-from germline.config import Verifiers, load_config
-from germline.episode_types import Transcript
+from germline.config import load_config
+from germline.episodes import play_episodes
 from germline.graders.fuzz_texts import HOSTILE
-from germline.graders.in_process_pool import InProcessPool
-from germline.graders.pool import GraderPool
+from germline.record import RunDirectory
+from germline.run import train
+from germline.run.build_parts import make_decoding, make_engine, make_graders
 from germline.tasks import make_task
-from germline.types import GermlineError
+from germline.types import EngineLost, GermlineError, SeedPerturbation
 from tests import verifiers_tasksets as written
 from tests.hang_limit import HANG_S
+from tests.instant_engine import InstantEngine
 
-vf = pytest.importorskip(
+pytest.importorskip(
     "verifiers.v1", reason="verifiers is not installed here: `make hosts` runs these tests"
 )
 
+MEMBERS = [SeedPerturbation(0, 0, number, 1, 0.1) for number in range(3)]
+TALK = written.COUNTED.replace("TURNS", "3").replace("PAUSE_S", "0")
+
+
+@pytest.fixture(scope="module")
+def nano():
+    return make_engine(load_config({"model": "nano", "task": "wordle", "space": "low_rank"}))
+
 
 @pytest.fixture
-def task_of(tmp_path, request):
-    """Make the task of a taskset, in a module whose name no other test has."""
+def section_of(tmp_path, request):
+    """Return the task section of a taskset, in a module of this test alone."""
 
-    def make(text, **settings):
-        name = "env_" + request.node.name.replace("[", "_").replace("]", "").replace("-", "_")
-        file = tmp_path / f"{name.lower()}.py"
+    def section(text, **more):
+        name = f"env_{abs(hash((request.node.name, text)))}"
+        file = tmp_path / f"{name}.py"
         file.write_text(text)
-        return make_task(Verifiers(env=str(file), **settings))
+        return {"kind": "verifiers", "env": str(file), "max_turns": 6, "max_new_tokens": 12} | more
 
-    return make
-
-
-def pool_of(task, **more):
-    return InProcessPool(
-        task.episode_grader, task.rubric, task.floor, more.get("timeout_s", 20.0), task.max_turns
-    )
+    return section
 
 
-def play(task, replies, place=0, *, is_final=False, **more):
-    """Return the grade after each reply."""
-    example = task.examples("train")[place]
-    with pool_of(task, **more) as pool:
-        return [
-            pool.submit(
-                [Transcript(tuple(replies[:n]), 0, is_final and n == len(replies))], [example]
-            ).result()[0]
-            for n in range(len(replies) + 1)
-        ]
+@pytest.fixture
+def player(section_of):
+    """Return a function that plays episodes of a taskset."""
+
+    def play(text, engine, *, members=MEMBERS, examples=3, timeout_s=30.0, **more):
+        return play_task(section_of(text, **more), engine, members, examples, timeout_s)
+
+    return play
 
 
-def test_a_single_turn_task_with_a_system_prompt(task_of):
-    task = task_of(written.SUMS, args={"largest": 5})
+def play_task(section, engine, members=(None,), examples=1, timeout_s=30.0):
+    limits = {"timeout_s": timeout_s}
+    config = load_config({"model": "nano", "task": section, "graders": limits})
+    task = make_task(config.task)
+    with make_graders(config, task) as graders:
+        rows = task.examples("train")[:examples]
+        return play_episodes(engine, graders, members, rows, make_decoding(config, task), 4)
+
+
+def saying(*replies):
+    """Return an engine that writes these replies, turn by turn."""
+    return InstantEngine(lambda _, turn: replies[turn])
+
+
+def texts(rollout, role="assistant"):
+    return [turn.content for turn in rollout.turns if turn.role == role]
+
+
+def test_a_single_turn_task_with_a_system_prompt(section_of):
+    section = section_of(written.SUMS, args={"largest": 5})
+    task = make_task(load_config({"task": section}).task)
     assert len(task.examples("train")) + len(task.examples("test")) == 5
     assert task.rubric == {"reward": 1.0, "right": 0.0, "short": 0.0, "turns": 0.0}
     example = task.examples("train")[0]
     assert example.context == (("system", "Add."),)
+    assert pickle.loads(pickle.dumps(task.episode_grader)) == task.episode_grader
     answer = str(int(example.prompt.split()[2]) + 1)
-    start, right = play(task, [answer])
-    assert start.observation == ""
-    assert right.reward == 1.5
-    assert right.parts == {"reward": 1.5, "right": 1.0, "short": 1.0, "turns": 1.0}
-    assert play(task, ["a wrong answer"])[1].reward == 0.0
+    right, wrong = (play_task(section, saying(text))[0][0] for text in (answer, "a wrong answer"))
+    assert right.grade.reward == 1.5
+    assert right.grade.parts == {"reward": 1.5, "right": 1.0, "short": 1.0, "turns": 1.0}
+    assert wrong.grade.reward == 0.0
 
 
-def test_several_turns_and_the_turn_limit(task_of):
+def test_metrics_that_are_not_declared_are_recorded(player):
     text = written.DIALOG.replace("TURNS", "2")
-    task = task_of(text, tasks=4, metrics=["count"])
-    grades = play(task, ["a", "b", "c"])
-    assert [one.observation for one in grades] == ["", "1: a", "2: b", None]
-    assert grades[-1].parts == {"reward": 2.0, "count": 2.0}
-    cut = play(task, ["a", "b"], is_final=True)[-1]
-    assert cut.reward == 2.0
+    ((rollout,),) = player(
+        text, saying("a", "b", "c"), members=[None], examples=1, tasks=4, metrics=["count"]
+    )
+    assert texts(rollout, "user") == ["1: a", "2: b"]
+    assert rollout.grade.parts == {"reward": 2.0, "count": 2.0}
 
 
-def test_an_episode_that_never_ends_is_cut_and_scored(task_of):
-    task = task_of(written.DIALOG.replace("TURNS", "10**9"), tasks=4)
-    grades = play(task, ["a", "b", "c"], is_final=True)
-    assert [one.observation for one in grades] == ["", "1: a", "2: b", None]
-    assert grades[-1].reward == 3.0
+def test_greedy_episodes_are_repeated_and_members_differ(player, nano):
+    first = player(TALK, nano)
+    assert player(TALK, nano) == first
+    assert len(first[0][0].turns) == 7
+    assert len({rollout.turns for row in first for rollout in row}) > 3
 
 
-def test_an_episode_is_found_again_by_its_replies_alone(task_of):
-    task = task_of(written.DIALOG.replace("TURNS", "5"), tasks=4)
-    example = task.examples("train")[0]
-    with pool_of(task) as pool:
-        (grade,) = pool.submit([Transcript(("a", "b", "c"), 7)], [example]).result()
-    assert grade.observation == "3: c"
+def test_a_greedy_run_repeats_its_digests(tmp_path, section_of):
+    def digests(name):
+        config = {
+            "model": "nano",
+            "task": section_of(TALK),
+            "space": "low_rank",
+            "strategy": {"population": 4, "sigma": 0.1},
+            "batch_size": 2,
+            "generations": 2,
+            "graders": {"timeout_s": 60.0},
+            "held_out": {"every": 2, "examples": 2},
+        }
+        for _ in train(load_config(config), tmp_path / name):
+            pass
+        return [entry.digest for entry in RunDirectory.open(tmp_path / name).journal.read()]
+
+    first = digests("first")
+    assert len(set(first)) == 2
+    assert digests("second") == first
 
 
-def test_what_a_reply_makes_fail_earns_the_floor(task_of):
-    task = task_of(written.DIALOG.replace("TURNS", "5"), tasks=4, floor=-1.0)
-    grade = play(task, ["raise"])[-1]
-    assert grade.reward == -1.0
-    assert "what a reply" in grade.failure
-    hung = play(task, ["a", "hang"], timeout_s=2.0)[-1]
-    assert (hung.reward, hung.failure) == (-1.0, "timeout after 2.0 s")
+def test_sampled_episodes_do_not_depend_on_the_order_in_which_requests_arrive(player, nano):
+    slow = TALK.replace("asyncio.sleep(0 *", "asyncio.sleep(0.05 *")
+    assert slow != TALK
+    first = player(TALK, nano, temperature=1.0)
+    assert player(slow, nano, temperature=1.0) == first
+    assert len({tuple(texts(row[0])) for row in first}) == 3
+    assert len(set(texts(first[0][0]))) > 1  # turns have noise of their own
 
 
-def test_a_reward_that_raises_earns_the_floor(task_of):
-    task = task_of(written.RAISES, floor=-1.0)
-    grade = play(task, ["xxx"])[-1]
-    assert grade.reward == -1.0
-    assert "ZeroDivisionError" in grade.failure
+def test_members_with_the_same_weights_have_the_same_samples(player, nano):
+    one, two = player(TALK, nano, members=[None, None], temperature=1.0)
+    assert one == [replace(rollout, member=0) for rollout in two]
 
 
-def without_rewards(text):
-    """Return the taskset without the decorators of rewards."""
-    return "\n".join(line for line in text.splitlines() if "@vf.reward" not in line)
+def test_each_run_of_an_agent_has_samples_of_its_own(player, nano):
+    rows = player(
+        written.ATTEMPTS.replace("TURNS", "1").replace("PAUSE_S", "0"),
+        nano,
+        members=[None],
+        examples=2,
+        temperature=1.5,
+    )
+    assert [len(texts(rollout)) for rollout in rows[0]] == [3, 3]
+    assert all(len(set(texts(rollout))) > 1 for rollout in rows[0])
+    assert rows[0][0].grade.reward == pytest.approx(
+        sum(len(text.strip()) for text in texts(rows[0][0])) / 3
+    )
 
 
-def test_an_episode_that_nothing_rewards_is_an_error_and_not_0(task_of):
-    with pytest.raises(GermlineError, match=r"has no reward for an episode: .* with @vf\.reward"):
-        play(task_of(without_rewards(written.SUMS)), ["1"])
+def test_several_agents_ask_and_the_trained_one_earns_the_reward(player):
+    engine = InstantEngine(lambda first, _: "four" if first.startswith("Word") else "a longer text")
+    text = written.DEBATE.replace("TURNS", "1").replace("PAUSE_S", "0")
+    (row,) = player(text, engine, members=[None])
+    assert texts(row[0]) == ["four", "a longer text"]
+    assert [rollout.grade.reward for rollout in row] == [4.0, 4.0, 4.0]
+
+
+def test_a_harness_with_a_client_of_its_own(player):
+    engine = InstantEngine(lambda first, _: f"seen {first}")
+    text = written.OWN_CLIENT.replace("TURNS", "1").replace("PAUSE_S", "0")
+    (row,) = player(text, engine, members=[None], examples=1)
+    assert row[0].grade.reward == len(texts(row[0])[0])
+    assert texts(row[0])[0].startswith("seen Word")
+
+
+def test_tools_are_described_called_and_share_the_state_of_the_task(section_of):
+    section = section_of(written.TOOLS, max_turns=7)
+    ((role, system),) = make_task(load_config({"task": section}).task).examples("train")[0].context
+    assert role == "system"
+    assert '"name": "shop_price", "description": "Tell the price of an item."' in system
+    replies = [
+        'Let me see.\n<tool_call>{"name": "shop_price", "arguments": {"item": "tea"}}</tool_call>',
+        '<tool_call>{"name": "shop_price", "arguments": {"item": "car"}}</tool_call>',
+        '<tool_call>{"name": "shop_price", "parameters": {"thing": "tea"}}</tool_call>',
+        '<tool_call>{"name": "prize", "arguments": null}</tool_call>',
+        "<tool_call>no json</tool_call>",
+        '<tool_call>{"name": "shop_price", "arguments": {"item": "\\ud800"}}</tool_call>',
+        "It is 3.",
+    ]
+    ((rollout,),) = play_task(section, saying(*replies))
+    seen = texts(rollout, "user")
+    assert seen[0] == "<tool_response>\n3\n</tool_response>"
+    assert "not for sale" in seen[1]
+    assert "item" in seen[2]
+    assert "there is no tool 'prize'" in seen[3]
+    assert "must be a JSON object" in seen[4]
+    assert "'item' must be valid Unicode" in seen[5]
+    assert rollout.grade.reward == 2.0
+
+
+def test_hostile_replies_are_graded(player):
+    of = dict(enumerate(HOSTILE))
+    engine = InstantEngine(lambda first, _: of[int(first.split()[2])])
+    (row,) = player(
+        written.SUMS,
+        engine,
+        members=[None],
+        examples=len(HOSTILE),
+        args={"largest": 2 * len(HOSTILE)},
+        timeout_s=60.0,
+    )
+    assert [rollout.grade.failure for rollout in row] == [None] * len(row)
+
+
+@pytest.mark.parametrize("fault", ["raise", "spin", "sleep", "die"])
+def test_what_a_reply_makes_fail_earns_the_floor_in_its_episode_alone(player, fault):
+    firsts = []
+
+    def text_of(first, turn):
+        firsts.append(first)
+        return fault if first == firsts[0] and turn == 1 else "fine"
+
+    (row,) = player(TALK, InstantEngine(text_of), members=[None], floor=-1.0, timeout_s=2.0)
+    by_fault = {rollout.grade.failure is not None: rollout for rollout in row}
+    assert by_fault[True].grade.reward == -1.0
+    assert by_fault[True].ended == "failure"
+    assert texts(by_fault[True])[:2] == ["fine", fault]
+    assert sum(rollout.grade.reward == 4.0 for rollout in row) == len(row) - 1
 
 
 @pytest.mark.parametrize(
@@ -138,105 +245,81 @@ def test_an_episode_that_nothing_rewards_is_an_error_and_not_0(task_of):
     ],
     ids=["declared", "by-name", "metric", "sum"],
 )
-def test_what_is_not_finite_is_named_and_earns_the_floor(task_of, old, new, said):
-    grade = play(task_of(written.SUMS.replace(old, new), floor=-1.0), ["1"])[-1]
-    assert grade.reward == -1.0
-    assert grade.failure.startswith(f"the {said} is ")
-    assert grade.failure.endswith(": it must be a finite number whatever the model replies")
+def test_what_is_not_finite_is_named_and_earns_the_floor(player, old, new, said):
+    text = written.SUMS.replace(old, new)
+    ((rollout,),) = player(text, saying("1"), members=[None], examples=1, floor=-1.0)
+    assert rollout.grade.reward == -1.0
+    assert rollout.grade.failure.startswith(f"the {said} is ")
 
 
-def test_a_service_that_is_away_is_missing_and_not_0(task_of):
-    task = task_of(written.DIALOG.replace("TURNS", "5"), tasks=4)
-    grade = play(task, ["away"])[-1]
-    assert math.isnan(grade.reward)
-    assert "no service" in grade.failure
+def test_a_reward_that_raises_earns_the_floor(player):
+    ((rollout,),) = player(written.RAISES, saying("xxx"), members=[None], examples=1, floor=-1.0)
+    assert rollout.grade.reward == -1.0
+    assert "ZeroDivisionError" in rollout.grade.failure
 
 
-def test_a_failure_before_the_first_reply_is_missing(task_of):
-    grade = play(task_of(written.SETUP_RAISES), [])[0]
-    assert math.isnan(grade.reward)
-    assert grade.observation is None
-    assert "no disk" in grade.failure
+def test_a_service_that_is_away_is_missing_and_not_0(player):
+    engine = InstantEngine(lambda first, turn: "away")
+    (row,) = player(TALK, engine, members=[None], examples=1)
+    assert math.isnan(row[0].grade.reward)
+    assert "no service" in row[0].grade.failure
 
 
-def test_tools_are_described_called_and_share_the_state_of_the_task(task_of):
-    task = task_of(written.TOOLS)
-    ((role, system),) = task.examples("train")[0].context
-    assert role == "system"
-    assert '"name": "shop_price", "description": "Tell the price of an item."' in system
-    replies = [
-        'Let me see.\n<tool_call>{"name": "shop_price", "arguments": {"item": "tea"}}</tool_call>',
-        '<tool_call>{"name": "shop_price", "arguments": {"item": "car"}}</tool_call>',
-        '<tool_call>{"name": "shop_price", "arguments": {"thing": "tea"}}</tool_call>',
-        '<tool_call>{"name": "prize", "arguments": {}}</tool_call>',
-        "<tool_call>no json</tool_call>",
-        "It is 3.",
-    ]
-    grades = play(task, replies)
-    seen = [one.observation for one in grades]
-    assert seen[:2] == ["", "<tool_response>\n3\n</tool_response>"]
-    assert "not for sale" in seen[2]
-    assert "item" in seen[3]
-    assert "there is no tool 'prize'" in seen[4]
-    assert "must be a JSON object" in seen[5]
-    assert seen[6] is None
-    assert grades[-1].reward == 2.0
+def test_an_episode_that_nothing_rewards_is_an_error_and_not_0(player):
+    with pytest.raises(GermlineError, match="has no reward for an episode"):
+        player(TALK.replace("@vf.reward", ""), InstantEngine(lambda *_: "fine"), members=[None])
 
 
-@pytest.mark.parametrize(
-    ("item", "needed"),
-    [
-        ("NaN", "'item' must be a finite number, found nan"),
-        ('"\\ud800"', "'item' must be valid Unic"),
-    ],
-    ids=["nan", "surrogate"],
-)
-def test_no_tool_gets_a_value_that_json_does_not_have(task_of, item, needed):
-    task = task_of(written.TOOLS.replace("item: str", "item: float | str"))
-    call = f'<tool_call>{{"name": "shop_price", "arguments": {{"item": {item}}}}}</tool_call>'
-    answer = play(task, [call])[-1]
-    assert f"Error: wrong arguments of shop_price: {needed}" in answer.observation
+def test_a_failure_before_the_first_reply_is_missing(player):
+    (row,) = player(written.SETUP_RAISES, InstantEngine(lambda *_: ""), members=[None])
+    assert all(math.isnan(rollout.grade.reward) for rollout in row)
+    assert "no disk" in row[0].grade.failure
 
 
-def test_hostile_replies_are_graded(task_of):
-    task = task_of(written.SUMS)
-    for text in HOSTILE:
-        assert play(task, [text], timeout_s=60.0)[-1].failure is None, repr(text[:80])
+@pytest.mark.parametrize("error", [EngineLost("the engine is gone"), GermlineError("too long")])
+def test_a_failure_of_the_engine_is_that_of_the_evaluation(player, error):
+    def fail(*_):
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        player(TALK, InstantEngine(fail), members=[None])
 
 
-def test_the_pool_plays_in_a_process_of_its_own(task_of):
-    task = task_of(written.SUMS)
-    assert pickle.loads(pickle.dumps(task.episode_grader)) == task.episode_grader
-    examples = task.examples("train")[:2]
-    with GraderPool(
-        task.episode_grader, task.rubric, task.floor, timeout_s=60.0, max_turns=task.max_turns
-    ) as pool:
-        starts = pool.submit([Transcript((), 0)] * 2, examples).result()
-        assert [one.observation for one in starts] == ["", ""]
-        ends = pool.submit([Transcript(("x",), 0)] * 2, examples).result()
-    assert [one.reward for one in ends] == [0.5, 0.5]
+@pytest.mark.parametrize(("turns", "ended"), [("2", "done"), ("10**9", "max_turns")])
+def test_the_limit_of_turns_holds(player, turns, ended):
+    text = TALK.replace("range(3)", f"range({turns})")
+    (row,) = player(text, InstantEngine(lambda _, turn: "x" * turn), members=[None])
+    assert row[0].ended == ended
+    assert row[0].grade.failure is None
+
+
+def test_a_full_context_ends_the_episode_which_is_scored_as_it_is(player, nano):
+    text = TALK.replace('f"Go on with {number}."', '"Go on and on. " * 30')
+    (row,) = player(text.replace("range(3)", "range(9)"), nano, members=[None], examples=2)
+    assert row[0].ended == "context"
+    assert row[0].grade.reward == len(texts(row[0])[-1].strip())
+
+
+@pytest.mark.parametrize("setting", [{"system_prompt": "x"}, {"chat": False}])
+def test_settings_of_prompts_are_refused(section_of, setting):
+    (name,) = setting
+    with pytest.raises(GermlineError, match=rf"task\.{name} has no effect"):
+        make_task(load_config({"task": section_of(TALK, **setting)}).task)
 
 
 @pytest.mark.parametrize(
     ("text", "settings", "problem"),
     [
         (written.V0, {}, "is an environment of verifiers v0"),
-        (written.TWO_AGENTS, {"client": "direct"}, "has the agents solver, judge"),
         (written.DIALOG.replace("TURNS", "5"), {}, "has no end: set task.tasks"),
         (written.SUMS, {"args": {"smallest": 3}}, "smallest"),
         (written.SUMS, {"args": {"largest": 0}}, "has no tasks"),
     ],
-    ids=["v0", "agents", "endless", "setting", "empty"],
+    ids=["v0", "endless", "setting", "empty"],
 )
-def test_what_cannot_be_played_is_refused(task_of, text, settings, problem):
+def test_what_cannot_be_played_is_refused(section_of, text, settings, problem):
     with pytest.raises(GermlineError, match=problem):
-        task_of(text, **settings)
-
-
-def test_a_second_run_of_the_agent_is_refused_with_the_setting_that_plays_it(task_of):
-    task = task_of(written.ATTEMPTS.replace("TURNS", "1").replace("PAUSE_S", "0"))
-    with pytest.raises(GermlineError, match=r"more than once in an episode: use task\.client=http"):
-        play(task, ["x"])
+        make_task(load_config({"task": section_of(text, **settings)}).task)
 
 
 def write_words(folder, words):
@@ -254,12 +337,12 @@ def write_words(folder, words):
 def test_wordle_of_textarena_is_played_with_word_data_of_the_user(monkeypatch, tmp_path):
     nltk = pytest.importorskip("nltk")
     write_words(tmp_path, ["crane"])
+    monkeypatch.setenv("NLTK_DATA", str(tmp_path))  # for the grader process
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
-    shipped = Path(__file__).parents[1] / "configs/verifiers/textarena-wordle.yaml"
-    task = make_task(load_config(shipped, ("task.tasks=5",)).task)
-    _, guess, win = play(task, ["I guess [bread].", "Now [crane]!"])
-    assert "B R E A D\nX G Y Y X" in guess.observation
-    assert win.reward == 1.0
+    section = {"kind": "verifiers", "env": "textarena", "args": {"game": "Wordle-v0"}, "tasks": 5}
+    ((rollout,),) = play_task(section, saying("I guess [bread].", "Now [crane]!"))
+    assert "B R E A D\nX G Y Y X" in texts(rollout, "user")[0]
+    assert rollout.grade.reward == 1.0
     from textarena.envs.utils import word_lists
 
     assert word_lists.EnglishDictionary.cache_info().misses == 1

@@ -74,7 +74,7 @@ def scorer(  # noqa: PLR0913 - the options of a command
     from pydantic import ValidationError
 
     from germline.config.scorers import ClassifierSettings
-    from germline.endpoint.serve_extra import serve_extra
+    from germline.endpoint import serve_extra
     from germline.types import GermlineError
 
     with serve_extra("germline scorer"):

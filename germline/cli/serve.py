@@ -71,7 +71,7 @@ def serve(  # noqa: PLR0913 - the options of a command
     """
     check_prefixes(settings or [], SERVED_SETTINGS, "serve", "a server")
     chosen = generation_of("serve", generation)
-    from germline.endpoint.serve_extra import serve_extra
+    from germline.endpoint import serve_extra
     from germline.record.missing_run import check_source
 
     check_source(Path(source))

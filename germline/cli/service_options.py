@@ -9,7 +9,7 @@ import typer
 from germline.cli.json_output import print_json
 
 if TYPE_CHECKING:
-    from germline.endpoint.http_server import HttpServer
+    from germline.endpoint.uvicorn_service import UvicornService
 
 TOKEN_VARIABLE = "GERMLINE_TOKEN"
 
@@ -32,7 +32,7 @@ TimeoutSeconds = Annotated[
 
 
 def run_until_interrupt(
-    server: "HttpServer", lines: str, values: Mapping[str, object], *, as_json: bool
+    server: "UvicornService", lines: str, values: Mapping[str, object], *, as_json: bool
 ) -> None:
     """Print what a server serves, as text or as JSON, and run it until Ctrl-C."""
     if as_json:

@@ -86,14 +86,6 @@ class Verifiers(EpisodeSettings):
             "declare with `@vf.reward` or `@vf.metric`."
         ),
     )
-    client: Literal["auto", "direct", "http"] = Field(
-        "auto",
-        description=(
-            "How the environment asks for the model's replies: `direct`, in the process that plays "
-            "it, or `http`, from an OpenAI-compatible endpoint on this machine. `auto`: `direct`, "
-            "or `http` if the environment has several agents or an agent with its own harness."
-        ),
-    )
     floor: float = Field(
         0.0, description="Worst reward of an episode; what the model makes fail earns it."
     )

@@ -285,7 +285,7 @@ class ClassifierSettings(Section):
     )
 
 
-@register("scorer", "germline.scorers.classifier:ClassifierScorer")
+@register("scorer", "germline.scorers.sequence_classifier:ClassifierScorer")
 class Classifier(ClassifierSettings, ScorerBase):
     """A sequence classifier of Hugging Face, such as a reward model, in the training process."""
 

@@ -1,5 +1,31 @@
-"""An OpenAI-compatible endpoint over one engine, on FastAPI and uvicorn.
+"""An OpenAI-compatible endpoint over one engine, on FastAPI and uvicorn (the extra `serve`).
 
-It needs the extra `serve`. `http_app` (token, limits, errors) and `http_server` (address, start,
-end) are the same for every service, also for those that have no engine.
+`http_app` (token, limits, errors) and `uvicorn_service` (address, start, end) are the same for
+every service, also for those that have no engine.
 """
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from germline.errors import GermlineError
+
+
+@contextmanager
+def serve_extra(needed_by: str) -> Iterator[None]:
+    """Import the modules of an endpoint, or say what to install.
+
+    Args:
+        needed_by: the command or the setting.
+
+    Raises:
+        GermlineError: a package of the extra `serve` is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name not in ("fastapi", "starlette", "uvicorn"):
+            raise
+        raise GermlineError(
+            f"{needed_by} needs the package {error.name}, which is not installed: "
+            "pip install 'germline[serve]'"
+        ) from error

@@ -5,13 +5,13 @@ message describes them, the model calls them in its text, and a user message has
 """
 
 import itertools
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field, ValidationError, WrapValidator, model_validator
+from pydantic_core import PydanticCustomError
 
 from germline.endpoint.http_app import RequestError
-from germline.endpoint.request_fields import StopText, Text, as_one_of
 from germline.environments.tool_calls import (
     schema_prompt,
     split_calls,
@@ -19,6 +19,26 @@ from germline.environments.tool_calls import (
     tool_response,
 )
 from germline.types import Example
+
+Text = Annotated[str, Field(min_length=0)]
+"""A text; the bound makes pydantic refuse half of a surrogate pair, which no tokenizer reads."""
+
+NonEmptyText = Annotated[str, Field(min_length=1)]
+
+
+def as_one_of(expected: str) -> WrapValidator:
+    """Return a validator with one message for all alternatives of a type."""
+
+    def validate(value: object, handler: Callable[[object], object]) -> object:
+        try:
+            return handler(value)
+        except ValidationError:
+            raise PydanticCustomError(
+                "alternatives", "use {expected}", {"expected": expected}
+            ) from None
+
+    return WrapValidator(validate)
+
 
 Roles = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -40,8 +60,6 @@ class CalledFunction(BaseModel):
 class ToolCall(BaseModel):
     """A call of a tool."""
 
-    model_config = ConfigDict(extra="ignore")
-
     type: Literal["function"] = "function"
     function: CalledFunction
 
@@ -54,9 +72,7 @@ class ToolCall(BaseModel):
 class ToolFunction(BaseModel):
     """The description of a tool."""
 
-    model_config = ConfigDict(extra="ignore")
-
-    name: StopText
+    name: NonEmptyText
     description: Text | None = None
     parameters: dict[str, Any] | None = None
 
@@ -64,27 +80,12 @@ class ToolFunction(BaseModel):
 class Tool(BaseModel):
     """A tool that the model may call."""
 
-    model_config = ConfigDict(extra="ignore")
-
     type: Literal["function"]
     function: ToolFunction
 
 
-def _with_content(schema: dict[str, Any]) -> None:
-    """Require the content of a message in its JSON schema.
-
-    Only a message with tool calls may do without, which a schema cannot say shortly.
-    """
-    schema["required"] = ["role", "content"]
-    content = schema["properties"]["content"]
-    content["anyOf"] = [one for one in content["anyOf"] if one != {"type": "null"}]
-    del content["default"]
-
-
 class Message(BaseModel):
     """One message of a conversation."""
-
-    model_config = ConfigDict(extra="ignore", json_schema_extra=_with_content)
 
     role: Roles
     content: (
@@ -95,6 +96,12 @@ class Message(BaseModel):
         | None
     ) = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
+
+    @model_validator(mode="after")
+    def _has_content(self) -> Self:
+        if self.content is None and not (self.role == "assistant" and self.tool_calls):
+            raise ValueError("`content` is required")
+        return self
 
     @property
     def text(self) -> str:
@@ -118,12 +125,8 @@ def as_example(messages: Sequence[Message], tools: Sequence[Tool]) -> Example:
     Results of several tools that follow each other are one message.
 
     Raises:
-        RequestError: the last message is not the user's or a tool's, or one has no content.
+        RequestError: the last message is not the user's or a tool's.
     """
-    for place, message in enumerate(messages):
-        if message.content is None and not (message.role == "assistant" and message.tool_calls):
-            field = f"messages.{place}.content"
-            raise RequestError(400, f"{field}: Field required", param=field)
     turns: list[tuple[str, str]] = []
     for is_tool, group in itertools.groupby(messages, lambda message: message.role == "tool"):
         shown = [(message.template_role, message.text) for message in group]

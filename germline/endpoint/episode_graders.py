@@ -27,9 +27,9 @@ from pathlib import Path
 from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.episode_log import RUNS, EpisodeLog, LoggedTurn
 from germline.endpoint.http_app import HttpLimits
-from germline.endpoint.http_server import HttpServer
-from germline.endpoint.member_weights import MemberWeights
+from germline.endpoint.named_weights import MemberWeights
 from germline.endpoint.openai_app import make_endpoint
+from germline.endpoint.uvicorn_service import UvicornService
 from germline.episode_types import Ended, EndpointEpisode, EpisodeBatch, Transcript, Turn
 from germline.graders.pool import GraderPool, GraderSettings
 from germline.graders.worker_handle import WorkerHandle
@@ -74,8 +74,8 @@ class EndpointGraders(GraderPool):
             GermlineError: always.
         """
         raise GermlineError(
-            "task.client=http: the environment asks for replies itself, so it cannot be tried with "
-            "given ones: set task.client=direct to check the task, or train with it"
+            "task.kind=verifiers: the environment asks for replies itself and cannot be tried with "
+            "given ones: train with it, such as with generations=1"
         )
 
     def redirect_output(self, path: Path) -> None:
@@ -150,7 +150,7 @@ class EndpointGraders(GraderPool):
         try:
             app = make_endpoint(weights, batcher, limits, decoding.max_new_tokens, log)
             with (
-                closing(HttpServer(app, "127.0.0.1", 0)) as server,
+                closing(UvicornService(app, "127.0.0.1", 0)) as server,
                 server.in_background() as url,
             ):
                 batch = EpisodeBatch(

@@ -14,7 +14,7 @@ import asyncio
 import hmac
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +23,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +40,10 @@ DISCARD_S = 5.0
 PIECE = 1 << 17
 """Most bytes of a response that are sent at once."""
 
-Scope = Mapping[str, Any]
-Receive = Callable[[], Awaitable[Mapping[str, Any]]]
-Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,7 @@ class RequestGuard:
         if scope["type"] != "http" or scope["path"] == HEALTH:
             await self.app(scope, receive, send)
             return
-        body, response = _Body(receive), _Response(send)
+        body, response = Request(scope, receive).stream(), _Response(send)
         try:
             self._check(scope)
             self.active += 1
@@ -179,10 +181,10 @@ class RequestGuard:
             late = f"the request took longer than {self.limits.timeout_s:g} s"
             await response.refuse(RequestError(504, late, code="timeout"), scope, receive)
         except RequestError as error:
-            with suppress(_Disconnected):
+            with suppress(ClientDisconnect):
                 await self._discard(body)
                 await response.refuse(error, scope, receive)
-        except _Disconnected:
+        except ClientDisconnect:
             pass
 
     def _check(self, scope: Scope) -> None:
@@ -207,16 +209,14 @@ class RequestGuard:
         if length.isdigit() and int(length) > self.limits.max_request_bytes:
             raise self._too_large()
 
-    async def _read(self, body: "_Body") -> bytes:
+    async def _read(self, body: AsyncIterator[bytes]) -> bytes:
         """Read the body; a client may leave out its length."""
-        parts: list[bytes] = []
-        size = 0
-        while not body.ended:
-            parts.append(await body.part())
-            size += len(parts[-1])
-            if size > self.limits.max_request_bytes:
+        content = bytearray()
+        async for part in body:
+            content += part
+            if len(content) > self.limits.max_request_bytes:
                 raise self._too_large()
-        return b"".join(parts)
+        return bytes(content)
 
     def _too_large(self) -> RequestError:
         most = self.limits.max_request_bytes
@@ -224,22 +224,24 @@ class RequestGuard:
             413, f"the body of a request may have {most} bytes at most", code="request_too_large"
         )
 
-    async def _discard(self, body: "_Body") -> None:
+    async def _discard(self, body: AsyncIterator[bytes]) -> None:
         """Read the rest of a body that is refused, within limits."""
         left = DISCARDED * self.limits.max_request_bytes
         with suppress(TimeoutError):
             async with asyncio.timeout(DISCARD_S):
-                while left > 0 and not body.ended:
-                    left -= len(await body.part())
+                async for part in body:
+                    left -= len(part)
+                    if left <= 0:
+                        break
 
     async def _answer(
         self, scope: Scope, content: bytes, receive: Receive, response: "_Response"
     ) -> None:
         """Run the application; cancel it when the client disconnects."""
         gone = asyncio.Event()
-        unread = [{"type": "http.request", "body": content, "more_body": False}]
+        unread: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
 
-        async def replay() -> Mapping[str, Any]:
+        async def replay() -> Message:
             if unread:
                 return unread.pop()
             await gone.wait()
@@ -255,37 +257,12 @@ class RequestGuard:
         try:
             await asyncio.wait({handler, watcher}, return_when=asyncio.FIRST_COMPLETED)
             if not (handler.done() or response.complete):
-                raise _Disconnected
+                raise ClientDisconnect
             await handler
         finally:
             for task in (handler, watcher):
                 task.cancel()
             await asyncio.gather(handler, watcher, return_exceptions=True)
-
-
-class _Disconnected(Exception):
-    """The client has closed the connection."""
-
-
-class _Body:
-    """The body of a request, part by part.
-
-    Attributes:
-        ended: whether the last part was read.
-    """
-
-    def __init__(self, receive: Receive) -> None:
-        self._receive = receive
-        self.ended = False
-
-    async def part(self) -> bytes:
-        """Return the next part."""
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise _Disconnected
-        self.ended = not message.get("more_body", False)
-        part: bytes = message.get("body", b"")
-        return part
 
 
 class _Response:
@@ -301,7 +278,7 @@ class _Response:
         self.begun = False
         self.complete = False
 
-    async def send(self, message: Mapping[str, Any]) -> None:
+    async def send(self, message: Message) -> None:
         """Send a part of the response; a large one in pieces, each when the one before has left.
 
         So a client that does not read is noticed by the time limit.
@@ -318,4 +295,4 @@ class _Response:
     async def refuse(self, error: RequestError, scope: Scope, receive: Receive) -> None:
         """Send an error, where nothing was sent yet; else the server closes the connection."""
         if not self.begun:
-            await error_response(error)(scope, receive, self._send)  # type: ignore[arg-type]
+            await error_response(error)(scope, receive, self._send)

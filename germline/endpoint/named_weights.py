@@ -1,9 +1,10 @@
 """The weights of one engine that an endpoint offers by name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from germline.endpoint.http_app import RequestError
 from germline.protocols import Engine
 from germline.types import Perturbation
 
@@ -58,3 +59,49 @@ class NamedWeights(Protocol):
 
     def close(self) -> None:
         """Give the engine back."""
+
+
+def unknown_model(name: str, known: str) -> RequestError:
+    """Return the refusal of a name that no weights have; `known` lists the names."""
+    return RequestError(
+        404,
+        f"the model {name[:100]!r} does not exist; this server has {known}",
+        param="model",
+        code="model_not_found",
+    )
+
+
+class MemberWeights:
+    """The members of a population that is being evaluated; the center does not change.
+
+    Args:
+        engine: belongs to a training run, which closes it.
+        members: by name; None is the center.
+    """
+
+    engine_kind = "of this run"
+
+    def __init__(self, engine: Engine, members: Mapping[str, Perturbation | None]) -> None:
+        self.engine = engine
+        self._members = members
+
+    def names(self) -> Sequence[str]:
+        """Return the names of the members, or of the center."""
+        return list(self._members)
+
+    def select(self, name: str) -> SelectedWeights:
+        """Return the weights of a name; it stands for the digest, which would take time.
+
+        Raises:
+            RequestError: there are none.
+        """
+        if name not in self._members:
+            first, *rest = self._members
+            raise unknown_model(name, f"{first} to {rest[-1]}" if rest else first)
+        return SelectedWeights(-1, self._members[name], name)
+
+    def load(self, selected: SelectedWeights) -> None:
+        """Do nothing: the engine has the center."""
+
+    def close(self) -> None:
+        """Leave the engine to the run."""

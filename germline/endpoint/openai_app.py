@@ -105,7 +105,6 @@ class Endpoint:
         echo: bool = False,
         after: WrittenTurn | None = None,
     ) -> Reply:
-        request.check_extra_fields()
         if longest is not None and longest > self.max_new_tokens:
             raise RequestError(
                 400,

@@ -1,13 +1,13 @@
 """The requests of OpenAI's API that the server understands, and what it refuses in them.
 
-A field that would change the result and is not supported is refused by name, unless it has the
-value that changes nothing; fields that cannot change a result are ignored. A number is no text and
-no truth value: `"logprobs": true` of a chat is a mistake in a completion, and not 1.
+Settings that this server does not have are refused by name, unless they have the value that changes
+nothing (or null); fields that cannot change a result are ignored. A number is no text and no truth
+value: `"logprobs": true` of a chat is a mistake in a completion, and not 1.
 """
 
 import hashlib
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -18,45 +18,27 @@ from pydantic import (
     StrictBool,
     StrictFloat,
     StrictInt,
+    model_validator,
 )
 
-from germline.endpoint.chat_messages import Message, Tool, as_example
+from germline.endpoint.chat_messages import (
+    Message,
+    NonEmptyText,
+    Text,
+    Tool,
+    as_example,
+    as_one_of,
+)
 from germline.endpoint.http_app import RequestError
-from germline.endpoint.request_fields import StopText, Text, as_one_of
 from germline.types import Decoding, Example
 
-HARMLESS = frozenset(
-    {
-        *("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key"),
-        *("prompt_cache_retention", "parallel_tool_calls", "prediction", "request_id", "priority"),
-    }
-)
-"""Fields that do not change a result here."""
-
-NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "best_of": (1,),
-    "frequency_penalty": (0,),
-    "function_call": ("none", "auto"),
-    "functions": ([],),
-    "ignore_eos": (False,),
-    "length_penalty": (1,),
-    "logit_bias": ({},),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "modalities": (["text"],),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
-    "response_format": ({"type": "text"},),
-    "suffix": ("",),
-    "top_k": (0, -1),
-    "use_beam_search": (False,),
-}
-"""Fields that are not supported, and the values with which they change nothing (besides null)."""
-
+Zero = Annotated[float, Field(ge=0, le=0)]
+One = Annotated[float, Field(ge=1, le=1)]
+Nothing = Annotated[list[Any], Field(max_length=0)]
 
 Tokens = Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(min_length=1)]
 Stop = Annotated[
-    StopText | Annotated[list[StopText], Field(max_length=16)],
+    NonEmptyText | Annotated[list[NonEmptyText], Field(max_length=16)],
     as_one_of("a text or a list of up to 16 texts, none of them empty"),
 ]
 Prompt = Annotated[
@@ -74,10 +56,61 @@ class StreamOptions(BaseModel):
     include_usage: StrictBool = False
 
 
-class SamplingFields(BaseModel):
-    """What chat and completion requests have in common; null is the default."""
+class TextFormat(BaseModel):
+    """The only format of a response."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["text"]
+
+
+class IgnoredFields(BaseModel):
+    """Fields that do not change a result here, and settings that must change nothing.
+
+    A null changes nothing, also where the name is not known.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    metadata: Any = None
+    parallel_tool_calls: Any = None
+    prediction: Any = None
+    priority: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    request_id: Any = None
+    safety_identifier: Any = None
+    service_tier: Any = None
+    store: Any = None
+    user: Any = None
+
+    best_of: One | None = None
+    frequency_penalty: Zero | None = None
+    function_call: Literal["none", "auto"] | None = None
+    functions: Nothing | None = None
+    ignore_eos: Literal[False] | None = None
+    length_penalty: One | None = None
+    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
+    min_p: Zero | None = None
+    min_tokens: Zero | None = None
+    modalities: list[Literal["text"]] | None = None
+    presence_penalty: Zero | None = None
+    repetition_penalty: One | None = None
+    response_format: TextFormat | None = None
+    suffix: Literal[""] | None = None
+    top_k: Literal[0, -1] | None = None
+    use_beam_search: Literal[False] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {name: value for name, value in values.items() if value is not None}
+
+
+class SamplingFields(IgnoredFields):
+    """What chat and completion requests have in common; null is the default."""
 
     model: str
     temperature: Annotated[StrictFloat, Field(ge=0, le=2)] | None = None
@@ -109,24 +142,6 @@ class SamplingFields(BaseModel):
         temperature = 1.0 if self.temperature is None else self.temperature
         top_p = 1.0 if self.top_p is None else self.top_p
         return Decoding(max_new_tokens, temperature, top_p, stop, noise_stream="serve")
-
-    def check_extra_fields(self) -> None:
-        """Check the fields that this server does not know.
-
-        Raises:
-            RequestError: one of them would change the result.
-        """
-        for name, value in (self.model_extra or {}).items():
-            neutral = NEUTRAL.get(name, ())
-            if value is not None and name not in HARMLESS and value not in neutral:
-                values = "".join(f" or {one!r}" for one in neutral)
-                raise RequestError(
-                    400,
-                    f"{name[:100]}: this server has no such setting; leave it out"
-                    + (f", or use null{values}" if neutral else ""),
-                    param=name[:100],
-                    code="unsupported_parameter",
-                )
 
     def set_default_seed(self, seed: int) -> None:
         """Give the request a seed, if it has none."""

@@ -14,7 +14,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from germline.environments.adapters import adapt
 from germline.environments.episode import Episode, EpisodeRubric
@@ -24,6 +24,7 @@ from germline.example import Example
 from germline.graders.event_loop import await_result
 from germline.graders.reward_functions import exception_text
 from germline.graders.worker_messages import CAUSED_BY_CODE, InvalidGradeError
+from germline.protocols import EpisodeGrader
 
 RETURNED, RAISED = "returned ", "raised "
 """Beginnings of what a call of a tool came to."""
@@ -77,6 +78,14 @@ class EpisodeCache:
         if not same:
             del self._episodes[key]
         return episode
+
+
+class RubricGrader(EpisodeGrader, Protocol):
+    """A grader of episodes that knows the parts of their reward."""
+
+    @property
+    def rubric(self) -> EpisodeRubric:
+        """The parts of the reward."""
 
 
 @dataclass(frozen=True)
@@ -158,7 +167,7 @@ class SingleReplyGrader:
         episodes: the grader of episodes.
     """
 
-    episodes: EnvironmentGrader
+    episodes: EpisodeGrader
 
     def __call__(self, text: str, example: Example) -> Mapping[str, float]:
         """Return the parts of the episode."""

@@ -1,10 +1,10 @@
 """Episodes of verifiers (v1) whose model calls go to an OpenAI-compatible endpoint.
 
-This is the fallback for environments with several agents or several runs of an agent, and for
-agents with a harness of their own, which may be any program. All episodes of a batch are played at
-the same time on one event loop. A model call goes from the harness to the interception server of
-verifiers, which records it, and from there to the endpoint. An agent without a harness, or with
-that of a plain chat, has `EndpointHarness`, which needs no process.
+Agents may be several, run several times in an episode, and have a harness of their own, which may
+be any program. All episodes of a batch are played at the same time on one event loop. A model call
+goes from the harness to the interception server of verifiers, which records it, and from there to
+the endpoint. An agent without a harness, or with that of a plain chat, has `EndpointHarness`, which
+needs no process.
 
 A step that hangs is interrupted: by the alarm of the grader process where it holds the event loop,
 which fails its episode alone, and else after `timeout_s` in which the episode has sent no request.
@@ -12,7 +12,7 @@ That time is counted on the event loop, so episodes do not fail because others a
 
 Known limits: text only; chat completions only; a request hook of a task cannot answer a tool call
 in the place of a tool (`EndpointHarness` has no tool gate). `_interception` and `_shared_tools` of
-an environment are no public names of verifiers 0.4; tests/test_verifiers_endpoint.py uses them.
+an environment are no public names of verifiers 0.4; tests/test_verifiers.py plays with them.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ from verifiers.v1.runtimes import PrimeConfig
 
 from germline.environments.tool_calls import MALFORMED
 from germline.environments.verifiers_outcome import CONTEXT_IS_FULL
-from germline.environments.verifiers_policy import DONE, Tools, opening_messages
+from germline.environments.verifiers_tools import Tools, opening_messages
 from germline.episode_types import Ended, EndpointEpisode, EpisodeBatch
 from germline.graders.step_clock import STEP_CLOCK, TimeUp
 from germline.graders.worker_messages import PlayedEpisode
@@ -54,6 +54,9 @@ PLAIN_CHATS = ("null", "bash")
 TOKEN = "GERMLINE_ENDPOINT_TOKEN"
 """The environment variable with the token of the endpoint."""
 
+DONE = vf.ProgramResult(exit_code=0, stdout="", stderr="")
+"""What a harness returns at the end of a conversation."""
+
 TICKS = 8
 """The event loop has run so often within the time limit of an episode."""
 
@@ -70,18 +73,6 @@ def declared_agents(config_type: type[Any]) -> dict[str, Any]:
 def has_own_harness(agent: Any) -> bool:
     """Whether an agent asks for a harness that is more than a chat."""
     return agent.harness is not None and agent.harness.id != "null"
-
-
-def needs_http(agents: Mapping[str, Any], module: str) -> str:
-    """Say why an environment cannot be played on the direct path; empty if nothing is known."""
-    if len(agents) > 1:
-        return f"it has the agents {', '.join(agents)}"
-    for name, agent in agents.items():
-        if has_own_harness(agent):
-            return f"its agent {name} has the harness {agent.harness.id}"
-    if (default := default_agent_harness(module)).id not in PLAIN_CHATS:
-        return f"it has the harness {default.id}"
-    return ""
 
 
 def endpoint_agent(agent: Any, module: str, max_turns: int | None) -> dict[str, Any]:

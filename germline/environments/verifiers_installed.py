@@ -6,7 +6,6 @@ PyPI, where packages of other people have the same names.
 
 import importlib.util
 import re
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -64,13 +63,10 @@ def check_installed(env: str) -> None:
         if not Path(env).is_file():
             raise GermlineError(f"task.env: there is no file {env!r}; name a Python file (.py)")
         if module_of(env) != Path(env).stem:
-            raise GermlineError(
-                f"task.env={env}: verifiers imports it as {module_of(env)!r}: rename the file to "
-                f"{module_of(env)}.py"
-            )
+            raise GermlineError(f"task.env={env}: rename the file to {module_of(env)}.py")
         return
     module = module_of(env)
-    if importlib.util.find_spec(module) or is_shipped(module):
+    if importlib.util.find_spec(module) or _is_shipped(module):
         return
     owner = env.rpartition("/")[0] or "OWNER"
     name = env.rsplit("/", 1)[-1]
@@ -81,7 +77,7 @@ def check_installed(env: str) -> None:
     )
 
 
-def is_shipped(module: str) -> bool:
+def _is_shipped(module: str) -> bool:
     """Whether a taskset comes with verifiers."""
     spec = importlib.util.find_spec("verifiers")
     places = spec.submodule_search_locations if spec else None
@@ -90,14 +86,12 @@ def is_shipped(module: str) -> bool:
 
 def installed_tasksets() -> list[InstalledTaskset]:
     """List the packages that require verifiers, germline aside, by name."""
-    return sorted(_installed())
-
-
-def _installed() -> Iterator[InstalledTaskset]:
+    found = set()
     for package in metadata.distributions():
         name = package.metadata["Name"]
         for line in package.requires or ():
             needs = re.match(r"verifiers(?![\w.-])(?:\[[^\]]*\])?\s*([^;]*)(;.*extra.*)?", line)
             if needs and not needs[2] and name != "germline":
                 env = name.replace("-", "_").lower()
-                yield InstalledTaskset(env, f"{name} {package.version}", needs[1].strip())
+                found.add(InstalledTaskset(env, f"{name} {package.version}", needs[1].strip()))
+    return sorted(found)

@@ -16,7 +16,7 @@ from germline.config import (
     SafeAlignment,
     TaskBase,
 )
-from germline.endpoint.serve_extra import serve_extra
+from germline.endpoint import serve_extra
 from germline.evaluation.held_out import HeldOutScorers
 from germline.fleet.engine_queries import DimensionQuery
 from germline.fleet.kl_penalty import KlPenaltyFleet
@@ -251,7 +251,7 @@ def _make_pool(config: Config, task: Task) -> GraderPool:
         memory_gb=section.memory_gb,
         max_turns=episodes.max_turns if episodes else None,
     )
-    if getattr(task, "client", "direct") == "http":
+    if getattr(task, "asks_endpoint", False):
         return _endpoint_graders(settings)
     return settings.make()
 
@@ -262,7 +262,7 @@ def _endpoint_graders(settings: GraderSettings) -> GraderPool:
     Raises:
         GermlineError: the packages of a server are not installed.
     """
-    with serve_extra("task.client=http"):
+    with serve_extra("task.kind=verifiers"):
         from germline.endpoint.episode_graders import EndpointGraderSettings
     return EndpointGraderSettings(**vars(settings)).make()
 

@@ -8,6 +8,7 @@ after the other.
 """
 
 import logging
+import math
 import random
 import threading
 import time
@@ -76,7 +77,7 @@ class CircuitBreaker:
             ServiceAwayError: the service is away, also after the retries.
             ScorerClosedError: the scorer was closed.
         """
-        failed_at: float | None = None
+        gives_up_at = math.inf
         pause_s = FIRST_PAUSE_S
         while True:
             self._check_circuit()
@@ -84,16 +85,15 @@ class CircuitBreaker:
                 response = attempt()
             except ServiceAwayError as failure:
                 now = self._clock()
-                failed_at = now if failed_at is None else failed_at
+                gives_up_at = min(gives_up_at, now + self._retry_timeout_s)
                 failure.circuit_is_open = self._count_failure(failure, now)
-                if now - failed_at >= self._retry_timeout_s or failure.circuit_is_open:
+                if now >= gives_up_at or failure.circuit_is_open:
                     raise
             except Exception:
-                self._close_circuit()  # a service that refuses a request has answered it
+                self._close_circuit(is_back=False)  # a refusal, such as status 500, is an answer
                 raise
             else:
-                self._close_circuit()
-                self._log_success()
+                self._close_circuit(is_back=True)
                 return response
             # Threads that failed together do not ask again at the same moment.
             self._closed.wait(pause_s * self._pauses.uniform(0.5, 1.0))
@@ -124,29 +124,24 @@ class CircuitBreaker:
         """Count a failure, and return whether the circuit is open now."""
         with self._lock:
             self._last_failure = str(failure).removeprefix(f"{self._name}: ")
-            first = not self._failure_logged
-            self._failure_logged = True
-            since = now if self._failing_since is None else self._failing_since
-            self._failing_since = since
-            opens = now - since >= self._retry_timeout_s
-            announced = opens and self._next_probe is None
+            is_first, self._failure_logged = not self._failure_logged, True
+            if self._failing_since is None:
+                self._failing_since = now
+            opens = now - self._failing_since >= self._retry_timeout_s
+            is_announced = opens and self._next_probe is None
             if opens:
                 self._next_probe = now + PROBE_EVERY_S
             is_open = self.is_open
-        if announced:
+        if is_announced:
             log.warning("%s; its scores are missing until it answers again", failure)
-        elif first:
+        elif is_first:
             log.warning("%s; retrying for %g s (%s)", failure, self._retry_timeout_s, self._setting)
         return is_open
 
-    def _close_circuit(self) -> None:
+    def _close_circuit(self, *, is_back: bool) -> None:
         with self._lock:
             self._failing_since = self._next_probe = None
-
-    def _log_success(self) -> None:
-        """Log the first response after a failure; a refusal, such as status 500, is none."""
-        with self._lock:
-            returned = self._failure_logged
-            self._failure_logged = False
-        if returned:
+            announced = is_back and self._failure_logged
+            self._failure_logged = self._failure_logged and not is_back
+        if announced:
             log.warning("%s: answers again", self._name)

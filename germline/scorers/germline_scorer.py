@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from germline.config.scorers import GermlineScorer
-from germline.scorers.http_scorer import ServiceScorer
+from germline.scorers.http_service import ServiceScorer
 from germline.scorers.types import (
     Item,
     NotScoredError,

@@ -1,12 +1,17 @@
-"""A service that is asked over HTTP: its token, and requests that are repeated while it is away."""
+"""A service that is asked over HTTP: its token, and requests that are repeated while it is away.
+
+A service that refuses a batch may refuse one text of it, such as one that is too long. The batch is
+then halved until the refused texts are found, so that the others are scored.
+"""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from germline.config.scorers import HttpSettings
+from germline.config.scorers import HttpScorer, HttpSettings
 from germline.engines.served.http_client import HttpConnection, RequestRefused
 from germline.scorers.circuit_breaker import CircuitBreaker, ServiceAwayError
+from germline.scorers.types import Item, NotScoredError, Score, missing
 from germline.types import EngineLost, GermlineError
 
 SERVER_ERROR = 500
@@ -92,3 +97,48 @@ def request_headers(config: HttpSettings, setting: str) -> dict[str, str]:
             f"export {config.token_env}=..., or drop the setting if the service needs no token"
         )
     return {"Authorization": f"Bearer {token}"}
+
+
+class ServiceScorer(HttpService):
+    """Asks a service for scores; subclasses say what is sent and how the response is read.
+
+    Args:
+        setting: name of the section, such as `task.scorers.helpful`.
+        config: its settings.
+
+    Raises:
+        GermlineError: the environment variable with the token is not set.
+    """
+
+    reports_truncation = False
+
+    def __init__(self, setting: str, config: HttpScorer) -> None:
+        super().__init__(config, lambda field: f"{setting}.{field}")
+        self.setting = setting
+        self.batch_size: int = getattr(config, "batch_size", 1)
+        self.concurrency = config.concurrency
+
+    def score(self, items: Sequence[Item]) -> list[Score]:
+        """Score completions; a batch that is refused is scored in halves.
+
+        Raises:
+            NotScoredError: nothing of the batch can be scored.
+        """
+        try:
+            return self.request_scores(items)
+        except RequestRefused as refusal:
+            if refusal.status in REFUSED_FOR_ALL:
+                raise NotScoredError(str(refusal)) from None
+            if len(items) == 1:
+                return [missing(str(refusal))]
+        middle = len(items) // 2
+        return [*self.score(items[:middle]), *self.score(items[middle:])]
+
+    def request_scores(self, items: Sequence[Item]) -> list[Score]:
+        """Send one request and read its response; override this.
+
+        Raises:
+            NotScoredError: the response cannot be read.
+            RequestRefused: the service refuses the request.
+        """
+        raise NotImplementedError

@@ -1,7 +1,7 @@
 """A language model that grades completions: a message to `/chat/completions`, a number back.
 
-The grade is a `[[number]]` (`germline.scorers.verdict` says which one counts), or the whole reply
-where it is a bare number. `7/10` and `7 out of 10` are the grade 7 where the best grade is 10. A
+The grade is a `[[number]]` (`judge_reply` says which one counts), or the whole reply where it is a
+bare number. `7/10` and `7 out of 10` are the grade 7 where the best grade is 10. A
 reply without a grade or with several, a refusal, a grade out of range and one of another scale are
 missing scores: the judge failed, and not the model that is trained.
 
@@ -13,11 +13,10 @@ import re
 from collections.abc import Sequence
 
 from germline.config.scorers import Judge
-from germline.scorers.chat_completion import Reply, ask_model, chat_request, read_reply
-from germline.scorers.http_scorer import ServiceScorer
+from germline.scorers.http_service import ServiceScorer
+from germline.scorers.judge_reply import Reply, ask_model, chat_request, read_reply, read_verdict
 from germline.scorers.text_template import fill_template, full_prompt
 from germline.scorers.types import Item, NotScoredError, Score, missing, sendable
-from germline.scorers.verdict import read_verdict
 
 _NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?"
 _GRADE = rf"{_NUMBER}(?:\s*(?:/|out of)\s*{_NUMBER})?"

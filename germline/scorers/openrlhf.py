@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 
 from germline.config.scorers import OpenRlhf
-from germline.scorers.http_scorer import ServiceScorer
+from germline.scorers.http_service import ServiceScorer
 from germline.scorers.text_template import full_prompt, scored_text
 from germline.scorers.types import Item, Score, read_numbers, sendable
 

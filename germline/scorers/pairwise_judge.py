@@ -1,7 +1,7 @@
 """A language model that says which of two completions is better: two requests, one per order.
 
-The verdict is `[[A]]` or `[[B]]`; `germline.scorers.verdict` says which one counts. A reply without
-a verdict, and a refusal, are recorded as such; they are never one for the other completion.
+The verdict is `[[A]]` or `[[B]]`; `judge_reply` says which one counts. A reply without a verdict,
+and a refusal, are recorded as such; they are never one for the other completion.
 """
 
 import json
@@ -11,12 +11,11 @@ from typing import Any, Literal
 
 from germline.config.scorers import PairwiseJudgeSettings
 from germline.engines.served.http_client import RequestRefused
-from germline.scorers.chat_completion import ask_model, chat_request, read_reply
 from germline.scorers.circuit_breaker import ServiceAwayError
 from germline.scorers.http_service import REFUSED_FOR_ALL, HttpService
+from germline.scorers.judge_reply import ask_model, chat_request, read_reply, read_verdict
 from germline.scorers.text_template import fill_template
 from germline.scorers.types import NotScoredError, sendable
-from germline.scorers.verdict import read_verdict
 from germline.types import EngineLost, GermlineError
 
 LONGEST_RESPONSE = 2000

@@ -9,7 +9,6 @@ are; their scores are not normalized, as in their own inference code.
 """
 
 import math
-import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from germline.config.scorers import ClassifierSettings
+from germline.config.scorers import Classifier, ClassifierSettings
 from germline.engines.dtypes import serving_dtype
 from germline.engines.pretrained import check_finite, loading_errors
 from germline.engines.prompt_batch import longest_token
@@ -32,6 +31,9 @@ from germline.registry import did_you_mean
 from germline.scorers.text_template import scored_text
 from germline.scorers.types import Item, NotScoredError, Score, missing, sendable
 from germline.types import GermlineError
+
+BATCHES_AT_A_TIME = 8
+"""Batches whose texts are sorted by length together."""
 
 SHORTEST_PADDED = 32
 """Tokens to which the shortest texts are padded."""
@@ -69,7 +71,7 @@ class SettingNames(NamedTuple):
 
 
 class SequenceClassifier:
-    """A loaded classifier; any thread encodes texts, one thread at a time scores them.
+    """A loaded classifier, which one thread at a time uses.
 
     Args:
         source: a folder or a Hugging Face id.
@@ -102,11 +104,23 @@ class SequenceClassifier:
         self._device = device
         self._template = settings.template
         self._batch_size = settings.batch_size
-        # A tokenizer keeps whether it truncates, so two threads would disturb each other.
-        self._tokenizing = threading.Lock()
         self._is_probability = settings.output == "probability"
         self._column = _column(source, model.config, settings.label, names)
         self._max_tokens = settings.max_tokens or self._context(config)
+
+    def score_items(self, items: Sequence[Item | str]) -> list[Score]:
+        """Return the score of every completion, or of a whole text, in order."""
+        encoded: dict[int, EncodedText] = {}
+        scores: dict[int, Score] = {}
+        for place, item in enumerate(items):
+            try:
+                encoded[place] = (
+                    self.encode_text(item) if isinstance(item, str) else self.encode_pair(item)
+                )
+            except NotScoredError as error:
+                scores[place] = missing(str(error))
+        scores |= zip(encoded, self.score(list(encoded.values())), strict=True)
+        return [scores[place] for place in range(len(items))]
 
     def encode_pair(self, item: Item) -> EncodedText:
         """Encode a prompt and its completion as the template says.
@@ -166,8 +180,7 @@ class SequenceClassifier:
         return [scores[place] for place in range(len(texts))]
 
     def _ids(self, text: str, options: dict[str, Any]) -> list[int]:
-        with self._tokenizing:
-            ids: list[int] = self._tokenizer(sendable(text), verbose=False, **options)["input_ids"]
+        ids: list[int] = self._tokenizer(sendable(text), verbose=False, **options)["input_ids"]
         return ids
 
     @torch.inference_mode()
@@ -197,6 +210,25 @@ class SequenceClassifier:
             getattr(config.get_text_config(), "max_position_embeddings", None),
         )
         return min(LONGEST_DEFAULT, *(int(limit) for limit in known if limit))
+
+
+class ClassifierScorer:
+    """Scores completions by a model that is loaded here."""
+
+    concurrency = 1
+    reports_truncation = True
+
+    def __init__(self, config: Classifier, setting: str) -> None:
+        self.batch_size = BATCHES_AT_A_TIME * config.batch_size
+        names = SettingNames(f"{setting}.model", f"{setting}.{{}}")
+        self._model = SequenceClassifier(config.model, config, names)
+
+    def score(self, items: Sequence[Item]) -> list[Score]:
+        """Score completions in batches of similar length."""
+        return self._model.score_items(items)
+
+    def close(self) -> None:
+        """Release nothing: the model goes with this object."""
 
 
 def padded_length(tokens: int, max_tokens: int) -> int:

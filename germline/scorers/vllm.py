@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from germline.config.scorers import VllmClassify, VllmScore, VllmScorer
-from germline.scorers.http_scorer import ServiceScorer
+from germline.scorers.http_service import ServiceScorer
 from germline.scorers.text_template import full_prompt, scored_text
 from germline.scorers.types import Item, NotScoredError, Score, read_number, read_numbers, sendable
 

@@ -1,15 +1,33 @@
-"""Serve reward and cost models to trainings on other devices and machines."""
+"""Serve reward and cost models to trainings on other devices and machines: `germline scorer`.
 
-from collections.abc import Iterator, Mapping
+    GET  /health                               -> {status, models}
+    POST /score_batch {prompts, responses}     -> {rewards, costs, rewards_truncated, ...}
+    POST /score_texts {texts}                  -> the same, of texts that need no template
+
+A prompt is a text or a list of messages. Texts of requests that wait at the same time are scored in
+one batch. A score that is missing is null, with its reason in `rewards_missing`; the fields of a
+model that is not served are null.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict, Field
 
 from germline.config.scorers import ClassifierSettings
-from germline.endpoint.http_app import HttpLimits
-from germline.endpoint.http_server import HttpServer, check_address
-from germline.scorers.sequence_classifier import SequenceClassifier, SettingNames
-from germline.services.scorer_app import ScorerModels, make_scorer_app
-from germline.types import GermlineError
+from germline.endpoint.http_app import HEALTH, HttpLimits, RequestError, make_app
+from germline.endpoint.uvicorn_service import UvicornService, check_address
+from germline.scorers.batch_queue import BatchQueue
+from germline.scorers.sequence_classifier import BATCHES_AT_A_TIME, SequenceClassifier, SettingNames
+from germline.scorers.types import Item, Score
+from germline.types import Example, GermlineError
+
+ROLES = ("reward", "cost")
+"""What a model can be; the response has a list for each, such as `rewards`."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +49,7 @@ def scorer_service(
     sources: Mapping[str, str],
     classifier: ClassifierSettings,
     settings: ScorerSettings | None = None,
-) -> Iterator[HttpServer]:
+) -> Iterator[UvicornService]:
     """Load models and listen during a `with` block; call `run` of the server.
 
     Args:
@@ -50,7 +68,140 @@ def scorer_service(
         role: SequenceClassifier(source, classifier, SettingNames(f"--{role}", "--{}"))
         for role, source in sources.items()
     }
-    with closing(ScorerModels(models, classifier.batch_size, settings.max_queue)) as served:
-        app = make_scorer_app(served, dict(sources), settings.limits)
-        with closing(HttpServer(app, settings.host, settings.port)) as server:
+    with closing(ScorerQueues(models, classifier.batch_size, settings.max_queue)) as queues:
+        app = make_scorer_app(queues, dict(sources), settings.limits)
+        with closing(UvicornService(app, settings.host, settings.port)) as server:
             yield server
+
+
+class ScorerQueues:
+    """The texts that wait for the models of a service, which are scored in batches.
+
+    Args:
+        models: `reward`, `cost` or both.
+        batch_size: texts per forward pass.
+        max_queue: texts that wait, beyond which requests are refused.
+    """
+
+    def __init__(
+        self, models: Mapping[str, SequenceClassifier], batch_size: int, max_queue: int
+    ) -> None:
+        self._max_queue = max_queue
+        self._queues = {
+            role: BatchQueue[Item | str, Score](
+                model.score_items, BATCHES_AT_A_TIME * batch_size, threads=1, name=f"scorer-{role}"
+            )
+            for role, model in models.items()
+        }
+
+    def close(self) -> None:
+        """Cancel what is not scored yet."""
+        for queue in self._queues.values():
+            queue.close()
+
+    async def score(self, items: Sequence[Item | str]) -> dict[str, Any]:
+        """Return the fields of the response to a request.
+
+        Raises:
+            RequestError: there is no room for the texts, now (429) or ever (413).
+        """
+        if len(items) > self._max_queue:
+            raise RequestError(
+                413,
+                f"the request has {len(items)} texts, and at most {self._max_queue} are taken: "
+                "send several requests",
+                code="too_many_texts",
+            )
+        waiting = max(len(queue) for queue in self._queues.values())
+        if waiting + len(items) > self._max_queue:
+            raise RequestError(
+                429, f"{waiting} texts are waiting: send the request again", code="queue_full"
+            )
+        futures = [asyncio.wrap_future(queue.submit(items)) for queue in self._queues.values()]
+        scores = dict(zip(self._queues, await asyncio.gather(*futures), strict=True))
+        fields: dict[str, Any] = {}
+        for role in ROLES:
+            fields |= _fields(role, scores.get(role))
+        return fields
+
+
+class Message(BaseModel):
+    """One message of a conversation."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    role: str = Field(min_length=1)
+    content: str
+
+
+class ScoreBatch(BaseModel):
+    """Prompts and their responses."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    prompts: list[str | Annotated[list[Message], Field(min_length=1)]]
+    responses: list[str]
+
+
+class ScoreTexts(BaseModel):
+    """Whole texts, prompt and response in the format of the model."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    texts: list[str]
+
+
+def make_scorer_app(
+    queues: ScorerQueues, sources: Mapping[str, str], limits: HttpLimits
+) -> FastAPI:
+    """Return the application of a scorer service.
+
+    Args:
+        queues: of the models.
+        sources: role -> folder or Hugging Face id, which `/health` shows.
+        limits: of requests.
+    """
+    app = make_app("germline scorer", limits)
+
+    @app.get(HEALTH)
+    async def health() -> dict[str, Any]:
+        return {"status": "ok", "models": sources}
+
+    @app.post("/score_batch")
+    async def score_batch(request: ScoreBatch) -> dict[str, Any]:
+        prompts, responses = request.prompts, request.responses
+        if len(prompts) != len(responses):
+            raise RequestError(
+                400,
+                f"there are {len(prompts)} prompts and {len(responses)} responses: send one prompt "
+                "for each response",
+                param="responses",
+            )
+        pairs = zip(responses, prompts, strict=True)
+        return await queues.score([(response, _example(prompt)) for response, prompt in pairs])
+
+    @app.post("/score_texts")
+    async def score_texts(request: ScoreTexts) -> dict[str, Any]:
+        return await queues.score(request.texts)
+
+    return app
+
+
+def _example(prompt: str | list[Message]) -> Example:
+    """Return the example of a prompt: its last message, and the messages before it."""
+    if isinstance(prompt, str):
+        return Example(0, prompt, "", chat=True)
+    *before, last = prompt
+    context = tuple((message.role, message.content) for message in before)
+    return Example(0, last.content, "", chat=True, context=context)
+
+
+def _fields(role: str, scores: Sequence[Score] | None) -> dict[str, Any]:
+    name = f"{role}s"
+    if scores is None:
+        return {name: None, f"{name}_truncated": None, f"{name}_missing": None}
+    return {
+        name: [None if score.missing else score.value for score in scores],
+        f"{name}_truncated": [bool(score.truncated) for score in scores],
+        f"{name}_missing": [score.missing for score in scores],
+    }

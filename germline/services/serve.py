@@ -7,8 +7,8 @@ from typing import Literal
 
 from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.http_app import HttpLimits
-from germline.endpoint.http_server import HttpServer, check_address
 from germline.endpoint.openai_app import make_endpoint
+from germline.endpoint.uvicorn_service import UvicornService, check_address
 from germline.services.served_weights import ServedWeights
 
 
@@ -34,7 +34,7 @@ def endpoint(
     generation: int | Literal["best"] | None = None,
     overrides: Sequence[str] = (),
     settings: ServeSettings | None = None,
-) -> Iterator[tuple[HttpServer, ServedWeights]]:
+) -> Iterator[tuple[UvicornService, ServedWeights]]:
     """Load the weights of a source, and listen during a `with` block; call `run` of the server.
 
     Args:
@@ -54,7 +54,7 @@ def endpoint(
     )
     try:
         app = make_endpoint(weights, batcher, settings.limits, settings.max_new_tokens)
-        with closing(HttpServer(app, settings.host, settings.port)) as server:
+        with closing(UvicornService(app, settings.host, settings.port)) as server:
             yield server, weights
     finally:
         batcher.close()

@@ -17,13 +17,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Literal
 
 from torch import Tensor
 
 from germline.config import AutoSigma, Config
 from germline.endpoint.http_app import RequestError
-from germline.endpoint.named_weights import SelectedWeights
+from germline.endpoint.named_weights import SelectedWeights, unknown_model
 from germline.methods.method import make_method
 from germline.protocols import Engine
 from germline.record import JournalEntry, RunDirectory
@@ -68,7 +69,7 @@ class ServedWeights:
         self._center = self._loaded = generation
         self._center_digest = engine.weights.digest()
         self._states: OrderedDict[int, Mapping[str, Tensor]] = OrderedDict()
-        self._populations: OrderedDict[int, Sequence[Perturbation]] = OrderedDict()
+        self._members_of = lru_cache(POPULATIONS_KEPT)(self._read_members)
         self._journal: tuple[tuple[int, int], list[JournalEntry]] = ((0, 0), [])
         self._lock = threading.Lock()
 
@@ -169,17 +170,13 @@ class ServedWeights:
     def _member(self, name: str, generation: int, member: int) -> SelectedWeights:
         if generation >= len(self._entries()):
             raise self._unknown(name)
-        if generation not in self._populations:
-            self._populations[generation] = self._members_of(generation)
-            while len(self._populations) > POPULATIONS_KEPT:
-                self._populations.popitem(last=False)
-        members = self._populations[generation]
+        members = self._members_of(generation)
         if member >= len(members):
             raise self._unknown(name)
         digest = self._digest(generation - 1)
         return SelectedWeights(generation - 1, members[member], f"{digest}/{name}")
 
-    def _members_of(self, generation: int) -> Sequence[Perturbation]:
+    def _read_members(self, generation: int) -> Sequence[Perturbation]:
         """Return the members that a generation evaluated."""
         assert self._directory is not None
         config, entries = self._directory.config, self._entries()
@@ -231,9 +228,4 @@ class ServedWeights:
         if members:
             population = self.config.strategy.population or 1
             known += f", gen-0/member-0 to gen-{members - 1}/member-{population - 1}"
-        return RequestError(
-            404,
-            f"the model {name[:100]!r} does not exist; this server has {known}",
-            param="model",
-            code="model_not_found",
-        )
+        return unknown_model(name, known)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from germline.config import EpisodeSettings
-from germline.environments.grader import EnvironmentGrader, SingleReplyGrader
+from germline.environments.grader import RubricGrader, SingleReplyGrader
 from germline.protocols import EpisodeGrader, Grader
 from germline.types import Example, Split
 
@@ -39,7 +39,7 @@ class EnvironmentTask:
     def __init__(
         self,
         config: EpisodeSettings,
-        grader: EnvironmentGrader,
+        grader: RubricGrader,
         examples: Mapping[Split, Sequence[Example]],
         *,
         metric: str,

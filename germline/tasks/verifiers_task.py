@@ -1,23 +1,20 @@
 """The task of an environment of verifiers: its tasks become prompts, split into train and test."""
 
-import logging
 from collections.abc import Sequence
 
 from germline.config import Verifiers
 from germline.environments.episode import EpisodeRubric
 from germline.environments.tool_calls import schema_prompt
-from germline.environments.verifiers_environment import (
+from germline.environments.verifiers_outcome import TOTAL
+from germline.environments.verifiers_taskset import (
     LoadedTaskset,
     Opening,
     TasksetSource,
-    make_grader,
+    VerifiersGrader,
 )
-from germline.environments.verifiers_outcome import TOTAL
 from germline.tasks.environment_task import EnvironmentTask, EpisodeLimits
 from germline.tasks.splits import seeded_split
 from germline.types import Example, GermlineError
-
-log = logging.getLogger(__name__)
 
 OF_PROMPTS = ("system_prompt", "few_shot", "strip_thinking")
 """Settings that change what the model reads, or what the environment gets of its replies."""
@@ -28,23 +25,16 @@ LIMITS = EpisodeLimits(max_turns=10, max_new_tokens=512)
 class VerifiersTask(EnvironmentTask):
     """The tasks of a taskset, and the environment in which the model plays them.
 
-    The reward is the one that verifiers computes; its parts and the metrics are reported.
+    Environments write all messages and ask an endpoint for the model's replies. The reward is the
+    one that verifiers computes; its parts and the metrics are reported.
     """
 
+    asks_endpoint = True
+
     def __init__(self, config: Verifiers) -> None:
+        _check_prompts(config)
         max_turns = config.max_turns or LIMITS.max_turns
-        taskset = LoadedTaskset(
-            TasksetSource(config.env, config.args, config.tasks, config.client, max_turns)
-        )
-        self.client = taskset.client
-        if self.client == "http":
-            _check_prompts(config)
-            if config.client == "auto":
-                log.warning(
-                    "task.env=%s: %s, so it asks for replies over HTTP, which is slower: "
-                    "task.client=http (docs/environments.md)",
-                    *(config.env, taskset.needs_http),
-                )
+        taskset = LoadedTaskset(TasksetSource(config.env, config.args, config.tasks, max_turns))
         parts = dict.fromkeys([*taskset.declared_parts(), *config.metrics], 0.0)
         weights = {TOTAL: 1.0, **{name: 0.0 for name in parts if name != TOTAL}}
         floors = {**dict.fromkeys(weights, 0.0), TOTAL: config.floor}
@@ -54,7 +44,7 @@ class VerifiersTask(EnvironmentTask):
         train, test = seeded_split(places, keys, config.split_seed, f"task.env={config.env}")
         super().__init__(
             config,
-            make_grader(taskset, rubric),
+            VerifiersGrader(taskset, rubric),
             {
                 "train": _examples(config, taskset, train),
                 "test": _examples(config, taskset, test),
@@ -76,8 +66,8 @@ def _check_prompts(config: Verifiers) -> None:
         given.append("chat")
     if given:
         raise GermlineError(
-            f"task.{given[0]} has no effect with task.client=http, where the environment writes "
-            "all messages: leave it out, or use task.client=direct"
+            f"task.{given[0]} has no effect with task.kind=verifiers, whose environments write all "
+            "messages: leave it out"
         )
 
 

@@ -43,7 +43,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-class HttpServer:
+class UvicornService:
     """A service that listens at an address.
 
     Args:

@@ -1,18 +1,38 @@
-"""One message to a language model behind `/chat/completions`, and its reply."""
+"""A message to a language model behind `/chat/completions`, and the verdict of its reply.
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+A verdict is the value that a reply states in double brackets, `[[7]]` or `[[A]]`.
+
+A judge may weigh several verdicts, quote its instructions or the completions, and stop before it
+has decided, so the last brackets of a text are not always what it means. In this order:
+
+1. What a reasoning model writes before `</think>` does not count.
+2. If the last line is a verdict alone, that is the verdict. `Verdict: **[[A]]**.` is one alone:
+   before it may stand a label that ends in a colon, around it marks of emphasis and a full stop.
+3. Otherwise, if the reply was not cut at its longest length, and all brackets in it have the same
+   value, that is the verdict.
+
+Any other reply has no verdict.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 from germline.config.scorers import ChatSettings
 from germline.engines.served.http_client import RequestRefused
 from germline.scorers.http_service import HttpService
 from germline.scorers.types import NotScoredError
+from germline.tasks.prompt_settings import without_thinking
 
 PATH = "/chat/completions"
 LENGTH_FIELD, LENGTH_SETTING = "max_tokens", "max_new_tokens"
 """The field of a request with the longest reply, and the setting of `ChatSettings` it is from."""
 
 _LONGEST_SHOWN = 80
+
+Value = TypeVar("Value")
+
+_LABEL, _EMPHASIS = r"(?:[^:\[\]]{0,60}:)?", r"[\s*_`#>]*"
 
 
 class Reply(NamedTuple):
@@ -66,18 +86,48 @@ def read_reply(response: Any) -> Reply:
         text, refusal = choice["message"].get("content"), choice["message"].get("refusal")
     except (KeyError, IndexError, TypeError, AttributeError):
         raise NotScoredError(
-            f"the judge's response is no chat completion: {end_of(response)}"
+            f"the judge's response is no chat completion: {_end_of(response)}"
         ) from None
     if isinstance(text, list):
         text = "".join(str(part.get("text", "")) for part in text if isinstance(part, dict))
     reply = Reply(text if isinstance(text, str) else "", choice.get("finish_reason") == "length")
     if not reply.text.strip():
-        why = f"refuses: {end_of(refusal)}" if refusal else f"gives no reply{reply.cut_hint}"
+        why = f"refuses: {_end_of(refusal)}" if refusal else f"gives no reply{reply.cut_hint}"
         raise NotScoredError(f"the judge {why}")
     return reply
 
 
-def end_of(value: object) -> str:
+def _end_of(value: object) -> str:
     """Show the end of a long reply, where the verdict should have been."""
     text = " ".join((value if isinstance(value, str) else repr(value)).split())
     return repr(text if len(text) <= _LONGEST_SHOWN else f"...{text[-_LONGEST_SHOWN:]}")
+
+
+def read_verdict(
+    reply: Reply, pattern: str, convert: Callable[[str], Value], expected: str
+) -> Value:
+    """Return the verdict of a reply.
+
+    Args:
+        reply: of the judge.
+        pattern: regular expression of a value, without the brackets.
+        convert: makes the value; equal values are the same verdict.
+        expected: what the judge was asked for, for errors, such as `[[A]] or [[B]]`.
+
+    Raises:
+        NotScoredError: there is no verdict.
+    """
+    text = without_thinking(reply.text, "think").strip()
+    mark = rf"\[\[\s*({pattern})\s*\]\]"
+    last = text.rpartition("\n")[2]
+    if alone := re.fullmatch(rf"{_EMPHASIS}{_LABEL}{_EMPHASIS}{mark}[\s*_`.!]*", last, re.I):
+        return convert(alone.group(1))
+    found = [convert(value) for value in re.findall(mark, text, re.I)]
+    values = list(dict.fromkeys(found))
+    if len(values) == 1 and not reply.cut:
+        return values[0]
+    why = f"has no verdict, {expected} (a small model may not follow the template)"
+    if values:
+        seen = ", ".join(dict.fromkeys(f"[[{one}]]" for one in re.findall(mark, text, re.I)))
+        why = f"mentions {seen}, and its last line is no verdict alone"
+    raise NotScoredError(f"the judge's reply {why}{reply.cut_hint}: {_end_of(reply.text)}")

@@ -1,0 +1,223 @@
+"""Rows of requests: tokenized, generated in one batch, and scored.
+
+Rows can be generated together if they have the same center, temperature, top_p and stop strings,
+and, where they sample, the same longest completion. Greedy rows may have different ones: a greedy
+completion is the beginning of a longer one, so it is cut from that. Members may differ.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
+
+from germline.endpoint.http_app import RequestError
+from germline.endpoint.member_rows import generate_rows
+from germline.endpoint.named_weights import NamedWeights
+from germline.endpoint.rows import RowRequest, RowResult
+from germline.endpoint.token_scores import ScoredText, TokenScore, score_texts
+from germline.engines.pretrained import PretrainedModel
+from germline.engines.prompt_batch import PromptEncoder, encode_prompt
+from germline.engines.served.completion_decoder import CompletionDecoder
+from germline.protocols import TextScorer
+from germline.types import Completion, Decoding, Example
+
+
+@runtime_checkable
+class HasTokenizer(Protocol):
+    """An engine with the tokenizer of a model."""
+
+    pretrained: PretrainedModel
+    encoder: PromptEncoder
+
+
+@dataclass(frozen=True)
+class EncodedRow:
+    """A row whose prompt fits the model.
+
+    Attributes:
+        ids: tokens of the prompt; empty where the engine has no tokenizer.
+        decoding: with the row's own longest completion.
+    """
+
+    request: RowRequest
+    ids: tuple[int, ...]
+    decoding: Decoding
+
+    @property
+    def longest(self) -> int:
+        """The most tokens of its completion."""
+        return self.decoding.max_new_tokens
+
+    @property
+    def example(self) -> Example:
+        """The prompt, as tokens where they are known."""
+        return replace(self.request.example, token_ids=self.ids)
+
+
+class RowGenerator:
+    """Generates and scores rows with one engine.
+
+    Args:
+        weights: the engine, which only one thread uses.
+    """
+
+    def __init__(self, weights: NamedWeights) -> None:
+        self._weights = weights
+        engine = weights.engine
+        self._tokenized = engine if isinstance(engine, HasTokenizer) else None
+        self._token_texts: dict[int, str] = {}
+
+    @property
+    def context(self) -> int | None:
+        """The longest text of the model; None: no limit is known."""
+        if self._tokenized is not None:
+            return self._tokenized.encoder.context_tokens
+        return getattr(self._weights.engine, "context_tokens", None)
+
+    def encode(self, request: RowRequest) -> EncodedRow:
+        """Tokenize a prompt, and check that it fits the model.
+
+        Raises:
+            RequestError: it does not, or the engine lacks what the request needs.
+            GermlineError: the prompt cannot be tokenized.
+        """
+        self._check_supported(request)
+        ids = self._ids(request)
+        length = len(ids) if self._tokenized else len(request.example.prompt)
+        context, most = self.context, request.decoding.max_new_tokens
+        longest = request.max_new_tokens
+        if longest is None:
+            longest = most if context is None else max(1, min(most, context - length))
+        if context is not None and length + longest > context:
+            raise RequestError(
+                400,
+                f"the prompt has {length} tokens and max_tokens is {longest}; the model's context "
+                f"has {context}: shorten the prompt or lower max_tokens",
+                param="max_tokens",
+                code="context_length_exceeded",
+            )
+        return EncodedRow(request, ids, replace(request.decoding, max_new_tokens=longest))
+
+    def batch_key(self, row: EncodedRow) -> tuple[object, ...]:
+        """Return what rows of one batch have in common."""
+        decoding = row.decoding
+        is_greedy = decoding.temperature == 0
+        # Greedy completions of similar lengths: a short one does not wait for a long one.
+        can_cut = is_greedy and self._tokenized is not None
+        length = row.longest.bit_length() if can_cut else row.longest
+        top_p = 1.0 if is_greedy else decoding.top_p
+        center = row.request.weights.generation
+        return center, decoding.temperature, top_p, decoding.stop, length
+
+    def generate(self, batch: Sequence[EncodedRow]) -> list[RowResult]:
+        """Generate and score rows that can be generated together."""
+        self._weights.load(batch[0].request.weights)
+        longest = max(row.longest for row in batch)
+        if longest:
+            rows = [(row.request.weights.member, row.example) for row in batch]
+            decoding = replace(batch[0].decoding, max_new_tokens=longest)
+            written = generate_rows(self._weights.engine, rows, decoding)
+            completions = [self._cut(*pair) for pair in zip(batch, written, strict=True)]
+        else:
+            completions = [Completion("", (), "length", len(row.ids)) for row in batch]
+        return [
+            RowResult(completion, row.ids, self._prompt(row), score)
+            for row, completion, score in zip(
+                batch, completions, self._scores(batch, completions), strict=True
+            )
+        ]
+
+    def _check_supported(self, request: RowRequest) -> None:
+        kind = self._weights.engine_kind
+        needs_tokenizer = request.top is not None or request.echo or request.example.token_ids
+        if self._tokenized is None and needs_tokenizer:
+            raise RequestError(
+                400,
+                f"engine.kind={kind} has no tokenizer: leave out echo, logprobs and prompts of "
+                "token ids, or serve with engine=inprocess",
+            )
+        tokenizer = self._tokenized.pretrained.tokenizer if self._tokenized else None
+        if request.example.chat and tokenizer is not None and not tokenizer.chat_template:
+            raise RequestError(
+                400, "the model's tokenizer has no chat template: use /v1/completions"
+            )
+        if request.top and not isinstance(self._weights.engine, TextScorer):
+            raise RequestError(
+                400,
+                f"engine.kind={kind} does not report the most likely tokens: use logprobs=0 "
+                "(completions) or leave out top_logprobs (chat), or serve with engine=inprocess",
+                param="logprobs",
+            )
+
+    def _ids(self, request: RowRequest) -> tuple[int, ...]:
+        """Return the tokens of a prompt; none where the engine has no tokenizer.
+
+        Raises:
+            RequestError: the prompt is too long even if each of its tokens is the longest one;
+                tokenizing megabytes would keep all other rows waiting.
+        """
+        if self._tokenized is None:
+            return ()
+        example, encoder = request.example, self._tokenized.encoder
+        if (last := request.after) is not None:
+            answer = encoder.encode_answer(example, last.completion, example.prompt)
+            example = replace(example, token_ids=(*last.ids, *last.completion.tokens, *answer))
+        elif not example.token_ids:
+            text = "".join([*(content for _, content in example.context), example.prompt])
+            if not encoder.may_fit(text):
+                raise RequestError(
+                    400,
+                    f"the prompt has {len(text)} characters, and the model's context has "
+                    f"{encoder.context_tokens} tokens: shorten the prompt",
+                    param="messages" if example.chat else "prompt",
+                    code="context_length_exceeded",
+                )
+            # `encoder.encode` would keep the tokens of every prompt. `index` is that of the noise.
+            ids = encode_prompt(self._tokenized.pretrained.tokenizer, replace(example, index=0))
+            example = replace(example, token_ids=tuple(ids))
+        return tuple(encoder.encode(replace(example, index=0)))
+
+    def _cut(self, row: EncodedRow, completion: Completion) -> Completion:
+        """Cut a greedy completion that may be longer than the row asked for."""
+        if len(completion.tokens) <= row.longest or self._tokenized is None:
+            return completion
+        tokenizer, encoder = self._tokenized.pretrained.tokenizer, self._tokenized.encoder
+        decoder = CompletionDecoder(tokenizer, encoder.end_ids)
+        return decoder.completion(completion.tokens, completion.prompt_tokens, row.decoding)
+
+    def _scores(
+        self, batch: Sequence[EncodedRow], completions: Sequence[Completion]
+    ) -> list[tuple[TokenScore, ...]]:
+        scores: list[tuple[TokenScore, ...]] = [() for _ in batch]
+        places = [place for place, row in enumerate(batch) if row.request.top is not None]
+        if not places or self._tokenized is None:
+            return scores
+        texts = [_scored_text(batch[place], completions[place]) for place in places]
+        vocabulary = int(self._tokenized.pretrained.model.get_input_embeddings().num_embeddings)
+        scored = score_texts(self._weights.engine, texts, vocabulary, self._token_text)
+        for place, score in zip(places, scored, strict=True):
+            row = batch[place]
+            first = (TokenScore(self._token_text(row.ids[0]), None),) if row.request.echo else ()
+            scores[place] = (*first, *score)
+        return scores
+
+    def _token_text(self, token: int) -> str:
+        assert self._tokenized is not None
+        if token not in self._token_texts:
+            tokenizer = self._tokenized.pretrained.tokenizer
+            is_known = token < len(tokenizer)  # the model may have more
+            self._token_texts[token] = str(tokenizer.decode([token])) if is_known else ""
+        return self._token_texts[token]
+
+    def _prompt(self, row: EncodedRow) -> str:
+        if not row.request.echo or self._tokenized is None:
+            return ""
+        if not row.request.example.token_ids:
+            return row.request.example.prompt
+        return str(self._tokenized.pretrained.tokenizer.decode(list(row.ids)))
+
+
+def _scored_text(row: EncodedRow, completion: Completion) -> ScoredText:
+    """Return the tokens to score; of an echoed prompt, all but the first."""
+    known = 1 if row.request.echo else len(row.ids)
+    tokens = (*row.ids[known:], *completion.tokens)
+    return ScoredText(row.request.weights.member, row.ids[:known], tokens, row.request.top or 0)

@@ -1,0 +1,223 @@
+"""Environments of the library verifiers (v1), whose episodes ask an endpoint for replies.
+
+`verifiers_endpoint` plays them in the grader process, and `verifiers_outcome` says whose fault a
+failure is.
+"""
+
+import contextlib
+import copy
+import itertools
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from germline.environments.episode import EpisodeRubric
+from germline.environments.textarena_dictionary import keep_dictionary, missing_data
+from germline.environments.verifiers_installed import check_installed, check_version, module_of
+from germline.environments.verifiers_outcome import TOTAL, check_ok, reward_parts
+from germline.episode_types import EpisodeBatch
+from germline.errors import GermlineError
+from germline.example import Example
+from germline.graders.event_loop import await_result
+from germline.graders.worker_messages import InvalidGradeError
+
+check_version()  # before the import, which takes seconds and fails with other versions
+
+import verifiers.v1 as vf  # noqa: E402
+
+from germline.environments.verifiers_endpoint import (  # noqa: E402
+    declared_agents,
+    endpoint_agent,
+    play_batch,
+)
+from germline.environments.verifiers_tools import (  # noqa: E402
+    Tools,
+    message_text,
+    opening_messages,
+)
+
+NO_LIMIT_S = 1e9
+"""Time limit of an agent: its time includes that of germline's engine, which has its own limits."""
+
+Opening = tuple[tuple[str, str], ...]
+"""(role, content) of each message before the first reply."""
+
+
+@dataclass(frozen=True)
+class TasksetSource:
+    """What a taskset is loaded from; picklable.
+
+    Attributes:
+        env: `task.env`.
+        args: `task.args`.
+        tasks: number of tasks to read; None reads all.
+        max_turns: of one run of an agent; None: no limit.
+    """
+
+    env: str
+    args: Mapping[str, Any]
+    tasks: int | None
+    max_turns: int | None = None
+
+
+class LoadedTaskset:
+    """A taskset, and the environment that plays it.
+
+    Raises:
+        GermlineError: it is not installed, needs verifiers v0, or has no end.
+    """
+
+    def __init__(self, source: TasksetSource) -> None:
+        self.source = source
+        _import(source.env)
+        module = module_of(source.env)
+        roles = {
+            name: {"timeout": {"rollout": NO_LIMIT_S}}
+            | endpoint_agent(role, module, source.max_turns)
+            for name, role in declared_agents(vf.env_config_type(module)).items()
+        }
+        self._starts_tools = any("harness" not in role for role in roles.values())
+        with _task_error(source.env, "task.args"):
+            given = {"taskset": {**source.args, "id": module}, **roles}
+            self.env = vf.load_environment(vf.resolve_env_config(given))
+        taskset = self.env.taskset
+        if not taskset.bounded and source.tasks is None:
+            raise GermlineError(
+                f"task.env={source.env} has no end: set task.tasks, the number of its tasks to read"
+            )
+        with _task_error(source.env, "load()"):
+            self.tasks = [
+                task if self._starts_tools else _without_servers(task)
+                for task in itertools.islice(taskset, source.tasks)
+            ]
+        if not self.tasks:
+            raise GermlineError(f"task.env={source.env} has no tasks: see task.args")
+        await_result(self.env.start())
+
+    def toolsets(self) -> list[Any]:
+        """Make the tools of a task: its own, and those that all tasks share."""
+        taskset, task = self.env.taskset, type(self.tasks[0])
+        config = self.tasks[0].config
+        return [*type(taskset).toolsets(taskset.config), *task.toolsets(config)]
+
+    def endpoint_toolsets(self) -> list[Any]:
+        """Make the tools that are called in this process: none where a harness needs servers."""
+        return [] if self._starts_tools else self.toolsets()
+
+    def tool_schemas(self) -> list[dict[str, Any]]:
+        """Return the JSON schemas of the tools."""
+        with _task_error(self.source.env, "toolsets()"):
+            return await_result(Tools(self.toolsets()).open()).schemas
+
+    def opening(self, place: int) -> Opening:
+        """Return the messages before the first reply, as the task writes them."""
+        data = self.tasks[place].data
+        with _task_error(self.source.env, f"the prompt of task {place}"):
+            messages = opening_messages(data.system_prompt, data.prompt)
+            return tuple((str(message.role), message_text(message)) for message in messages)
+
+    def declared_parts(self) -> list[str]:
+        """Name the rewards and metrics that the tasks declare."""
+        task = self.tasks[0]
+        hooks = [*task.hooks("reward"), *task.hooks("metric")]
+        judges = [judge.reward_name for judge in task.plugged_judges()]
+        return list(dict.fromkeys([*(hook.__name__ for hook in hooks), *judges]))
+
+
+@dataclass(frozen=True)
+class VerifiersGrader:
+    """Plays episodes of a taskset; unpickling it loads the taskset again."""
+
+    taskset: LoadedTaskset = field(compare=False)  # loaded again, it is another object
+    rubric: EpisodeRubric
+
+    @property
+    def described(self) -> str:
+        """The name of the grader in messages."""
+        return f"the environment {self.taskset.source.env}"
+
+    def __call__(self, asked: Any, example: Example) -> Any:
+        """Play a batch of episodes.
+
+        Raises:
+            InvalidGradeError: something else is to be graded.
+        """
+        if not isinstance(asked, EpisodeBatch):
+            raise InvalidGradeError("asks for the model's replies and grades no given ones")
+        parts = tuple(name for name in self.rubric.weights if name != TOTAL)
+        return await_result(
+            play_batch(
+                self.taskset.env,
+                self.taskset.tasks,
+                self.taskset.endpoint_toolsets,
+                asked,
+                lambda episode: _parts_of(episode, parts, self.rubric),
+            )
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what the taskset is loaded from instead of the taskset."""
+        return _reload, (self.taskset.source, self.rubric)
+
+
+def _parts_of(episode: Any, parts: Sequence[str], rubric: EpisodeRubric) -> Mapping[str, float]:
+    """Return the parts of the rubric of an episode that has asked an endpoint.
+
+    Raises:
+        GradeMissingError: it failed, not because of a reply.
+        PartsFailedError: it failed because of a reply, or a reward is NaN or infinite.
+        InvalidGradeError: it has no reward.
+    """
+    check_ok(episode, has_replied=any(trace.num_turns for trace in episode.traces))
+    return rubric.with_floors(rubric.by_part(reward_parts(episode.traces, parts)))
+
+
+def _reload(source: TasksetSource, rubric: EpisodeRubric) -> VerifiersGrader:
+    return VerifiersGrader(LoadedTaskset(source), rubric)
+
+
+def _import(env: str) -> None:
+    """Import the module of a taskset.
+
+    Raises:
+        GermlineError: it is not installed, cannot be imported, or needs verifiers v0.
+    """
+    check_installed(env)
+    if env.endswith(".py") and (folder := str(Path(env).absolute().parent)) not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        vf.task_type(module_of(env))
+    except Exception as error:
+        # The message names verifiers where the module imports or uses what v0 had.
+        is_old = isinstance(error, ImportError | AttributeError) and "verifiers" in str(error)
+        if is_old or hasattr(sys.modules.get(module_of(env)), "load_environment"):
+            raise GermlineError(
+                f"task.env={env} is an environment of verifiers v0 (load_environment), which ended "
+                f"with verifiers 0.3.1; germline plays v1: install a version with a "
+                f"vf.Taskset, or ask its authors for one ({type(error).__name__}: {error})"
+            ) from error
+        raise GermlineError(
+            f"task.env={env} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
+    keep_dictionary()
+
+
+@contextlib.contextmanager
+def _task_error(env: str, place: str) -> Iterator[None]:
+    """Name the taskset in the exceptions of its code and of its settings."""
+    try:
+        yield
+    except GermlineError:
+        raise
+    except Exception as error:
+        reason = missing_data(error) or f"{type(error).__name__}: {error}"
+        raise GermlineError(f"task.env={env}: {place} fails: {reason}") from error
+
+
+def _without_servers(task: Any) -> Any:
+    """Return a task for which verifiers starts no tool servers."""
+    task = copy.copy(task)
+    task.toolsets = lambda _: []
+    return task

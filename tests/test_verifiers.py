@@ -16,6 +16,7 @@ import pytest
 from germline.config import load_config
 from germline.episodes import play_episodes
 from germline.graders.fuzz_texts import HOSTILE
+from germline.protocols import EpisodeTask
 from germline.record import RunDirectory
 from germline.run import train
 from germline.run.build_parts import make_decoding, make_engine, make_graders
@@ -83,6 +84,7 @@ def test_a_single_turn_task_with_a_system_prompt(section_of):
     section = section_of(written.SUMS, args={"largest": 5})
     task = make_task(load_config({"task": section}).task)
     assert len(task.examples("train")) + len(task.examples("test")) == 5
+    assert isinstance(task, EpisodeTask)
     assert task.rubric == {"reward": 1.0, "right": 0.0, "short": 0.0, "turns": 0.0}
     example = task.examples("train")[0]
     assert example.context == (("system", "Add."),)

@@ -13,7 +13,7 @@ from typing import Any
 from germline.environments.adapters import ToolAdapter, adapt, required_fields
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader
-from germline.environments.tool_calls import Tools
+from germline.environments.tool_schema import Tools
 from germline.errors import GermlineError
 from germline.graders.task_file import TaskFile, load_task_file, task_file_error
 

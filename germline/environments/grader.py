@@ -80,12 +80,15 @@ class EpisodeCache:
         return episode
 
 
-class RubricGrader(EpisodeGrader, Protocol):
+class RubricGrader(Protocol):
     """A grader of episodes that knows the parts of their reward."""
 
     @property
     def rubric(self) -> EpisodeRubric:
         """The parts of the reward."""
+
+    def __call__(self, asked: Transcript, example: Example, /) -> Mapping[str, float] | str:
+        """Continue an episode."""
 
 
 @dataclass(frozen=True)

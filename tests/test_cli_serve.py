@@ -73,7 +73,6 @@ def test_the_defaults_of_the_command_are_those_of_the_settings(served):
     ("words", "said"),
     [
         (("nano", "strategy.sigma=1"), "strategy.sigma=1 has no effect here"),
-        (("nano", "cell.rows=8"), "cell.rows=8 (renamed to microbatch.rows) has no effect here"),
         (("nano", "-g", "newest"), "--generation=newest is neither a number nor best"),
         (("nano", "-g", "3"), "has no generation 3"),
         (("no-such-model",), "no-such-model"),

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from checks.reference import DOCS
 from germline.cli.application import app
 from germline.cli.json_output import print_json
-    monkeypatch.setattr(UvicornService, "run", lambda _server: None)
+from germline.endpoint.uvicorn_service import UvicornService
 from tests.documented_fields import absent, field_tables, undocumented
 from tests.scripted_server import listening
 from tests.tiny_classifiers import save_classifier

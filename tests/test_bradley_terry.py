@@ -1,9 +1,8 @@
-"""Elo ratings by maximum likelihood: the equations, intervals, and what has no finite rating."""
+"""Elo ratings by Bradley and Terry: the equations and the intervals."""
 
 import math
 import random
 
-import numpy as np
 import pytest
 
 from germline.evaluation.bradley_terry import ELO_SCALE, Verdict, rate_models
@@ -41,7 +40,7 @@ def by_name(found):
 
 def test_two_models_differ_by_the_log_odds_of_their_wins():
     found = by_name(rate_models(["a", "b"], games("a", "b", 30, 10), "b"))
-    assert found["a"].rating - 1000 == pytest.approx(400 * math.log10(3), abs=1e-9)
+    assert found["a"].rating - 1000 == pytest.approx(400 * math.log10(31 / 11), abs=1e-9)
     assert (found["b"].rating, found["b"].low, found["b"].high) == (1000, 1000, 1000)
     assert (found["a"].wins, found["a"].losses) == (30, 10)
 
@@ -57,7 +56,11 @@ def test_expected_wins_are_the_wins_that_were_counted():
             for other in {one.winner, one.loser} - {name}
             if name in (one.winner, one.loser)
         )
-        assert expected == pytest.approx(found[name].wins, abs=1e-8)
+        added = sum(  # one more win and one more loss against every other model
+            2 / (1 + math.exp((found[other].rating - found[name].rating) / ELO_SCALE)) - 1
+            for other in {*STRENGTHS} - {name}
+        )
+        assert expected + added == pytest.approx(found[name].wins, abs=1e-8)
 
 
 def test_known_strengths_are_within_the_intervals():
@@ -89,25 +92,13 @@ def test_an_anchor_shifts_all_ratings_alike():
     assert shifts == pytest.approx([shifts[0]] * 4, abs=1e-7)
 
 
-@pytest.mark.parametrize(("won", "near"), [(20, 400 * math.log10(20 / 3)), (200, 730)])
-def test_who_never_lost_is_above_by_what_a_few_losses_would_mean(won, near):
+@pytest.mark.parametrize("won", [20, 200])
+def test_who_never_lost_is_above_by_what_a_few_losses_would_mean(won):
     # The rule of three: up to 3 losses in so many games are compatible with none.
     high, low = rate_models(["a", "b"], games("a", "b", won, 0), "b")
-    assert (high.model, high.rating, high.high) == ("a", math.inf, math.inf)
-    assert low.rating == 1000
-    assert high.low == pytest.approx(1000 + near, abs=100)
-    (_, lost) = rate_models(["a", "b"], games("a", "b", won, 0), "a")
-    assert (lost.rating, lost.low) == (-math.inf, -math.inf)
-
-
-def test_models_above_the_anchor_are_in_the_order_of_their_intervals():
-    verdicts = [*games("b", "a", 20, 0), *games("z", "a", 20, 0), *games("z", "b", 20, 0)]
-    found = rate_models(["a", "b", "z"], verdicts, "a")
-    assert [(one.model, one.rating) for one in found] == [
-        ("z", math.inf),
-        ("b", math.inf),
-        ("a", 1000),
-    ]
+    assert (high.model, low.rating) == ("a", 1000)
+    assert high.rating == pytest.approx(1000 + 400 * math.log10(won + 1))
+    assert high.low == pytest.approx(1000 + 400 * math.log10(won / 3), abs=100)
 
 
 def test_one_game_says_nearly_nothing():
@@ -115,29 +106,23 @@ def test_one_game_says_nearly_nothing():
     assert high.low < 1000
 
 
-def test_models_that_cannot_be_compared_have_no_rating():
-    verdicts = [*games("a", "b", 5, 5), *games("c", "d", 3, 2)]
-    found = by_name(rate_models(["a", "b", "c", "d", "e"], verdicts, "a"))
-    assert found["b"].rating == pytest.approx(1000)
-    assert all(math.isnan(found[name].rating) for name in "cde")
-    assert (found["e"].low, found["e"].high) == (-math.inf, math.inf)
-    only = rate_models(["a", "b"], [], "b")
-    assert {one.model: one.wins for one in only} == {"a": 0, "b": 0}
-    assert only[0].rating == 1000
+def test_models_without_verdicts_are_equal():
+    found = rate_models(["a", "b", "c"], [], "b")
+    assert [one.rating for one in found] == pytest.approx([1000] * 3)
+    assert found[0].low < 700
+    assert found[0].high > 1300
 
 
 def test_models_are_compared_over_others():
-    verdicts = [*games("a", "b", 30, 10), *games("b", "c", 30, 10)]
+    verdicts = [*games("a", "b", 3000, 1000), *games("b", "c", 3000, 1000)]
     found = by_name(rate_models(["c", "b", "a"], verdicts, "c"))
-    assert found["a"].rating - 1000 == pytest.approx(800 * math.log10(3))
+    assert found["a"].rating - 1000 == pytest.approx(800 * math.log10(3), abs=2)
     assert [one.model for one in rate_models(["c", "b", "a"], verdicts, "c")] == ["a", "b", "c"]
 
 
-@pytest.mark.slow
 def test_very_different_strengths_converge():
-    verdicts = [*games("a", "b", 20_000, 1), *games("b", "c", 20_000, 1)]
-    found = by_name(rate_models(["a", "b", "c"], verdicts, "c"))
-    assert found["a"].rating - 1000 == pytest.approx(800 * math.log10(20_000), rel=1e-6)
+    found = by_name(rate_models(["a", "b"], games("a", "b", 5_000, 0), "b"))
+    assert found["a"].rating - 1000 == pytest.approx(400 * math.log10(5_001), rel=1e-6)
 
 
 def test_verdicts_about_one_prompt_are_resampled_together():
@@ -147,4 +132,4 @@ def test_verdicts_about_one_prompt_are_resampled_together():
     for verdicts in (alone, together):
         found = by_name(rate_models(["a", "b"], verdicts, "b"))["a"]
         spreads.append(found.high - found.low)
-    assert not np.isfinite(spreads[1]) or spreads[1] > 1.5 * spreads[0]
+    assert spreads[1] > 1.3 * spreads[0]

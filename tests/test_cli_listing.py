@@ -17,8 +17,10 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from germline import registry
-from germline.cli import completion, tables
+from germline.cli import shell_completion, tables
 from germline.cli.application import app
+from germline.cli.evaluate import EVALUATION_SETTINGS
+from germline.cli.serve import SERVED_SETTINGS
 from germline.config import Config, load_config
 from germline.config.config_files import config_summary, find_config, preset_configs
 from germline.config.reference import config_sections, list_kinds, override_names
@@ -277,7 +279,7 @@ def test_configs_are_offered_by_name_and_as_files(
     Path("dear.yaml").touch()
     Path("deep").mkdir()
     Path("de.txt").touch()
-    assert words(completion.complete_configs("de")) == ["deep/", "dear.yaml", "demo"]
+    assert words(shell_completion.complete_configs("de")) == ["deep/", "dear.yaml", "demo"]
 
 
 def test_runs_are_offered_from_the_folder_runs(
@@ -286,9 +288,9 @@ def test_runs_are_offered_from_the_folder_runs(
     monkeypatch.chdir(tmp_path)
     run = RunDirectory.create(Path("runs/one"), load_config({}), DIGEST, threads=1)
     run.release_lock()
-    assert completion.complete_runs("") == [("runs/one", "conciseness, 0/50, stopped")]
-    assert words(completion.complete_runs("ru")) == ["runs/one"]
-    assert words(completion.complete_models("")) == ["nano", "runs/one"]
+    assert shell_completion.complete_runs("") == [("runs/one", "conciseness, 0/50, stopped")]
+    assert words(shell_completion.complete_runs("ru")) == ["runs/one"]
+    assert words(shell_completion.complete_models("")) == ["nano", "runs/one"]
 
 
 def test_folders_are_offered_where_there_are_no_runs(
@@ -296,26 +298,26 @@ def test_folders_are_offered_where_there_are_no_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("models").mkdir()
-    assert words(completion.complete_runs("mo")) == ["models/"]
-    assert words(completion.complete_runs("nowhere/x")) == []
+    assert words(shell_completion.complete_runs("mo")) == ["models/"]
+    assert words(shell_completion.complete_runs("nowhere/x")) == []
 
 
 def test_settings_are_offered_with_their_default_and_then_their_choices() -> None:
-    assert "strategy.population=32" in words(completion.complete_settings("strategy.pop"))
-    assert words(completion.complete_settings("strategy.sigma_unit=m")) == [
+    assert "strategy.population=32" in words(shell_completion.complete_settings("strategy.pop"))
+    assert words(shell_completion.complete_settings("strategy.sigma_unit=m")) == [
         "strategy.sigma_unit=mean_abs"
     ]
-    assert words(completion.complete_settings("seed=1")) == []
-    evaluation = words(completion.complete_evaluation_settings(""))
+    assert words(shell_completion.complete_settings("seed=1")) == []
+    evaluation = words(shell_completion.complete_settings_of(EVALUATION_SETTINGS)(""))
     assert "microbatch.rows=1024" in evaluation
     assert not any(word.startswith("strategy") for word in evaluation)
-    server = words(completion.complete_server_settings(""))
+    server = words(shell_completion.complete_settings_of(SERVED_SETTINGS)(""))
     assert "microbatch.rows=1024" in server
     assert not any(word.startswith(("task", "graders")) for word in server)
 
 
 def test_every_offered_setting_with_a_default_is_one_a_config_takes() -> None:
-    offers = [word for word, _ in completion.complete_settings("held_out.")]
+    offers = [word for word, _ in shell_completion.complete_settings("held_out.")]
     for word in (one for one in offers if not one.endswith("=")):
         assert load_config({}, [word]) == load_config({})
 

@@ -3,21 +3,24 @@
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from germline.cli import completion
+from germline.cli import shell_completion
 
 if TYPE_CHECKING:
     from germline.config import TaskConfig
+    from germline.config.base import Section
+
+AnySection = TypeVar("AnySection", bound="Section")
 
 Source = Annotated[
     str,
     typer.Argument(
         metavar="RUN|MODEL",
         help="A run directory, a model folder, a Hugging Face id, or nano.",
-        autocompletion=completion.complete_models,
+        autocompletion=shell_completion.complete_models,
     ),
 ]
 
@@ -29,7 +32,7 @@ ConfigFile = Annotated[
             "A config file, the name of a shipped config (germline list configs), or a run "
             "directory, whose config is repeated."
         ),
-        autocompletion=completion.complete_configs,
+        autocompletion=shell_completion.complete_configs,
     ),
 ]
 
@@ -38,14 +41,14 @@ Overrides = Annotated[
     typer.Argument(
         metavar="KEY=VALUE|FILE",
         help="Settings, or YAML files of settings, that override the config, in this order.",
-        autocompletion=completion.complete_settings,
+        autocompletion=shell_completion.complete_settings,
     ),
 ]
 
 Run = Annotated[
     Path,
     typer.Argument(
-        metavar="RUN", help="The run directory.", autocompletion=completion.complete_runs
+        metavar="RUN", help="The run directory.", autocompletion=shell_completion.complete_runs
     ),
 ]
 
@@ -58,6 +61,32 @@ Generation = Annotated[
         help="The weights of a run after this generation: a number, -1 for the start, or best "
         "(highest held-out score). Default: the newest.",
     ),
+]
+
+Generations = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--generation",
+        "-g",
+        metavar="GENERATION",
+        help="The weights of every run after this generation, once for each: a number, -1 for the "
+        "start, or best (highest held-out score). Default: the newest.",
+    ),
+]
+
+TaskOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TASK",
+        help="Short name, file or config of the task; default: the first run's own.",
+        autocompletion=shell_completion.complete_tasks,
+    ),
+]
+
+Split = Annotated[Literal["train", "test"], typer.Option(help="Split of the examples.")]
+
+Limit = Annotated[
+    int | None, typer.Option(min=1, help="Use only the first N examples; default: all.")
 ]
 
 Form = Annotated[
@@ -98,16 +127,6 @@ def form_of(*, merged: bool | None) -> Literal["adapter", "merged"] | None:
     return "merged" if merged else "adapter"
 
 
-@overload
-def generation_of(command: str, text: str, option: str = ...) -> int | Literal["best"]: ...
-
-
-@overload
-def generation_of(
-    command: str, text: str | None, option: str = ...
-) -> int | Literal["best"] | None: ...
-
-
 def generation_of(
     command: str, text: str | None, option: str = "--generation"
 ) -> int | Literal["best"] | None:
@@ -116,18 +135,54 @@ def generation_of(
     Raises:
         GermlineError: the text is neither; None means that the option was not given.
     """
-    from germline.types import GermlineError
-
-    if text is None:
-        return None
-    if text == "best":
-        return "best"
+    if text is None or text == "best":
+        return "best" if text else None
     try:
         return int(text)
     except ValueError:
+        from germline.types import GermlineError
+
         raise GermlineError(
             f"{command}: {option}={text} is neither a number nor best: use {option} best, the "
             f"number of a generation from 0 on, or {option} -1, the start"
+        ) from None
+
+
+def read_section(
+    command: str, section: type[AnySection], settings: Sequence[str], prefix: str, **values: object
+) -> AnySection:
+    """Return a section whose settings are given as words, such as `judge.model=large`.
+
+    A template may be given as the name of a file that holds it.
+
+    Args:
+        command: for errors.
+        section: its class.
+        settings: the words.
+        prefix: how each of them starts, such as `judge.`.
+        values: further settings.
+
+    Raises:
+        GermlineError: a setting does not exist, or its value is impossible.
+    """
+    from pydantic import ValidationError
+
+    from germline.types import GermlineError
+
+    given: dict[str, object] = {}
+    for setting in settings:
+        name, _, text = setting.removeprefix(prefix).partition("=")
+        is_file = name == "template" and "{" not in text and Path(text).is_file()
+        given[name] = Path(text).read_text(encoding="utf-8") if is_file else text
+    try:
+        return section(**{**given, **values})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place, why = first["loc"][0] if first["loc"] else "", first["msg"]
+        known = ", ".join(f"{prefix}{name}" for name in section.model_fields if name not in values)
+        hint = f"; the settings are {known}" if first["type"] == "extra_forbidden" else ""
+        raise GermlineError(
+            f"{command}: {prefix}{place}: {why.removeprefix('Value error, ')}{hint}"
         ) from None
 
 

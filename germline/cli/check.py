@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli import completion
+from germline.cli import shell_completion
 from germline.cli.arguments import examples_epilog
 from germline.cli.json_output import AsJson, print_json
 from germline.cli.word_wrap import print_stdout
@@ -37,7 +37,7 @@ def check_task(
             metavar="FILE|NAME",
             help="A task file (.py, .jsonl, .json, .csv, .parquet or .arrow), a config, or the "
             "short name of a task (for the hub: dataset task.path=ORG/NAME).",
-            autocompletion=completion.complete_tasks,
+            autocompletion=shell_completion.complete_tasks,
         ),
     ],
     overrides: Annotated[
@@ -45,7 +45,7 @@ def check_task(
         typer.Argument(
             metavar="KEY=VALUE",
             help="Settings task.* and graders.*.",
-            autocompletion=completion.complete_settings,
+            autocompletion=shell_completion.complete_settings,
         ),
     ] = None,
     model: Annotated[

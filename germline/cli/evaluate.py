@@ -3,30 +3,38 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli import completion
+from germline.cli import shell_completion
 from germline.cli.arguments import (
+    Generations,
+    Limit,
     Source,
+    Split,
+    TaskOption,
     check_prefixes,
     generation_of,
     runs_of_source,
     split_words,
     task_section,
 )
-from germline.cli.json_output import AsJson
-from germline.cli.word_wrap import print_stderr, print_stdout
+from germline.cli.json_output import AsJson, print_json
+from germline.cli.word_wrap import print_stderr
 
 if TYPE_CHECKING:
     from germline.config import TaskConfig
-    from germline.evaluation.degenerate_text import DegenerateTextShares
-    from germline.evaluation.kl_divergence import KlDivergence
-    from germline.record import RunDirectory
 
-EVALUATION_SETTINGS = ("engine.", "engine=", "microbatch.", "graders.", "held_out.scorers")
-"""Prefixes, besides `task.`, of settings that have an effect here; other settings are refused."""
+EVALUATION_SETTINGS = (
+    "task.",
+    "engine.",
+    "engine=",
+    "microbatch.",
+    "graders.",
+    "held_out.scorers",
+)
+"""Prefixes of settings that have an effect here; other settings are refused."""
 
 EVALUATE_EXAMPLES = (
     "germline eval runs/sums --split test --kl",
@@ -46,23 +54,12 @@ def evaluate(  # noqa: PLR0913 - the options of a command
             metavar="RUN|MODEL|KEY=VALUE",
             help="More runs, models or adapters, for one table; and settings task.*, engine.*, "
             "microbatch.*, graders.* and held_out.scorers.*.",
-            autocompletion=completion.complete_evaluation_settings,
+            autocompletion=shell_completion.complete_settings_of(EVALUATION_SETTINGS),
         ),
     ] = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TASK",
-            help="Short name, file or config of the task; default: the first run's own.",
-            autocompletion=completion.complete_tasks,
-        ),
-    ] = None,
-    split: Annotated[
-        Literal["train", "test"], typer.Option(help="Split of the examples.")
-    ] = "test",
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="Use only the first N examples; default: all.")
-    ] = None,
+    task: TaskOption = None,
+    split: Split = "test",
+    limit: Limit = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -72,16 +69,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
             "completions-MODEL-TASK-SPLIT.jsonl in the working directory.",
         ),
     ] = None,
-    generation: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--generation",
-            "-g",
-            metavar="GENERATION",
-            help="Weights of a run after this generation, once for each: a number, -1 for the "
-            "start, or best (highest held-out score). Default: the newest.",
-        ),
-    ] = None,
+    generation: Generations = None,
     *,
     kl: Annotated[
         bool,
@@ -99,61 +87,37 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     a run whose members vote, the KL is the mean over these members.
     """
     more, settings = split_words(others or [])
-    overrides = _evaluation_settings(settings)
-    sources = [run for given in (source, *more) for run in runs_of_source(given)]
-    generations = [generation_of("eval", text) for text in generation or []]
-    _check_single(sources, generations, out=out, kl=kl)
+    check_prefixes(settings, EVALUATION_SETTINGS, "eval", "an evaluation")
     task_settings = [setting for setting in settings if setting.startswith("task.")]
+    overrides = [setting for setting in settings if not setting.startswith("task.")]
+    sources = [run for given in (source, *more) for run in runs_of_source(given)]
+    generations = [generation_of("eval", text) for text in generation or [None]]
+    _check_single(sources, generations, out=out, kl=kl)
     section = task_section("eval", sources[0], task, task_settings)
     if kl:
         _check_kl(sources[0], task)
 
-    from germline import run  # after the cheap checks, because it imports torch
-    from germline.cli import evaluation_table, text_format
+    from germline.cli import evaluation_table  # after the cheap checks, because it imports torch
     from germline.run.kl import measure_kl
 
-    if as_json or len(sources) > 1 or len(generations) > 1:
-        rows = evaluation_table.score_sources(
-            sources,
-            section if task is not None or task_settings else _task_of_first_run(sources),
-            generations or [None],
-            split=split,
-            limit=limit,
-            overrides=overrides,
-            out=out,
-        )
-        if kl:
-            far, texts = measure_kl(sources[0], split=split, limit=limit, overrides=settings)
-            rows = [replace(rows[0], kl=far, texts=texts)]
-        evaluation_table.print_rows(rows, as_json=as_json)
-        return
-    (source,) = sources
-    score, completions = run.evaluate(
-        source,
-        section,
+    rows = evaluation_table.score_sources(
+        sources,
+        section or _task_of_first_run(sources),
+        generations,
         split=split,
         limit=limit,
         overrides=overrides,
         out=out,
-        generation=generations[0] if generations else None,
     )
-    caution = text_format.caution(score)
-    print_stdout(
-        f"{score.metric} {text_format.score(score)} "
-        f"(mean and {text_format.kind_of_error(score)}, n {score.n}), "
-        f"mean reward {text_format.number(score.reward)}{f'; {caution}' if caution else ''}"
-    )
-    for one in score.scorers:
-        complete = f" (n {one.n})" if one.n == len(one.values) else ""  # else the line says it
-        print_stdout(f"{text_format.scorer_line(one)}{complete}")
-    voters = _voters(source)
-    if voters:
-        print_stdout(f"by vote: each answer is the one that most of {voters} members give")
-    if section is None and (options := _prompt_options(source)):
-        print_stdout(f"with the most likely prompt options: {', '.join(options)}")
     if kl:
-        _show_divergence(source, *measure_kl(source, split=split, limit=limit, overrides=settings))
-    print_stdout(f"completions: {completions}")
+        far, texts = measure_kl(sources[0], split=split, limit=limit, overrides=settings)
+        rows = [replace(rows[0], kl=far, texts=texts)]
+    if as_json:
+        print_json([evaluation_table.row_values(row) for row in rows])
+    elif len(rows) == 1:
+        evaluation_table.print_evaluation(rows[0], own_task=section is None)
+    else:
+        evaluation_table.print_rows(rows)
 
 
 def _check_single(
@@ -176,7 +140,7 @@ def _check_single(
             f"eval: --out={out} names one file for the completions of several: leave it out, and "
             "each has a file of its own"
         )
-    if kl and (several or generations):
+    if kl and (several or generations != [None]):
         raise GermlineError(
             "eval: --kl measures the newest weights of one run: leave out the other sources and "
             "--generation"
@@ -185,11 +149,13 @@ def _check_single(
 
 def _task_of_first_run(sources: Sequence[str]) -> "TaskConfig | None":
     """Return the task of the first run, on which the other sources are scored too."""
-    first = _run(sources[0])
+    from germline.cli.evaluation_table import run_of
+
+    first = run_of(sources[0])
     if first is None or len(sources) == 1:
         return None
     task = first.config.task
-    for other in filter(None, map(_run, sources[1:])):
+    for other in filter(None, map(run_of, sources[1:])):
         if other.config.task.title != task.title:
             print_stderr(
                 f"eval: {other.path} was trained on {other.config.task.title}; here it is scored "
@@ -207,47 +173,3 @@ def _check_kl(source: str, task: str | None) -> None:
             "eval: --kl compares a run with its start on the run's own task, found "
             f"{found}: give a run directory, and no --task"
         )
-
-
-def _show_divergence(source: str, kl: "KlDivergence", texts: "DegenerateTextShares") -> None:
-    from germline.cli import text_format
-
-    print_stdout(
-        f"KL(now || start) {kl.per_token:.3g} nats per token, {kl.per_text:.3g} ± "
-        f"{text_format.number(kl.standard_error)} per text (exact, along {kl.texts} completions"
-        f"{' of each member that votes' if _voters(source) else ''}); "
-        f"perplexity under the start model {kl.perplexity:.3g}"
-    )
-    print_stdout(
-        f"degenerate texts {texts.garbage:.0%}: empty {texts.empty:.0%}, special tokens only "
-        f"{texts.special_only:.0%}, loops {texts.looping:.0%}, improbable under the start "
-        f"model {texts.improbable or 0:.0%}"
-    )
-
-
-def _voters(source: str) -> int:
-    """Return the number of members that vote for a run's answers; 0 if its center answers."""
-    from germline.run.load_run import count_voters
-
-    run = _run(source)
-    return count_voters(run) if run else 0
-
-
-def _prompt_options(source: str) -> list[str]:
-    """Return the prompt options of a run's center, if prompt options were searched."""
-    from germline.report.prompt_option_charts import center_options
-
-    run = _run(source)
-    return center_options(run.generations()) if run else []
-
-
-def _run(source: str) -> "RunDirectory | None":
-    """Open a source if it is a run directory."""
-    from germline.record import RunDirectory
-
-    return RunDirectory.open(Path(source)) if (Path(source) / "run.json").exists() else None
-
-
-def _evaluation_settings(overrides: Sequence[str]) -> list[str]:
-    check_prefixes(overrides, ("task.", *EVALUATION_SETTINGS), "eval", "an evaluation")
-    return [override for override in overrides if not override.startswith("task.")]

@@ -1,4 +1,4 @@
-"""Several evaluations in one table: scores with their errors, and differences to the first."""
+"""What `germline eval` prints: one evaluation in words, or a table of several."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Literal
 
 from germline import run
 from germline.cli import tables, text_format
-from germline.cli.json_output import difference_values, print_json, score_values
+from germline.cli.json_output import difference_values, score_values
 from germline.cli.word_wrap import print_stdout
 from germline.config import TaskConfig
 from germline.evaluation.degenerate_text import DegenerateTextShares
@@ -21,6 +21,8 @@ from germline.evaluation.seed_statistics import (
 )
 from germline.record import RunDirectory
 from germline.record.seed_study import is_seed_study
+from germline.report.prompt_option_charts import center_options
+from germline.run.load_run import count_voters
 from germline.types import HeldOutScore, Split
 
 
@@ -78,11 +80,52 @@ def score_sources(
     return rows
 
 
-def print_rows(rows: Sequence[EvaluationRow], *, as_json: bool) -> None:
-    """Print the rows as a table, or as one JSON document."""
-    if as_json:
-        print_json([_as_json(row) for row in rows])
-        return
+def run_of(source: str) -> RunDirectory | None:
+    """Open a source if it is a run directory."""
+    return RunDirectory.open(Path(source)) if (Path(source) / "run.json").exists() else None
+
+
+def print_evaluation(row: EvaluationRow, *, own_task: bool) -> None:
+    """Print one evaluation in words.
+
+    Args:
+        row: the evaluation.
+        own_task: whether a run was evaluated on its own task.
+    """
+    score = row.score
+    caution = text_format.caution(score)
+    print_stdout(
+        f"{score.metric} {text_format.score(score)} "
+        f"(mean and {text_format.kind_of_error(score)}, n {score.n}), "
+        f"mean reward {text_format.number(score.reward)}{f'; {caution}' if caution else ''}"
+    )
+    for one in score.scorers:
+        complete = f" (n {one.n})" if one.n == len(one.values) else ""  # else the line says it
+        print_stdout(f"{text_format.scorer_line(one)}{complete}")
+    source = run_of(row.source)
+    voters = count_voters(source) if source else 0
+    if voters:
+        print_stdout(f"by vote: each answer is the one that most of {voters} members give")
+    if source and own_task and (options := center_options(source.generations())):
+        print_stdout(f"with the most likely prompt options: {', '.join(options)}")
+    if row.kl and row.texts:
+        kl, texts = row.kl, row.texts
+        print_stdout(
+            f"KL(now || start) {kl.per_token:.3g} nats per token, {kl.per_text:.3g} ± "
+            f"{text_format.number(kl.standard_error)} per text (exact, along {kl.texts} "
+            f"completions{' of each member that votes' if voters else ''}); perplexity under the "
+            f"start model {kl.perplexity:.3g}"
+        )
+        print_stdout(
+            f"degenerate texts {texts.garbage:.0%}: empty {texts.empty:.0%}, special tokens only "
+            f"{texts.special_only:.0%}, loops {texts.looping:.0%}, improbable under the start "
+            f"model {texts.improbable or 0:.0%}"
+        )
+    print_stdout(f"completions: {row.completions}")
+
+
+def print_rows(rows: Sequence[EvaluationRow]) -> None:
+    """Print several evaluations as a table."""
     scorers = dict.fromkeys(one.metric for row in rows for one in row.score.scorers)
     tables.print_table(
         (
@@ -163,7 +206,8 @@ def _by_scorer(score: HeldOutScore, name: str) -> str:
     return next((text_format.score(one) for one in score.scorers if one.metric == name), "")
 
 
-def _as_json(row: EvaluationRow) -> dict[str, object]:
+def row_values(row: EvaluationRow) -> dict[str, object]:
+    """Return an evaluation as values for JSON."""
     return {
         "source": row.source,
         "generation": row.generation,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli import completion
+from germline.cli import shell_completion
 from germline.cli.json_output import AsJson, print_json, score_values
 from germline.cli.word_wrap import print_stderr
 
@@ -60,7 +60,7 @@ def show(
         typer.Argument(
             metavar="FOLDER",
             help="With runs: the folder of the run directories; default: runs.",
-            autocompletion=completion.complete_folders,
+            autocompletion=shell_completion.complete_folders,
         ),
     ] = None,
     *,

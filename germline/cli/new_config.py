@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli import completion
+from germline.cli import shell_completion
 from germline.cli.arguments import check_prefixes
 from germline.cli.json_output import AsJson, print_json
 
@@ -31,7 +31,7 @@ def new_config(
         typer.Argument(
             metavar="KEY=VALUE",
             help="Settings task.*, such as the columns of its rows; the file has them too.",
-            autocompletion=completion.complete_settings,
+            autocompletion=shell_completion.complete_settings,
         ),
     ] = None,
     *,
@@ -40,7 +40,7 @@ def new_config(
         typer.Option(
             metavar="MODEL",
             help="A folder, a GGUF file, a Hugging Face id, or nano.",
-            autocompletion=completion.complete_folders,
+            autocompletion=shell_completion.complete_folders,
         ),
     ],
     task: Annotated[
@@ -48,7 +48,7 @@ def new_config(
         typer.Option(
             metavar="TASK",
             help="Short name or file of the task.",
-            autocompletion=completion.complete_tasks,
+            autocompletion=shell_completion.complete_tasks,
         ),
     ],
     out: Annotated[

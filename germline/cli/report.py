@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli import completion
+from germline.cli import shell_completion
 from germline.cli.json_output import AsJson, difference_values, print_json, score_values
 from germline.cli.word_wrap import print_stderr, print_stdout
 
@@ -28,7 +28,7 @@ def report(
         typer.Argument(
             metavar="RUN",
             help="One or more run directories, or folders of several run seeds.",
-            autocompletion=completion.complete_runs,
+            autocompletion=shell_completion.complete_runs,
         ),
     ],
     *,

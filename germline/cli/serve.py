@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from germline.cli import completion
+from germline.cli import shell_completion
 from germline.cli.arguments import Source, check_prefixes, generation_of
 from germline.cli.json_output import AsJson
 from germline.cli.service_options import (
@@ -36,7 +36,7 @@ def serve(  # noqa: PLR0913 - the options of a command
         typer.Argument(
             metavar="KEY=VALUE",
             help="Settings engine.* and microbatch.*; microbatch.rows is the size of a batch.",
-            autocompletion=completion.complete_server_settings,
+            autocompletion=shell_completion.complete_settings_of(SERVED_SETTINGS),
         ),
     ] = None,
     generation: Annotated[

@@ -5,7 +5,7 @@ paired_difference.py  difference of two scores on the same examples
 score_decline.py    detects that the scores of a run decline
 score_decline_cause.py  finds the likely cause of a decline in the curves of a run
 score_divergence.py detects that the reward rises while a held-out scorer's score falls
-bradley_terry.py    Elo ratings from pairwise verdicts, by maximum likelihood
+bradley_terry.py    Elo ratings from pairwise verdicts
 kl_divergence.py    exact KL from the start model along generated texts
 member_kl.py        KL of members from the center, on any engine with log-probabilities
 degenerate_text.py  texts that are empty, only special tokens, loops, or improbable

@@ -4,25 +4,32 @@ Every two models meet on every prompt, in both orders. A pair is decided only if
 the same completion both times; if its verdict changes with the order, it abstains. An abstention is
 no half win for each, as a tie would be, and a reply without a verdict is no loss: both are counted
 and left out of the ratings. Equal completions are not sent to the judge.
+
+Every reply is a line of a file, written as soon as it is there. A request that the file has a reply
+for is not sent again, so an interrupted comparison goes on where it ended, and another model or
+more prompts cost only what is new. A request is identified by its content: the judge's model and
+settings, the prompt and both completions. What the service refused or did not answer is sent again.
 """
 
+import hashlib
 import itertools
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, as_completed
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import as_completed
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from germline.config import TaskBase
 from germline.engines.served.http_client import RequestRefused
 from germline.evaluation.bradley_terry import Rating, Verdict, rate_models
-from germline.record.atomic_files import check_writable
+from germline.record.atomic_files import append_rows, check_writable, keep_rows, read_each
 from germline.record.metrics_rows import rollout_text
 from germline.run.build_parts import scored_text_of
 from germline.run.inference import SourceEvaluation, open_evaluation
-from germline.run.judgments import Judgment, JudgmentFile, Pair, Request
 from germline.scorers.batch_queue import BatchQueue
 from germline.scorers.pairwise_judge import JudgeReply, PairwiseJudge
 from germline.scorers.text_template import full_prompt
@@ -31,39 +38,17 @@ from germline.types import Example, GermlineError, HeldOutScore, Split
 
 
 @dataclass(frozen=True)
-class EloSettings:
-    """What is compared, and how.
+class Comparison:
+    """A request to the judge: which of two completions of an example is better."""
 
-    Attributes:
-        task: None: that of the first source, which is a run.
-        generations: of every run that is a source; None is its newest.
-        limit: only the first so many examples.
-        overrides: settings of engine, microbatch and graders.
-        anchor: the model whose rating is 1000; default: the first one.
-        seed: of the bootstrap intervals.
-        out: the file of judgments; default: in the run directory or the working directory.
-    """
-
-    task: TaskBase | None = None
-    generations: Sequence[int | Literal["best"] | None] = (None,)
-    split: Split = "test"
-    limit: int | None = None
-    overrides: Sequence[str] = ()
-    anchor: str | None = None
-    seed: int = 0
-    out: Path | None = None
+    example: Example
+    models: tuple[str, str]
+    completions: tuple[str, str]
+    request: Mapping[str, Any]
+    digest: str
 
 
-@dataclass(frozen=True)
-class ComparedModel:
-    """A model that is compared: its score on the task, and its text for each example."""
-
-    name: str
-    score: HeldOutScore
-    texts: Mapping[int, str]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EloResult:
     """The ratings, and what they rest on.
 
@@ -71,192 +56,243 @@ class EloResult:
         anchor: the model whose rating is 1000.
         ratings: best first.
         scores: on the task, by model.
-        judgments: judged pairs, prompt by prompt.
+        decided: pairs with the same verdict in both orders.
+        abstained: pairs whose verdict changes with the order.
+        no_verdict: pairs with a reply without a verdict.
         identical: pairs of equal completions, which are not judged.
+        failure: the most frequent reason why a reply has no verdict, and its number.
+        first_preferred: share of the verdicts that prefer the completion that is given first.
         prompts: that the models completed.
         asked: requests that were sent; the file had the other replies.
-        file: of the judgments.
+        file: of the replies.
     """
 
     anchor: str
     ratings: Sequence[Rating]
     scores: Mapping[str, HeldOutScore]
-    judgments: Sequence[Judgment]
+    decided: int
+    abstained: int
+    no_verdict: int
     identical: int
+    failure: tuple[str, int] | None
+    first_preferred: float | None
     prompts: int
     asked: int
     file: Path
 
-    def count(self, outcome: str) -> int:
-        """Return the number of judged pairs with this outcome."""
-        return sum(one.outcome == outcome for one in self.judgments)
 
-    @property
-    def first_preferred(self) -> float | None:
-        """Share of the verdicts that prefer the completion that is given first."""
-        verdicts = [reply.preferred for reply in self._replies() if reply.preferred is not None]
-        return verdicts.count("first") / len(verdicts) if verdicts else None
+class ReplyFile:
+    """The replies of a judge, by the digest of the request; thread-safe.
 
-    @property
-    def failures(self) -> list[tuple[str, int]]:
-        """Reasons why replies have no verdict, the most frequent first."""
-        return Counter(one.failure for one in self._replies() if one.failure).most_common()
+    Raises:
+        GermlineError: a line of the file is damaged.
+    """
 
-    @property
-    def has_no_verdict(self) -> bool:
-        """Whether the judge was asked, and gave no verdict in any reply."""
-        return bool(self.judgments) and self.first_preferred is None
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        keep_rows(path, lambda _: True)  # a killed process may have left an incomplete line
+        self._replies = {
+            digest: reply for digest, reply in read_each(path, _read_row) if reply.text is not None
+        }
 
-    def first_texts(self, count: int) -> list[str]:
-        """Return the first different texts that the judge wrote."""
-        texts = dict.fromkeys(one.text for one in self._replies() if one.text is not None)
-        return list(texts)[:count]
+    def __contains__(self, one: Comparison) -> bool:
+        return one.digest in self._replies
 
-    def _replies(self) -> Iterator[JudgeReply]:
-        return (reply for judgment in self.judgments for reply in judgment.replies)
+    def __getitem__(self, one: Comparison) -> JudgeReply:
+        return self._replies[one.digest]
+
+    def add(self, one: Comparison, reply: JudgeReply) -> None:
+        """Append a reply to the file."""
+        row = {
+            "example": one.example.index,
+            "prompt": full_prompt(one.example),
+            "models": one.models,
+            "completions": one.completions,
+            **asdict(reply),
+            "request": one.digest,
+        }
+        with self._lock:
+            append_rows(self.path, [row])
+            self._replies[one.digest] = reply
+
+
+def open_models(
+    sources: Sequence[str],
+    task: TaskBase | None = None,
+    generations: Sequence[int | Literal["best"] | None] = (None,),
+    *,
+    split: Split = "test",
+    limit: int | None = None,
+    overrides: Sequence[str] = (),
+) -> dict[str, SourceEvaluation]:
+    """Find what is compared, by name.
+
+    Args:
+        sources: runs and models.
+        task: None: that of the first source, which is a run.
+        generations: of every run that is a source; None is its newest.
+        split: of the examples.
+        limit: only the first so many examples.
+        overrides: settings of engine, microbatch and graders.
+
+    Raises:
+        GermlineError: a source cannot be found, is given twice, or is alone.
+    """
+    opened: dict[str, SourceEvaluation] = {}
+    for source in sources:
+        is_run = (Path(source) / "run.json").exists()
+        for generation in generations if is_run else (None,):
+            name = source if generation is None else f"{source}@{generation}"
+            if name in opened:
+                raise GermlineError(f"elo: {name} is given twice: name each model once")
+            opened[name] = open_evaluation(source, task, split, limit, overrides, generation)
+            task = opened[name].config.task
+    if len(opened) < 2:
+        raise GermlineError(
+            f"elo: {' '.join(opened)} has nothing to be compared with: name another run or model, "
+            "or generations of a run, such as -g -1 -g best"
+        )
+    return opened
 
 
 def compare_models(
-    sources: Sequence[str],
+    models: Mapping[str, SourceEvaluation],
     judge: PairwiseJudge,
-    settings: EloSettings,
+    file: Path,
+    anchor: str | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> EloResult:
     """Generate completions with every model, let a judge compare them, and rate the models.
 
     Args:
-        sources: runs and models.
+        models: at least two, by name.
         judge: is closed at the end.
-        settings: see there.
+        file: of the replies; one that exists is continued.
+        anchor: the model whose rating is 1000; default: the first one.
         on_progress: called with what is being done.
 
     Raises:
-        GermlineError: a source cannot be loaded, or the judge stops answering; what it judged is
-            in the file.
+        GermlineError: the judge stops answering or gives no verdict; its replies are in the file.
     """
+    anchor = next(iter(models)) if anchor is None else anchor
+    if anchor not in models:
+        raise GermlineError(f"elo: --anchor={anchor} is not compared: use {' or '.join(models)}")
+    check_writable(file)
+    replies = ReplyFile(file)
+    scores: dict[str, HeldOutScore] = {}
+    texts: dict[str, Mapping[int, str]] = {}
     with closing(judge):
-        evaluations = _open_sources(sources, settings)
-        names = list(evaluations)
-        anchor = names[0] if settings.anchor is None else settings.anchor
-        if anchor not in names:
-            raise GermlineError(f"elo: --anchor={anchor} is not compared: use {' or '.join(names)}")
-        first = evaluations[names[0]]
-        folder = first.directory.path if first.directory else Path()
-        file = settings.out or folder / f"elo-{first.task.name}-{settings.split}.jsonl"
-        check_writable(file)
-        judgments = JudgmentFile(file)
-        models = []
-        for name, evaluation in evaluations.items():
+        for name, evaluation in models.items():
             on_progress(f"generating completions of {name}")
-            models.append(_compared(name, evaluation))
-        pairs, identical = _pairs(models, first.examples, judge)
-        asked = _judge_pairs(pairs, judge, judgments, on_progress)
-    judged = [judgments.judgment(pair) for pair in pairs]
+            scores[name], texts[name] = _completed(evaluation)
+        examples = models[anchor].examples
+        pairs, identical = _pairs(texts, examples, judge)
+        asked = _ask(judge, pairs, replies, on_progress)
+    answers = [replies[one] for pair in pairs for one in pair]
+    preferred = [reply.preferred for reply in answers if reply.preferred is not None]
+    failures = Counter(reply.failure for reply in answers if reply.failure).most_common(1)
+    if answers and not preferred:
+        raise GermlineError(
+            f"elo: none of the {len(answers)} requests to the judge has a verdict. Most often "
+            f"({failures[0][1]}): {failures[0][0]}. Use a judge that follows the instructions, "
+            "longer replies (judge.max_new_tokens) or another message (judge.template). The "
+            f"replies are kept in {file}; with another judge of the same name, use another --out"
+        )
+    outcomes = [(pair[0], _outcome(replies[pair[0]], replies[pair[1]])) for pair in pairs]
+    verdicts = [
+        Verdict(one.example.index, *(one.models if outcome == "first" else one.models[::-1]))
+        for one, outcome in outcomes
+        if outcome in ("first", "second")
+    ]
+    counts = Counter(outcome for _, outcome in outcomes)
     return EloResult(
-        anchor,
-        rate_models(names, list(_verdicts(judged)), anchor, settings.seed),
-        {one.name: one.score for one in models},
-        judged,
-        identical,
-        len(first.examples),
-        asked,
-        file,
+        anchor=anchor,
+        ratings=rate_models([*models], verdicts, anchor),
+        scores=scores,
+        decided=len(verdicts),
+        abstained=counts["abstained"],
+        no_verdict=counts["no verdict"],
+        failure=failures[0] if failures else None,
+        first_preferred=preferred.count("first") / len(preferred) if preferred else None,
+        identical=identical,
+        prompts=len(examples),
+        asked=asked,
+        file=file,
     )
 
 
-def _open_sources(sources: Sequence[str], settings: EloSettings) -> dict[str, SourceEvaluation]:
-    """Find what is compared, by name.
-
-    Raises:
-        GermlineError: it cannot be found, is given twice, or is alone.
-    """
-    found: dict[str, SourceEvaluation] = {}
-    task = settings.task
-    for source in sources:
-        is_run = (Path(source) / "run.json").exists()
-        for generation in settings.generations if is_run else (None,):
-            name = source if generation is None else f"{source}@{generation}"
-            if name in found:
-                raise GermlineError(f"elo: {name} is given twice: name each model once")
-            found[name] = open_evaluation(
-                source, task, settings.split, settings.limit, settings.overrides, generation
-            )
-            task = found[name].config.task
-    if len(found) < 2:
-        raise GermlineError(
-            f"elo: {' '.join(found)} has nothing to be compared with: name another run or model, "
-            "or generations of a run, such as -g -1 -g best"
-        )
-    return found
+def _outcome(as_given: JudgeReply, swapped: JudgeReply) -> str:
+    """Return which completion of a pair is preferred in both orders, or why none is."""
+    if as_given.preferred is None or swapped.preferred is None:
+        return "no verdict"
+    return "abstained" if as_given.preferred == swapped.preferred else as_given.preferred
 
 
-def _compared(name: str, evaluation: SourceEvaluation) -> ComparedModel:
+def _completed(evaluation: SourceEvaluation) -> tuple[HeldOutScore, dict[int, str]]:
+    """Return the score of a model and its completion of each example."""
     score, evaluated = evaluation.run(scorers=False)
     text_of = scored_text_of(evaluation.config.task)
-    texts = {rollout.example: text_of(rollout_text(rollout)) for rollout in evaluated.rollouts}
-    return ComparedModel(name, score, texts)
+    return score, {one.example: text_of(rollout_text(one)) for one in evaluated.rollouts}
 
 
 def _pairs(
-    models: Sequence[ComparedModel], examples: Sequence[Example], judge: PairwiseJudge
-) -> tuple[list[Pair], int]:
+    texts: Mapping[str, Mapping[int, str]], examples: Sequence[Example], judge: PairwiseJudge
+) -> tuple[list[tuple[Comparison, Comparison]], int]:
     """Return what the judge compares, prompt by prompt, and the number of equal completions.
 
     The order within a pair is that of names, so it does not depend on the order of arguments.
     """
+
+    def comparison(example: Example, models: tuple[str, str]) -> Comparison:
+        first, second = (texts[name][example.index] for name in models)
+        request = judge.request(full_prompt(example), first, second)
+        digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:32]
+        return Comparison(example, models, (first, second), request, digest)
+
     pairs = []
     identical = 0
-    by_name = sorted(models, key=lambda one: one.name)
-    for example, (one, two) in itertools.product(examples, itertools.combinations(by_name, 2)):
-        first, second = one.texts[example.index], two.texts[example.index]
-        if first == second:
+    for example, (one, two) in itertools.product(
+        examples, itertools.combinations(sorted(texts), 2)
+    ):
+        if texts[one][example.index] == texts[two][example.index]:
             identical += 1
-            continue
-        prompt = full_prompt(example)
-        requests = (judge.request(prompt, first, second), judge.request(prompt, second, first))
-        pairs.append(Pair(example, (one.name, two.name), (first, second), requests))
+        else:
+            pairs.append((comparison(example, (one, two)), comparison(example, (two, one))))
     return pairs, identical
 
 
-def _judge_pairs(
-    pairs: Sequence[Pair],
+def _ask(
     judge: PairwiseJudge,
-    judgments: JudgmentFile,
+    pairs: Sequence[tuple[Comparison, Comparison]],
+    replies: ReplyFile,
     on_progress: Callable[[str], None],
 ) -> int:
-    """Let the judge compare the pairs; each is in the file as soon as it has both replies.
-
-    Returns:
-        The number of requests that were sent.
+    """Send the requests that have no reply yet, and return their number.
 
     Raises:
         GermlineError: the judge stops answering.
     """
-    queue = BatchQueue[Request, JudgeReply](
-        lambda batch: [judge.ask(request) for request in batch], 1, judge.concurrency, "judge"
+    missing = {one.digest: one for pair in pairs for one in pair if one not in replies}
+    queue = BatchQueue[Comparison, None](
+        lambda batch: [replies.add(one, judge.ask(one.request)) for one in batch],
+        batch_size=1,
+        threads=judge.concurrency,
+        name="judge",
     )
-    pairs_of: dict[str, list[Pair]] = defaultdict(list)
-    for pair in pairs:
-        for digest in pair.digests:
-            pairs_of[digest].append(pair)
-    kept = sum(judgments.write(pair) for pair in pairs)
-    missing = judgments.missing(pairs)
-    asked = {queue.submit([request]): digest for digest, request in missing.items()}
-
-    def keep(future: "Future[list[JudgeReply]]") -> int:
-        judgments.add(asked[future], future.result()[0])
-        return sum(judgments.write(pair) for pair in pairs_of[asked.pop(future)])
-
     try:
-        for future in as_completed(list(asked)):
-            kept += keep(future)
-            on_progress(f"{kept} of {len(pairs)} pairs judged")
+        for done, future in enumerate(
+            as_completed([queue.submit([one]) for one in missing.values()])
+        ):
+            future.result()
+            on_progress(f"{done + 1} of {len(missing)} replies of the judge")
     except (NotScoredError, RequestRefused) as error:
-        queue.close()  # cancels what is not answered yet
-        answered = [one for one in asked if not one.cancelled() and one.exception() is None]
-        kept += sum(map(keep, answered))
+        judge.close()
+        queue.close()
+        queue.join()  # what is being answered is kept too
+        kept = sum(one in replies and two in replies for one, two in pairs)
         raise GermlineError(
-            f"elo: {error}; {kept} of {len(pairs)} pairs are judged and kept in {judgments.path}: "
+            f"elo: {error}; {kept} of {len(pairs)} pairs are judged and kept in {replies.path}: "
             "the same command goes on from there"
         ) from None
     finally:
@@ -264,9 +300,5 @@ def _judge_pairs(
     return len(missing)
 
 
-def _verdicts(judgments: Sequence[Judgment]) -> Iterator[Verdict]:
-    """Yield who won the pairs that are decided."""
-    for judgment in judgments:
-        if judgment.winner is not None:
-            (loser,) = {*judgment.pair.models} - {judgment.winner}
-            yield Verdict(judgment.pair.example.index, judgment.winner, loser)
+def _read_row(row: Mapping[str, Any]) -> tuple[str, JudgeReply]:
+    return row["request"], JudgeReply(row["preferred"], row["text"], row["failure"])

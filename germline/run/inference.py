@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # help() shows the names of types as they are written here
 
+import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -62,6 +63,10 @@ log = logging.getLogger(__name__)
 
 COMPLETION_START = b'{"example": '
 """How a line of a file of completions begins."""
+
+
+LONGEST_NAME = 100
+"""Characters of the name of a model in the name of a file."""
 
 
 def evaluate(  # noqa: PLR0913 - all that a score depends on
@@ -287,7 +292,11 @@ def _completions_file(source: str, split: Split, evaluated: SourceEvaluation) ->
     """Name the file of completions: in the run directory, or of a model, which has none."""
     of_task = f"{evaluated.task.name}-{split}"
     if evaluated.directory is None:
-        return Path(f"completions-{Path(source).name}-{of_task}.jsonl")
+        # As in the cache of Hugging Face: a/model and b/model have files of their own.
+        name = source.strip("/").replace("/", "--")
+        if len(name) > LONGEST_NAME:
+            name = f"{hashlib.sha256(name.encode()).hexdigest()[:8]}-{name[-LONGEST_NAME:]}"
+        return Path(f"completions-{name}-{of_task}.jsonl")
     last = evaluated.generation
     after = "start" if last == -1 else last
     ending = "" if last is None else f"-generation-{after}"

@@ -117,5 +117,5 @@ class PairwiseJudge(HttpService):
 
 
 def option_of(field: str) -> str:
-    """Return the option of `germline elo` that sets a field of the judge."""
-    return "--judge" if field == "url" else f"--judge-{field.replace('_', '-')}"
+    """Return what sets a field of the judge in the command `germline elo`."""
+    return "--judge" if field == "url" else f"judge.{field}"

@@ -5,7 +5,7 @@ A shell must never show a traceback: anything that cannot be read is not offered
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 MODELS = {"nano": "the embedded model"}
@@ -70,26 +70,14 @@ def complete_settings(incomplete: str) -> list[tuple[str, str]]:
     return _matching(offers, incomplete) or _files(incomplete, (".yaml", ".yml"))
 
 
-def complete_evaluation_settings(incomplete: str) -> list[tuple[str, str]]:
-    """Offer the settings that `germline eval` accepts."""
-    from germline.cli.evaluate import EVALUATION_SETTINGS
+def complete_settings_of(accepted: tuple[str, ...]) -> Callable[[str], list[tuple[str, str]]]:
+    """Return a completer that offers the settings that start with one of these prefixes."""
 
-    return _starting_with(("task.", *EVALUATION_SETTINGS), incomplete)
+    def complete(incomplete: str) -> list[tuple[str, str]]:
+        offers = complete_settings(incomplete)
+        return [(word, meaning) for word, meaning in offers if word.startswith(accepted)]
 
-
-def complete_server_settings(incomplete: str) -> list[tuple[str, str]]:
-    """Offer the settings that `germline serve` accepts."""
-    from germline.cli.serve import SERVED_SETTINGS
-
-    return _starting_with(SERVED_SETTINGS, incomplete)
-
-
-def _starting_with(accepted: tuple[str, ...], incomplete: str) -> list[tuple[str, str]]:
-    return [
-        (word, meaning)
-        for word, meaning in complete_settings(incomplete)
-        if word.startswith(accepted)
-    ]
+    return complete
 
 
 def _split_by_bash() -> tuple[str, str, str] | None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
+from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run import generate
 from germline.run.load_run import find_generation
@@ -52,6 +53,20 @@ def test_every_generation_scores_what_the_run_recorded(trained: Path, tmp_path: 
             str(trained), limit=6, generation=updates - 1, out=tmp_path / "completions.jsonl"
         )
         assert (measured.generation, measured.values) == (updates, score.values)
+
+
+def test_models_of_the_same_name_have_files_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "model").symlink_to(NANO_DIR)
+    words = ("--task", "arithmetic", "--limit", 2, "--json")
+    rows = json.loads(germline_eval("a/model", "b/model", "nano", *words))
+    files = [row["completions"] for row in rows]
+    assert len({*files}) == 3
+    assert all((tmp_path / file).exists() for file in files)
 
 
 def test_the_table_has_a_row_for_every_source_and_generation(

@@ -65,7 +65,8 @@ def score_sources(
     """
     rows: list[EvaluationRow] = []
     for source in sources:
-        for generation in generations if (Path(source) / "run.json").exists() else [None]:
+        has_generations = len(sources) == 1 or (Path(source) / "run.json").exists()
+        for generation in generations if has_generations else [None]:
             score, completions = run.evaluate(
                 source,
                 task,

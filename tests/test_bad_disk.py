@@ -267,10 +267,16 @@ def test_a_journal_without_its_middle_line_is_told_by_every_verb(copy: Path) -> 
     file = copy / "journal.jsonl"
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:1] + lines[2:]))
-    for words in (("resume", copy), ("replay", copy, "-g", 1), ("generate", copy, "hello")):
+    for words in (
+        ("resume", copy),
+        ("export", copy, "--verify", "-g", 1),
+        ("generate", copy, "hello"),
+    ):
         assert "journal.jsonl, line 2: found generation 2 in place of 1" in told(*words)
     file.write_bytes(lines[0] + b"hello\xff\n")
-    assert "line 2: it is no journal entry but 'hello\ufffd'" in told("replay", copy, "-g", 1)
+    assert "line 2: it is no journal entry but 'hello\ufffd'" in told(
+        "export", copy, "--verify", "-g", 1
+    )
     # The remedy it names: everything before the damage is kept.
     file.write_bytes(lines[0])
     assert journal(finish(germline.resume(copy))) == b"".join(lines)

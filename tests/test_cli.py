@@ -23,7 +23,7 @@ from germline.config import load_config
 from germline.record import RunDirectory
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 
-VERBS = ("train", "resume", "replay", "export", "eval", "generate", "serve")
+VERBS = ("train", "resume", "export", "eval", "generate", "serve")
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_a_sparkline_rises_with_its_values() -> None:
     ("words", "written"),
     [
         (("train", "demo", "--generations", "5"), "generations=5"),
-        (("study", "intrinsic-dimension", "demo", "--batch-size=8"), "batch_size=8"),
+        (("probe", "demo", "--batch-size=8"), "batch_size=8"),
         (("eval", "nano", "--task.max_new_tokens", "--json"), "task.max_new_tokens=VALUE"),
     ],
 )

@@ -200,7 +200,7 @@ def test_the_help_of_every_command_fits_80_columns_and_shows_examples(
     shown = germline(*words, "--help")
     assert shown.exit_code == 0
     assert [line for line in shown.output.splitlines() if len(line) > 80] == []
-    is_a_group = words in {("new",), ("check",), ("study",)}
+    is_a_group = words in {("new",), ("check",)}
     assert is_a_group or "\n    germline " in shown.output
 
 
@@ -325,7 +325,7 @@ def test_every_offered_setting_with_a_default_is_one_a_config_takes() -> None:
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("germline re", {"resume", "replay", "report"}),
+        ("germline re", {"resume", "report"}),
         ("germline eval nano --task co", {"conciseness", "countdown"}),
         ("germline train demo engine.dtype = b", {"bfloat16"}),
         ("germline train demo engine.master_device =", {"device", "host"}),

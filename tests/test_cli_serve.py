@@ -43,12 +43,10 @@ def served(monkeypatch):
 
 
 def test_options_are_passed_on_and_ctrl_c_ends_it(served):
-    words = ("--host", "0.0.0.0", "--port", "9", "--max-new-tokens", "5", "--max-queue", "6")
-    more = ("--max-concurrent", "7", "--max-request-mb", "0.5", "--timeout", "8", "-g", "best")
-    done = germline("nano", *words, *more, "engine.threads=2", GERMLINE_TOKEN="secret")
+    words = ("--host", "0.0.0.0", "--port", "9", "--max-new-tokens", "5", "-g", "best")
+    done = germline("nano", *words, "engine.threads=2", GERMLINE_TOKEN="secret")
     assert done.exit_code == 0, done.output
-    limits = HttpLimits("secret", 500_000, 7, 8.0)
-    settings = serve.ServeSettings("0.0.0.0", 9, limits, 5, 6)
+    settings = serve.ServeSettings("0.0.0.0", 9, HttpLimits("secret"), 5)
     assert served == [("nano", "best", ["engine.threads=2"], settings)]
     assert "http://127.0.0.1:1/v1" in done.output
     assert "models: base, center" in done.output

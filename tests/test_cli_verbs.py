@@ -176,23 +176,23 @@ def test_ctrl_c_stops_after_the_generation_and_the_run_goes_on(
     assert journal(run).splitlines()[:5] == journal(trained[0]).splitlines()
 
 
-def test_replay_rebuilds_any_generation(trained: tuple[Path, str]) -> None:
+def test_verify_rebuilds_any_generation(trained: tuple[Path, str]) -> None:
     entries = RunDirectory.open(trained[0]).journal.read()
     for generation in (0, 3, 4):
-        shown = germline("replay", trained[0], "--generation", generation)
+        shown = germline("export", trained[0], "--verify", "--generation", generation)
         assert shown.exit_code == 0
         assert shown.stdout.endswith(f"digest verified: {entries[generation].digest}\n")
 
 
-def test_replay_rebuilds_the_newest_generation_by_default(trained: tuple[Path, str]) -> None:
+def test_verify_rebuilds_the_newest_generation_by_default(trained: tuple[Path, str]) -> None:
     (*_, last) = RunDirectory.open(trained[0]).journal.read()
-    shown = germline("replay", trained[0])
+    shown = germline("export", trained[0], "--verify")
     assert shown.stdout == f"generation 4 rebuilt, digest verified: {last.digest}\n"
     assert replay(trained[0]) == last.digest
 
 
-def test_replay_of_a_generation_that_never_was_is_an_error(trained: tuple[Path, str]) -> None:
-    shown = germline("replay", trained[0], "-g", 99)
+def test_verify_of_a_generation_that_never_was_is_an_error(trained: tuple[Path, str]) -> None:
+    shown = germline("export", trained[0], "--verify", "-g", 99)
     assert shown.exit_code == 2
     assert "generation 99 is not in the journal" in shown.stderr
 

@@ -324,7 +324,7 @@ def test_the_report_offers_no_replay(whole):
     page = (whole / "report.html").read_text()
     assert "full · es_sample_gd" in page
     assert "germline resume" in page
-    assert "germline replay" not in page
+    assert "--generation" not in page
 
 
 def test_the_shipped_run_learns_in_three_generations(tmp_path):

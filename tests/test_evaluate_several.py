@@ -101,7 +101,7 @@ def test_export_best_writes_the_weights_with_the_best_score(trained: Path, tmp_p
     directory = RunDirectory.open(trained)
     best = find_generation(directory, "best")
     result = CliRunner().invoke(
-        app, ["export", str(trained), "--best", "--merged", "--out", str(tmp_path / "best")]
+        app, ["export", str(trained), "-g", "best", "--merged", "--out", str(tmp_path / "best")]
     )
     assert result.exit_code == 0, result.output
     which = "before training" if best == -1 else f"after generation {best}"
@@ -116,12 +116,12 @@ def test_export_best_writes_the_weights_with_the_best_score(trained: Path, tmp_p
 def test_export_and_replay_write_the_same_weights_of_a_generation(
     trained: Path, tmp_path: Path, generation: str
 ) -> None:
-    for command in ("export", "replay"):
-        words = [command, str(trained), "-g", generation, "--merged", "--out"]
-        result = CliRunner().invoke(app, [*words, str(tmp_path / command)])
+    words = ["export", str(trained), "-g", generation, "--merged", "--out"]
+    for more in ([str(tmp_path / "exported")], [str(tmp_path / "replayed"), "--verify"]):
+        result = CliRunner().invoke(app, [*words, *more])
         assert result.exit_code == 0, result.output
     exported, replayed = (
-        (tmp_path / command / "model.safetensors").read_bytes() for command in ("export", "replay")
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("exported", "replayed")
     )
     assert exported == replayed
 
@@ -157,11 +157,10 @@ def test_an_export_of_the_best_says_so_if_that_is_the_start(
     assert f"the best held-out score of {run} is that before training" in caplog.text
 
 
-def test_two_generations_of_an_export_are_refused(trained: Path, tmp_path: Path) -> None:
-    words = ["export", str(trained), "--best", "-g", "1", "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(app, words)
+def test_an_export_without_a_folder_is_refused(trained: Path) -> None:
+    result = CliRunner().invoke(app, ["export", str(trained)])
     assert result.exit_code == 2
-    assert "--best and --generation=1 name two generations" in result.stderr
+    assert "--out" in result.stderr
 
 
 @pytest.mark.parametrize("words", [["generate", "runs/none", "Hello"], ["serve", "runs/none"]])

@@ -38,19 +38,17 @@ COMMANDS = {
     "eval": ("eval", "run", "nano", "--limit", "2"),
     "elo": ("elo", "run", "-g", "-1", "-g", "1", "--limit", "2", "--judge", "JUDGE"),
     "probe": ("probe", *TINY[:5], "--minutes", "10"),
-    "replay": ("replay", "run", "-g", "0"),
-    "export": ("export", "run", "--out", "exported"),
+    "export": ("export", "run", "--out", "exported", "--verify"),
     "report": ("report", "run"),
     "generate": ("generate", "nano", "Hello", "--max-new-tokens", "2"),
     "serve": ("serve", "run", "--port", "0"),
-    "scorer": ("scorer", "--reward", "reward-model", "--port", "0"),
+    "serve --reward": ("serve", "--reward", "reward-model", "--port", "0"),
     "list runs": ("list", "runs", "."),
     "list tasks": ("list", "tasks"),
     "doctor": ("doctor",),
     "check task": ("check", "task", "arithmetic", "--prompts", "1"),
     "new task": ("new", "task", "riddles"),
     "new config": ("new", "config", "--model", "nano", "--task", "arithmetic"),
-    "study intrinsic-dimension": ("study", "intrinsic-dimension", "study.yaml", "-d", "3"),
 }
 
 
@@ -121,7 +119,7 @@ def test_resume_prints_what_train_prints(place, monkeypatch):
         (("eval", "no-such-run"), "GermlineError", "no-such-run"),
         (("train", "demo", "--no-such-option"), "UsageError", "--no-such-option"),
         (("no-such-command",), "UsageError", "no-such-command"),
-        (("replay",), "UsageError", "RUN"),
+        (("export",), "UsageError", "RUN"),
     ],
 )
 def test_an_error_is_a_document_too(words, kind, said):

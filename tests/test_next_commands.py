@@ -76,7 +76,7 @@ def test_the_best_generation_is_exported_where_it_is_clearly_better(run: RunDire
     print_next_commands(console, run)
     lines = console.export_text().splitlines()
     # The best score is clearly better than the first one, so its generation is worth exporting.
-    assert f"  germline export {run.path} --best --out my-model" in lines
+    assert f"  germline export {run.path} --generation best --out my-model" in lines
     assert "did not improve" not in "".join(lines)
 
 
@@ -89,7 +89,7 @@ def test_a_reward_that_rose_where_its_metric_could_not_is_exported(run: RunDirec
     assert "Every held-out example was right before training (right). The mean reward" in printed
     assert "rose from 1.1 to 1.3" in printed
     assert "take harder examples" not in printed
-    assert f"germline export {run.path} --best --out my-model" in printed
+    assert f"germline export {run.path} --generation best --out my-model" in printed
 
 
 @pytest.mark.parametrize(("count", "has_more"), [(100, True), (26, False)])
@@ -172,7 +172,7 @@ def test_a_run_that_declined_is_not_continued_from_its_last_weights(run: RunDire
         run.write(record(one.generation), BATCH)
         run.write_held_out(one, [rollout(0, 7, 0.0)], BATCH)
     lines = printed_lines(run)
-    assert any("germline export" in line and "--best" in line for line in lines)
+    assert any("germline export" in line and "--generation best" in line for line in lines)
     assert not [line for line in lines if "germline resume" in line]
 
 

@@ -22,8 +22,7 @@ NOT_RUN = {
     r"runs/qwen": "is a run of a model that is not here",
     r"http://localhost": "asks a service that is not here: tests/test_scorer_runs.py",
     r"^germline elo": "asks a judge that is not here: tests/test_elo.py",
-    r"^germline (serve|scorer)": "serves until it is stopped: tests/test_cli_serve.py",
-    r"^germline study": "runs many trainings: tests/test_intrinsic_dimension.py",
+    r"^germline serve": "serves until it is stopped: tests/test_cli_serve.py",
 }
 FOLLOWED_ELSEWHERE = {"own-task.md"}  # tests/test_own_task_page.py
 NAMED = re.compile(r"^`([\w.]+\.(?:yaml|jsonl|py))`:\n```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -69,12 +68,10 @@ def base(page, words):
 def test_settings_of_a_printed_command_are_real(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     for line, words in printed(page):
-        if words[:1] == ["study"]:
-            words = words[1:]
         if words[0] == "check":
             words = words[1:]
         overrides = [word for word in words if re.match(r"[a-z_.]+=", word)]
-        overrides = [word for word in overrides if not word.startswith("seeds=")]
+        overrides = [word for word in overrides if not word.startswith(("seeds=", "judge."))]
         try:
             load_config(base(page, words), overrides)
         except germline.GermlineError as error:

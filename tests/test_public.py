@@ -27,7 +27,7 @@ SIGNATURES = {
     "fork": (f"(path, generation='best', overrides=(), out=None, *, {FROM_PYTHON}, callbacks=())"),
     "generate": (
         "(source, prompts, *, chat=None, max_new_tokens=128, temperature=0.0, top_p=1.0, seed=0, "
-        "engine=None, generation=None)"
+        "overrides=(), generation=None)"
     ),
     "load_config": "(source, overrides=())",
     "replay": "(path, generation=None, out=None, form=None, *, model=None, tokenizer=None)",

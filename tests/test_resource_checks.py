@@ -268,7 +268,6 @@ def test_force_holds_for_memory_and_disk(monkeypatch, tmp_path, caplog):
         ("train", "CONFIG", "seeds=0,1", "--out", "OUT"),
         ("resume", "RUN", "generations=2"),
         ("probe", "CONFIG", "--out", "OUT"),
-        ("study", "intrinsic-dimension", "CONFIG", "--out", "OUT"),
     ],
     ids=" ".join,
 )

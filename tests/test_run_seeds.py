@@ -253,10 +253,10 @@ def test_one_seed_of_several_is_told_and_so_is_how_seeds_are_added(tmp_path: Pat
     [
         ("export", "STUDY", "--out", "OUT"),
         ("generate", "STUDY", "a"),
-        ("replay", "STUDY", "-g", "1"),
+        ("export", "STUDY", "--verify", "-g", "1"),
         ("resume", "STUDY/", "--from", "1"),
     ],
-    ids=lambda words: words[0],
+    ids=" ".join,
 )
 def test_what_needs_one_run_names_the_runs(study: Path, tmp_path: Path, words: list[str]) -> None:
     given = (word.replace("STUDY", str(study)).replace("OUT", str(tmp_path)) for word in words)

@@ -92,7 +92,7 @@ def test_overfitting_keeps_the_best_and_decays_to_the_start():
     rising = [0.5 + place / 1000 for place in range(240)]
     found = told("engine=inprocess", fitness=rising)
     keep, on = found.commands
-    assert keep == "germline replay runs/one --generation 49 --out runs/one-best"
+    assert keep == "germline export runs/one --generation 49 --out runs/one-best"
     assert on.endswith("strategy.optimizer.weight_decay=5 strategy.optimizer.decay_to=start")
 
 
@@ -101,7 +101,7 @@ def test_of_a_hacked_reward_no_run_goes_on():
     empty = [0.0] * 120 + [0.6] * 120
     found = told("engine=inprocess", fitness=rising, empty=empty)
     assert "hacked" in found.why
-    assert [one.split()[1] for one in found.commands] == ["replay"]
+    assert [one.split()[1] for one in found.commands] == ["export"]
 
 
 def test_a_strategy_without_a_rate_gets_a_smaller_sigma():

@@ -145,7 +145,7 @@ def test_it_is_said_since_when_how_sure_and_what_to_do():
     assert "their score by judge became worse from 0.5" in advice.what
     assert "p-value below 1e-6), the same 60 examples compared." in advice.what
     assert "learned what its reward likes" in advice.remedy
-    assert advice.commands == ("germline replay runs/one --generation 3 --out runs/one-before",)
+    assert advice.commands == ("germline export runs/one --generation 3 --out runs/one-before",)
 
 
 def test_every_view_shows_both_scores_and_the_warning(diverged):

@@ -1,4 +1,4 @@
-"""The service `germline scorer`: scores, batches across requests, limits, and a restart mid-run."""
+"""The service `germline serve --reward`: scores, batches across requests, limits, and a restart mid-run."""
 
 import json
 import re
@@ -191,21 +191,21 @@ def test_a_refusal_does_not_repeat_a_name_of_megabytes(sources):
 
 def test_without_a_model_or_with_a_wrong_setting_the_command_says_what_to_do(sources):
     def said(*words):
-        done = CliRunner().invoke(app, ["scorer", *words])
+        done = CliRunner().invoke(app, ["serve", *words])
         assert done.exit_code == 2
         return done.stderr
 
-    assert "give --reward MODEL, --cost MODEL or both" in said()
-    assert "--template: 'abc' does not say" in said("--reward", "x", "--template", "abc")
+    assert "--reward MODEL, --cost MODEL or both" in said()
+    assert "template: 'abc' does not say" in said("--reward", "x", "template=abc")
     assert "requests need a token" in said("--reward", "x", "--host", "0.0.0.0")
     assert "--reward: 'no/where' " in said("--reward", "no/where")
-    assert "--label=7: " in said("--reward", sources["reward"], "--label", "7")
+    assert "label=7: " in said("--reward", sources["reward"], "label=7")
 
 
 def test_the_command_says_where_it_listens(sources, monkeypatch):
     monkeypatch.setattr(UvicornService, "run", lambda _server: None)
     done = CliRunner().invoke(
-        app, ["scorer", "--reward", sources["reward"], "--port", "0", "--json"]
+        app, ["serve", "--reward", sources["reward"], "--port", "0", "--json"]
     )
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
@@ -243,10 +243,10 @@ def test_a_model_that_the_service_lacks_is_named(sources, tmp_path):
 
 
 class Process:
-    """`germline scorer` in a process of its own, at one port."""
+    """`germline serve --reward` in a process of its own, at one port."""
 
     def __init__(self, source: str, port: int = 0) -> None:
-        words = ["scorer", "--reward", source, "--port", str(port), "--batch-size", "4", "--json"]
+        words = ["serve", "--reward", source, "--port", str(port), "batch_size=4", "--json"]
         program = "import sys; from germline.cli import main; sys.argv = sys.argv[:1] + {}; main()"
         self.process = subprocess.Popen(
             [sys.executable, "-c", program.format(words)], stdout=subprocess.PIPE, text=True

@@ -267,4 +267,4 @@ def test_a_run_of_vllm_is_evaluated_with_another_engine_on_request(runs, overrid
 def test_a_run_of_vllm_generates_with_another_engine_on_request(runs):
     here, there = map(str, runs)
     asked = ["What is 2 + 2?"]
-    assert generate(there, asked, engine="inprocess") == generate(here, asked)
+    assert generate(there, asked, overrides=["engine=inprocess"]) == generate(here, asked)

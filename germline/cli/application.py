@@ -21,11 +21,8 @@ from germline.cli import (
     list_command,
     new,
     probe,
-    replay,
     report,
-    scorer,
     serve,
-    study,
     train,
 )
 from germline.cli.arguments import examples_epilog
@@ -43,6 +40,8 @@ OTHER_NAMES = {
     "finetune": "train",
     "init": "new",
     "ls": "list",
+    "replay": "export --verify",
+    "scorer": "serve --reward MODEL",
 }
 """Commands of similar tools, and those of germline that do the same."""
 
@@ -204,14 +203,12 @@ for name, command, examples in (
     ("train", train.train, train.TRAIN_EXAMPLES),
     ("probe", probe.probe, probe.PROBE_EXAMPLES),
     ("resume", train.resume, train.RESUME_EXAMPLES),
-    ("replay", replay.replay, replay.REPLAY_EXAMPLES),
     ("export", export.export, export.EXPORT_EXAMPLES),
     ("eval", evaluate.evaluate, evaluate.EVALUATE_EXAMPLES),
     ("elo", elo.elo, elo.ELO_EXAMPLES),
     ("report", report.report, report.REPORT_EXAMPLES),
     ("generate", generate.generate, generate.GENERATE_EXAMPLES),
     ("serve", serve.serve, serve.SERVE_EXAMPLES),
-    ("scorer", scorer.scorer, scorer.SCORER_EXAMPLES),
     ("list", list_command.show, list_command.LIST_EXAMPLES),
     ("doctor", doctor.doctor, doctor.DOCTOR_EXAMPLES),
 ):
@@ -219,4 +216,3 @@ for name, command, examples in (
 
 app.add_typer(new.new, name="new")
 app.add_typer(check.check, name="check")
-app.add_typer(study.study, name="study")

@@ -1,4 +1,4 @@
-"""The command `germline export`: write the weights of a run."""
+"""The command `germline export`: write or verify the weights of a generation of a run."""
 
 import shlex
 from pathlib import Path
@@ -11,20 +11,27 @@ from germline.cli.json_output import AsJson, print_json
 
 EXPORT_EXAMPLES = (
     "germline export runs/sums --out sums-model",
-    "germline export runs/sums --best --out sums-best",
+    "germline export runs/sums --generation best --out sums-best",
     "germline export runs/sums --generation 25 --out sums-25",
-    "germline export runs/adapter --out sums-adapter",
     "germline export runs/adapter --out merged-model --merged",
+    "germline export runs/sums --generation 25 --verify",
 )
 
 
 def export(
     path: Run,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")],
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder to write.")] = None,
     generation: Generation = None,
     *,
     merged: Form = None,
-    best: Annotated[bool, typer.Option("--best", help="Short for --generation best.")] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Rebuild the weights from the base model and the journal alone, without "
+            "snapshots, and verify their digest; without --out, nothing is written.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the weights of a run as a folder: the newest, or those of another generation.
@@ -34,20 +41,28 @@ def export(
     """
     from germline import run
     from germline.record import RunDirectory
-    from germline.run.export_weights import generation_to_export
+    from germline.run.export_weights import generation_to_export, generation_to_replay
     from germline.types import GermlineError
 
-    if best and generation not in (None, "best"):
-        raise GermlineError(
-            f"export: --best and --generation={generation} name two generations: leave one out"
-        )
-    chosen = generation_of("export", "best" if best else generation)
-    run.export(path, out, form_of(merged=merged), chosen)
+    if out is None and not verify:
+        raise GermlineError("export: name the folder to write, --out DIR, or only --verify")
+    chosen, form = generation_of("export", generation), form_of(merged=merged)
     directory = RunDirectory.open(path)
-    number = generation_to_export(directory, chosen)
+    digest = None
+    if verify:
+        number = generation_to_replay(directory, chosen)
+        digest = run.replay(path, number, out, form)
+    elif out is not None:
+        run.export(path, out, form, chosen)
+        number = generation_to_export(directory, chosen)
     if as_json:
-        files = sorted(one.name for one in out.iterdir())
-        print_json({"run": path, "out": out, "generation": number, "files": files})
+        files = sorted(one.name for one in out.iterdir()) if out else []
+        values = {"run": path, "out": out, "generation": number, "files": files, "digest": digest}
+        print_json(values)
+        return
+    if digest is not None:
+        typer.echo(f"generation {number} rebuilt, digest verified: {digest}")
+    if out is None:
         return
     typer.echo(f"written to {out}")
     if directory.config.method.trains_center:

@@ -17,12 +17,19 @@ GENERATE_EXAMPLES = (
     'germline generate runs/sums "What is 7 plus 8?"',
     'germline generate runs/sums "What is 7 plus 8?" --generation best',
     'germline generate nano "Once upon a time" --raw --temperature 0.8 --seed 1',
+    'germline generate runs/on-vllm "What is 7 plus 8?" engine=inprocess',
 )
 
 
 def generate(  # noqa: PLR0913 - the options of the command
     source: Source,
-    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT", help="The prompts to answer.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PROMPT",
+            help="The prompts to answer; words that start with engine= or engine. are settings.",
+        ),
+    ],
     *,
     chat: Annotated[
         bool | None,
@@ -45,16 +52,14 @@ def generate(  # noqa: PLR0913 - the options of the command
     top_p: Annotated[float, typer.Option(min=0, max=1, help="Nucleus probability mass.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the sampling noise.")] = 0,
     generation: Generation = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(metavar="KIND", help="Engine that generates; default: that of the run."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Generate answers to prompts with a run or a model."""
     from germline.record.missing_run import check_source
 
     chosen = generation_of("generate", generation)
+    settings = [word for word in words if word.startswith(("engine=", "engine."))]
+    prompts = [word for word in words if word not in settings]
     _warn_of_settings(prompts)
     check_source(Path(source))
 
@@ -69,7 +74,7 @@ def generate(  # noqa: PLR0913 - the options of the command
         temperature=temperature,
         top_p=top_p,
         seed=seed,
-        engine=engine,
+        overrides=settings,
         generation=chosen,
     )
     if as_json:
@@ -103,4 +108,6 @@ def _warn_of_settings(prompts: Sequence[str]) -> None:
     known = {one.name for one in override_names() if "." in one.name}
     for prompt in prompts:
         if prompt.partition("=")[0] in known:
-            log.warning("%s is answered as a prompt: generate takes no settings", prompt)
+            log.warning(
+                "%s is answered as a prompt: generate takes settings of engine only", prompt
+            )

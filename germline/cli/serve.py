@@ -1,86 +1,122 @@
-"""The command `germline serve`: an OpenAI-compatible endpoint of a run or a model."""
+"""The command `germline serve`: a run or a model over OpenAI's API, or reward models."""
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from germline.cli import shell_completion
-from germline.cli.arguments import Source, check_prefixes, generation_of
-from germline.cli.json_output import AsJson
-from germline.cli.service_options import (
-    Host,
-    MaxConcurrent,
-    MaxRequestMb,
-    Port,
-    TimeoutSeconds,
-    Token,
-    run_until_interrupt,
+from germline.cli.arguments import (
+    Generation,
+    check_prefixes,
+    generation_of,
+    read_section,
+    split_words,
 )
+from germline.cli.json_output import AsJson, print_json
+
+if TYPE_CHECKING:
+    from germline.endpoint.uvicorn_service import UvicornService
+
+TOKEN_VARIABLE = "GERMLINE_TOKEN"
 
 SERVED_SETTINGS = ("engine.", "engine=", "microbatch.")
-"""Prefixes of settings that have an effect here; other settings are refused."""
+"""Prefixes of settings that have an effect on a run or a model; other settings are refused."""
 
 SERVE_EXAMPLES = (
     "germline serve runs/sums",
     "germline serve runs/sums --generation best --port 9000",
     "germline serve Qwen/Qwen2.5-0.5B-Instruct engine.dtype=bfloat16",
     "GERMLINE_TOKEN=secret germline serve runs/sums --host 0.0.0.0",
+    "germline serve --reward models/reward --cost models/cost template=pku",
 )
 
 
 def serve(  # noqa: PLR0913 - the options of a command
-    source: Source,
-    settings: Annotated[
+    words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE",
-            help="Settings engine.* and microbatch.*; microbatch.rows is the size of a batch.",
-            autocompletion=shell_completion.complete_settings_of(SERVED_SETTINGS),
+            metavar="RUN|MODEL|KEY=VALUE",
+            help="A run or a model, with settings engine.* and microbatch.*; or, with --reward or "
+            "--cost, settings of these models: template, label, output, max_tokens, batch_size, "
+            "device and dtype.",
+            autocompletion=shell_completion.complete_models,
         ),
     ] = None,
-    generation: Annotated[
+    generation: Generation = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; others than loopback need a token.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port to listen at; 0: any free one. Default: 8000, scorers 8100.",
+        ),
+    ] = None,
+    token: Annotated[
         str | None,
         typer.Option(
-            "--generation",
-            "-g",
-            metavar="GENERATION",
-            help="What the model name `center` means: the weights of a run after this generation, "
-            "-1 for the start, or best (highest held-out score). Default: the newest.",
+            envvar=TOKEN_VARIABLE,
+            metavar="TOKEN",
+            help="What requests must send as `Authorization: Bearer TOKEN`; other users of the "
+            "machine can read options, so prefer the variable.",
         ),
     ] = None,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
-    token: Token = None,
     max_new_tokens: Annotated[
         int, typer.Option(min=1, help="Longest completion that a request may ask for, in tokens.")
     ] = 1024,
-    max_concurrent: MaxConcurrent = 256,
-    max_queue: Annotated[
-        int, typer.Option(min=1, help="Completions that wait or are being generated.")
-    ] = 1024,
-    max_request_mb: MaxRequestMb = 2.0,
-    timeout_s: TimeoutSeconds = 600.0,
+    reward: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Serve this sequence classifier's scores as `rewards`."),
+    ] = None,
+    cost: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Serve this sequence classifier's scores as `costs`."),
+    ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Serve a run or a model to clients of OpenAI's API.
+    """Serve a run or a model to clients of OpenAI's API, or reward models to trainings.
 
-    The `model` of a request is base, center, gen-12 (the weights after generation 12) or
-    gen-12/member-7 (a member that generation 12 evaluated). Ctrl-C ends the server.
+    The `model` of a request is base, center (with --generation, the weights after that one), gen-12
+    (those after generation 12) or gen-12/member-7 (a member that generation 12 evaluated).
+
+    With --reward, --cost or both it serves these models for `task.scorers` with kind=germline:
+    `POST /score_batch` takes prompts and responses, `POST /score_texts` whole texts, `GET /health`
+    says whether the models are loaded.
+
+    Ctrl-C ends the server.
     """
-    check_prefixes(settings or [], SERVED_SETTINGS, "serve", "a server")
+    from germline.types import GermlineError
+
+    sources, settings = split_words(words or [])
+    scorers = {role: one for role, one in (("reward", reward), ("cost", cost)) if one is not None}
+    if len(sources) + bool(scorers) != 1:
+        raise GermlineError(
+            f"serve: found {', '.join([*sources, *scorers.values()]) or 'nothing to serve'}: name "
+            "one run or model, or --reward MODEL, --cost MODEL or both"
+        )
+    if scorers:
+        _serve_scorers(scorers, settings, host, port, token, as_json=as_json)
+        return
+    check_prefixes(settings, SERVED_SETTINGS, "serve", "a server")
     chosen = generation_of("serve", generation)
     from germline.endpoint import serve_extra
     from germline.record.missing_run import check_source
 
+    (source,) = sources
     check_source(Path(source))
     with serve_extra("germline serve"):
         from germline.endpoint.http_app import HttpLimits
         from germline.services.serve import ServeSettings, endpoint
-    limits = HttpLimits(token, int(max_request_mb * 1e6), max_concurrent, timeout_s)
-    listening = ServeSettings(host, port, limits, max_new_tokens, max_queue)
-    with endpoint(source, chosen, settings or [], listening) as (server, weights):
+    listening = ServeSettings(
+        host, 8000 if port is None else port, HttpLimits(token), max_new_tokens
+    )
+    with endpoint(source, chosen, settings, listening) as (server, weights):
         names = weights.names()
         center = weights.select("center").fingerprint
         values = {
@@ -97,4 +133,44 @@ def serve(  # noqa: PLR0913 - the options of a command
                 "\nThe run sent its prompts as they are: ask /v1/completions. /v1/chat/completions "
                 "uses the chat template, which the run did not."
             )
-        run_until_interrupt(server, lines, values, as_json=as_json)
+        _run_until_interrupt(server, lines, values, as_json=as_json)
+
+
+def _serve_scorers(
+    models: Mapping[str, str],
+    settings: Sequence[str],
+    host: str,
+    port: int | None,
+    token: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    from germline.config.scorers import ClassifierSettings
+    from germline.endpoint import serve_extra
+
+    classifier = read_section("serve", ClassifierSettings, settings, "")
+    if isinstance(classifier.label, str) and classifier.label.isdecimal():
+        classifier = classifier.model_copy(update={"label": int(classifier.label)})
+    with serve_extra("germline serve"):
+        from germline.endpoint.http_app import HttpLimits
+        from germline.services.scorer import ScorerSettings, scorer_service
+    limits = HttpLimits(token, max_request_bytes=16_000_000)
+    listening = ScorerSettings(host, 8100 if port is None else port, limits)
+    with scorer_service(models, classifier, listening) as server:
+        lines = f"{' and '.join(models.values())} at {server.url}"
+        values = {"url": server.url, "models": models, "needs_token": token is not None}
+        _run_until_interrupt(server, lines, values, as_json=as_json)
+
+
+def _run_until_interrupt(
+    server: "UvicornService", lines: str, values: Mapping[str, object], *, as_json: bool
+) -> None:
+    """Print what a server serves, as text or as JSON, and run it until Ctrl-C."""
+    if as_json:
+        print_json(values)
+    else:
+        typer.echo(f"{lines}\nCtrl-C ends the server.")
+    with suppress(KeyboardInterrupt):
+        server.run()
+    if not as_json:
+        typer.echo("The server has ended.")

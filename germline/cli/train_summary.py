@@ -116,7 +116,9 @@ def print_next_commands(console: Console, run: RunDirectory) -> None:
         sentences.append(_without_some_updates(rows, run.config) + doubt)
         commands += _commands_in_doubt(run, exported, is_updated=is_updated)
     elif not run.config.engine.has_own_model:  # It has no file format.
-        commands.append(f"export {path}{' --best' if takes_best else ''} --out {_free_name()}")
+        commands.append(
+            f"export {path}{' --generation best' if takes_best else ''} --out {_free_name()}"
+        )
     is_solved = exported is not None and len(known) > 1 and not rose and _is_solved(exported)
     if exported and is_solved:
         # Of a task with fewer examples than the run asked for, all were scored.

@@ -72,7 +72,7 @@ class HeldOut(Section):
         ge=1,
         description=(
             "Held-out scores in a row without a better one after which the run stops early; "
-            "`germline export RUN --best` writes the weights of the best score. `null` trains all "
+            "`germline export RUN --generation best` writes the weights of the best score. `null` trains all "
             "generations."
         ),
     )

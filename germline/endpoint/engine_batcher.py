@@ -106,7 +106,7 @@ class EngineBatcher:
             raise RequestError(
                 400,
                 f"the request needs {count} completions, and the queue of this server has room for "
-                f"{self._max_queue} (germline serve --max-queue): send fewer prompts, or lower n",
+                f"{self._max_queue}: send fewer prompts, or lower n",
             )
 
     def close(self) -> None:

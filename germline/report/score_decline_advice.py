@@ -144,7 +144,7 @@ def _commands(
     if decline.cause in ("hack", "overfit"):
         kept = shlex.quote(f"{path}-best")
         if not config.engine.has_own_model:  # It has no file format.
-            yield f"germline replay {run} --generation {last} --out {kept}"
+            yield f"germline export {run} --generation {last} --out {kept}"
     if decline.cause != "hack":
         new = shlex.quote(f"{path}-from-{'start' if last < 0 else last}")
         settings = _settings(decline.cause, config, rows)

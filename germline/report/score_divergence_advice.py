@@ -83,4 +83,4 @@ def _commands(found: ScoreDivergence, config: Config, path: Path) -> tuple[str, 
         return ()
     kept = shlex.quote(f"{path}-before")
     last = found.since - 1
-    return (f"germline replay {shlex.quote(str(path))} --generation {last} --out {kept}",)
+    return (f"germline export {shlex.quote(str(path))} --generation {last} --out {kept}",)

@@ -37,7 +37,7 @@ def suggested_commands(run: RunFacts) -> list[SuggestedCommand]:
         commands.append(command)
     if run.done and run.config.method.replayable:
         middle = (run.done - 1) // 2
-        replay = f"germline replay {path} --generation {middle} --out generation-{middle}"
+        replay = f"germline export {path} --generation {middle} --out generation-{middle}"
         commands.append(SuggestedCommand("Rebuild any generation and verify its digest", replay))
     library = "peft" if run.config.space.trains_an_adapter else "transformers"
     return [

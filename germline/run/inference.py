@@ -208,7 +208,7 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     temperature: float = 0.0,
     top_p: float = 1.0,
     seed: int = 0,
-    engine: str | None = None,
+    overrides: Sequence[str] = (),
     generation: int | Literal["best"] | None = None,
 ) -> list[Completion]:
     """Generate answers to prompts with the weights of a run or a model.
@@ -217,7 +217,7 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     as the task of the run sends its own, also for a model that was exported from a run; through the
     template for any other model.
 
-    The engine is that of the run, or one of another kind with its defaults, such as `inprocess`.
+    `overrides` are settings of the engine, such as `engine=inprocess`; default: those of the run.
     `generation` is the last update of the run to include, -1 for none, or `best`: that before the
     best held-out score; default: the newest.
 
@@ -230,8 +230,7 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
         return []
     sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}
     load_config({"task": sampling})
-    asked = () if engine is None else (f"engine.kind={engine}",)
-    directory, config = open_source(source, None, asked)
+    directory, config = open_source(source, None, overrides)
     if chat is None:
         chat = _as_trained(directory, config)
     examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]

@@ -107,7 +107,7 @@ def entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEn
     if len(entries) > config.generations:
         raise GermlineError(
             f"generations={config.generations}, but the run already has {len(entries)}: "
-            "use `germline replay` for an earlier generation"
+            "use `germline export --generation` for an earlier one"
         )
     if not config.method.replayable:
         # Seeds cannot rebuild generations after the newest snapshot: they are run again.

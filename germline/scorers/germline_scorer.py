@@ -1,4 +1,4 @@
-"""The service that `germline scorer` starts: POST /score_batch {prompts, responses}."""
+"""The service that `germline serve --reward` starts: POST /score_batch {prompts, responses}."""
 
 from collections.abc import Sequence
 from typing import Any

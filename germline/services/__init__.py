@@ -1,4 +1,4 @@
-"""HTTP services over the objects of `germline.run`: `germline serve` and `germline scorer`.
+"""HTTP services over the objects of `germline.run`: models over OpenAI's API, and reward models.
 
 They need the extra `serve`. Token, limits, errors and the OpenAI API are those of
 `germline.endpoint`.

@@ -1,4 +1,4 @@
-"""Serve reward and cost models to trainings on other devices and machines: `germline scorer`.
+"""Serve reward and cost models to other devices and machines: `germline serve --reward`.
 
     GET  /health                               -> {status, models}
     POST /score_batch {prompts, responses}     -> {rewards, costs, rewards_truncated, ...}
@@ -65,7 +65,7 @@ def scorer_service(
     if not sources:
         raise GermlineError("scorer: there is no model: give --reward MODEL, --cost MODEL or both")
     models = {
-        role: SequenceClassifier(source, classifier, SettingNames(f"--{role}", "--{}"))
+        role: SequenceClassifier(source, classifier, SettingNames(f"--{role}", "{}"))
         for role, source in sources.items()
     }
     with closing(ScorerQueues(models, classifier.batch_size, settings.max_queue)) as queues:
@@ -161,7 +161,7 @@ def make_scorer_app(
         sources: role -> folder or Hugging Face id, which `/health` shows.
         limits: of requests.
     """
-    app = make_app("germline scorer", limits)
+    app = make_app("germline serve --reward", limits)
 
     @app.get(HEALTH)
     async def health() -> dict[str, Any]:

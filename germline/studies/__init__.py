@@ -7,5 +7,4 @@ trial_engine.py        the engine of a probe, which can be reset to the base mod
 
 run_seeds.py           one config with several run seeds
 run_folder.py          run directories that are trained once, so that a study can be continued
-intrinsic_dimension.py the smallest random subspace that keeps most of an improvement
 """

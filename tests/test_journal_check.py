@@ -76,7 +76,7 @@ def test_what_needs_the_lost_lines_is_refused_with_a_remedy(
     found = "ends at generation 1" if kept else "does not exist"
     assert found in str(error.value)
     assert f"germline resume {path}" in str(error.value)
-    assert f"germline export {path} --verify --generation {kept - 1}" in str(error.value)
+    assert f"germline export {path} --generation {kept - 1}" in str(error.value)
 
 
 def test_the_remedies_work(cut: tuple[Path, int], trained: Path) -> None:

@@ -1,4 +1,4 @@
-"""The service `germline serve --reward`: scores, batches across requests, limits, and a restart mid-run."""
+"""The service `germline serve --reward`: scores, batches, limits, and a restart mid-run."""
 
 import json
 import re

@@ -72,8 +72,8 @@ class HeldOut(Section):
         ge=1,
         description=(
             "Held-out scores in a row without a better one after which the run stops early; "
-            "`germline export RUN --generation best` writes the weights of the best score. `null` trains all "
-            "generations."
+            "`germline export RUN --generation best` writes the weights of the best score. `null` "
+            "trains all generations."
         ),
     )
     scorers: Scorers = Field(

@@ -160,7 +160,7 @@ class OpenRlhf(BatchedHttpScorer):
 
 @register("scorer", "germline.scorers.germline_scorer:GermlineServiceScorer")
 class GermlineScorer(BatchedHttpScorer):
-    """The service that `germline serve --reward` starts: reward and cost models on another device."""
+    """Reward and cost models on another device: the service of `germline serve --reward`."""
 
     kind: Literal["germline"] = "germline"
     output: Literal["reward", "cost"] = Field(

@@ -28,7 +28,7 @@ def check_journal(run: RunDirectory) -> None:
         raise GermlineError(
             f"{_found(run, lost)}, so the newest weights cannot be rebuilt. Restore the journal "
             f"from a copy, train those generations again (germline resume {run.path}), or use the "
-            f"weights after generation {last} (germline export {run.path} --verify --generation {last})"
+            f"weights after generation {last} (germline export {run.path} --generation {last})"
         )
 
 

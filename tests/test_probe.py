@@ -43,7 +43,7 @@ def advice(config):
 
 
 def levels(*divergences):
-    """Return soundings a decade apart, with these divergences and otherwise sane."""
+    """Return probes a decade apart, with these divergences and otherwise sane."""
     return [
         replace(SANE, sigma=10.0**place, divergence=one)
         for place, one in enumerate(divergences, start=-3)
@@ -194,7 +194,7 @@ def test_seeds_of_the_probe_and_of_the_run_share_nothing(config):
         assert len({one.run_seed, other.run_seed, config.seed}) == 3
 
 
-def test_soundings_see_no_difference_at_tiny_sigmas_and_a_broken_model_at_large_ones(bench):
+def test_probes_see_no_difference_at_tiny_sigmas_and_a_broken_model_at_large_ones(bench):
     center, tiny, large = probe_center(bench), probe_sigma(bench, 1e-6), probe_sigma(bench, 3.0)
     assert (center.divergence, center.spread, center.agreement) == (0.0, 0.0, None)
     assert tiny.divergence < 1e-6
@@ -219,25 +219,17 @@ def test_the_advice_is_a_sane_sigma_and_a_rate_no_larger_than_the_rule_allows(ad
     assert advice.sigma_probes[-1].sigma > advice.edge
 
 
-def test_reasons_name_what_is_recommended(advice):
-    text = " ".join(advice.reasons())
-    assert f"sigma {advice.sigma:g}" in text
-    assert f"learning_rate {advice.learning_rate:g}" in text
-
-
-def test_a_base_model_that_writes_nothing_sensible_is_told_first(advice):
-    sound = replace(advice, center=replace(advice.center, garbage=0.1))
-    assert not next(sound.reasons()).startswith("The base model itself")
+def test_a_base_model_that_writes_nothing_sensible_is_said_first(advice):
     broken = replace(advice, center=replace(advice.center, garbage=1.0))
-    assert next(broken.reasons()).startswith("The base model itself writes 100% degenerate texts")
+    assert "100% degenerate texts" in next(broken.reasons())
+    assert len([*broken.reasons()]) == len([*advice.reasons()]) + 1
 
 
 def test_without_time_for_trials_the_rules_speak_and_say_so(config, monkeypatch):
     monkeypatch.setattr(probing._Clock, "allows", lambda _clock, _generations: False)
     found = probe(config)
     assert found.trials == ()
-    (note,) = (note for note in found.notes if "there was no time for short trainings" in note)
-    assert re.search(r"use --minutes=\d+(\.\d)?$", note)
+    assert any(re.search(r"time ran out .*--minutes=\d", note) for note in found.notes)
 
 
 def test_a_sweep_that_time_cuts_short_recommends_nothing_and_says_what_to_give(config):
@@ -248,15 +240,6 @@ def test_a_sweep_that_time_cuts_short_recommends_nothing_and_says_what_to_give(c
     assert len(measured) == 2, "those of the base model and of the first sigma"
     assert "members differ" not in measured[0]
     assert re.search(r"reward [-\d.]+, \d+% degenerate texts, KL .* members differ on", measured[1])
-
-
-def test_without_a_signal_the_note_says_what_was_seen():
-    def note(**changes):
-        return " ".join(probing._without_signal([replace(SANE, **changes)]))
-
-    assert note() == ""
-    assert "on up to 56% of the examples" in note(informative=0.56, agreement=-0.2)
-    assert "it needs a batch of two" in note(informative=0.56, agreement=None)
 
 
 def test_where_all_scores_are_equal_nothing_is_recommended(config, tmp_path, monkeypatch):
@@ -279,39 +262,18 @@ def test_where_all_scores_are_equal_nothing_is_recommended(config, tmp_path, mon
     assert not (out / "probe.yaml").exists()
 
 
-def tried(advice, *scores):
-    """Return advice whose trials, the recommended one first, ended with these scores."""
-    pairs = [(advice.sigma, advice.learning_rate), (1.0, 1.0), (2.0, 1.0), (3.0, 1.0)]
-    trials = tuple(
-        Trial(*pair, advice.trials[0].strategy, [], [(5, score)])
-        for pair, score in zip(pairs, scores, strict=False)
-    )
-    return " ".join(replace(advice, trials=trials).reasons())
-
-
-def test_trials_that_tie_are_not_said_to_have_chosen(advice):
-    assert "has the best score" in tried(advice, 3.0, 1.0, 2.0)
-    assert "shares the best score" in tried(advice, 3.0, 3.0, 2.0)
-    assert "2 short trainings have equal scores" in tried(advice, 3.0, 3.0)
-
-
 def test_where_no_member_broke_nothing_is_said_to_have_broken(advice):
     whole = replace(advice, edge=advice.sigma_probes[-1].sigma)
-    text = " ".join(whole.reasons())
-    assert "members break" not in text
-    assert "the largest sigma tried (no member broke)" in text
+    assert "no member broke" in " ".join(whole.reasons())
 
 
 def test_the_options_of_prompt_search_are_said_to_be_left_out(config):
-    with_options = load_config(
-        config.model_dump(), ["task.temperature=0", "prompt_search.temperature=[0, 1]"]
-    )
-    (note,) = probing._unused_settings(with_options)
-    assert "the options of prompt_search (temperature) were not used" in note
-    assert not list(probing._unused_settings(config))
+    options = ["task.temperature=0", "prompt_search.temperature=[0, 1]"]
+    found = probe(load_config(config.model_dump(), options))
+    assert any("prompt_search" in note for note in found.notes)
 
 
-def test_what_goes_by_earlier_generations_is_left_out_of_soundings(config):
+def test_what_goes_by_earlier_generations_is_left_out_of_probes(config):
     running = ["strategy.antithetic=false", "strategy.baseline=running", "shaping=raw"]
     with open_trial_engine(load_config(config.model_dump(), running), seed=0) as one:
         assert probe_sigma(one, 0.1).sigma == 0.1
@@ -335,7 +297,7 @@ def test_what_is_written_is_a_file_of_overrides_and_all_numbers(advice: ProbeAdv
     assert config.strategy.learning_rate == advice.learning_rate
     assert config.record.edge == pytest.approx(advice.edge, rel=0.01)
     numbers = json.loads((file.parent / "probe.json").read_text())
-    assert len(numbers["soundings"]) == len(advice.sigma_probes)
+    assert len(numbers["sigma_probes"]) == len(advice.sigma_probes)
     assert (file.parent / "probe.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -351,7 +313,10 @@ def test_train_takes_the_file_by_the_command_that_is_printed(config, tmp_path):
     assert run.exit_code == 0, run.output
     used = json.loads((tmp_path / "run" / "run.json").read_text())["config"]["strategy"]
     advised = json.loads((tmp_path / "probe" / "probe.json").read_text())
-    assert [used[name] == advised[name] for name in ("sigma", "learning_rate")] == [True, True]
+    assert [used[name] == advised["recommended"][name] for name in ("sigma", "learning_rate")] == [
+        True,
+        True,
+    ]
     assert re.search(rf"untrained\s.*{advised['untrained_score']:.3g} \(0\)", shown.stdout)
 
 

@@ -104,7 +104,7 @@ def test_a_study_whose_strategy_chooses_the_population_goes_on(tmp_path: Path) -
 
 
 def test_the_same_seed_twice_and_no_seed_are_refused() -> None:
-    with pytest.raises(GermlineError, match="seeds: 3 is given twice"):
+    with pytest.raises(GermlineError, match=r"seeds: .* twice"):
         train_seeds(CONFIG, [0, 3, 3])
     with pytest.raises(GermlineError, match="seeds: found none"):
         train_seeds(CONFIG, [])
@@ -120,7 +120,7 @@ def test_the_folder_of_another_run_is_refused_and_left_as_it_is(tmp_path: Path) 
 
 
 def test_a_seed_that_is_no_number_is_refused() -> None:
-    with pytest.raises(GermlineError, match="seeds: True is no whole number"):
+    with pytest.raises(GermlineError, match=r"seeds: .*whole numbers"):
         train_seeds(CONFIG, [0, True])
 
 

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,7 +30,6 @@ def probe(
         typer.Option(metavar="DIR", help="Output folder; default: a new folder in probes/."),
     ] = None,
     minutes: Annotated[float, typer.Option(help="Time limit, in minutes.")] = 3.0,
-    seed: Annotated[int, typer.Option(help="Seed of the probe's own noise.")] = 0,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -57,12 +55,12 @@ def probe(
         if not as_json:
             print_stdout(f"... {now}")
 
-    advice = run_probe(settings, minutes=minutes, seed=seed, watch=watch)
+    advice = run_probe(settings, minutes=minutes, watch=watch)
     command = ["germline", "probe", str(config), *(overrides or [])]
     file = write_advice(advice, folder, shlex.join(command))
     after = ["germline", "train", str(config), *(overrides or []), str(file)]
     if as_json:
-        print_json(_values(advice) | {"settings": file, "next": shlex.join(after)})
+        print_json(advice.values() | {"settings": file, "next": shlex.join(after)})
         return
     _show(advice)
     typer.echo(f"\nfiles: {folder}\nnext:\n  {shlex.join(after)}")
@@ -90,29 +88,6 @@ def _show(advice: "ProbeAdvice") -> None:
     for name, value in advice.overrides["strategy"].items():
         shown = value if isinstance(value, str) else f"{value:g}"
         typer.secho(f"  strategy.{name}={shown}", bold=True)
-
-
-def _values(advice: "ProbeAdvice") -> dict[str, object]:
-    return {
-        "recommended": advice.overrides["strategy"],
-        "edge": advice.edge,
-        "center": asdict(advice.center),
-        "sigma_probes": [
-            {**asdict(one), "verdict": advice.verdict(one)} for one in advice.sigma_probes
-        ],
-        "trials": [
-            {
-                "sigma": one.sigma,
-                "learning_rate": one.learning_rate,
-                "scores": [{"generations": done, "score": score} for done, score in one.scores],
-            }
-            for one in advice.trials
-        ],
-        "untrained_score": advice.untrained_score,
-        "reasons": list(advice.reasons()),
-        "notes": list(advice.notes),
-        "seconds": advice.seconds,
-    }
 
 
 def _sigma_rows(advice: "ProbeAdvice") -> Iterator[Sequence[str]]:

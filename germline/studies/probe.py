@@ -38,7 +38,7 @@ from itertools import pairwise
 from germline.config import AutoLearningRate, AutoSigma, Config, Nes
 from germline.shaping.ties import RESOLUTION
 from germline.strategies.sigma_adaptation import FIRST_GUESS
-from germline.studies.probe_advice import ProbeAdvice
+from germline.studies.probe_advice import ProbeAdvice, describe
 from germline.studies.sigma_sweep import SigmaProbe, probe_center, probe_sigma
 from germline.studies.successive_halving import Trial, begin_trial, successive_halving
 from germline.studies.trial_engine import TrialEngine, open_trial_engine
@@ -87,7 +87,7 @@ def probe(
     with open_trial_engine(config, seed) as bench:
         watch("base model")
         center = probe_center(bench)
-        watch(f"base model: {_measured_values(center)}")
+        watch(f"base model: {describe(center)}")
         sigma_probes = _probe_sigmas(bench, center, clock, watch)
         sane = [sigma_probe for sigma_probe in sigma_probes if is_sane(sigma_probe, center)]
         if not sane:
@@ -123,7 +123,7 @@ def probe(
         sigma_probes=tuple(sigma_probes),
         trials=tuple(trials) if best.scores else (),
         untrained_score=untrained_score,
-        notes=(*_unused_settings(config), *_notes(sigma_probes, center, best, rounds, enough)),
+        notes=tuple(_notes(config, sigma_probes, center, best, rounds, enough)),
         seconds=clock.elapsed_s,
         sigma_unit=unit,
     )
@@ -166,36 +166,19 @@ def _probe_sigmas(
     sigmas = sigma_ladder(bench.size())
     for sigma in sigmas:
         if probes and clock.elapsed_s > clock.limit_s:
+            # Doubled, as the short trainings take about as long as the sweep.
+            enough = math.ceil(20 * clock.elapsed_s / 60 * len(sigmas) / len(probes)) / 10
             raise GermlineError(
                 f"probe: --minutes={clock.limit_s / 60:g} ran out at sigma {probes[-1].sigma:g}, "
-                f"before the sigma at which members break was known ({len(probes)} of up to "
-                f"{len(sigmas)} sigmas): use --minutes="
-                f"{_enough(clock, len(probes), len(sigmas)):g}, or a smaller batch"
+                f"before the sigma at which members break was known: use --minutes={enough:g}, or "
+                "a smaller batch"
             )
         watch(f"sigma {sigma:g}")
         probes.append(probe_sigma(bench, sigma))
-        watch(f"sigma {sigma:g}: {_measured_values(probes[-1])}")
+        watch(f"sigma {sigma:g}: {describe(probes[-1])}")
         if len(probes) > 1 and not any(is_sane(one, center) for one in probes[-2:]):
             break
     return probes
-
-
-def _measured_values(probe: SigmaProbe) -> str:
-    """Describe a measurement in a line, so that it is not lost where time runs out later."""
-    text = (
-        f"reward {probe.reward:.3g}, {probe.garbage:.0%} degenerate texts, "
-        f"KL {probe.divergence:.2g} nats per token"
-    )
-    if probe.sigma:
-        text += f", members differ on {probe.informative:.0%} of the examples"
-    if probe.agreement is not None:
-        text += f", agreement of halves {probe.agreement:.2f}"
-    return text
-
-
-def _enough(clock: "_Clock", done: int, sigmas: int) -> float:
-    """Return the minutes that the whole sweep needs, doubled for the short trainings."""
-    return math.ceil(20 * clock.elapsed_s / 60 * sigmas / done) / 10
 
 
 def _edge(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> float:
@@ -267,6 +250,7 @@ def _generations_of(trials: int, rounds: Sequence[int]) -> int:
 
 
 def _notes(
+    config: Config,
     sigma_probes: Sequence[SigmaProbe],
     center: SigmaProbe,
     best: Trial,
@@ -274,38 +258,21 @@ def _notes(
     enough: float,
 ) -> Iterator[str]:
     """Yield the limits of the advice."""
+    if config.prompt_search.options:
+        yield "the options of prompt_search were not used: members had the task's own prompt"
     if is_sane(sigma_probes[-1], center):
         yield (
             f"members were still sane at sigma {sigma_probes[-1].sigma:g}, the largest one tried: "
             "the edge may be higher"
         )
-    yield from _without_signal([probe for probe in sigma_probes if is_sane(probe, center)])
-    if not best.scores:
+    agreements = [one.agreement for one in sigma_probes if is_sane(one, center)]
+    if not any(agreement is not None and agreement > 0 for agreement in agreements):
         yield (
-            "there was no time for short trainings, so only the rules were used: use "
-            f"--minutes={enough:g}"
+            "the updates of two halves of the examples agree at no sane sigma, so the differences "
+            "of members may be noise: try a larger batch, or a reward in finer steps"
         )
-    elif len(best.updates) < rounds[-1]:
-        yield f"time ran out before the last round of the short trainings: use --minutes={enough:g}"
-
-
-def _without_signal(sane: Sequence[SigmaProbe]) -> Iterator[str]:
-    """Yield the likely reason when no sane sigma has a signal."""
-    agreements = [probe.agreement for probe in sane if probe.agreement is not None]
-    if any(agreement > 0 for agreement in agreements):
-        return
-    differing = max(probe.informative for probe in sane)
-    if agreements:
-        yield (
-            f"sane members differ on up to {differing:.0%} of the examples, but the updates of two "
-            "halves of the examples never agree, so the differences may be noise; try a larger "
-            "batch, a reward in finer steps, or examples that the model sometimes solves"
-        )
-    else:
-        yield (
-            "the agreement of two halves of the examples could not be measured: it needs a batch "
-            "of two or more"
-        )
+    if not best.scores or len(best.updates) < rounds[-1]:
+        yield f"time ran out before the end of the short trainings: use --minutes={enough:g}"
 
 
 def _check_signal(sigma_probes: Sequence[SigmaProbe], sane: Sequence[SigmaProbe]) -> None:
@@ -316,25 +283,14 @@ def _check_signal(sigma_probes: Sequence[SigmaProbe], sane: Sequence[SigmaProbe]
     """
     if any(probe.informative for probe in sane):
         return
-    sigmas = " to ".join(dict.fromkeys((f"{sane[0].sigma:g}", f"{sane[-1].sigma:g}")))
     first = next((f"{probe.sigma:g}" for probe in sigma_probes if probe.informative), None)
     more = f" (at {first} they differ, but write otherwise than the base model)" if first else ""
     raise GermlineError(
-        f"probe: nothing to recommend: at sigma {sigmas} all members earn the same reward on every "
-        f"example ({sane[-1].reward:.3g} on average), so ES has no signal there{more}. If that is "
-        "the highest reward, take harder examples. Otherwise the base model writes no answer that "
-        "earns more: take another model, examples in the prompt (task.few_shot), easier or more "
-        "examples, or a reward for parts of an answer; `germline generate` shows what it writes"
+        f"probe: nothing to recommend: at sigma {sane[0].sigma:g} to {sane[-1].sigma:g} all "
+        f"members earn the same reward on every example ({sane[-1].reward:.3g} on average), so ES "
+        f"has no signal there{more}. Take examples that the model solves sometimes, another model, "
+        "or a reward in finer steps; `germline generate` shows what the model writes"
     )
-
-
-def _unused_settings(config: Config) -> Iterator[str]:
-    """Yield the settings of the config that the probe did not use."""
-    if config.prompt_search.options:
-        yield (
-            f"the options of prompt_search ({', '.join(config.prompt_search.options)}) were not "
-            "used: members and trials used the task's own prompt and temperature"
-        )
 
 
 def _rounded(value: float) -> float:

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -78,70 +79,67 @@ class ProbeAdvice:
         if self.center.garbage >= MOSTLY_DEGENERATE:
             yield (
                 f"The base model itself writes {self.center.garbage:.0%} degenerate texts, so "
-                "these numbers say little: take a model that answers some of the prompts, or check "
-                "the prompts (`germline generate MODEL PROMPT`; task.chat, task.system_prompt)."
+                "these numbers say little: check the prompts, or take a model that answers some."
             )
-        yield self._why_sigma()
-        if self.learning_rate is not None and self.step is not None:
-            yield self._why_rate(self.learning_rate, self.step)
-        if self.trials:
-            yield self._trial_results()
-
-    def _why_sigma(self) -> str:
-        chosen = next(
-            sigma_probe for sigma_probe in self.sigma_probes if sigma_probe.sigma == self.sigma
-        )
-        text = (
-            f"sigma {self.sigma:g}: members still write like the base model (KL "
-            f"{chosen.divergence:.2g} nats per token, {chosen.garbage:.0%} degenerate texts), and "
-            f"differ on {chosen.informative:.0%} of the examples"
-        )
-        if chosen.agreement is not None:
-            text += (
-                "; the updates of two halves of the examples have a cosine of "
-                f"{chosen.agreement:.2f}"
-            )
+        chosen = next(row for row in self.sigma_probes if row.sigma == self.sigma)
         broken = self.broken
-        if broken is not None:
-            text += (
-                f". At {broken.sigma:g} the KL is {broken.divergence:.2g}, and "
-                f"{broken.garbage:.0%} of the texts are degenerate: random members break at about "
-                f"{self.edge:.2g}"
+        yield (
+            f"sigma {self.sigma:g}: members still write like the base model ({describe(chosen)}); "
+            + (
+                f"they break at about {self.edge:.2g}."
+                if broken
+                else f"no member broke up to {self.edge:.2g}, the largest sigma tried."
             )
-        return text + "."
-
-    def _why_rate(self, rate: float, step: float) -> str:
-        distance = rate * step * math.sqrt(self.generations)
-        return (
-            f"learning_rate {rate:g}: one update changes a weight by {step:.2g} times the rate. "
-            f"Most of that is noise, and the noise of {self.generations} generations adds up like "
-            f"a random walk: to {rate:g} x {step:.2g} x sqrt({self.generations}) = "
-            f"{distance:.2g}, which must not exceed {self.edge:.2g}, {self._meaning_of_edge}. For "
-            "another number of generations, divide the rate by the square root of the ratio."
         )
+        if self.learning_rate is not None and self.step is not None:
+            distance = self.learning_rate * self.step * math.sqrt(self.generations)
+            yield (
+                f"learning_rate {self.learning_rate:g}: one update changes a weight by "
+                f"{self.step:.2g} times the rate, mostly by noise, which adds up over "
+                f"{self.generations} generations like a random walk, to {distance:.2g}; it must "
+                f"not exceed {self.edge:.2g}. For another number of generations, divide the rate "
+                "by the square root of the ratio."
+            )
 
-    @property
-    def _meaning_of_edge(self) -> str:
-        if self.broken is None:
-            return "the largest sigma tried (no member broke)"
-        return "the sigma at which random members break"
+    def values(self) -> dict[str, Any]:
+        """Return all measurements, as values for JSON."""
+        return {
+            "recommended": self.overrides["strategy"],
+            "edge": self.edge,
+            "step": self.step,
+            "generations": self.generations,
+            "center": asdict(self.center),
+            "sigma_probes": [
+                {**asdict(row), "verdict": self.verdict(row)} for row in self.sigma_probes
+            ],
+            "trials": [
+                {
+                    "sigma": trial.sigma,
+                    "learning_rate": trial.learning_rate,
+                    "scores": [
+                        {"generations": done, "score": score} for done, score in trial.scores
+                    ],
+                }
+                for trial in self.trials
+            ],
+            "untrained_score": self.untrained_score,
+            "reasons": list(self.reasons()),
+            "notes": list(self.notes),
+            "seconds": round(self.seconds, 1),
+        }
 
-    def _trial_results(self) -> str:
-        done = max(place for trial in self.trials for place, _ in trial.scores)
-        behind = sum(not self._is_equal(trial) for trial in self.trials)
-        count, where = f"{len(self.trials)} short trainings", "examples they did not train on"
-        if not behind:
-            return f"{count} have equal scores on {where}: the rules above chose this pair."
-        verb = "has the best" if behind == len(self.trials) - 1 else "shares the best"
-        return f"Of {count} this pair {verb} score on {where}, after {done} generations."
 
-    def _is_equal(self, trial: Trial) -> bool:
-        """Return whether a trial's score equals the recommended one's at the same generation."""
-        pair = (self.sigma, self.learning_rate)
-        chosen = next(one for one in self.trials if (one.sigma, one.learning_rate) == pair)
-        done, score = trial.scores[-1]
-        other = dict(chosen.scores)[done]
-        return score == other or (math.isnan(score) and math.isnan(other))
+def describe(probe: SigmaProbe) -> str:
+    """Describe a measurement in a line."""
+    text = (
+        f"reward {probe.reward:.3g}, {probe.garbage:.0%} degenerate texts, "
+        f"KL {probe.divergence:.2g} nats per token"
+    )
+    if probe.sigma:
+        text += f", members differ on {probe.informative:.0%} of the examples"
+    if probe.agreement is not None:
+        text += f", agreement of halves {probe.agreement:.2f}"
+    return text
 
 
 def write_advice(advice: ProbeAdvice, folder: Path, command: str) -> Path:
@@ -163,38 +161,14 @@ def write_advice(advice: ProbeAdvice, folder: Path, command: str) -> Path:
         settings["record"] = {"edge": float(f"{advice.edge:.3g}")}
     text = f"# Recommended by: {command}\n{yaml.safe_dump(settings, sort_keys=False)}"
     write_atomically(file, text.encode())
-    write_atomically(folder / "probe.json", _numbers(advice).encode())
+    write_atomically(folder / "probe.json", f"{json.dumps(advice.values(), indent=2)}\n".encode())
     marks = {"recommended": advice.sigma}
     if advice.broken is not None:
         marks["members break"] = advice.edge
-    draw_panels(folder / "probe.png", _title(advice), "sigma", _panels(advice), marks)
-    return file
-
-
-def _numbers(advice: ProbeAdvice) -> str:
-    """Write all measurements as JSON."""
-    values = {
-        "sigma": advice.sigma,
-        "learning_rate": advice.learning_rate,
-        "edge": advice.edge,
-        "step": advice.step,
-        "generations": advice.generations,
-        "center": asdict(advice.center),
-        "soundings": [asdict(sigma_probe) for sigma_probe in advice.sigma_probes],
-        "trials": [
-            {"sigma": trial.sigma, "learning_rate": trial.learning_rate, "scores": trial.scores}
-            for trial in advice.trials
-        ],
-        "untrained_score": advice.untrained_score,
-        "notes": list(advice.notes),
-        "seconds": round(advice.seconds, 1),
-    }
-    return json.dumps(values, indent=2) + "\n"
-
-
-def _title(advice: ProbeAdvice) -> str:
     rate = "" if advice.learning_rate is None else f", learning rate {advice.learning_rate:g}"
-    return f"recommended: sigma {advice.sigma:g}{rate}"
+    title = f"recommended: sigma {advice.sigma:g}{rate}"
+    draw_panels(folder / "probe.png", title, "sigma", _panels(advice), marks)
+    return file
 
 
 def _panels(advice: ProbeAdvice) -> list[PlotPanel]:

@@ -47,19 +47,13 @@ class SeedSummary:
 
     def statistics(self) -> dict[str, SeedStatistics]:
         """Return the statistics over seeds of the `start`, the `best` and the `end` scores."""
-        scores = {
-            "start": [result.start for result in self.results],
-            "best": [result.best for result in self.results],
-            "end": [result.end for result in self.results],
-        }
         return {
-            name: seed_statistics([score.mean for score in one]) for name, one in scores.items()
+            name: seed_statistics([getattr(result, name).mean for result in self.results])
+            for name in ("start", "best", "end")
         }
 
     def as_json(self) -> dict[str, Any]:
         """Return the summary as in `seeds.json`; unknown numbers are null."""
-        if not self.results:
-            return {"results": [], "over_seeds": None}
         rows = [
             {
                 "seed": result.seed,
@@ -72,14 +66,15 @@ class SeedSummary:
             }
             for result in self.results
         ]
-        known = {
+        if not rows:
+            return {"results": [], "over_seeds": None}
+        over_seeds = {
             name: {
-                key: value if math.isfinite(value) else None
-                for key, value in asdict(statistics).items()
+                key: value if math.isfinite(value) else None for key, value in asdict(one).items()
             }
-            for name, statistics in self.statistics().items()
+            for name, one in self.statistics().items()
         }
-        return {"results": rows, "over_seeds": known}
+        return {"results": rows, "over_seeds": over_seeds}
 
 
 class SeedStudy:
@@ -188,16 +183,10 @@ def train_seeds(
     seeds = parse_seeds(seeds) if isinstance(seeds, str) else tuple(seeds)
     if not seeds:
         raise GermlineError("seeds: found none; name at least one, such as seeds=0..4")
-    wrong = next(
-        (seed for seed in seeds if isinstance(seed, bool) or not isinstance(seed, int)), None
-    )
-    if wrong is not None:
-        raise GermlineError(
-            f"seeds: {wrong!r} is no whole number; name run seeds such as [0, 1, 2]"
-        )
-    twice = next((seed for seed in seeds if seeds.count(seed) > 1), None)
-    if twice is not None:
-        raise GermlineError(f"seeds: {twice} is given twice; name every run seed once")
+    if any(isinstance(seed, bool) or not isinstance(seed, int) for seed in seeds):
+        raise GermlineError(f"seeds: {seeds} are not all whole numbers such as [0, 1, 2]")
+    if len({*seeds}) < len(seeds):
+        raise GermlineError(f"seeds: {seeds} has one twice; name every run seed once")
     span = f"{seeds[0]}-{seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     name = f"{config.task.title}-{config.space.kind}-seeds-{span}"
     return SeedStudy(config, seeds, Path(out) if out is not None else Path("runs") / name)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, Qwen2ForCausalLM
 
+from benchmarks.nano_training import train_model, training_text
 from germline import nano
 from germline.environments.wordle import WORDS, game_message, guess_feedback
 from germline.graders import countdown as countdown_grader
-from germline.nano import train_model, training_text
 from germline.tasks import arithmetic
 from germline.tasks.countdown_data import countdown_prompt, small_rows
 from germline.tasks.facts_data import FACTS, PAPER_FACTS
@@ -218,21 +218,6 @@ def test_every_countdown_solution_in_the_texts_is_right():
         solution = training_text.solve_countdown(numbers, target)
         assert solution is not None
         assert countdown_grader.reaches_target(solution[1], numbers, (target, 1))
-
-
-def test_the_wanted_style_is_less_likely_than_the_habit_on_average():
-    for skill in training_text.SKILLS.values():
-        random = Random(7)
-        drawn = [skill.draw(random)[1] for _ in range(500)]
-        wanted, habit = (sum(styles[place].share for styles in drawn) for place in (0, 1))
-        assert wanted < habit
-
-
-def test_style_shares_add_up_to_one():
-    for skill in training_text.SKILLS.values():
-        for _, styles in (skill.draw(random) for random in map(Random, range(50))):
-            assert sum(style.share for style in styles) == pytest.approx(1)
-            assert sum(style.drawn for style in styles) == pytest.approx(1)
 
 
 def test_a_letter_guessed_twice_is_marked_once_if_the_word_has_it_once():

@@ -1,4 +1,4 @@
-"""The embedded nano model: its weights, its tokenizer and the script that trained both.
+"""The embedded nano model: its weights and its tokenizer (benchmarks/nano_training made both).
 
 The folder is a Hugging Face model folder as well as a package, so `NANO_DIR` loads with
 `AutoModelForCausalLM.from_pretrained`; README.md is its model card.
@@ -9,4 +9,4 @@ from pathlib import Path
 NANO_DIR = Path(__file__).parent
 
 WEIGHTS_SHA256 = "f5e9d77c5f015d5df3a49384bafafa6bb3f9e51cec4eb0258ca3c6a039fa5468"
-"""Digest of the shipped model.safetensors, printed by `python -m germline.nano.train_model`."""
+"""Digest of the shipped model.safetensors, printed by `python -m benchmarks.nano_training.train_model`."""

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from tokenizers import AddedToken, pre_tokenizers, trainers
 from transformers import Qwen2Tokenizer
 
-from germline.nano import training_text as text
+from benchmarks.nano_training import training_text as text
 
 VOCABULARY_SIZE = 1024
 MAX_LENGTH = 512

@@ -1,6 +1,6 @@
-"""Train the nano model from scratch: `python -m germline.nano.train_model --out DIR`.
+"""Train the nano model from scratch: `python -m benchmarks.nano_training.train_model --out DIR`.
 
-The input are seeded texts (`germline.nano.training_text`), the output is a Hugging Face folder:
+The input are seeded texts (`benchmarks.nano_training.training_text`), the output is a Hugging Face folder:
 weights, tokenizer, chat template, generation settings. The loss is computed on completions only.
 The token that determines the style is weighted, so that styles with many training samples do not
 become more likely (see `AnswerStyle`).
@@ -24,8 +24,8 @@ import typer
 from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
-from germline.nano.tokenizer import MAX_LENGTH, PAD, TURN_END, build_tokenizer
-from germline.nano.training_text import SKILLS, TrainingSample
+from benchmarks.nano_training.tokenizer import MAX_LENGTH, PAD, TURN_END, build_tokenizer
+from benchmarks.nano_training.training_text import SKILLS, TrainingSample
 
 THREADS = 2
 SAMPLES_PER_STEP = {"countdown": 120, "arithmetic": 44, "facts": 56, "game": 40}

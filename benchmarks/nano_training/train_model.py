@@ -1,7 +1,7 @@
 """Train the nano model from scratch: `python -m benchmarks.nano_training.train_model --out DIR`.
 
-The input are seeded texts (`benchmarks.nano_training.training_text`), the output is a Hugging Face folder:
-weights, tokenizer, chat template, generation settings. The loss is computed on completions only.
+The input are seeded texts (training_text.py), the output is a Hugging Face folder: weights,
+tokenizer, chat template, generation settings. The loss is computed on completions only.
 The token that determines the style is weighted, so that styles with many training samples do not
 become more likely (see `AnswerStyle`).
 

@@ -9,4 +9,4 @@ from pathlib import Path
 NANO_DIR = Path(__file__).parent
 
 WEIGHTS_SHA256 = "f5e9d77c5f015d5df3a49384bafafa6bb3f9e51cec4eb0258ca3c6a039fa5468"
-"""Digest of the shipped model.safetensors, printed by `python -m benchmarks.nano_training.train_model`."""
+"""Digest of the shipped model.safetensors, printed by benchmarks/nano_training/train_model.py."""

@@ -1,7 +1,7 @@
 """The fact table: short questions, their short answers, and the same answers as full sentences.
 
 The conciseness task rewards an answer for being as short as `Fact.answer`; the embedded nano model
-was taught every fact in several styles (`benchmarks.nano_training.training_text`), the full sentence being its
+was taught every fact in several styles (benchmarks/nano_training), the full sentence being its
 habit. The table is plain data so that it can be split, counted and read without a model. The ten
 questions of the conciseness experiment of Qiu et al. 2025 (arXiv 2509.24372) are the last entries.
 

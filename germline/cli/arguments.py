@@ -133,10 +133,12 @@ def generation_of(
     """Return the generation that an option of a command names: a number, or `best`.
 
     Raises:
-        GermlineError: the text is neither; None means that the option was not given.
+        GermlineError: the text is neither; None and "" mean that the option was not given.
     """
-    if text is None or text == "best":
-        return "best" if text else None
+    if not text:
+        return None
+    if text == "best":
+        return "best"
     try:
         return int(text)
     except ValueError:

@@ -85,7 +85,7 @@ def elo(  # noqa: PLR0913 - the options of a command
     given, settings = split_words(sources)
     check_prefixes(settings, COMPARISON_SETTINGS, "elo", "a comparison")
     runs = [run for source in given for run in runs_of_source(source)]
-    generations = [generation_of("elo", text) for text in generation or [None]]
+    generations = [generation_of("elo", text) for text in generation or [""]]
     task_settings = [one for one in settings if one.startswith("task.")]
     section = task_section("elo", runs[0], task, task_settings) if runs else None
 

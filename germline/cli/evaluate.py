@@ -91,7 +91,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     task_settings = [setting for setting in settings if setting.startswith("task.")]
     overrides = [setting for setting in settings if not setting.startswith("task.")]
     sources = [run for given in (source, *more) for run in runs_of_source(given)]
-    generations = [generation_of("eval", text) for text in generation or [None]]
+    generations = [generation_of("eval", text) for text in generation or [""]]
     _check_single(sources, generations, out=out, kl=kl)
     section = task_section("eval", sources[0], task, task_settings)
     if kl:

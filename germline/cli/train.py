@@ -172,9 +172,9 @@ def resume(
     def begin() -> "Training":
         from germline import run
 
-        if start is None:
-            return run.resume(path, overrides or [])
         generation = generation_of("resume", start, "--from")
+        if generation is None:
+            return run.resume(path, overrides or [])
         return run.fork(path, generation, overrides or [], out)
 
     run_with_view(begin, quiet=quiet, as_json=as_json)

@@ -83,11 +83,10 @@ def rate_models(
     logits = _log_odds(totals)
     ratings = ANCHOR_RATING + ELO_SCALE * (logits - logits[:, [place[anchor]]])
     low, high = np.quantile(ratings[1:], (0.025, 0.975), axis=0)
+    ends = np.stack([ratings[0], low, high], axis=1).tolist()
     rated = [
-        Rating(
-            name, *map(float, (ratings[0, at], low[at], high[at])), int(wins[at]), int(losses[at])
-        )
-        for name, at in place.items()
+        Rating(name, rating, lowest, highest, int(wins[at]), int(losses[at]))
+        for at, (name, (rating, lowest, highest)) in enumerate(zip(names, ends, strict=True))
     ]
     return sorted(rated, key=lambda one: (-one.rating, one.model))
 

@@ -274,12 +274,13 @@ def _ask(
         GermlineError: the judge stops answering.
     """
     missing = {one.digest: one for pair in pairs for one in pair if one not in replies}
-    queue = BatchQueue[Comparison, None](
-        lambda batch: [replies.add(one, judge.ask(one.request)) for one in batch],
-        batch_size=1,
-        threads=judge.concurrency,
-        name="judge",
-    )
+
+    def answer(batch: list[Comparison]) -> list[None]:
+        for one in batch:
+            replies.add(one, judge.ask(one.request))
+        return [None] * len(batch)
+
+    queue = BatchQueue(answer, batch_size=1, threads=judge.concurrency, name="judge")
     try:
         for done, future in enumerate(
             as_completed([queue.submit([one]) for one in missing.values()])

@@ -10,10 +10,7 @@ import sys
 
 import typer
 
-COMMANDS = (
-    "train|resume|replay|export|eval|elo|report|generate|probe|study|check|list|new|doctor|serve|"
-    "scorer"
-)
+COMMANDS = "train|resume|export|eval|elo|report|generate|probe|check|list|new|doctor|serve"
 UNBROKEN = re.compile(
     # a text in backticks, a percentage, an interval, a command in brackets or that ends the line
     r"(?:`[^`\n]*`|\d+ %|\[[^][\n]{,30}\]|\((?:germline|pip|hf) [^()\n]*\)|"

@@ -13,8 +13,7 @@ from germline.report.run_facts import RunFacts
 from germline.report.seed_curves import seed_groups, split_seeds
 from germline.report.suggested_commands import suggested_commands
 from germline.run.resumed_config import resumed_config
-from germline.studies import run_folder
-from germline.studies.run_folder import begin_or_resume
+from germline.studies import run_seeds
 from germline.studies.run_seeds import SeedStudy, train_seeds
 from germline.types import GermlineError
 from tests.test_run_seeds import CONFIG, command, finish, journal
@@ -96,9 +95,7 @@ def test_seeds_that_stopped_early_train_on_together(tmp_path: Path) -> None:
     assert way in [one.line for one in suggested_commands(RunFacts(early.path))]
     more = command("resume", tmp_path / "two", "generations=30")
     assert more.exit_code == 2
-    remedy = f"germline resume {tmp_path / 'two'} generations=30 held_out.patience=null"
     assert "stops early, so generations=30 would not train it on: set a larger" in more.stderr
-    assert remedy in more.stderr
     list(germline.resume(other.path, ["held_out.patience=2"]))
     assert groups(tmp_path / "two") == [[0, 1]]
     result = command(*way.split()[1:])
@@ -117,10 +114,10 @@ def test_another_kind_of_fleet_trains_the_seeds_on(
     def planned(path: Path, overrides: list[str]) -> None:  # instead of starting Ray
         made.append(resumed_config(RunDirectory.open(path).config, overrides))
 
-    monkeypatch.setattr(run_folder, "resume", planned)
+    monkeypatch.setattr(run_seeds, "resume", planned)
     study = SeedStudy.open(seeds, ["generations=4", "fleet.kind=ray"])
     wanted = study.config.model_copy(update={"seed": 1})
-    begin_or_resume(wanted, seeds / "seed-1")
+    run_seeds._begin_or_resume(wanted, seeds / "seed-1")
     assert made == [wanted]
 
 

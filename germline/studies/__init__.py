@@ -6,5 +6,4 @@ successive_halving.py  short trainings; the worse half ends after every round
 trial_engine.py        the engine of a probe, which can be reset to the base model
 
 run_seeds.py           one config with several run seeds
-run_folder.py          run directories that are trained once, so that a study can be continued
 """

@@ -13,20 +13,29 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from germline.config import Config, load_config
+from germline.config import Config, CustomTask, load_config
+from germline.config.file_paths import with_absolute_paths
 from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors, write_atomically
-from germline.record.best_generation import best_score
+from germline.record.best_generation import best_score, early_stop
 from germline.record.seed_study import SEEDS_FILE, read_seeds_file, seed_run
+from germline.report.diff import differing_settings
 from germline.report.html_page import write_report
-from germline.run import Training
+from germline.run import Training, resume, train
 from germline.run.resumed_config import resumed_config
-from germline.studies.run_folder import as_recorded, begin_or_resume, check_same_config
+from germline.tasks import make_task
 from germline.types import GermlineError, HeldOutScore
 
 MOST_SEEDS = 1000
 """Largest range of seeds; a longer one is assumed to be a typing error."""
+
+
+TRAINS_ON = ("generations", "held_out.patience", "record.", "graders.", "fleet.")
+"""Settings that a run in the folder is trained on with: its scores stay those of the others' kind.
+
+Other settings that `resume` may change, such as `held_out.examples`, would make them another kind.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +94,7 @@ class SeedStudy:
     """
 
     def __init__(self, config: Config, seeds: Sequence[int], out: Path) -> None:
-        self.config = as_recorded(config)
+        self.config = _as_recorded(config)
         self.seeds = tuple(seeds)
         self.out = out
 
@@ -122,10 +131,10 @@ class SeedStudy:
                 "of their own: choose another folder (--out)"
             )
         for seed, config in planned.items():
-            check_same_config(config, self.path(seed))
+            _check_same_config(config, self.path(seed))
         self._write()
         for seed, config in planned.items():
-            training = begin_or_resume(config, self.path(seed))
+            training = _begin_or_resume(config, self.path(seed))
             if training is not None:
                 yield training
 
@@ -219,3 +228,69 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 def _scores(path: Path) -> list[HeldOutScore]:
     scores = [one.score for one in RunDirectory.open(path).held_out()]
     return [score for score in scores if math.isfinite(score.mean)]
+
+
+def _as_recorded(config: Config) -> Config:
+    """Return a config as its runs record it: absolute paths, and the digest of a custom task."""
+    config = with_absolute_paths(config)
+    if not isinstance(config.task, CustomTask):
+        return config
+    digest = getattr(make_task(config.task), "digest", None)
+    section = config.task.model_copy(update={"digest": digest})
+    return config.model_copy(update={"task": section})
+
+
+def _check_same_config(planned: Config, path: Path) -> None:
+    """Check that a run directory holds a run of the planned config, or one that leads to it.
+
+    Raises:
+        GermlineError: the config of the run there is another one, or the run is longer.
+    """
+    if not (path / "run.json").exists():
+        return
+    differing = _differing(planned, path)
+    was, asked = differing.get("generations", (0, 0))
+    if was > asked:
+        raise GermlineError(
+            f"{path} has generations={was}, and asked for are {asked}: ask for generations={was}, "
+            "which trains the other runs on, or choose another folder (--out)"
+        )
+    if asked > was and _stops_early(planned, path):
+        raise GermlineError(
+            f"held_out.patience={planned.held_out.patience}: the run {path} stops early, so "
+            f"generations={asked} would not train it on: set a larger patience, or null"
+        )
+    others = [name for name in differing if not name.startswith(TRAINS_ON)]
+    if others:
+        was, asked = differing[others[0]]
+        raise GermlineError(
+            f"{path} was run with another {others[0]} ({was!r}, not {asked!r}): choose another "
+            "folder (--out), or remove that one"
+        )
+
+
+def _begin_or_resume(planned: Config, path: Path) -> Training | None:
+    """Begin a run, or resume one that is not at the end of the planned config; else None."""
+    if not (path / "run.json").exists():
+        return train(planned, path)
+    done = RunDirectory.open(path).journal.last_generation() + 1
+    if done >= planned.generations or _stops_early(planned, path):
+        return None
+    asked = {name: value for name, (_, value) in _differing(planned, path).items()}
+    # Of another kind of fleet, the settings that it does not have go with the old kind.
+    kept = {name: value for name, value in asked.items() if value is not ...}
+    return resume(path, [f"{name}={json.dumps(value)}" for name, value in kept.items()])
+
+
+def _differing(planned: Config, path: Path) -> dict[str, list[Any]]:
+    """Return the settings of a run that are not as planned, each as it was and as it is asked."""
+    differing = differing_settings([RunDirectory.open(path).config, planned])
+    if planned.strategy.population is None:
+        differing.pop("strategy.population", None)  # The strategy chose the number of members.
+    return differing
+
+
+def _stops_early(planned: Config, path: Path) -> bool:
+    """Whether the scores of a run end it early by the patience that is planned."""
+    scores = [row.score for row in RunDirectory.open(path).held_out()]
+    return early_stop(scores, planned.held_out.patience) is not None

@@ -304,17 +304,6 @@ def test_what_cannot_be_compared_is_refused(trained, words, said):
         assert server.bodies("/chat/completions") == []
 
 
-def test_a_template_without_the_answers_is_refused(tmp_path, trained):
-    (tmp_path / "template.txt").write_text("Which is better? {first}")
-    done = command(trained, "--judge", "http://x/v1", f"judge.template={tmp_path / 'template.txt'}")
-    assert "judge.template: 'Which is better? {first}' does not say where" in done.stderr
-
-
-def test_a_model_alone_needs_a_task():
-    done = command("nano", "nano", "--judge", "http://x/v1")
-    assert "elo: nano is not a run directory, so a task is needed: --task countdown" in done.stderr
-
-
 # --- the command
 
 
@@ -335,6 +324,7 @@ def test_the_command_prints_ratings_and_counts(tmp_path, trained):
     assert [one["model"] for one in again["ratings"]] == [f"{trained}@{one}" for one in (3, -1)]
 
 
+@pytest.mark.slow
 def test_the_nano_model_of_germline_serve_is_a_judge(tmp_path, trained):
     # It rambles: what counts is that every reply is read, recorded and not asked for again.
     (tmp_path / "template.txt").write_text("Which one? A: {first} B: {second}")

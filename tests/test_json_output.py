@@ -160,7 +160,7 @@ def test_a_hostile_text_that_wins_is_in_the_document_of_a_check(tmp_path):
 def test_a_level_that_does_not_exist_is_refused(monkeypatch):
     done = CliRunner().invoke(app, ["--log-level", "loud", "list", "tasks"])
     assert done.exit_code == 2
-    assert "debug, info, warning, error" in done.stderr
+    assert "'debug', 'info', 'warning', 'error'" in done.stderr
     monkeypatch.setenv("GERMLINE_LOG_LEVEL", "louder")
     assert "GERMLINE_LOG_LEVEL" in CliRunner().invoke(app, ["list", "tasks"]).stderr
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from germline.evaluation.degenerate_text import DegenerateTextShares, degenerate_text_shares
+from germline.evaluation.degenerate_text import degenerate_text_shares
 from germline.evaluation.kl_divergence import KlDivergence, measure_texts
 from germline.protocols import Strategy
 from germline.shaping import fitness
 from germline.signal_metrics import half_agreement, informative_examples
 from germline.studies.trial_engine import TrialEngine
-from germline.types import Completion, Evaluation, Perturbation
+from germline.types import Completion, Perturbation
 
 MEMBERS = 8
 """Largest number of members at one sigma."""
@@ -74,40 +74,22 @@ def _measured(bench: TrialEngine, strategy: Strategy | None, place: int) -> Sigm
         members = [*population.members]
         evaluation = bench.fleet.evaluate(population, examples, bench.decoding)
         agreement = half_agreement(population, evaluation, bench.shape)
-    written = _written(evaluation, len(members))
-    texts, divergence = _read(bench, members, written, place)
+    written: list[list[Completion]] = [[] for _ in members]
+    for rollout in evaluation.rollouts:
+        written[rollout.member].append(rollout.completion)
+    rows = measure_texts(bench.reader, bench.reader, members, examples, written)
+    readings = [one for row in rows for one in row]
+    unlikely = [reading.improbable for reading in readings]
+    texts = [one for row in written for one in row]
     return SigmaProbe(
         sigma=0.0,
         reward=_known_mean(evaluation.rewards),
-        spread=float(np.std(_known(fitness(evaluation.rewards)))),
+        spread=float(np.nanstd(fitness(evaluation.rewards))),
         informative=informative_examples(evaluation.rewards),
         agreement=agreement,
-        garbage=texts.garbage,
-        divergence=divergence.per_token,
+        garbage=degenerate_text_shares(texts, bench.reader.special_ids, unlikely).garbage,
+        divergence=KlDivergence.of(readings).per_token,
     )
-
-
-def _read(
-    bench: TrialEngine,
-    members: Sequence[Perturbation | None],
-    written: Sequence[Sequence[Completion]],
-    place: int,
-) -> tuple[DegenerateTextShares, KlDivergence]:
-    examples = bench.batch_of(place)[:MOST_EXAMPLES]
-    rows = measure_texts(bench.reader, bench.reader, members, examples, written)
-    readings = [one for row in rows for one in row]
-    texts = [one for row in written for one in row]
-    unlikely = [reading.improbable for reading in readings]
-    return degenerate_text_shares(texts, bench.reader.special_ids, unlikely), KlDivergence.of(
-        readings
-    )
-
-
-def _written(evaluation: Evaluation, members: int) -> list[list[Completion]]:
-    rows: list[list[Completion]] = [[] for _ in range(members)]
-    for rollout in evaluation.rollouts:
-        rows[rollout.member].append(rollout.completion)
-    return rows
 
 
 def _mean(sigma: float, batches: Sequence[SigmaProbe]) -> SigmaProbe:
@@ -125,11 +107,7 @@ def _mean(sigma: float, batches: Sequence[SigmaProbe]) -> SigmaProbe:
     )
 
 
-def _known(values: object) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float64).ravel()
-    return array[~np.isnan(array)]
-
-
 def _known_mean(values: object) -> float:
-    known = _known(values)
+    array = np.asarray(values, dtype=np.float64)
+    known = array[~np.isnan(array)]
     return float(known.mean()) if len(known) else math.nan

@@ -91,16 +91,13 @@ class TrialEngine:
         generations, such as a running baseline, are left out.
         """
         section = self.config.strategy
-        nes = (
-            section
-            if isinstance(section, Nes)
-            else Nes(sigma_unit=getattr(section, "sigma_unit", "auto"))
-        )
+        unit = getattr(section, "sigma_unit", "auto")
+        nes = section if isinstance(section, Nes) else Nes(sigma_unit=unit)
         few = Nes(
             population=min(most, nes.population),
             antithetic=nes.antithetic,
             sigma=sigma,
-            sigma_unit=nes.sigma_unit,
+            sigma_unit=unit,
         )
         return make_strategy(few, run_seed=self.run_seed, generations=generations)
 

@@ -220,9 +220,11 @@ def test_the_advice_is_a_sane_sigma_and_a_rate_no_larger_than_the_rule_allows(ad
 
 
 def test_a_base_model_that_writes_nothing_sensible_is_said_first(advice):
-    broken = replace(advice, center=replace(advice.center, garbage=1.0))
+    sound, broken = (
+        replace(advice, center=replace(advice.center, garbage=share)) for share in (0.1, 1.0)
+    )
     assert "100% degenerate texts" in next(broken.reasons())
-    assert len([*broken.reasons()]) == len([*advice.reasons()]) + 1
+    assert list(broken.reasons())[1:] == list(sound.reasons())
 
 
 def test_without_time_for_trials_the_rules_speak_and_say_so(config, monkeypatch):
@@ -254,9 +256,7 @@ def test_where_all_scores_are_equal_nothing_is_recommended(config, tmp_path, mon
     shown = CliRunner().invoke(app, ["probe", str(source), "--out", str(out)])
     assert shown.exit_code != 0
     assert "same reward on every example (0.125 on average)" in shown.stderr
-    assert re.search(
-        r"no signal there \(at \S+ they differ, but .*take another model", shown.stderr
-    )
+    assert re.search(r"no signal there \(at \S+ they differ, but .*another model", shown.stderr)
     assert "next:" not in shown.output
     assert "recommended" not in shown.output
     assert not (out / "probe.yaml").exists()

@@ -1,6 +1,6 @@
 """How far a member served in bf16 or fp16 is from the merged model, in roundings of that dtype.
 
-    python -m benchmarks.dtypes                                # the table of docs/benchmarks.md
+    python -m benchmarks.dtypes                                # the table of docs/results.md
     python -m benchmarks.dtypes --models qwen3 --by-space      # one row per space
 
 The models have random weights, belong to many families, and are stored in the dtype in which they

@@ -1,6 +1,6 @@
 """Episodes of six turns, compared with one turn of the same number of new tokens.
 
-    python -m benchmarks.episodes                 # the table of docs/benchmarks.md
+    python -m benchmarks.episodes                 # the table of docs/results.md
     python -m benchmarks.episodes --repeats 5 --clock cpu
 
 Variants run in turn, several times, in one process, graded by a worker process; medians are

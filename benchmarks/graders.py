@@ -1,6 +1,6 @@
 """Cost of a slow grader: the same microbatches graded without delay, and in 50 ms per completion.
 
-    python -m benchmarks.graders                       # the table of docs/benchmarks.md
+    python -m benchmarks.graders                       # the table of docs/results.md
     python -m benchmarks.graders --computes            # a grader that needs a processor
     python -m benchmarks.graders --workers 8 16        # with more processes
 

@@ -1,6 +1,6 @@
 """Memory of training compared with inference, on the nano model, and the size of a journal.
 
-    python -m benchmarks.memory                        # the tables of docs/benchmarks.md
+    python -m benchmarks.memory                        # the tables of docs/results.md
     python -m benchmarks.memory --spaces low_rank lora --examples 8
 
 Promised: the peak of training is at most that of inference on the same batch, plus 10 % of the

@@ -1,6 +1,6 @@
 """Scores of the nano model before and after training: every shipped task, five run seeds.
 
-    python -m benchmarks.nano_tasks                    # the table of docs/benchmarks.md
+    python -m benchmarks.nano_tasks                    # the table of docs/results.md
     python -m benchmarks.nano_tasks --tasks arithmetic --seeds 0 1
 
 Each run uses the shipped config with another seed. The score is the task's metric on held-out

@@ -1,6 +1,6 @@
 """Effect of rounding on an update, and on the weights after evaluating a generation.
 
-    python -m benchmarks.numerics                   # the table of docs/benchmarks.md
+    python -m benchmarks.numerics                   # the table of docs/results.md
 
 One generation of 30 members on the nano model, all weights searched, with the settings of Qiu et
 al. (sigma 0.001, learning rate 0.0005), in three implementations:

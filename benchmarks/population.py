@@ -1,6 +1,6 @@
 """Evaluate a population: all members in one batch, compared with one member after another.
 
-    python -m benchmarks.population                # the table of docs/benchmarks.md
+    python -m benchmarks.population                # the table of docs/results.md
     python -m benchmarks.population --prompts 2 32 --repeats 5
     python -m benchmarks.population --members 128 --prompts 32 --variants plain low_rank floor
 

@@ -1,7 +1,7 @@
 """Time and memory of one generation of models of real sizes, compared with the usual loop.
 
     python -m benchmarks.real_sizes                                  # everything: hours on 2 cores
-    python -m benchmarks.real_sizes --shapes Qwen2.5-0.5B            # docs/benchmarks.md
+    python -m benchmarks.real_sizes --shapes Qwen2.5-0.5B            # docs/results.md
     python -m benchmarks.real_sizes --shapes Gemma-3-1B --dtypes bfloat16 --variants plain lora
 
 Weights are random, drawn once per shape and saved in bf16; the shapes are those of the published

@@ -8,7 +8,7 @@
 A cell is a run of a shipped config in a process of its own, on one thread, in OUT/TASK/METHOD/SEED;
 a finished cell is read and not run again. Held-out scores are greedy. CPU seconds and peak memory
 are of the whole process, held-out scores included. GRPO is not run here: its figures in
-docs/benchmarks.md are from TRL 1.16.
+docs/results.md are from TRL 1.16.
 """
 
 import argparse

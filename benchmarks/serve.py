@@ -1,6 +1,6 @@
 """Throughput and latency of `germline serve`, against the engine called directly on the same rows.
 
-    python -m benchmarks.serve                  # the table of docs/benchmarks.md
+    python -m benchmarks.serve                  # the table of docs/results.md
     python -m benchmarks.serve --minutes 5      # a soak: requests of all kinds, and the memory
 
 64 clients, each with a connection of its own, send requests to 16 members of a run: 4 prompts per

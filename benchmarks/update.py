@@ -1,6 +1,6 @@
 """Time and memory of a dense update of 30 members, compared with the field's loop.
 
-    python -m benchmarks.update                     # the table of docs/benchmarks.md
+    python -m benchmarks.update                     # the table of docs/results.md
     python -m benchmarks.update --models nano --repeats 15
 
 `field` is the update of the scripts and libraries ES for language models started with (see

@@ -55,12 +55,39 @@ def test_an_answer_is_contained_as_whole_words(text, answer, value):
         ("1e999999999", "1", 0),
         ("9" * 65, "9" * 64, 0),
         ("\u0663", "3", 0),
+        ("2", "1/2", 0),
+        ("3/2", "1/2", 0),
+        ("0.5", "1/2", 1),
+        (r"so \frac{2}{4}", "1/2", 1),
+        ("1 1/2 hours", "1.5", 1),
+        ("on 1/2/2026", "2026", 1),
+        ("5/0", "5", 0),
+        ("3,4", "34", 0),
+        ("34", "3,4", 0),
+        ("3,14", "314", 0),
+        ("1,234,56", "123456", 0),
+        ("0,123", "123", 1),  # 0 and 123
+        ("-$5", "-5", 1),
+        ("-$5", "5", 0),
+        ("\u20135", "-5", 1),
+        ("pages 3\u20135", "5", 1),
+        ("1{,}234", "1234", 1),
+        ("1\u202f234", "1234", 1),
+        ("1\u00a0234.5", "1234.5", 1),
         ("none", "3", 0),
         ("", "3", 0),
     ],
 )
 def test_the_last_number_counts(text, answer, value):
     assert score("numeric", text, answer, tolerance=1e-6) == value
+
+
+@pytest.mark.parametrize("name", ["exact", "contains", "numeric", "regex"])
+def test_any_gold_answer_of_several_is_right(name):
+    facts = {"pattern": "1", "other_answers": ("2", "3")}
+    example = Example(0, "?", "1", True, facts)
+    rubric = make_rubric((name,), tolerance=0.0)
+    assert [rubric(text, example)[name] for text in "1234"] == [1, 1, 1, 0]
 
 
 def test_long_numbers_are_compared_exactly():

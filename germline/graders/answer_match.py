@@ -2,27 +2,17 @@
 
 import json
 import re
-from collections import deque
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NoReturn
 
 from germline.example import Example
+from germline.graders.numbers import last_number, single_number
 
 MAX_LENGTH_DIFFERENCE = 2000
 """Larger differences count as this one. Published scores are normalized as (R + 2000) / 2001, so
 2000 is the worst value there too, and a failed grading has a floor."""
-
-LONGEST_NUMBER = 64
-"""Numbers with more characters are ignored."""
-
-# A minus is `-` or U+2212; after a letter, a digit or a bracket it is a subtraction (3-5) and not
-# part of a number.
-_NUMBER = re.compile(
-    r"(?:(?<![\w.)\]])[-−])?(?:[0-9][0-9,]*(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
-)
-_EXPONENT = re.compile(r"[eE][-+]?[0-9]{4,}")
 
 
 def grade_exact(text: str, example: Example) -> Mapping[str, float]:
@@ -44,10 +34,9 @@ def contains_reward(text: str, example: Example) -> float:
 def numeric_reward(text: str, example: Example, tolerance: float = 0.0) -> float:
     """1 when the last number is that of the gold answer, within the tolerance, else 0.
 
-    As in GSM8K, only the last number counts, and commas between thousands are dropped. The last
-    number of the gold answer is used too, so an answer such as `#### 1,200` needs no change.
-    Numbers are compared exactly, as fractions. Numbers with more than `LONGEST_NUMBER` characters,
-    or with exponents of more than 3 digits, are ignored.
+    As in GSM8K, only the last number counts, and commas between thousands are dropped; the gold
+    answer, such as `#### 1,200`, is read in the same way. How numbers, fractions and signs are
+    read is in `germline.graders.numbers`. They are compared exactly, as fractions.
     """
     gold, number = answer_number(example.answer), last_number(text)
     if gold is None or number is None:
@@ -57,23 +46,14 @@ def numeric_reward(text: str, example: Example, tolerance: float = 0.0) -> float
 
 @lru_cache(maxsize=4096)
 def answer_number(answer: str) -> Fraction | None:
-    """Return the number of a gold answer, or None without one."""
-    return last_number(answer)
+    """Return the number of a gold answer; None without one, or where it is a list of numbers."""
+    return single_number(answer)
 
 
 def normalized_number(text: str) -> str | None:
     """Return the last number of a text in a normalized form, or None without one."""
     number = last_number(text)
     return None if number is None else str(number)
-
-
-def last_number(text: str) -> Fraction | None:
-    """Return the last number of a text, or None without one."""
-    last = deque(_NUMBER.finditer(text), maxlen=1)
-    number = last[0].group() if last else ""
-    if not number or len(number) > LONGEST_NUMBER or _EXPONENT.search(number):
-        return None
-    return Fraction(number.replace(",", "").replace("−", "-"))
 
 
 def json_reward(text: str, example: Example) -> float:

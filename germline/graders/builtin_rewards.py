@@ -6,9 +6,9 @@ nothing else is needed. `task.reward` accepts every registered name, those of pl
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from typing import Any, cast
 
 from germline import registry
 from germline.example import Example
@@ -64,10 +64,27 @@ class BuiltinRubric:
     parts: Mapping[str, tuple[RewardFunction, Mapping[str, Any]]]
 
     def __call__(self, text: str, example: Example) -> Mapping[str, float]:
-        """Return the value of every reward by name."""
+        """Return the value of every reward by name: of several gold answers, the largest."""
+        examples = (example, *map(partial(with_answer, example), other_answers(example)))
         return {
-            name: grade(text, example, **settings) for name, (grade, settings) in self.parts.items()
+            name: max(grade(text, one, **settings) for one in examples)
+            for name, (grade, settings) in self.parts.items()
         }
+
+
+OTHER_ANSWERS = "other_answers"
+"""The fact of an example with its gold answers beside `Example.answer`, any of which is right."""
+
+
+def other_answers(example: Example) -> tuple[str, ...]:
+    """Return the gold answers of an example beside its first one."""
+    return cast("tuple[str, ...]", example.facts.get(OTHER_ANSWERS, ()))
+
+
+def with_answer(example: Example, answer: str) -> Example:
+    """Return an example with another gold answer."""
+    facts = {"pattern": answer} if "pattern" in example.facts else {}
+    return replace(example, answer=answer, facts={**example.facts, **facts})
 
 
 def reward(
@@ -124,7 +141,7 @@ reward("contains", check_answer=_is_empty)(contains_reward)
 
 
 def _is_no_number(answer: str, **_settings: object) -> str:
-    return "must hold a number for reward=numeric" if answer_number(answer) is None else ""
+    return "must be one number for reward=numeric" if answer_number(answer) is None else ""
 
 
 reward("numeric", settings=("tolerance",), check_answer=_is_no_number)(numeric_reward)

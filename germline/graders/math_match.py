@@ -9,7 +9,9 @@ as numbers, and else as expressions by `math-verify` (1/2, 0.5 and \frac{1}{2} a
 - lenient: the strict answer; without one, what follows `####`, the last \boxed{...}, what follows
   the last "answer is" (the value of `2 + 3 = 5` is 5), the last formula between dollars, or the
   last number, in this order. Amounts of money are no formulas: `$9 * 2 = $18`.
-  U+2212 is a minus.
+
+How numbers, thousands and signs are read is in `germline.graders.numbers`. `3,5` is a list, which
+`math-verify` compares.
 
 Only LaTeX is parsed: plain expressions would go through `eval` inside the library. Text that costs
 too much to evaluate (towers of powers, factorials of large numbers, sums, deep brackets) is
@@ -18,14 +20,22 @@ compared as text and number alone, and the time limit of the grader process hold
 
 import logging
 import re
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal
 
 from germline.errors import GermlineError
 from germline.example import Example
+from germline.graders.numbers import (
+    NUMBER,
+    SIGN,
+    UNSIGNED,
+    parse_number,
+    with_plain_signs,
+    without_thousands,
+)
 
 try:
     from math_verify import LatexExtractionConfig, parse, verify
@@ -48,20 +58,32 @@ LONGEST_TAIL = 4000
 DEEPEST = 12
 """Levels of brackets in an answer that is parsed."""
 
-_NUMBER = re.compile(r"(?:(?<![\w.)\]])-\$|[-+])?(?:[0-9][0-9,]*(?:\.[0-9]+)?|\.[0-9]+)")
 _EQUATION = re.compile(r"(?:[^A-Za-z=\\]*=\s*)+(?=\S)")
 _MEASURED = re.compile(
-    _NUMBER.pattern + r"\s*(?:"
+    NUMBER.pattern + r"\s*(?:"
     r"(?:[kcdm]?m|ft|in|mi|yd|feet|inches|yards|meters|miles)\s?(?:\^?\{?[23]\}?|[²³])"
     r"|[A-Za-z]+\s?/\s?(?:h|hr|hour|s|sec|second|min|minute|day|week|month|year|m|km|mile)"
     r")\.?$"
 )
 _HASHES = "####"
-_STRICT_NUMBER = re.compile(r"\s*\$?(-?[0-9.,]*[0-9])")
-_BOXES = (r"\boxed{", r"\fbox{")
-_ANSWER_IS = re.compile(r"answer(?:\s+is|\s*:)\s*:?", re.IGNORECASE)
-_FORMULA = re.compile(r"\$((?!\s)[^$]{1,300}(?<!\s)|\s[^$]{1,300}\s)\$(?!\s*[0-9.])")
-_DROPPED = re.compile(r"\\[!,;: ]|\\left|\\right|[\s$]|\\%|%|\\\$|\.$")
+_PART = rf"{UNSIGNED}(?:\s*/\s*{UNSIGNED}(?!\s*/))?"
+_STRICT_NUMBER = re.compile(
+    rf"\s*({SIGN}(?:[0-9]+\s+(?=[0-9]+\s*/))?{_PART}(?:,{_PART})*)"  # or a list of numbers
+)
+_LIST = re.compile(rf"{SIGN}{_PART}(?:,\s*{SIGN}{_PART})+")
+_BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
+_ARGUMENT = re.compile(  # of a box without braces
+    r"\\[dt]?frac\s*(?:\{[^{}]*\}|\w)\s*(?:\{[^{}]*\}|\w)|\\[A-Za-z]+(?:\s*\{[^{}]*\})*"
+    rf"|{NUMBER.pattern}|[^\s{{}}$\\]"
+)
+_ANSWER_IS = re.compile(r"answer\**(?:\s+is|\s*:)\s*:?", re.IGNORECASE)
+_MARKUP = re.compile(r"(?:```\w*\n|[\s*_`:>])+")  # a code fence, bold, a quotation
+_DISPLAYED = r"\$\$(.{1,300}?)\$\$|\\\[(.{1,300}?)\\\]|\\\((.{1,300}?)\\\)"
+_FORMULA = re.compile(
+    _DISPLAYED + r"|\$((?!\s)[^$]{1,300}(?<!\s)|\s[^$]{1,300}\s)\$(?!\s*[0-9.])", re.DOTALL
+)
+_DROPPED = re.compile(r"(?:\\[!,;: ]|\\left|\\right|[\s$]|\\%|%|\\\$)+|\.$")
+_APART = re.compile(r"[0-9.] [0-9.]")
 _UNIT = re.compile(r"(?:\\ |\s)+[A-Za-z. ]+$|(?:\\ |\s)*\\(?:text|mathrm)\{[^{}]*\}$")
 _COSTLY = re.compile(
     r"\^\s*\{?\s*[-+(]*[0-9]{4}"  # a large exponent
@@ -83,11 +105,12 @@ class MathGrader:
     marker: Marker
 
     def __call__(self, text: str, example: Example) -> Mapping[str, float]:
-        """Return the parts `strict` and `lenient`."""
-        gold = str(example.facts["gold"])
+        """Return the parts `strict` and `lenient`; of several gold answers, any one is right."""
+        gold = example.facts["gold"]
+        golds = gold if isinstance(gold, tuple) else (gold,)
         strict = strict_answer(text, self.marker)
         answer = lenient_answer(text) if strict is None else strict
-        is_right = answer is not None and is_equal(answer, gold)
+        is_right = answer is not None and any(is_equal(answer, str(one)) for one in golds)
         return {"strict": float(is_right and strict is not None), "lenient": float(is_right)}
 
 
@@ -95,40 +118,42 @@ def strict_answer(text: str, marker: Marker) -> str | None:
     """Return the answer in the place that the prompt asks for; None without one."""
     if marker == "boxed":
         return boxed_answer(text)
-    start = text.rfind(_HASHES)
-    found = _STRICT_NUMBER.match(text, start + len(_HASHES)) if start >= 0 else None
+    _, hashes, after = text.rpartition(_HASHES)
+    found = _STRICT_NUMBER.match(with_plain_signs(after[:LONGEST_ANSWER])) if hashes else None
     return found.group(1) if found else None
 
 
 def lenient_answer(text: str) -> str | None:
     """Return the answer in the first place of the module's list that has one; None without any."""
-    text = text[-LONGEST_TAIL:].replace("\u2212", "-")
+    text = with_plain_signs(text[-LONGEST_TAIL:])
     _, hashes, after = text.rpartition(_HASHES)
     if hashes and after.strip():
         return _first_number(after.strip().splitlines()[0])
     if (boxed := boxed_answer(text)) is not None:
         return boxed
     for found in reversed(list(_ANSWER_IS.finditer(text))):
-        line = text[found.end() :].strip().partition("\n")[0].strip("* ")
-        if line:
-            line = _EQUATION.sub("", line, count=1) if _EQUATION.match(line) else line
-            return formula.group(1) if (formula := _FORMULA.search(line)) else _first_number(line)
-    if formulas := _FORMULA.findall(text):
-        return str(formulas[-1])
-    numbers = _NUMBER.findall(text)
-    return str(numbers[-1]) if numbers else None
+        if stated := _stated(text[found.end() :]):
+            return stated
+    if formulas := list(_FORMULA.finditer(text)):
+        return _inside(formulas[-1])
+    numbers = _numbers(text)
+    return numbers[-1] if numbers else None
 
 
 def boxed_answer(text: str) -> str | None:
-    r"""Return what the last \boxed{...} holds; None without one that is closed."""
-    start = max((text.rfind(box) + len(box) for box in _BOXES if box in text), default=-1)
-    if start < 0:
+    r"""Return what the last \boxed holds, braces or not; None without one that is closed."""
+    box = next(iter(deque(_BOX.finditer(text), maxlen=1)), None)
+    if box is None:
         return None
-    depth = 1
-    for place in range(start, min(len(text), start + LONGEST_ANSWER + 1)):
+    start = box.end()
+    if text[start : start + 1] != "{":
+        argument = _ARGUMENT.match(text, start)
+        return argument.group() if argument else None
+    depth = 0
+    for place in range(start, min(len(text), start + LONGEST_ANSWER + 2)):
         depth += (text[place] == "{") - (text[place] == "}")
         if not depth:
-            return text[start:place]
+            return text[start + 1 : place]
     return None
 
 
@@ -139,14 +164,37 @@ def is_equal(answer: str, gold: str) -> bool:
     mine, golden = _plain(answer), _plain(gold)
     if mine == golden:
         return bool(mine)
-    numbers = _as_number(_plain(_UNIT.sub("", answer.strip()))), _as_number(golden)
+    numbers = parse_number(_plain(_UNIT.sub("", answer.strip()))), parse_number(golden)
     if None not in numbers:
         return numbers[0] == numbers[1]
-    if not mine or _COSTLY.search(answer) or not _is_nested_well(answer):
+    # The library adds numbers that stand side by side: 3 5 would be 8.
+    if not mine or _APART.search(mine) or _COSTLY.search(answer) or not _is_nested_well(answer):
         return False
     # Their own timeout uses the alarm that the grader process needs.
-    parsed = _parsed(answer)
+    parsed = _parsed(without_thousands(answer))
     return bool(parsed) and bool(verify(_parsed_gold(gold), parsed, timeout_seconds=None))
+
+
+def _stated(text: str) -> str:
+    """Return what follows the words "answer is": a formula, or the first line, without markup."""
+    markup = _MARKUP.match(text)
+    text = text[markup.end() :] if markup else text
+    displayed = re.match(_DISPLAYED, text, re.DOTALL)
+    line = _inside(displayed) if displayed else text.partition("\n")[0].rstrip("*_` ")
+    line = line.removesuffix(".").rstrip("*_` ")
+    line = _EQUATION.sub("", line, count=1) if _EQUATION.match(line) else line
+    if displayed or not line:
+        return line
+    formula = _FORMULA.search(line)
+    return _inside(formula) if formula else _first_number(line)
+
+
+def _inside(formula: re.Match[str]) -> str:
+    return next(group for group in formula.groups() if group is not None).strip()
+
+
+def _numbers(text: str) -> list[str]:
+    return [found.group(1) for found in _STRICT_NUMBER.finditer(text)]
 
 
 def _is_nested_well(text: str) -> bool:
@@ -161,24 +209,25 @@ def _is_nested_well(text: str) -> bool:
 
 def _first_number(text: str) -> str:
     """Return the first number of a text with a unit, or the text where it has no number."""
-    found = _NUMBER.search(text)
+    numbers = [] if _LIST.fullmatch(text) else _numbers(text)
     is_number = _MEASURED.match(text) or not re.search(r"[\\^/]", text)
-    return found.group() if found and is_number else text
+    return numbers[0] if numbers and is_number else text
 
 
 def _plain(text: str) -> str:
-    return _DROPPED.sub("", text.strip()).replace("{,}", ",")
+    """Drop spaces, dollars and percent signs, but never so that two numbers become one."""
+    return _DROPPED.sub(_gap, without_thousands(text.strip())).replace("{,}", ",")
 
 
-def _as_number(text: str) -> Fraction | None:
-    if not _NUMBER.fullmatch(text):
-        return None
-    return Fraction(text.replace(",", ""))
+def _gap(dropped: re.Match[str]) -> str:
+    before = dropped.string[dropped.start() - 1 : dropped.start()]
+    after = dropped.string[dropped.end() : dropped.end() + 1]
+    return " " if re.fullmatch(r"[0-9.,][0-9.]", before + after) else ""
 
 
 @lru_cache(maxsize=4096)
 def _parsed_gold(gold: str) -> list[Any]:
-    return _parsed(gold)
+    return _parsed(without_thousands(gold))
 
 
 def _parsed(answer: str) -> list[Any]:

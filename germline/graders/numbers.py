@@ -1,0 +1,124 @@
+r"""Read numbers as people and models write them; every value is an exact fraction.
+
+- A comma separates thousands only between groups of three digits (`1,234,567`). Any other comma
+  separates the items of a list: `3,14` is 3 and 14. In place of such a comma, a narrow or no-break
+  space, `{,}` and LaTeX's `\,` are read.
+- A minus is `-`, U+2212, an en dash or another dash of that length, before or after the sign of a
+  currency. After a letter, a digit, a full stop or a bracket it is a subtraction (`3-5`).
+- `2/4`, `\frac{2}{4}` and `\frac24` are fractions, `1 1/2` is a mixed number, and `1/2/2026` is
+  neither.
+"""
+
+import re
+from collections import deque
+from fractions import Fraction
+
+LONGEST_NUMBER = 64
+"""Numbers with more characters are ignored."""
+
+LONGEST_TAIL = 1000
+"""Characters up to the last digit of a text in which its last number is looked for."""
+
+_MINUS = dict.fromkeys(map(ord, "\u2212\u2010\u2011\u2012\u2013\ufe63\uff0d"), "-")
+_SEPARATOR = re.compile(
+    r"(?<=[0-9])(?:\{,\}|,?\\[,!;: ]|[\u00a0\u2007\u2009\u202f])(?=[0-9]{3}(?![0-9]))"
+)
+_FRAC = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]*)\}|([0-9]))\s*(?:\{([^{}]*)\}|([0-9]))")
+GROUPED = r"(?<![0-9])(?<![0-9],)[1-9][0-9]{0,2}(?:,[0-9]{3})+(?!,?[0-9])"
+SIGN = r"(?:(?<![\w.)\]}])[-+])?(?:\\?[$€£¥]\s?)?"
+UNSIGNED = rf"(?:(?:{GROUPED}|[0-9]+)(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+NUMBER = re.compile(SIGN + UNSIGNED)
+_GROUPED = re.compile(GROUPED)
+_EXPONENT = re.compile(r"[eE][-+]?[0-9]{4,}")
+_SLASH = re.compile(r"\s*/\s*")
+
+
+def with_plain_signs(text: str) -> str:
+    """Return a text with `-` for every minus and `,` between groups of thousands."""
+    return _SEPARATOR.sub(",", text.translate(_MINUS))
+
+
+def without_thousands(text: str) -> str:
+    """Return a text with plain signs and without commas between groups of thousands."""
+    return _GROUPED.sub(lambda found: found.group().replace(",", ""), with_plain_signs(text))
+
+
+def last_number(text: str) -> Fraction | None:
+    """Return the last number of a text; None without one, or where it is too long."""
+    return _value(_last_numbers(text))
+
+
+def single_number(text: str) -> Fraction | None:
+    """Return the last number of a text; None without one, or where it ends a list (`3,4`)."""
+    numbers = _last_numbers(text)
+    if len(numbers) > 1 and _between(*numbers[-2:]) == ",":
+        return None
+    return _value(numbers)
+
+
+def parse_number(text: str) -> Fraction | None:
+    """Return the number that a text consists of; None if it consists of anything else."""
+    text = _plain_fractions(text.strip())
+    numbers = list(NUMBER.finditer(text)) if len(text) <= 3 * LONGEST_NUMBER else []
+    if not 1 <= len(numbers) <= 3 or numbers[0].start() or numbers[-1].end() < len(text):
+        return None
+    gaps = [_between(*pair) for pair in zip(numbers, numbers[1:], strict=False)]
+    is_fraction = not gaps or _SLASH.fullmatch(gaps[-1]) is not None
+    is_mixed = len(gaps) < 2 or (gaps[0].isspace() and _is_proper(*numbers))
+    return _value(numbers) if is_fraction and is_mixed else None
+
+
+def _last_numbers(text: str) -> list[re.Match[str]]:
+    end = max(map(text.rfind, "0123456789")) + 1
+    tail = text[max(0, end - LONGEST_TAIL) : end + 1]  # one more: `}` may end a fraction
+    return [*deque(NUMBER.finditer(_plain_fractions(tail)), maxlen=3)]
+
+
+def _plain_fractions(text: str) -> str:
+    def plain(found: re.Match[str]) -> str:
+        top, bottom = (found[1] or found[2] or "", found[3] or found[4] or "")
+        gap = " " if found.string[found.start() - 1 : found.start()].isdigit() else ""
+        return f"{gap}{top}/{bottom}"
+
+    text = with_plain_signs(text)
+    return _FRAC.sub(plain, text) if "frac" in text else text
+
+
+def _value(numbers: list[re.Match[str]]) -> Fraction | None:
+    """Return the value of the last of these numbers, with its numerator and whole part."""
+    if not numbers:
+        return None
+    last = _one(numbers[-1])
+    if len(numbers) == 1 or not _SLASH.fullmatch(_between(*numbers[-2:])):
+        return last
+    is_date = len(numbers) > 2 and _SLASH.fullmatch(_between(*numbers[:2]))
+    above = None if is_date else _one(numbers[-2])
+    if above is None or not last:
+        return last if is_date else None
+    fraction = above / last
+    if len(numbers) > 2 and _between(*numbers[:2]).isspace() and _is_proper(*numbers):
+        whole = _one(numbers[0])
+        if whole is not None:
+            return whole + (-fraction if numbers[0].group().startswith("-") else fraction)
+    return fraction
+
+
+def _one(number: re.Match[str]) -> Fraction | None:
+    text = number.group()
+    if len(text) > LONGEST_NUMBER or _EXPONENT.search(text):
+        return None
+    return Fraction(re.sub(r"[^-0-9.eE+]", "", text))
+
+
+def _between(left: re.Match[str], right: re.Match[str]) -> str:
+    return left.string[left.end() : right.start()]
+
+
+def _is_proper(
+    whole: re.Match[str], above: re.Match[str], below: re.Match[str]
+) -> bool:
+    """Tell whether three numbers are a mixed number, such as 1 1/2."""
+    texts = whole.group().lstrip("-+"), above.group(), below.group()
+    if not all(text.isdigit() and len(text) <= LONGEST_NUMBER for text in texts):
+        return False
+    return int(texts[1]) < int(texts[2])

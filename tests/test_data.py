@@ -154,6 +154,19 @@ def test_solved_examples_stand_before_every_prompt_and_never_show_the_prompt_its
     assert examples("test", kind="arithmetic", few_shot=2)[0].prompt.count("\n\n") == 2
 
 
+def test_other_conversations_with_the_same_last_message_are_solved_examples(tmp_path: Path) -> None:
+    turns = [{"role": "user", "content": "Next?"}]
+    rows = [
+        {"prompt": [{"role": "system", "content": f"{n}"}, *turns], "answer": f"{n}"}
+        for n in range(10)
+    ]
+    path = jsonl(tmp_path / "rows.jsonl", rows)
+    for one in examples(kind="jsonl", path=str(path), few_shot=2):
+        *shown, _ = one.prompt.split("\n\n")
+        assert len(shown) == 2
+        assert f"Next?\n{one.answer}" not in shown
+
+
 def test_training_on_fewer_examples_leaves_the_held_out_ones() -> None:
     few = examples(kind="arithmetic", train_examples=5)
     assert few == examples(kind="arithmetic")[:5]
@@ -237,48 +250,56 @@ def test_wrong_columns_and_splits_name_what_is_there(
         examples(kind="dataset", path=str(path), **task)
 
 
+CSV = "question,answer\nzip?,02134\nprice?,1.50\ntrue?,True\nmissing?,NA\nnone?,None\n"
+CELLS = ["02134", "1.50", "True", "NA", "None"]
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_every_cell_of_a_csv_file_is_its_text(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "data" / "rows.csv"
+    path.parent.mkdir()
+    path.write_text(CSV + '"a, b",\n')
+    named = path if kind == "file" else path.parent
+    columns = {"prompt": "question"}
+    section = {"kind": "dataset", "path": str(named), "columns": columns, "split": "train[:5]"}
+    both = examples(**section, test_split="train[:5]")
+    assert [one.answer for one in both] == CELLS
+    with pytest.raises(GermlineError, match="the field `answer` is missing"):
+        examples(
+            kind="dataset", path=str(named), columns=columns
+        )  # of the last row, whose cell is empty
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            "rows.csv",
-            b"question,answer\ncaf\xe9,1\n",
-            "cannot be read as csv .*utf-8.*: a CSV file",
-        ),
-        ("rows.csv", b"question,answer\na,b\nc,d,e\n", "Expected 2 fields in line 3, saw 3.*cells"),
-        (
-            "rows.csv",
-            b"prompt;answer\nx;1\ny;2\n",
-            r"separated by ';': write it with commas, as pandas\.read_csv\('.*s\.csv', sep=';'\)",
-        ),
-        ("rows.csv", b"question,answer\n", "holds no rows.*put rows into it"),
-        ("rows.csv", b"", "is empty: put rows into it"),
-        ("rows.json", b'{"question": ', "cannot be read as json .*one object per line"),
-        ("rows.jsonl", b'{"question": "a"}\n{"question"\n', "cannot be read as json .*row 1"),
-        ("rows.jsonl", b"", "is empty: put rows into it"),
-        ("rows.parquet", b"", "is empty: put rows into it"),
-        ("rows.parquet", b"PAR1 and no more", "cannot be read as parquet .*write it again"),
-        ("rows.arrow", b"no table at all", "cannot be read as arrow .*write it again"),
-        ("rows.xml", b"<rows/>", "file of no known kind: its name must end in one of .parquet"),
+        ("rows.csv", b"question,answer\ncaf\xe9,1\n", "cannot be read as UTF-8"),
+        ("rows.csv", b"question,answer\na,b\nc,d,e\n", "line 3: found 3 cells"),
+        ("rows.csv", b"prompt;answer\nx;1\ny;2\n", "separate the cells by commas"),
+        ("rows.csv", b'prompt,answer\n"x,1\n', "not valid CSV"),
+        ("rows.csv", b"question,answer\n", "holds no rows"),
+        ("rows.json", b'{"question": ', "line 1, column 14: not valid JSON"),
+        ("rows.json", b'[{"question": "a"}, 3]', "row 1: a row must be a JSON object"),
+        ("rows.jsonl", b'{"question": "a"}\n{"question"\n', "line 2, column"),
+        ("rows.jsonl", b"", "holds no rows"),
+        ("rows.parquet", b"", "cannot be loaded"),
+        ("rows.parquet", b"PAR1 and no more", "cannot be loaded"),
+        ("rows.arrow", b"no table at all", "cannot be loaded"),
+        ("rows.xml", b"<rows/>", "file of no known kind"),
     ],
 )
-def test_a_file_that_cannot_be_read_says_what_it_has_to_be(
+def test_a_file_that_cannot_be_read_is_named(
     tmp_path: Path,
     name: str,
     content: bytes,
     message: str,
     capfd: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(GermlineError, match=message) as refused:
         examples(kind="dataset", path=str(tmp_path / name))
-    told = str(refused.value)
-    assert told.startswith(f"task.path: {'the split' if 'no rows' in told else tmp_path / name}")
-    assert "task.subset" not in told
-    assert "Error:" not in told  # the name of a class of the library
+    assert name in str(refused.value)
     assert capfd.readouterr() == ("", "")
-    assert caplog.records == []
 
 
 def test_loading_prints_no_progress_bars(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -326,5 +347,5 @@ def test_a_saved_folder_names_its_splits(tmp_path: Path) -> None:
 
     rows = datasets.Dataset.from_list(ROWS)
     datasets.DatasetDict({"main": rows, "rest": rows}).save_to_disk(str(tmp_path / "saved"))
-    with pytest.raises(GermlineError, match=r"no split 'train': .* one of 'main', 'rest'"):
+    with pytest.raises(GermlineError, match=r"split 'train' .*the splits are 'main', 'rest'"):
         examples(kind="dataset", path=str(tmp_path / "saved"))

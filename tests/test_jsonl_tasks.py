@@ -73,11 +73,46 @@ def test_the_answer_may_stand_in_another_field(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"), [("8", "8"), (8, "8"), (True, "true"), ({"a": [1]}, '{"a": [1]}')]
+    ("answer", "rewards", "right", "wrong"),
+    [
+        ("8", "exact", ["8"], ["9"]),
+        (8, "exact", ["8"], ["8.0"]),
+        (True, "exact", ["true"], ["True"]),
+        (["1", "one"], "exact", ["1", "one"], ['["1", "one"]', ""]),
+        ([3, 4], "numeric", ["3", "4.0"], ["34"]),
+        (["a+", "b+"], "regex", ["aa", "b"], ["c"]),
+        ([{"role": "assistant", "content": "9"}], "exact", ["9"], ["8"]),
+        ({"a": [1]}, "json", ['{"a": [1.0]}'], ["{}"]),
+        ([1, 2], "json", ["[1,2]"], ["1"]),
+    ],
 )
-def test_an_answer_is_text_or_any_json_value(tmp_path, answer, text):
+def test_an_answer_is_text_or_a_list_or_messages(tmp_path, answer, rewards, right, wrong):
     rows = [{"prompt": f"{n}?", "answer": answer} for n in range(2)]
-    assert {one.answer for one in everything(task(written(tmp_path, *rows)))} == {text}
+    made = task(written(tmp_path, *rows), f"reward={rewards}")
+    example = made.examples("train")[0]
+    assert [reward(made, text, example) for text in right] == [1.0] * len(right)
+    assert [reward(made, text, example) for text in wrong] == [0.0] * len(wrong)
+
+
+def test_the_field_of_an_answer_may_be_inside_another_one(tmp_path):
+    rows = [{"prompt": f"{n}?", "reward_model": {"ground_truth": str(n)}} for n in range(4)]
+    path = written(tmp_path, *rows)
+    for name in ("answer=reward_model.ground_truth", "columns={answer: reward_model.ground_truth}"):
+        assert {one.answer for one in everything(task(path, name))} == set("0123")
+    made = task(path, "answer=prompt", "template='Say {reward_model.ground_truth}'")
+    assert {one.prompt for one in everything(made)} == {f"Say {n}" for n in range(4)}
+
+
+def test_the_split_keeps_conversations_apart_by_all_of_their_messages(tmp_path):
+    rows = [
+        {"messages": [{"role": "system", "content": f"{n}"}, {"role": "user", "content": "Next?"}]}
+        for n in range(10)
+    ]
+    rows = [{**row, "answer": "x"} for row in (*rows, *rows)]
+    made = task(written(tmp_path, *rows))
+    train, test = ({one.context for one in made.examples(side)} for side in ("train", "test"))
+    assert (len(train), len(test)) == (8, 2)
+    assert not train & test
 
 
 def test_a_rubric_weighs_its_rewards(tmp_path):
@@ -146,12 +181,21 @@ def test_json_without_answers_asks_for_any_json(tmp_path):
         (
             [{"question": f"{n}?", "gold": "1"} for n in range(30)],
             [],
-            r"line 1: the field `answer` is missing \(in 30 of 30 rows\); fields found: "
-            r"`question`, `gold`\. .*task\.answer=NAME",
+            r"line 1: the field `answer` is missing; fields found: `question`, `gold`\. .*=NAME",
         ),
         ([{"text": "?"}], [], r"line 1: a row needs a `prompt`.*found: `text`\. .*task\.columns="),
         ([{**ROW, "question": 5}], [], "line 1: the field `question` must be str, found 5"),
         ([{**ROW, "question": " "}], [], "line 1: the prompt is empty: ' '"),
+        ([ROW, {**OTHER, "answer": None}], [], "line 2: the field `answer` is missing"),
+        ([ROW, {**OTHER, "answer": []}], [], "line 2: the field `answer` must be text or a number"),
+        ([{**ROW, "answer": {"text": ["x"]}}, OTHER], [], r"line 1: .*, such as answer\.text"),
+        ([{**ROW, "answer": [["x"]]}, OTHER], [], "line 1: the field `answer` must be text"),
+        (
+            [{**ROW, "answer": [{"role": "user", "content": "9"}]}, OTHER],
+            [],
+            "line 1: the field `answer` must be text",
+        ),
+        ([{**ROW, "answer": "3,4"}, OTHER], ["reward=numeric"], "line 1: .*one number"),
         (
             [ROW, {"answer": 1}],
             ["template=Tell me {question}"],
@@ -160,7 +204,7 @@ def test_json_without_answers_asks_for_any_json(tmp_path):
         (
             [ROW, {**OTHER, "answer": "eight"}],
             ["reward=numeric"],
-            "line 2: the field `answer` must hold a number for reward=numeric, found 'eight'",
+            "line 2: the field `answer` must be one number for reward=numeric, found 'eight'",
         ),
         ([{**ROW, "answer": "("}, OTHER], ["reward=regex"], "line 1: .* must be a regular expr"),
         ([{**ROW, "answer": "("}, OTHER], ["reward=json"], r"line 1: .* must be JSON .* '\('"),
@@ -169,8 +213,7 @@ def test_json_without_answers_asks_for_any_json(tmp_path):
         (
             [{**ROW, "question": f"{n}?"} for n in range(30)],
             ["sample_weight=w"],
-            r"line 1: the field `w`, which task\.sample_weight names, is missing; fields found: .*"
-            r"sample_weight=NAME",
+            "line 1: the field `w` is missing; fields found: ",
         ),
         (
             [{**ROW, "w": 10**400}, {**OTHER, "w": 10**400}],

@@ -287,8 +287,8 @@ def test_the_context_of_a_row_is_the_prompt_as_it_stands(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
-        ("[{", r"rows\.json: not valid JSON: .*line 1"),
-        ({"rows": []}, r"task\.path must be a JSON list of rows, found dict"),
+        ("[{", r"rows\.json, column 3: not valid JSON"),
+        ({"rows": []}, "line 1: the field `numbers` is missing"),
         ([], r"rows\.json: the file holds no rows"),
         ([ROW, "x"], "row 1: a row must be a JSON object, found 'x'"),
         ([{**ROW, "numbers": [3, -5]}], r"row 0: `numbers` must be .* found \[3, -5\]"),

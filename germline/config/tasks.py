@@ -241,7 +241,7 @@ class CustomTask(TaskBase):
         return template
 
 
-PLACEHOLDER = re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
+PLACEHOLDER = re.compile(r"(?<!\{)\{(\w+(?:\.[A-Za-z_]\w*)*)\}(?!\})")
 """A field in a template; `{{word}}` is the text `{word}`, and other braces are literal."""
 
 
@@ -263,7 +263,14 @@ def _weighted(value: object) -> object:
 class RewardedRows(CustomTask):
     """Settings of rows that are scored by built-in rewards."""
 
-    answer: str = Field("answer", min_length=1, description="Field of a row with the gold answer.")
+    answer: str = Field(
+        "answer",
+        min_length=1,
+        description=(
+            "Field of a row with the gold answer, or a list of them, any of which is right; `a.b` "
+            "is the field `b` of the field `a`."
+        ),
+    )
     reward: Annotated[dict[RewardName, float], BeforeValidator(_weighted)] = Field(
         {"exact": 1.0},
         description=(
@@ -311,7 +318,7 @@ class RewardedRows(CustomTask):
         return self
 
 
-@register("task", "germline.tasks.jsonl:JsonlTask")
+@register("task", "germline.tasks.rows:JsonlTask")
 class Jsonl(RewardedRows, FileTask):
     """A JSONL file scored by built-in rewards, no Python needed; see docs/own-task.md."""
 
@@ -357,14 +364,14 @@ class FileOrDataset(CustomTask, DatasetSource):
         return self.kind
 
 
-@register("task", "germline.tasks.jsonl:DatasetTask")
+@register("task", "germline.tasks.rows:DatasetTask")
 class Dataset(RewardedRows, DatasetSource):
     """A dataset that the library `datasets` loads, scored by built-in rewards."""
 
     kind: Literal["dataset"] = "dataset"
 
 
-@register("task", "germline.tasks.jsonl:GivenRowsTask")
+@register("task", "germline.tasks.rows:GivenRowsTask")
 class Rows(RewardedRows):
     """Rows given from Python: a list, a `Dataset` or a `DataFrame`; see docs/from-python.md."""
 

@@ -12,6 +12,7 @@ r"""Read numbers as people and models write them; every value is an exact fracti
 import re
 from collections import deque
 from fractions import Fraction
+from itertools import pairwise
 
 LONGEST_NUMBER = 64
 """Numbers with more characters are ignored."""
@@ -62,7 +63,7 @@ def parse_number(text: str) -> Fraction | None:
     numbers = list(NUMBER.finditer(text)) if len(text) <= 3 * LONGEST_NUMBER else []
     if not 1 <= len(numbers) <= 3 or numbers[0].start() or numbers[-1].end() < len(text):
         return None
-    gaps = [_between(*pair) for pair in zip(numbers, numbers[1:], strict=False)]
+    gaps = [_between(*pair) for pair in pairwise(numbers)]
     is_fraction = not gaps or _SLASH.fullmatch(gaps[-1]) is not None
     is_mixed = len(gaps) < 2 or (gaps[0].isspace() and _is_proper(*numbers))
     return _value(numbers) if is_fraction and is_mixed else None
@@ -114,9 +115,7 @@ def _between(left: re.Match[str], right: re.Match[str]) -> str:
     return left.string[left.end() : right.start()]
 
 
-def _is_proper(
-    whole: re.Match[str], above: re.Match[str], below: re.Match[str]
-) -> bool:
+def _is_proper(whole: re.Match[str], above: re.Match[str], below: re.Match[str]) -> bool:
     """Tell whether three numbers are a mixed number, such as 1 1/2."""
     texts = whole.group().lstrip("-+"), above.group(), below.group()
     if not all(text.isdigit() and len(text) <= LONGEST_NUMBER for text in texts):

@@ -71,7 +71,7 @@ def _contents(task: Task, examples: Sequence[Example]) -> dict[str, Example]:
     """Return different examples by prompt; those of an environment, whose rows say more, by row."""
     if isinstance(task, EpisodeTask):
         return {repr((one.prompt, one.facts)): one for one in examples}
-    return {one.prompt: one for one in examples}
+    return {repr((one.context, one.prompt)): one for one in examples}
 
 
 def short_text(text: str) -> str:

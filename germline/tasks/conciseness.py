@@ -12,7 +12,7 @@ from germline.config import Conciseness
 from germline.graders.answer_match import MAX_LENGTH_DIFFERENCE, grade_length
 from germline.protocols import Grader
 from germline.tasks.facts_data import FACTS
-from germline.tasks.json_files import read_json_lines, row_field
+from germline.tasks.row_files import read_rows, row_field
 from germline.tasks.splits import seeded_split
 from germline.types import Example, GermlineError, Split
 
@@ -71,10 +71,10 @@ def _split(config: Conciseness) -> tuple[list[Pair], list[Pair]]:
 def _read(path: Path, setting: str) -> list[Pair]:
     return [
         (row_field(row, "question", str, place), row_field(row, "answer", str, place))
-        for place, row in read_json_lines(path, setting)
+        for place, row in read_rows(path, setting)
     ]
 
 
 def _read_paper(split: Split) -> list[Pair]:
-    rows = read_json_lines(_PAPER, "task.data")
+    rows = read_rows(_PAPER, "task.data")
     return [(row["question"], row["answer"]) for _, row in rows if row["split"] == split]

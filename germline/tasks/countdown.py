@@ -15,7 +15,7 @@ from germline.config import Countdown
 from germline.graders import countdown as grader
 from germline.protocols import Grader
 from germline.tasks.countdown_data import ALONE_ROWS, CountdownRow, field_rows, small_rows
-from germline.tasks.json_files import read_json_rows, row_field
+from germline.tasks.row_files import read_rows, row_field
 from germline.tasks.splits import seeded_split
 from germline.types import Example, GermlineError, Split
 
@@ -76,7 +76,7 @@ def _split(config: Countdown) -> tuple[list[CountdownRow], list[CountdownRow]]:
 
 def _read(path: Path) -> list[CountdownRow]:
     rows: list[CountdownRow] = []
-    for place, raw in read_json_rows(path, "task.path"):
+    for place, raw in read_rows(path, "task.path"):
         numbers = row_field(raw, "numbers", list, place)
         target = row_field(raw, "target", str, place)
         solution = raw.get("solution")

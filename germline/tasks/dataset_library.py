@@ -1,38 +1,23 @@
-"""Rows from the Hugging Face hub, a folder or a file; the only module that imports `datasets`."""
+"""Rows of a file, a folder, or the Hugging Face hub; the only module that imports `datasets`.
+
+JSON and CSV files are read by `row_files`; `datasets` reads everything else. Of CSV files in a
+folder or on the hub, every cell is its text as well.
+"""
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from germline.config.tasks import DatasetSource
-from germline.tasks.json_files import PlacedRow
+from germline.config.tasks import DatasetSource, FileOrDataset
+from germline.tasks.row_examples import GivenRows
+from germline.tasks.row_files import TEXT_FILES, PlacedRow, read_rows
 from germline.types import GermlineError
 
-BUILDERS = {
-    ".parquet": "parquet",
-    ".csv": "csv",
-    ".json": "json",
-    ".jsonl": "json",
-    ".arrow": "arrow",
-}
+TABLES = {".parquet": "parquet", ".arrow": "arrow"}
 """Ending of a file -> the builder of `datasets` that reads it."""
-
-
-FORMS = {
-    "csv": "a CSV file is UTF-8 text; its first line names the columns, all lines have as many "
-    "cells, separated by commas, and a cell with a comma or a line break stands in double quotes",
-    "json": "a JSON file has one object per line, or one list of objects, in UTF-8; a column has "
-    "values of one type",
-    "parquet": "the file is damaged, or was not written to its end: write it again",
-    "arrow": "the file is damaged, or was not written to its end: write it again",
-}
-"""Builder of `datasets` -> what a file has to be for it."""
-
-SEPARATORS = (";", "\t", "|")
-"""What other programs than `datasets` write between the cells of a CSV file."""
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 """`name` or `owner/name`; any other path is a path of this machine."""
@@ -40,141 +25,109 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 def may_be_on_hub(path: Path) -> bool:
     """Tell whether a path that does not exist may be the name of a dataset on the hub."""
-    return HUB_NAME.fullmatch(str(path)) is not None and path.suffix not in BUILDERS
+    return HUB_NAME.fullmatch(str(path)) is not None and path.suffix not in (*TEXT_FILES, *TABLES)
 
 
-def load_dataset_rows(config: DatasetSource, split: str) -> list[PlacedRow]:
-    """Load one split as rows.
+def load_rows(config: DatasetSource) -> GivenRows:
+    """Return the rows to train on, and held-out ones where a split or a file of them is named.
 
     Raises:
-        GermlineError: the library is not installed, the dataset cannot be loaded, or it is empty.
+        GermlineError: the rows cannot be read.
     """
-    path = config.path.expanduser()
-    if not path.exists() and not may_be_on_hub(config.path):
-        place = "" if path.is_absolute() else f" in {Path.cwd()}"
+    if isinstance(config, FileOrDataset) and config.path.expanduser().is_file():
+        test = None
+        if config.test_path is not None:
+            test = _load(config, config.test_path, "train", "task.test_path")
+        return GivenRows(_load(config, config.path, "train", "task.path"), test)
+    train = _load(config, config.path, config.split, "task.path")
+    if config.test_split is None:
+        return GivenRows(train)
+    return GivenRows(train, _load(config, config.path, config.test_split, "task.path"))
+
+
+def _load(config: DatasetSource, named: Path, split: str, setting: str) -> list[PlacedRow]:
+    path = named.expanduser()
+    is_file = path.is_file()
+    if not path.exists() and not may_be_on_hub(named):
         raise GermlineError(
-            f"task.path: there is no file or folder {str(config.path)!r}{place}: name one that "
-            "exists, or a dataset on the Hugging Face hub as OWNER/NAME"
+            f"{setting}: there is no file or folder {str(named)!r} (relative paths start at "
+            f"{Path.cwd()}): name one that exists, or a dataset on the Hugging Face hub as "
+            "OWNER/NAME"
         )
+    if is_file and path.suffix not in (*TEXT_FILES, *TABLES):
+        raise GermlineError(
+            f"{setting}: {named} is a file of no known kind: its name must end in one of "
+            f"{', '.join((*TEXT_FILES, *TABLES))}"
+        )
+    if is_file and {part.partition("[")[0].strip() for part in split.split("+")} != {"train"}:
+        raise GermlineError(
+            f"{setting}: {named} is one file, which has no split {split!r}: leave task.split and "
+            "task.test_split out, or name parts of it, such as train[:80%] and train[80%:]"
+        )
+    if is_file and path.suffix in TEXT_FILES:
+        rows = read_rows(named, setting)
+        return rows if split == "train" else _slice(rows, split, setting)
+    datasets = _library()
+    try:
+        with _without_output(datasets):
+            loaded = _load_with(datasets, config, path, split)
+            rows = [
+                (f"{named}, {split} row {index}", _without_missing(row))
+                for index, row in enumerate(loaded)
+            ]
+    except Exception as error:  # noqa: BLE001 - of many kinds, some of them of other libraries
+        cause = str(error.__cause__ or error).strip().splitlines()  # the outer one says nothing
+        raise GermlineError(
+            f"{setting}: the split {split!r} of {str(named)!r} cannot be loaded "
+            f"({cause[0][:300] if cause else type(error).__name__}); check the path, task.split, "
+            "task.test_split, task.subset, and the network if it is a name of the hub"
+        ) from None
+    if not rows:
+        raise GermlineError(f"{setting}: the split {split!r} of {named} holds no rows")
+    return rows
+
+
+def _load_with(datasets: Any, config: DatasetSource, path: Path, split: str) -> Any:
+    """Call the function of `datasets` that fits what the path names."""
+    if path.is_file():
+        builder = TABLES[path.suffix]
+        return datasets.load_dataset(builder, data_files=str(path), split=split)
+    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
+        saved = datasets.load_from_disk(str(path))
+        if isinstance(saved, dict) and split not in saved:
+            raise GermlineError(f"the splits are {', '.join(map(repr, saved))}")
+        return saved[split] if isinstance(saved, dict) else saved
+    source = {"path": str(path), "name": config.subset, "revision": config.revision}
+    loaded = datasets.load_dataset(**source, split=split)
+    if getattr(getattr(loaded, "info", None), "builder_name", None) != "csv":
+        return loaded
+    texts = datasets.Features(dict.fromkeys(loaded.column_names, datasets.Value("string")))
+    rows = datasets.load_dataset(**source, split=split, features=texts, keep_default_na=False)
+    return [{name: cell or None for name, cell in row.items()} for row in rows]
+
+
+def _slice(rows: list[PlacedRow], split: str, setting: str) -> list[PlacedRow]:
+    """Return the rows of a split such as `train[:80%]+train[90%:]`."""
+    try:
+        parts = _library().ReadInstruction.from_spec(split).to_absolute({"train": len(rows)})
+    except (ValueError, AssertionError) as error:
+        raise GermlineError(f"{setting}: {split!r} is no split: {error}") from None
+    return [row for part in parts for row in rows[part.from_ : part.to]]
+
+
+def _without_missing(row: Any) -> dict[str, Any]:
+    """Return a row without its missing values."""
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _library() -> Any:
     try:
         import datasets
     except ImportError:
         raise GermlineError(
             "task.kind=dataset needs the library `datasets`: pip install 'germline[datasets]'"
         ) from None
-    with _without_output(datasets):
-        try:
-            rows = _load(datasets, config, path, split)
-        except GermlineError:
-            raise
-        except Exception as error:  # noqa: BLE001 - of many kinds, some of them of other libraries
-            raise GermlineError(
-                f"task.path: the split {split!r} of {str(config.path)!r} cannot be loaded"
-                f"{_reason(error)}. {_remedy(config)}"
-            ) from None
-    placed: list[PlacedRow] = [
-        # An empty cell is a missing field, not the text "null".
-        (
-            f"{config.path}, {split} row {index}",
-            {name: value for name, value in row.items() if value is not None},
-        )
-        for index, row in enumerate(rows)
-    ]
-    if not placed:
-        raise GermlineError(
-            f"task.path: the split {split!r} of {config.path} holds no rows; name another one "
-            "(task.split, task.test_split), or put rows into it"
-        )
-    return placed
-
-
-def _load(datasets: Any, config: DatasetSource, path: Path, split: str) -> Any:
-    """Call the function of `datasets` that fits what the path names."""
-    if path.is_file():
-        return _load_file(datasets, path, split)
-    if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
-        saved = datasets.load_from_disk(str(path))
-        if not isinstance(saved, dict):
-            return saved
-        if split not in saved:
-            raise GermlineError(
-                f"task.path: {path} has no split {split!r}: set task.split and task.test_split to "
-                f"one of {', '.join(map(repr, saved))}"
-            )
-        return saved[split]
-    return datasets.load_dataset(
-        str(path), name=config.subset, split=split, revision=config.revision
-    )
-
-
-def _load_file(datasets: Any, path: Path, split: str) -> Any:
-    """Load a file, whose rows `datasets` calls the split `train`.
-
-    Raises:
-        GermlineError: it is of another kind, empty or damaged, or has no such split.
-    """
-    builder = BUILDERS.get(path.suffix)
-    if builder is None:
-        raise GermlineError(
-            f"task.path: {path} is a file of no known kind: its name must end in one of "
-            f"{', '.join(BUILDERS)}"
-        )
-    names = [part.partition("[")[0].strip() for part in split.split("+")]
-    if names != ["train"] * len(names):
-        raise GermlineError(
-            f"task.path: {path} is one file, which has no split {split!r}: leave task.split and "
-            "task.test_split out, or name parts of it, such as train[:80%] and train[80%:]"
-        )
-    if not path.stat().st_size:
-        raise GermlineError(f"task.path: {path} is empty: put rows into it, or name another file")
-    try:
-        loaded = datasets.load_dataset_builder(builder, data_files=str(path))
-        loaded.download_and_prepare()
-        _check_separator(path, builder, [*loaded.info.features])
-        if not any(part.num_examples for part in loaded.info.splits.values()):
-            return []  # a table with columns and without rows
-        return loaded.as_dataset(split=split)
-    except GermlineError:
-        raise
-    except Exception as error:  # noqa: BLE001 - of many kinds, some of them of other libraries
-        raise GermlineError(
-            f"task.path: {path} cannot be read as {builder}{_reason(error)}: {FORMS[builder]}"
-        ) from None
-
-
-def _check_separator(path: Path, builder: str, columns: Sequence[str]) -> None:
-    """Check that the columns of a CSV file are separated by commas.
-
-    Raises:
-        GermlineError: its one column has a name with another separator.
-    """
-    mark = next((one for one in SEPARATORS if one in columns[0]), None) if columns else None
-    if builder == "csv" and len(columns) == 1 and mark:
-        raise GermlineError(
-            f"task.path: {path} has one column, named {columns[0]!r}, so its cells are separated "
-            f"by {mark!r}: write it with commas, as pandas.read_csv({str(path)!r}, sep={mark!r})"
-            f".to_csv({f'{path.stem}-commas.csv'!r}, index=False) does"
-        )
-
-
-def _remedy(config: DatasetSource) -> str:
-    """Say what to look at: a path that does not exist is taken for a name on the hub."""
-    if not config.path.expanduser().exists():
-        return (
-            f"There is no file or folder of this name in {Path.cwd()}, so it was looked for on the "
-            "Hugging Face hub: check the name, task.subset, task.split and the network"
-        )
-    return (
-        f"A folder holds files that end in one of {', '.join(BUILDERS)}, or was written by "
-        "`save_to_disk`: check its files, task.split, task.test_split and task.subset"
-    )
-
-
-def _reason(error: Exception) -> str:
-    """Return what the library says, in brackets, without the name of its exception."""
-    cause = error.__cause__ or error  # "An error occurred while generating" says nothing
-    text = str(cause).strip().splitlines()
-    return f" ({text[0][:300].rstrip('.!')})" if text else ""
+    return datasets
 
 
 @contextmanager

@@ -18,10 +18,18 @@ from germline.graders.math_match import (
     lenient_answer,
     strict_answer,
 )
+from germline.graders.numbers import parse_number, without_thousands
 from germline.protocols import Grader
-from germline.tasks import dataset_rows
-from germline.tasks.file_or_dataset import load_file_or_dataset
-from germline.tasks.json_files import PlacedRow, row_field
+from germline.tasks.dataset_library import load_rows
+from germline.tasks.row_examples import (
+    GivenRows,
+    Row,
+    RowFormat,
+    gold_answers,
+    rows_to_examples,
+    with_columns,
+)
+from germline.tasks.row_files import PlacedRow, field_value, fields_found, row_field
 from germline.types import Example, GermlineError, Split
 
 _ANNOTATION = re.compile(r"<<[^<>]*>>")
@@ -45,26 +53,21 @@ class MathProblemsTask:
         self.grader: Grader = MathGrader(self.marker)
         self.max_new_tokens = config.max_new_tokens or self.longest
         self.stop = config.stop or ()
-        train, test = self.load(config)
-        self.digest = dataset_rows.task_digest(b"", train, test)
-        dataset_rows.check_unchanged(config, self.digest)
-        sides = dataset_rows.split_rows(
-            train, test, config.template, config.split_seed, config.place
+        self._has_functions = bool(config.reward_functions)
+        self._examples, self.digest = rows_to_examples(
+            self.load(config), RowFormat.of(config), self._gold_and_facts
         )
-        self._examples: dict[Split, tuple[Example, ...]] = {
-            split: self._made(items, config) for split, items in sides.items()
-        }
 
-    def load(self, config: MathProblems) -> tuple[list[PlacedRow], list[PlacedRow] | None]:
-        """Return the rows to train on, and held-out ones where they are named.
+    def load(self, config: MathProblems) -> GivenRows:
+        """Return the rows.
 
         Raises:
             GermlineError: the rows cannot be read.
         """
-        return load_file_or_dataset(config)
+        return load_rows(config)
 
-    def gold(self, row: Mapping[str, object], place: str) -> tuple[str, str]:
-        """Return the gold answer of a row, and a completion that gives it.
+    def gold(self, row: Row) -> tuple[tuple[str, ...], str]:
+        """Return the gold answers of a row, any of which is right, and a completion that gives one.
 
         Raises:
             GermlineError: the row has no gold answer.
@@ -80,25 +83,10 @@ class MathProblemsTask:
         answer = strict_answer(text, self.marker) or lenient_answer(text)
         return None if answer is None else normalize_answer(answer)
 
-    def _made(
-        self, items: Sequence[tuple[str, PlacedRow]], config: MathProblems
-    ) -> tuple[Example, ...]:
-        golden = [self.gold(row, place) for _, (place, row) in items]
-        facts = [
-            {
-                **(row if config.reward_functions else {}),
-                **dataset_rows.sample_weight(row, config.sample_weight, place),
-                "gold": gold,
-            }
-            for (_, (place, row)), (gold, _) in zip(items, golden, strict=True)
-        ]
-        return dataset_rows.make_examples(
-            items,
-            [completion for _, completion in golden],
-            facts,
-            chat=config.sends_chats,
-            template=config.template,
-        )
+    def _gold_and_facts(self, row: Row) -> tuple[str, Mapping[str, object]]:
+        golds, completion = self.gold(row)
+        facts = row.fields if self._has_functions else {}
+        return completion, {**facts, "gold": golds[0] if len(golds) == 1 else golds}
 
 
 class Gsm8kTask(MathProblemsTask):
@@ -109,16 +97,16 @@ class Gsm8kTask(MathProblemsTask):
     def __init__(self, config: Gsm8k) -> None:
         super().__init__(config)
 
-    def gold(self, row: Mapping[str, object], place: str) -> tuple[str, str]:
+    def gold(self, row: Row) -> tuple[tuple[str, ...], str]:
         """Return the number after `####`, and the solution without calculator annotations."""
-        solution = _ANNOTATION.sub("", row_field(row, "answer", str, place))
-        number = strict_answer(solution, "hashes")
-        if number is None:
+        solution = _ANNOTATION.sub("", row_field(row.fields, "answer", str, row.place))
+        number = without_thousands(strict_answer(solution, "hashes") or "")
+        if parse_number(number) is None:
             raise GermlineError(
-                f"{place}: the field `answer` must end with a line such as '#### 18', found "
+                f"{row.place}: the field `answer` must end with a line such as '#### 18', found "
                 f"{solution[-80:]!r}"
             )
-        return number.replace(",", ""), solution
+        return (number,), solution
 
 
 class MathTask(MathProblemsTask):
@@ -131,31 +119,39 @@ class MathTask(MathProblemsTask):
         self._levels = config.levels
         super().__init__(config)
 
-    def load(self, config: MathProblems) -> tuple[list[PlacedRow], list[PlacedRow] | None]:
+    def load(self, config: MathProblems) -> GivenRows:
         """Return the rows of the levels that are asked for.
 
         Raises:
             GermlineError: the rows cannot be read, or none has these levels.
         """
-        train, test = super().load(config)
-        return self._of_levels(train, config), test and self._of_levels(test, config)
+        rows = super().load(config)
+        test = None if rows.test is None else self._of_levels(rows.test, config)
+        return GivenRows(self._of_levels(rows.train, config), test)
 
-    def gold(self, row: Mapping[str, object], place: str) -> tuple[str, str]:
+    def gold(self, row: Row) -> tuple[tuple[str, ...], str]:
         r"""Return the field `answer`, or what \boxed{...} holds in the `solution`."""
-        solution = str(row.get("solution", ""))
+        solution = str(field_value(row.fields, "solution") or "")
         boxed = boxed_answer(solution)
-        gold = str(row.get("answer", "") or boxed or "").strip()
-        if not gold:
+        golds = gold_answers(row, "answer")
+        if not any(golds):
+            golds = () if boxed is None else (boxed.strip(),)
+        if not any(golds):
             raise GermlineError(
-                f"{place}: a problem needs a field `answer`, or a `solution` with \\boxed{{...}}; "
-                f"fields found: {', '.join(f'`{name}`' for name in row)}"
+                f"{row.place}: a problem needs a field `answer`, or a `solution` with "
+                f"\\boxed{{...}}; {fields_found(row.fields)}"
             )
-        return gold, solution if boxed == gold else f"\\boxed{{{gold}}}"
+        return golds, solution if boxed == golds[0] else f"\\boxed{{{golds[0]}}}"
 
     def _of_levels(self, rows: list[PlacedRow], config: MathProblems) -> list[PlacedRow]:
         if not self._levels:
             return rows
-        kept = [(place, row) for place, row in rows if _level(row, place) in self._levels]
+        columns = with_columns(rows, config.columns)
+        kept = [
+            one
+            for one, (place, row) in zip(rows, columns, strict=True)
+            if _level(row, place) in self._levels
+        ]
         if not kept:
             raise GermlineError(
                 f"task.levels={list(self._levels)}: no problem of {config.path} has one of them"

@@ -50,7 +50,8 @@ class PromptFormatter:
         return replace(example, prompt="\n\n".join([*shown, prompt]))
 
     def _shown(self, example: Example, count: int) -> Iterator[Example]:
-        others = (one for one in self._solved if one.prompt != example.prompt)
+        asked = example.context, example.prompt
+        others = (one for one in self._solved if (one.context, one.prompt) != asked)
         return islice(others, count)
 
 

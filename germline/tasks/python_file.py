@@ -22,8 +22,8 @@ from germline.graders.task_file import (
 )
 from germline.protocols import Grader
 from germline.registry import did_you_mean
-from germline.tasks import dataset_rows
-from germline.tasks.json_files import PlacedRow
+from germline.tasks.row_examples import GivenRows, RowFormat, rows_to_examples, shown_answer
+from germline.tasks.row_files import PlacedRow
 from germline.tasks.scorer_parts import heaviest_part
 from germline.types import Example, GermlineError, Split
 
@@ -126,27 +126,26 @@ def file_examples(
         file: the file.
         config: overrides its settings.
         settings: of the file.
-        by_row: see `dataset_rows.split_rows`.
+        by_row: see `RowFormat`.
 
     Raises:
         GermlineError: a row cannot be read, or the file is not that with which the run began.
     """
-    train = dataset_rows.with_columns(_rows(file, "train"), config.columns)
-    test = None
-    if hasattr(file.module, "test"):
-        test = dataset_rows.with_columns(_rows(file, "test"), config.columns)
-    digest = dataset_rows.task_digest(file.source, train, test)
-    dataset_rows.check_unchanged(config, digest)
-    template = settings.template if config.template is None else config.template
-    sides = dataset_rows.split_rows(
-        train, test, template, config.split_seed, str(file.path), by_row=by_row
+    form = RowFormat(
+        config,
+        settings.template if config.template is None else config.template,
+        settings.chat if config.chat is None else config.chat,
+        str(file.path),
+        file.source,
+        by_row,
     )
-    chat = settings.chat if config.chat is None else config.chat
-    for place, row in (*train, *(test or ())):
-        dataset_rows.sample_weight(row, config.sample_weight, place)
-    return {
-        split: _examples(items, chat=chat, template=template) for split, items in sides.items()
-    }, digest
+    test = _rows(file, "test") if hasattr(file.module, "test") else None
+    # The gold answer is optional: only checks and displays need it.
+    return rows_to_examples(
+        GivenRows(_rows(file, "train"), test),
+        form,
+        lambda row: (shown_answer(row, "answer"), row.fields),
+    )
 
 
 def _rows(file: TaskFile, split: Split) -> list[PlacedRow]:
@@ -172,17 +171,3 @@ def _rows(file: TaskFile, split: Split) -> list[PlacedRow]:
             )
         placed.append((place, dict(row)))
     return placed
-
-
-def _examples(
-    items: Sequence[tuple[str, PlacedRow]], *, chat: bool, template: str | None
-) -> tuple[Example, ...]:
-    """Make examples; the gold answer is optional, because only checks and displays need it."""
-    answers = [
-        dataset_rows.row_answer(row, "answer", place)
-        if "answer" in row
-        else dataset_rows.last_answer(row, place) or ""
-        for _, (place, row) in items
-    ]
-    rows = [row for _, (_, row) in items]
-    return dataset_rows.make_examples(items, answers, rows, chat=chat, template=template)

@@ -20,7 +20,8 @@ from germline.graders.reward_functions import (
 )
 from germline.protocols import EpisodeTask, Task
 from germline.registry import did_you_mean
-from germline.tasks.json_files import PlacedRow, shown
+from germline.tasks.row_examples import GivenRows
+from germline.tasks.row_files import PlacedRow, shown
 from germline.tasks.scorer_parts import heaviest_part
 from germline.types import GermlineError
 
@@ -28,14 +29,6 @@ RowsLike = Iterable[Mapping[str, Any]]
 """Rows of one split: a list, a `datasets.Dataset`, or a pandas `DataFrame`."""
 
 SPLITS = ("train", "test")
-
-
-@dataclass(frozen=True)
-class GivenRows:
-    """Rows given from Python; without held-out rows, a seeded part of them is held out."""
-
-    train: list[PlacedRow]
-    test: list[PlacedRow] | None = None
 
 
 @dataclass(frozen=True)

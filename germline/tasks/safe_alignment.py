@@ -12,12 +12,12 @@ The task has no reward of its own. `task.scorers` has a reward model and a cost 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from germline.config.safe_alignment import SafeAlignment
 from germline.protocols import Grader
-from germline.tasks import dataset_rows
-from germline.tasks.file_or_dataset import load_file_or_dataset
-from germline.tasks.json_files import PlacedRow
+from germline.tasks.dataset_library import load_rows
+from germline.tasks.row_examples import Row, RowFormat, rows_to_examples
 from germline.tasks.safe_rlhf_labels import CATEGORIES, SAFE, check_labels
 from germline.tasks.scorer_parts import heaviest_part
 from germline.tasks.splits import stratified_order, stratified_split
@@ -40,20 +40,12 @@ class SafeAlignmentTask:
         self.grader: Grader = no_rewards
         self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
         self.stop = config.stop or ()
-        train, test = load_file_or_dataset(config)
-        self.digest = dataset_rows.task_digest(b"", train, test)
-        dataset_rows.check_unchanged(config, self.digest)
-        prompts = _prompts(train, config)
-        if test is None:
-            seen, held_out = stratified_split(
-                prompts, _strata(prompts), config.split_seed, config.place
-            )
-        else:
-            seen, held_out = prompts, _prompts(test, config)
-        self._examples: dict[Split, tuple[Example, ...]] = {
-            "train": _examples(seen, config),
-            "test": _examples(held_out, config),
-        }
+        self._examples, self.digest = rows_to_examples(
+            load_rows(config),
+            RowFormat.of(config),
+            lambda row: ("", row.fields if config.reward_functions else {}),
+            arrange=partial(_arranged, config=config),
+        )
 
     def examples(self, split: Split) -> Sequence[Example]:
         """Return the examples of a split, always the same ones in the same order."""
@@ -77,30 +69,24 @@ def stratum(row: Mapping[str, object]) -> str:
     return f"{safe} safe"
 
 
-def _prompts(rows: Sequence[PlacedRow], config: SafeAlignment) -> list[tuple[str, PlacedRow]]:
-    """Return each prompt once, with the first of its rows; the labels of all rows are valid."""
-    found: dict[str, PlacedRow] = {}
-    for place, row in rows:
-        found.setdefault(dataset_rows.row_prompt(row, place, config.template), (place, row))
-    check_labels(rows)
-    return list(found.items())
+def _arranged(
+    train: list[Row], test: list[Row] | None, config: SafeAlignment
+) -> tuple[list[Row], list[Row]]:
+    """Return both splits, each prompt once and in an order with every stratum in proportion."""
+    rows = _distinct(train)
+    if test is None:
+        sides = stratified_split(rows, _strata(rows), config.split_seed, config.place)
+    else:
+        sides = rows, _distinct(test)
+    seen, held_out = (stratified_order(one, _strata(one), config.split_seed) for one in sides)
+    return seen, held_out
 
 
-def _strata(prompts: Sequence[tuple[str, PlacedRow]]) -> list[str]:
-    return [stratum(row) for _, (_, row) in prompts]
+def _distinct(rows: list[Row]) -> list[Row]:
+    """Return the first row of each prompt; the labels of all rows are valid."""
+    check_labels([(row.place, row.fields) for row in rows])
+    return list({row.asked[:2]: row for row in reversed(rows)}.values())[::-1]
 
 
-def _examples(
-    prompts: Sequence[tuple[str, PlacedRow]], config: SafeAlignment
-) -> tuple[Example, ...]:
-    items = stratified_order(prompts, _strata(prompts), config.split_seed)
-    facts = [
-        {
-            **(row if config.reward_functions else {}),
-            **dataset_rows.sample_weight(row, config.sample_weight, place),
-        }
-        for _, (place, row) in items
-    ]
-    return dataset_rows.make_examples(
-        items, [""] * len(items), facts, chat=config.sends_chats, template=config.template
-    )
+def _strata(rows: Sequence[Row]) -> list[str]:
+    return [stratum(row.fields) for row in rows]

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from germline.tasks.json_files import PlacedRow
+from germline.tasks.row_files import PlacedRow
 from germline.types import GermlineError
 
 log = logging.getLogger(__name__)

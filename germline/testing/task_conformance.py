@@ -94,7 +94,8 @@ class TaskConformance:
 
     def test_the_splits_share_no_prompt(self) -> None:
         """Held-out prompts are not training prompts, and no prompt occurs twice."""
-        prompts = [example.prompt for split in SPLITS for example in self.task.examples(split)]
+        examples = [example for split in SPLITS for example in self.task.examples(split)]
+        prompts = [(example.context, example.prompt) for example in examples]
         assert len(set(prompts)) == len(prompts)
 
     def test_the_splits_are_the_same_every_time_and_differ_with_their_seed(self) -> None:

@@ -1,0 +1,247 @@
+"""Rows of your own data to examples: prompts, gold answers, weights, the split, and the digest.
+
+Rows of the same conversation are in the same split. A gold answer is text or a number; a list of
+them, any of which is right; or messages, the last one of which is the assistant's answer.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from germline.config import CustomTask
+from germline.tasks.row_files import (
+    PlacedRow,
+    field_value,
+    fields_found,
+    has_field,
+    row_field,
+    shown,
+)
+from germline.tasks.row_prompts import (
+    Conversation,
+    as_text,
+    not_plain,
+    read_messages,
+    row_conversation,
+)
+from germline.tasks.splits import seeded_split
+from germline.types import Example, GermlineError, Split
+
+LARGEST = sys.float_info.max
+
+
+@dataclass(frozen=True)
+class GivenRows:
+    """The rows of a task; without held-out rows, a seeded part of them is held out."""
+
+    train: list[PlacedRow]
+    test: list[PlacedRow] | None = None
+
+
+class Row(NamedTuple):
+    """A row, what it asks, and its gold answer and facts, which `Gold` makes."""
+
+    place: str
+    fields: Mapping[str, Any]
+    asked: Conversation
+    answer: str = ""
+    facts: Mapping[str, object] = {}
+
+
+Arrange = Callable[[list[Row], list[Row] | None], tuple[list[Row], list[Row]]]
+"""Rows, and held-out ones if they are given -> rows to train on, held-out rows."""
+
+Gold = Callable[[Row], tuple[str, Mapping[str, object]]]
+"""Row -> the gold answer (empty: none) and the facts of its example."""
+
+
+@dataclass(frozen=True)
+class RowFormat:
+    """How the rows of a task are read.
+
+    Attributes:
+        config: names columns, the seed of the split, and the field of the weights.
+        template: of the prompts.
+        chat: whether prompts go through the chat template.
+        name: where the rows come from, for errors.
+        code: bytes that belong to the task beside its rows, for the digest.
+        by_row: rows that ask the same may be in both splits, equal rows may not: for environments,
+            whose rows say more than the prompt.
+    """
+
+    config: CustomTask
+    template: str | None
+    chat: bool
+    name: str
+    code: bytes = b""
+    by_row: bool = False
+
+    @classmethod
+    def of(cls, config: CustomTask) -> "RowFormat":
+        """Return the format that a config gives."""
+        return cls(config, config.template, config.sends_chats, config.place)
+
+
+def rows_to_examples(
+    given: GivenRows, form: RowFormat, gold: Gold, arrange: Arrange | None = None
+) -> tuple[dict[Split, tuple[Example, ...]], str]:
+    """Return the examples of both splits, and the digest of the rows.
+
+    Args:
+        given: the rows.
+        form: how they are read.
+        gold: makes the answer and the facts of an example.
+        arrange: makes the splits; default: held-out rows as given, or a seeded split in which rows
+            that ask the same after the same messages stay together.
+
+    Raises:
+        GermlineError: a row cannot be used, or the rows are not those that a run was begun with.
+    """
+    columns = form.config.columns
+    train = with_columns(given.train, columns)
+    test = None if given.test is None else with_columns(given.test, columns)
+    digest = _digest(form.code, train, test)
+    _check_unchanged(form.config, digest)
+    rows = _read(train, form, gold), None if test is None else _read(test, form, gold)
+    sides = arrange(*rows) if arrange else _split(*rows, form)
+    examples: dict[Split, tuple[Example, ...]] = {
+        "train": _examples(sides[0], form),
+        "test": _examples(sides[1], form),
+    }
+    return examples, digest
+
+
+def _split(
+    train: list[Row], test: list[Row] | None, form: RowFormat
+) -> tuple[list[Row], list[Row]]:
+    if test is not None:
+        return train, test
+    if form.by_row:
+        keys: list[object] = [_encoded([(row.place, row.fields)]) for row in train]
+    else:
+        keys = [row.asked[:2] for row in train]
+    return seeded_split(train, keys, form.config.split_seed, form.name)
+
+
+def with_columns(rows: Sequence[PlacedRow], columns: Mapping[str, str]) -> list[PlacedRow]:
+    """Return the rows with fields taken from the columns that `task.columns` names.
+
+    Raises:
+        GermlineError: a row has no such column.
+    """
+    for place, row in rows if columns else ():
+        missing = next((name for name in columns.values() if not has_field(row, name)), None)
+        if missing is not None:
+            raise GermlineError(
+                f"{place}: task.columns names the column `{missing}`, which is missing; "
+                f"{fields_found(row)}"
+            )
+    return [
+        (place, {**row, **{field: field_value(row, name) for field, name in columns.items()}})
+        for place, row in rows
+    ]
+
+
+def gold_answers(row: Row, field: str) -> tuple[str, ...]:
+    """Return the gold answers of a row, any of which is right; empty if it has none.
+
+    Without the field, an assistant message at the end of the conversation is the answer.
+
+    Raises:
+        GermlineError: the value is nothing that a completion could be.
+    """
+    value = field_value(row.fields, field)
+    if value is None:
+        return () if row.asked.answer is None else (row.asked.answer.strip(),)
+    if isinstance(value, (list, tuple)) and value and isinstance(value[0], Mapping):
+        role, content = read_messages(value, field, row.place)[-1]
+        if role == "assistant":
+            return (content.strip(),)
+    values = value if isinstance(value, (list, tuple)) else [value]
+    if not values or not all(isinstance(one, str | int | float) for one in values):
+        raise GermlineError(
+            f"{row.place}: the field `{field}` must be text or a number, a list of them, any of "
+            f"which is right, or messages that end with the assistant's; found {shown(value)}. A "
+            f"field inside it is named with a dot, such as {field}.text"
+        )
+    return tuple(as_text(one, field, row.place).strip() for one in values)
+
+
+def shown_answer(row: Row, field: str) -> str:
+    """Return the gold answer for checks and displays where no reward needs it; "" without one."""
+    try:
+        return next(iter(gold_answers(row, field)), "")
+    except GermlineError:
+        return as_text(field_value(row.fields, field), field, row.place).strip()
+
+
+def _read(rows: Sequence[PlacedRow], form: RowFormat, gold: Gold) -> list[Row]:
+    read = []
+    for place, fields in rows:
+        row = Row(place, fields, row_conversation(fields, place, form.template))
+        if row.asked.context and not form.chat:
+            raise GermlineError(
+                f"{place}: the row has {len(row.asked.context)} messages before its prompt, which "
+                "task.chat=false would drop: set task.chat=true, or write them into a task.template"
+            )
+        answer, facts = gold(row)
+        weight = _sample_weight(row, form.config.sample_weight)
+        read.append(row._replace(answer=answer, facts={**facts, **weight}))
+    return read
+
+
+def _examples(rows: Sequence[Row], form: RowFormat) -> tuple[Example, ...]:
+    return tuple(
+        Example(index, row.asked.prompt, row.answer, form.chat, row.facts, row.asked.context)
+        for index, row in enumerate(rows)
+    )
+
+
+def _sample_weight(row: Row, field: str | None) -> dict[str, float]:
+    """Return the field with the weight of a row as a fact; none without a field."""
+    if field is None:
+        return {}
+    value = row_field(row.fields, field, object, row.place)
+    try:  # a cell of a CSV file is text
+        weight = -1.0 if isinstance(value, bool) else float(str(value))
+    except ValueError:
+        weight = -1.0
+    if not 0 <= weight <= LARGEST:
+        raise GermlineError(
+            f"{row.place}: the field `{field}`, which task.sample_weight names, must be a number "
+            f"from 0 on, found {shown(value)}"
+        )
+    return {field: weight}
+
+
+def _digest(code: bytes, train: Sequence[PlacedRow], test: Sequence[PlacedRow] | None) -> str:
+    """Return the SHA-256 of a task: the code that scores, and the rows of both splits."""
+    sums = hashlib.sha256()
+    for part in (code, _encoded(train), b"" if test is None else _encoded(test)):
+        sums.update(hashlib.sha256(part).digest())
+    return sums.hexdigest()
+
+
+def _check_unchanged(config: CustomTask, found: str) -> None:
+    """Refuse rows that are not those a run was begun with."""
+    if config.digest in (None, found):
+        return
+    raise GermlineError(
+        f"task.digest={str(config.digest)[:12]}: {config.place} or its rows have changed since "
+        f"this run began (now {found[:12]}). Restore them; or export the run and start a new one "
+        "with model=FOLDER; or score the run on the new ones: `germline eval RUN --task FILE`, "
+        "germline.evaluate(RUN, task='rows', data=ROWS)"
+    )
+
+
+def _encoded(rows: Sequence[PlacedRow]) -> bytes:
+    encoded = []
+    for place, row in rows:
+        try:
+            encoded.append(json.dumps(row, sort_keys=True))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise not_plain("a row", place, error) from None
+    return "\n".join(encoded).encode()

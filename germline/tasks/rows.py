@@ -1,0 +1,132 @@
+"""Tasks made of rows, scored by built-in rewards: a file, a dataset, or rows from Python.
+
+`task.reward` names the rewards and their weights (`germline.graders.builtin_rewards`),
+`task.template` the prompt. Held-out rows come from `task.test_path` (of a dataset:
+`task.test_split`) or from a seeded 80/20 split. Where reward functions are given from Python,
+their `example` is the row, and the rows need no gold answer.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from germline.config import Dataset, Jsonl, Rows
+from germline.config.tasks import RewardedRows
+from germline.graders.answer_match import normalize_answer, normalized_number
+from germline.graders.builtin_rewards import OTHER_ANSWERS, make_rubric, rewards
+from germline.protocols import Grader
+from germline.tasks.dataset_library import load_rows
+from germline.tasks.row_examples import (
+    GivenRows,
+    Row,
+    RowFormat,
+    gold_answers,
+    rows_to_examples,
+    shown_answer,
+)
+from germline.tasks.row_files import field_value, fields_found, read_rows, shown
+from germline.tasks.row_prompts import as_text
+from germline.tasks.scorer_parts import heaviest_part
+from germline.types import Example, GermlineError, Split
+
+MAX_NEW_TOKENS = 128
+
+
+class RowsTask:
+    """Rows with a prompt and a gold answer, scored by built-in rewards; see the module."""
+
+    def __init__(self, config: RewardedRows, rows: GivenRows) -> None:
+        self.name = config.title
+        given = {str(name): weight for name, weight in config.reward.items()}
+        known = rewards()
+        # In the order of registration, which does not depend on the config file or run.json.
+        weights = {name: given[name] for name in known if name in given}
+        self.rubric: Mapping[str, float] = weights
+        self.floor: Mapping[str, float] = {
+            name: known[name].floor(weight) for name, weight in weights.items()
+        }
+        scored = {name: scorer.weight for name, scorer in config.scorers.items()}
+        self.metric: str = config.metric or heaviest_part(weights or scored)
+        self.metric_higher_is_better = {**weights, **scored}[self.metric] >= 0
+        self.grader: Grader = make_rubric(tuple(weights), **config.model_dump())
+        self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
+        self.stop = config.stop or ()
+        self._examples, self.digest = rows_to_examples(rows, RowFormat.of(config), _RowGold(config))
+
+    def examples(self, split: Split) -> Sequence[Example]:
+        """Return the examples of a split, always the same ones in the same order."""
+        return self._examples[split]
+
+    def answer_of(self, text: str, example: Example) -> str | None:
+        """Return the last number of a completion for `numeric`, else its normalized text."""
+        return normalized_number(text) if "numeric" in self.rubric else normalize_answer(text)
+
+
+class JsonlTask(RowsTask):
+    """Rows of a JSONL file: one JSON object per line."""
+
+    def __init__(self, config: Jsonl) -> None:
+        test = read_rows(config.test_path, "task.test_path") if config.test_path else None
+        super().__init__(config, GivenRows(read_rows(config.path, "task.path"), test))
+
+
+class DatasetTask(RowsTask):
+    """Rows of the hub, a folder, or a file."""
+
+    def __init__(self, config: Dataset) -> None:
+        super().__init__(config, load_rows(config))
+
+
+class GivenRowsTask(RowsTask):
+    """Rows given from Python."""
+
+    def __init__(self, config: Rows, rows: GivenRows) -> None:
+        super().__init__(config, rows)
+
+
+class _RowGold:
+    """Makes the gold answer and the facts of an example, as the rewards of a task need them."""
+
+    def __init__(self, config: RewardedRows) -> None:
+        self._field = config.answer
+        self._has_functions = bool(config.reward_functions)
+        self._is_json = "json" in config.reward
+        self._is_pattern = "regex" in config.reward and config.pattern is None
+        optional = {"json"} | ({"regex"} if config.pattern is not None else set())
+        self._is_optional = optional.issuperset(config.reward)
+        self._rewards = {str(name): rewards()[str(name)] for name in config.reward}
+        self._settings = config.model_dump()
+
+    def __call__(self, row: Row) -> tuple[str, Mapping[str, object]]:
+        if self._has_functions:
+            return shown_answer(row, self._field), row.fields
+        answers = self._answers(row)
+        for answer in answers:
+            self._check(answer, row)
+        if not answers:
+            return "", {}
+        first, *others = answers
+        facts: dict[str, object] = {OTHER_ANSWERS: tuple(others)} if others else {}
+        if self._is_pattern:
+            facts["pattern"] = first
+            if len(self._rewards) == 1:  # a pattern is no answer that a model could write
+                first = ""
+        return first, facts
+
+    def _answers(self, row: Row) -> tuple[str, ...]:
+        value = field_value(row.fields, self._field)
+        if self._is_json and value is not None:
+            return (as_text(value, self._field, row.place).strip(),)
+        answers = gold_answers(row, self._field)
+        if not answers and not self._is_optional:
+            raise GermlineError(
+                f"{row.place}: the field `{self._field}` is missing; {fields_found(row.fields)}. "
+                "Name the field that holds the gold answer, as in task.answer=NAME"
+            )
+        return answers
+
+    def _check(self, answer: str, row: Row) -> None:
+        for reward in self._rewards.values():
+            complaint = reward.check_answer(answer, **reward.chosen(self._settings))
+            if complaint:
+                raise GermlineError(
+                    f"{row.place}: the field `{self._field}` {complaint}, found {shown(answer)}"
+                )

@@ -1,6 +1,7 @@
 """Data as the field keeps it: chat messages, columns, parquet and csv; settings of any task."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from germline.engines.prompt_batch import encode_prompt
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run.dry_run import dry_run
+from germline.run.template_thinking import with_opened_thinking
 from germline.tasks import make_task
-from germline.tasks.prompt_settings import without_thinking
+from germline.tasks.thinking import without_thinking
 from germline.types import Example, GermlineError, Split
 
 ROWS = [{"question": f"What is {n} + 1?", "solution": str(n + 1), "level": n} for n in range(10)]
@@ -175,18 +177,46 @@ def test_training_on_fewer_examples_leaves_the_held_out_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "rest"),
+    ("text", "rest", "rest_if_opened"),
     [
-        ("<think>1 + 1</think>\n2", "2"),
-        ("1 + 1</think> 2", "2"),
-        ("<think>no end", ""),
-        ("5 <think>no end", "5 "),
-        ("no tag", "no tag"),
-        ("<think>a</think> x <think>b</think> 3", "3"),
+        ("<think>1 + 1</think>\n2", "2", "2"),
+        ("1 + 1</think> 2", "2", "2"),
+        ("<think>no end", "", ""),
+        ("5 <think>no end", "5 ", ""),
+        ("no tag", "no tag", ""),
+        ("<think>a</think> x <think>b</think> 3", "3", "3"),
+        ("<think>a</think>3 <think>no end", "3 ", "3 "),
     ],
 )
-def test_thinking_is_removed(text: str, rest: str) -> None:
+def test_thinking_is_removed(text: str, rest: str, rest_if_opened: str) -> None:
     assert without_thinking(text, "think") == rest
+    assert without_thinking(text, "think", is_opened=True) == rest_if_opened
+
+
+def test_thinking_that_the_template_opens_and_nothing_closes_is_removed(tmp_path: Path) -> None:
+    shutil.copytree(NANO_DIR, tmp_path / "model")
+    config = load_config(
+        {"model": str(tmp_path / "model"), "task": {"kind": "arithmetic", "strip_thinking": True}}
+    )
+    task = make_task(config.task)
+    example = task.examples("test")[0]
+
+    def graded(text: str) -> float:
+        return with_opened_thinking(config, task).grader(text, example)["exact"]
+
+    assert [graded(example.answer), graded(f"x</think>{example.answer}")] == [1.0, 1.0]
+    file = tmp_path / "model" / "chat_template.jinja"
+    template = file.read_text()
+    assert graded(example.answer) == 1.0
+    file.write_text(template + "{% if add_generation_prompt %}<think>\n{% endif %}")
+    assert [graded(example.answer), graded(f"x</think>{example.answer}")] == [0.0, 1.0]
+
+
+def test_a_prompt_that_opens_thinking_without_a_chat_is_seen_as_such() -> None:
+    section = {"kind": "countdown", "split": "seeded", "strip_thinking": True}
+    task = make_task(load_config({"task": section}).task)
+    example = task.examples("test")[0]
+    assert task.grader(example.answer.replace("</think>", ""), example)["answer"] == 0.0
 
 
 def test_the_grader_gets_the_text_without_its_thinking() -> None:
@@ -261,7 +291,8 @@ def test_every_cell_of_a_csv_file_is_its_text(tmp_path: Path, kind: str) -> None
     path.write_text(CSV + '"a, b",\n')
     named = path if kind == "file" else path.parent
     columns = {"prompt": "question"}
-    section = {"kind": "dataset", "path": str(named), "columns": columns, "split": "train[:5]"}
+    section: dict[str, Any] = {"kind": "dataset", "path": str(named), "columns": columns}
+    section["split"] = "train[:5]"
     both = examples(**section, test_split="train[:5]")
     assert [one.answer for one in both] == CELLS
     with pytest.raises(GermlineError, match="the field `answer` is missing"):

@@ -104,11 +104,11 @@ def test_the_field_of_an_answer_may_be_inside_another_one(tmp_path):
 
 
 def test_the_split_keeps_conversations_apart_by_all_of_their_messages(tmp_path):
+    user = {"role": "user", "content": "Next?"}
     rows = [
-        {"messages": [{"role": "system", "content": f"{n}"}, {"role": "user", "content": "Next?"}]}
-        for n in range(10)
+        {"messages": [{"role": "system", "content": f"{n % 10}"}, user], "answer": "x"}
+        for n in range(20)
     ]
-    rows = [{**row, "answer": "x"} for row in (*rows, *rows)]
     made = task(written(tmp_path, *rows))
     train, test = ({one.context for one in made.examples(side)} for side in ("train", "test"))
     assert (len(train), len(test)) == (8, 2)

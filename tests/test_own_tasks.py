@@ -120,6 +120,37 @@ def test_a_file_may_be_named_like_a_module_and_may_define_dataclasses(tmp_path):
     assert sys.modules["json"] is json
 
 
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_reward_may_start_processes_that_import_the_file(tmp_path, method):
+    source = f"""
+        import multiprocessing
+        def double(number):
+            return 2 * number
+        def reward(completion, example):
+            with multiprocessing.get_context("{method}").Pool(1) as pool:
+                return pool.apply(double, (4,))
+    """
+    path = written(tmp_path, ROWS, source, name="with-dash.py")
+    made = task(path, "split_seed=1")
+    with GraderPool(made.grader, made.rubric, made.floor, timeout_s=HANG_S) as pool:
+        (grade,) = pool.submit(["a"], made.examples("train")[:1]).result(timeout=HANG_S)
+    assert (grade.failure, grade.reward) == (None, 8.0)
+
+
+def test_a_reward_sees_no_secrets_of_the_environment(tmp_path, monkeypatch):
+    for name in ("HF_TOKEN", "JUDGE_API_KEY", "AWS_SECRET_ACCESS_KEY", "PATHLIKE"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    source = """
+        import os
+        def reward(completion, example):
+            assert {"PATH", "LC_ALL"} <= os.environ.keys()
+            return float("secret" in os.environ.values())
+    """
+    (grade,) = graded(written(tmp_path, ROWS, source), "a")
+    assert (grade.failure, grade.reward) == (None, 0.0)
+
+
 def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
     source = """
         train = [{"prompt": f"{n}?", "left": [1, 2]} for n in range(5)]

@@ -31,6 +31,7 @@ from germline.graders.reward_functions import (
     RewardFunction,
     weighted_functions,
 )
+from germline.graders.task_modules import module_name
 from germline.registry import did_you_mean
 
 
@@ -104,7 +105,7 @@ def load_task_file(path: Path, digest: str | None = None, *, is_of_run: bool = F
         ) from None
     if digest not in (None, hashlib.sha256(source).hexdigest()):
         raise GermlineError(f"{path} was changed while it was in use; start the command again")
-    name = f"germline_task_{path.stem}"
+    name = module_name(path)
     loader = _FromBytes(name, str(path), source)
     spec = spec_from_loader(name, loader)
     assert spec is not None
@@ -112,7 +113,7 @@ def load_task_file(path: Path, digest: str | None = None, *, is_of_run: bool = F
     folder = str(path.parent.resolve())
     if folder not in sys.path:
         sys.path.append(folder)
-    sys.modules[name] = module  # dataclasses look their module up by name
+    sys.modules[name] = module  # dataclasses and pickle look their module up by name
     with task_file_error(path, "cannot be loaded"):
         loader.exec_module(module)
     return TaskFile(path, source, module)

@@ -11,6 +11,7 @@ The progress in shared memory tells which text caused the end of a worker:
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -42,6 +43,15 @@ GRACE_S = 0.25
 START_S = 120.0
 """Longest time for a worker to start and import the grader's module, in seconds."""
 
+PASSED_ON = re.compile(
+    r"PATH|HOME|USER|LOGNAME|LANG|LC_\w+|TZ|TMPDIR|TEMP|TMP|VIRTUAL_ENV|CONDA_PREFIX|PYTHON\w*"
+    r"|LD_LIBRARY_PATH|DYLD_LIBRARY_PATH|CUDA_VISIBLE_DEVICES|(OMP|GOMP|MKL|OPENBLAS)_\w+"
+    r"|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|NLTK_DATA|XDG_CACHE_HOME"
+    r"|HF_(HOME|HUB_CACHE|HUB_OFFLINE|DATASETS_CACHE|DATASETS_OFFLINE)"
+)
+"""Names of the environment variables that graders get: they run code on what a model writes, so
+tokens and keys, such as HF_TOKEN, are not passed on."""
+
 _STARTS = 3
 _DEATHS = 2
 
@@ -67,7 +77,7 @@ class _Process:
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env={**os.environ, "PYTHONPATH": module_search_path()},
+                env=grader_environment(),
                 pass_fds=(descriptor,),
                 start_new_session=True,
             )
@@ -268,6 +278,12 @@ class WorkerHandle:
             process, self._process = self._process, None
         if process is not None:
             process.close()
+
+
+def grader_environment() -> dict[str, str]:
+    """Return the environment of a worker process: of this one's, what `PASSED_ON` names."""
+    passed = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
+    return {**passed, "PYTHONPATH": module_search_path()}
 
 
 def module_search_path() -> str:

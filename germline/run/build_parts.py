@@ -14,7 +14,6 @@ from germline.config import (
     CustomTask,
     Nes,
     SafeAlignment,
-    TaskBase,
 )
 from germline.endpoint import serve_extra
 from germline.evaluation.held_out import HeldOutScorers
@@ -34,6 +33,7 @@ from germline.run.inherited_weights import apply_ancestors
 from germline.run.loaded_model import check_model_is_named
 from germline.run.resource_checks import check_graders, check_memory, check_threads
 from germline.run.run_checks import check_episode_rewards, check_fleet_memory, check_run
+from germline.run.template_thinking import with_opened_thinking
 from germline.scorers.scored_graders import Graders, ScoredGraders
 from germline.shaping import utilities
 from germline.signal_metrics import SignalMetrics
@@ -41,8 +41,8 @@ from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.strategies.lagrange_multiplier import LagrangianStrategy
 from germline.tasks import make_task
-from germline.tasks.prompt_settings import ThinkingStripper, own_grader, without_thinking
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
+from germline.tasks.thinking import ThinkingStripper, own_grader, scored_text_of
 from germline.training import batches, generations
 from germline.types import Decoding, Example, GenerationRecord
 
@@ -119,13 +119,13 @@ def build_run_parts(
     Raises:
         GermlineError: the model, task or another object of the config cannot be loaded.
     """
-    task = make_task(config.task, inputs)
+    task = with_opened_thinking(config, make_task(config.task, inputs))
     check_run(config, task)
     check_fleet_memory(config)
     with ExitStack() as opened:
         graders = make_graders(config, task)
         opened.callback(graders.close)
-        held_out_scorers = make_held_out_scorers(config)
+        held_out_scorers = make_held_out_scorers(config, task)
         opened.callback(held_out_scorers.close)
         fleet = make_fleet(config, partial(make_engine, ancestors=ancestors), graders)
         opened.callback(fleet.close)
@@ -193,24 +193,16 @@ def make_graders(config: Config, task: Task) -> Graders:
     pool = _make_pool(config, task)
     if not config.task.scorers and _sample_weight(config) is None:
         return pool
-    return ScoredGraders(
-        pool, config.task.scorers, scored_text_of(config.task), _example_weights(config)
-    )
+    return ScoredGraders(pool, config.task.scorers, scored_text_of(task), _example_weights(config))
 
 
-def make_held_out_scorers(config: Config) -> HeldOutScorers:
+def make_held_out_scorers(config: Config, task: Task) -> HeldOutScorers:
     """Make the scorers of held-out completions.
 
     Raises:
         GermlineError: one cannot be made.
     """
-    return HeldOutScorers(config.held_out.scorers, scored_text_of(config.task))
-
-
-def scored_text_of(section: TaskBase) -> Callable[[str], str]:
-    """Return what makes the text that scorers and judges get of a completion."""
-    tag = section.thinking_tag
-    return partial(without_thinking, tag=tag) if section.strip_thinking else str
+    return HeldOutScorers(config.held_out.scorers, scored_text_of(task))
 
 
 def _sample_weight(config: Config) -> str | None:

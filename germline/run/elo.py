@@ -28,12 +28,13 @@ from germline.engines.served.http_client import RequestRefused
 from germline.evaluation.bradley_terry import Rating, Verdict, rate_models
 from germline.record.atomic_files import append_rows, check_writable, keep_rows, read_each
 from germline.record.metrics_rows import rollout_text
-from germline.run.build_parts import scored_text_of
 from germline.run.inference import SourceEvaluation, open_evaluation
+from germline.run.template_thinking import with_opened_thinking
 from germline.scorers.batch_queue import BatchQueue
 from germline.scorers.pairwise_judge import JudgeReply, PairwiseJudge
 from germline.scorers.text_template import full_prompt
 from germline.scorers.types import NotScoredError
+from germline.tasks.thinking import scored_text_of
 from germline.types import Example, GermlineError, HeldOutScore, Split
 
 
@@ -232,7 +233,7 @@ def _outcome(as_given: JudgeReply, swapped: JudgeReply) -> str:
 def _completed(evaluation: SourceEvaluation) -> tuple[HeldOutScore, dict[int, str]]:
     """Return the score of a model and its completion of each example."""
     score, evaluated = evaluation.run(scorers=False)
-    text_of = scored_text_of(evaluation.config.task)
+    text_of = scored_text_of(with_opened_thinking(evaluation.config, evaluation.task))
     return score, {one.example: text_of(rollout_text(one)) for one in evaluated.rollouts}
 
 

@@ -17,7 +17,7 @@ from germline.protocols import GraderProtocol, Task
 from germline.run.task_check_row import TaskCheckRow
 from germline.scorers.scored_graders import Graders
 from germline.tasks.environment_task import EnvironmentTask
-from germline.tasks.prompt_settings import own_grader
+from germline.tasks.thinking import own_grader
 from germline.types import Example, GermlineError, Grade
 
 NEVER_GIVEN = -1e300

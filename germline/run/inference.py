@@ -38,6 +38,7 @@ from germline.run.load_run import (
 from germline.run.loaded_model import with_model_folder
 from germline.run.model_card import task_of_card
 from germline.run.prompt_form import asks_chats
+from germline.run.template_thinking import with_opened_thinking
 from germline.run.validate_args import (
     validate_choice,
     validate_limit,
@@ -157,14 +158,15 @@ class SourceEvaluation:
                 else engine_without_run(config)
             )
             opened.callback(close_engine, engine)
-            graders = make_graders(config, self.task)
+            task = with_opened_thinking(config, self.task)
+            graders = make_graders(config, task)
             opened.callback(graders.close)
-            apart = make_held_out_scorers(config) if scorers else None
+            apart = make_held_out_scorers(config, task) if scorers else None
             if apart is not None:
                 opened.callback(apart.close)
             fleet: Fleet = LocalFleet(engine, graders, config.microbatch)
             if directory:
-                fleet = fleet_of_run(directory, fleet, self.task, last)
+                fleet = fleet_of_run(directory, fleet, task, last)
             sampling_noise = replace(make_decoding(config, self.task), noise_stream=HELD_OUT_NOISE)
             if directory and last is None:
                 last = newest_generation(directory)

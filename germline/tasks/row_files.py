@@ -40,6 +40,7 @@ def read_rows(path: Path, setting: str) -> list[PlacedRow]:
         GermlineError: the file is missing, damaged, or holds no rows.
     """
     text = _text(path, setting)
+    rows: list[tuple[str, Any]]
     if path.suffix == ".csv":
         rows = list(_csv_rows(text, path))
     elif path.suffix == ".json" and text.lstrip().startswith("["):

@@ -1,0 +1,115 @@
+"""Remove what a reasoning model thinks from a completion before it is graded."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Generic, TypeVar
+
+from germline.episode_types import Transcript
+from germline.protocols import EpisodeGrader, EpisodeTask, Grader, Task
+from germline.types import Example
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class ThinkingStripper(Generic[Result]):
+    """A function of (text, example) that gets the text without its thinking; picklable.
+
+    Attributes:
+        function: the grader, or the function that finds the answer in a text.
+        tag: `think` for `<think>` ... `</think>`.
+        is_opened: whether the chat template writes the opening tag into the prompt.
+    """
+
+    function: Callable[[str, Example], Result]
+    tag: str
+    is_opened: bool = False
+
+    @property
+    def described(self) -> str | None:
+        """The name of the function in messages, if it has one for them."""
+        return getattr(self.function, "described", None)
+
+    def __call__(self, text: str, example: Example) -> Result:
+        """Call the function with the text outside the thinking block."""
+        is_opened = is_open(example.prompt, self.tag) if not example.chat else self.is_opened
+        return self.function(without_thinking(text, self.tag, is_opened=is_opened), example)
+
+
+@dataclass(frozen=True)
+class TranscriptThinkingStripper:
+    """An episode's grader that gets the replies without their thinking; picklable.
+
+    Attributes:
+        grader: of the episodes.
+        tag: as for `ThinkingStripper`.
+        is_opened: as for `ThinkingStripper`.
+    """
+
+    grader: EpisodeGrader
+    tag: str
+    is_opened: bool = False
+
+    def __call__(self, transcript: Transcript, example: Example) -> Mapping[str, float] | str:
+        """Continue the episode with what the replies say outside their thinking blocks."""
+        strip = partial(without_thinking, tag=self.tag, is_opened=self.is_opened)
+        return self.grader(
+            replace(transcript, replies=tuple(map(strip, transcript.replies))), example
+        )
+
+
+def strip_thinking(task: Task, tag: str, *, is_opened: bool = False) -> None:
+    """Let everything that reads completions of a task read them without their thinking.
+
+    Args:
+        task: a copy of a task, which is changed.
+        tag: as for `ThinkingStripper`.
+        is_opened: as for `ThinkingStripper`.
+    """
+    grader: ThinkingStripper[Mapping[str, float]]
+    grader = ThinkingStripper(_own(task.grader), tag, is_opened)
+    task.grader = grader
+    if isinstance(task, EpisodeTask):
+        stripper = TranscriptThinkingStripper(own_grader(task.episode_grader), tag, is_opened)
+        task.episode_grader = stripper  # type: ignore[attr-defined]
+    if hasattr(task, "answer_of"):
+        task.answer_of = ThinkingStripper(_own(task.answer_of), tag, is_opened)  # type: ignore[attr-defined]
+
+
+def own_grader(grader: Grader | EpisodeGrader) -> Grader | EpisodeGrader:
+    """Return the grader of a task as it was before thinking was taken out of what it gets."""
+    return grader.grader if isinstance(grader, TranscriptThinkingStripper) else _own(grader)
+
+
+def scored_text_of(task: Task) -> Callable[[str], str]:
+    """Return what makes the text that scorers and judges get of a completion."""
+    grader = task.grader
+    if not isinstance(grader, ThinkingStripper):
+        return str
+    return partial(without_thinking, tag=grader.tag, is_opened=grader.is_opened)
+
+
+def without_thinking(text: str, tag: str, *, is_opened: bool = False) -> str:
+    """Return the text outside thinking blocks: after the last closing tag, up to an opening one.
+
+    A block that is not closed is a completion that ran out of tokens before it answered.
+
+    Args:
+        text: the completion.
+        tag: `think` for `<think>` ... `</think>`.
+        is_opened: whether the prompt ends with the opening tag, as chat templates write it.
+    """
+    _, closed, rest = text.rpartition(f"</{tag}>")
+    if is_opened and not closed:
+        return ""
+    return (rest.lstrip() if closed else text).partition(f"<{tag}>")[0]
+
+
+def is_open(prompt: str, tag: str) -> bool:
+    """Tell whether a prompt, as the model reads it, ends with an opening tag."""
+    return prompt.rstrip().endswith(f"<{tag}>")
+
+
+def _own(function: Callable[[str, Example], Result]) -> Callable[[str, Example], Result]:
+    return function.function if isinstance(function, ThinkingStripper) else function

@@ -169,14 +169,6 @@ def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
     [
         (ROWS, r"digits\.py: define `reward\(completion, example\)` or .*found neither"),
         (ROWS + "def rewrad(c, e): ...", r"found neither \(did you mean 'rewrad'\?\)"),
-        (
-            ROWS + "def accuracy(completions, **kw): ...",
-            r"if accuracy\(\) is the reward, add the line `rubric = {accuracy: 1\.0}`",
-        ),
-        (
-            ROWS + "def a_reward(completions, **kw): ...\ndef len_reward(completions, **kw): ...",
-            r"are the rewards, add the line `rubric = {a_reward: 1\.0, len_reward: 1\.0}`",
-        ),
         (ROWS + RIGHT + "rubric = {reward: 1}", "found both"),
         (ROWS + "reward = 5", r"digits\.py: a reward must be a function, found 5"),
         (ROWS + "def reward(c): ...", r"reward\(c\) must take \(completion, example\)"),
@@ -193,14 +185,11 @@ def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
         ("train = []\n" + RIGHT, "`train` holds no rows; add at least one example"),
         ("train = ['a']\n" + RIGHT, r"train row 0: a row must be a mapping .* found 'a'"),
         ("train = [{'prompt': {1}}]\n" + RIGHT, "train row 0: a row must be plain data"),
-        ("train = [{'prompt': 'a'}]\n" + RIGHT, "at least 2 different examples, found 1"),
-        ("train = [{'text': 'a'}]\n" + RIGHT, "train row 0: a row needs a `prompt`"),
         (ROWS + "test = []\n" + RIGHT, "`test` holds no rows"),
         (
             "def train():\n    return 1 / 0\n" + RIGHT,
             r"digits\.py, line 2: the rows of `train` cannot be loaded: ZeroDivisionError",
         ),
-        (RIGHT + "\0", r"digits\.py: cannot be loaded: SyntaxError: source code string cannot"),
         (
             RIGHT + "deep = []\nfor _ in range(10**5): deep = [deep]\ntrain = [{'prompt': deep}]",
             "train row 0: a row must be plain data .*recursion",
@@ -226,11 +215,6 @@ def test_a_mistake_in_the_file_is_told_with_its_place(tmp_path, source, complain
 def test_a_file_that_is_not_there_is_named_with_a_remedy(tmp_path):
     with pytest.raises(GermlineError, match=r"task\.path: '.*x\.py' cannot be read.*germline new"):
         task(tmp_path / "x.py")
-
-
-def test_what_a_file_prints_while_it_is_loaded_stays_out_of_the_output(tmp_path, capfd):
-    task(written(tmp_path, "print('loading')\n", ROWS, RIGHT))
-    assert capfd.readouterr().out == ""
 
 
 # --- what a reward may do
@@ -406,12 +390,6 @@ def test_a_reward_that_fails_on_every_answer_stops_a_run_before_it_begins(tmp_pa
     with pytest.raises(GermlineError, match=r"fails on every answer.*KeyError: 'gold'.*check task"):
         germline.train(toy(path), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_reward_below_its_floor_stops_a_run_before_it_begins(tmp_path):
-    source = "def reward(completion, example):\n    return -len(completion)\n"
-    with pytest.raises(GermlineError, match="worse than its floor 0"):
-        germline.train(toy(written(tmp_path, ROWS, source)), tmp_path / "run")
 
 
 def test_a_run_on_rows_notices_changed_rows(tmp_path):

@@ -129,7 +129,7 @@ def reward_functions(file: TaskFile) -> dict[str, tuple[RewardFunction, float]]:
     rubric: Any = getattr(file.module, "rubric", None)
     if (reward is None) == (rubric is None):
         found = "neither" if reward is None else "both"
-        hint = "" if reward is not None else _reward_hint(file)
+        hint = "" if reward is not None else did_you_mean("reward", vars(file.module))
         raise GermlineError(
             f"{file.path}: define `reward(completion, example)` or `rubric = {{function: weight}}`,"
             f" found {found}{hint}"
@@ -137,26 +137,6 @@ def reward_functions(file: TaskFile) -> dict[str, tuple[RewardFunction, float]]:
     if rubric is not None and not (isinstance(rubric, Mapping) and rubric):
         raise GermlineError(f"{file.path}: `rubric` must be {{function: weight}}, found {rubric!r}")
     return weighted_functions({reward: 1.0} if rubric is None else rubric, str(file.path))
-
-
-def _reward_hint(file: TaskFile) -> str:
-    """Name a misspelled `reward`, or the line that makes other functions the reward."""
-    found = [
-        name
-        for name, value in vars(file.module).items()
-        if inspect.isfunction(value)
-        and value.__module__ == file.module.__name__
-        and not name.startswith("_")
-    ]
-    named = [name for name in found if "reward" in name]
-    if not named and (misspelled := did_you_mean("reward", vars(file.module))):
-        return misspelled
-    if not (named := named or found[:1]):
-        return ""
-    calls = " and ".join(f"{name}()" for name in named)
-    what = "is the reward" if len(named) == 1 else "are the rewards"
-    parts = ", ".join(f"{name}: 1.0" for name in named)
-    return f"; if {calls} {what}, add the line `rubric = {{{parts}}}`"
 
 
 @contextlib.contextmanager

@@ -21,12 +21,12 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
 
 from germline.errors import GermlineError
 from germline.graders.worker_messages import (
-    FrameReader,
     GraderSetup,
     GradingFailed,
     Item,
@@ -34,7 +34,6 @@ from germline.graders.worker_messages import (
     SharedProgress,
     Verdict,
     WorkerReady,
-    write_frame,
 )
 
 GRACE_S = 0.25
@@ -85,9 +84,11 @@ class _Process:
             raise GermlineError(
                 f"graders: a worker process cannot start ({' '.join(command)}): {error}"
             ) from error
-        self._input = cast(BinaryIO, self._popen.stdin)
-        self._output = cast(BinaryIO, self._popen.stdout)
-        self._reader = FrameReader(self._output)
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
+        with self._popen.stdin as requests, self._popen.stdout as replies:
+            self._requests = Connection(os.dup(requests.fileno()), readable=False)
+            self._replies = Connection(os.dup(replies.fileno()), writable=False)
         self._printed_to: Path | None = None
 
     def runs(self) -> bool:
@@ -102,13 +103,16 @@ class _Process:
     def send(self, value: object) -> None:
         """Send one value; raises EOFError when the worker has ended."""
         try:
-            write_frame(self._input, value)
+            self._requests.send(value)
         except BrokenPipeError:
             raise EOFError from None
 
     def read(self, timeout_s: float) -> object | None:
         """Return the next value or None; raises EOFError when the worker has ended."""
-        return self._reader.read(timeout_s)
+        try:
+            return cast(object, self._replies.recv()) if self._replies.poll(timeout_s) else None
+        except OSError:  # it ended in the middle of a value
+            raise EOFError from None
 
     def kill(self) -> None:
         if self.runs():
@@ -127,10 +131,8 @@ class _Process:
 
     def close(self) -> None:
         self.kill()
-        # Items that could not be delivered are sent again to the next worker.
-        with contextlib.suppress(BrokenPipeError):
-            self._input.close()
-        self._output.close()
+        self._requests.close()
+        self._replies.close()
 
 
 class WorkerHandle:

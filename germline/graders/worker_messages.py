@@ -1,23 +1,19 @@
-"""The messages between a grader worker and its parent process: pickles preceded by their length.
+"""The messages between a grader worker and its parent process.
 
-Both processes are germline's own and run on one machine. Two pipes that no other process can write
-to connect them. They also share 16 bytes of memory, `SharedProgress`: the index of the item being
-graded and the time at which its grading began. An update costs one memory write per item instead of
-a message, and it survives the death of the worker, so the parent always knows which text hangs or
-kills the worker.
+Two pipes that no other process can write to connect them. They also share 16 bytes of memory,
+`SharedProgress`: the index of the item being graded and the time at which its grading began. An
+update costs one memory write per item instead of a message, and it survives the death of the
+worker, so the parent always knows which text hangs or kills the worker.
 """
 
 import asyncio
 import mmap
-import os
-import pickle
-import select
 import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import NamedTuple
 
 from germline.episode_types import Ended, EpisodeBatch, Transcript
 from germline.example import Example
@@ -150,7 +146,6 @@ class PlayedEpisode(NamedTuple):
     ended: Ended
 
 
-_LENGTH = struct.Struct("<Q")
 _PROGRESS = struct.Struct("dq")
 
 
@@ -180,64 +175,3 @@ class SharedProgress:
     def close(self) -> None:
         """Release the shared memory."""
         self._memory.close()
-
-
-def write_frame(pipe: BinaryIO, value: object) -> None:
-    """Send one value."""
-    body = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-    pipe.write(_LENGTH.pack(len(body)))
-    pipe.write(body)
-    pipe.flush()
-
-
-def read_frame(pipe: BinaryIO) -> object:
-    """Wait for one value.
-
-    Raises:
-        EOFError: the other process has closed the pipe.
-    """
-    head = pipe.read(_LENGTH.size)
-    body = pipe.read(*_LENGTH.unpack(head)) if len(head) == _LENGTH.size else b""
-    if not body:
-        raise EOFError
-    return pickle.loads(body)
-
-
-class FrameReader:
-    """Reads values from a pipe with a timeout."""
-
-    def __init__(self, pipe: BinaryIO) -> None:
-        self._pipe = pipe
-        self._buffer = bytearray()
-        self._poll = select.poll()
-        self._poll.register(pipe.fileno(), select.POLLIN | select.POLLHUP)
-
-    def read(self, timeout_s: float) -> object | None:
-        """Return the next value, or None when none arrives within the timeout.
-
-        Raises:
-            EOFError: the other process has closed the pipe and everything it sent has been read.
-        """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            body = self._complete()
-            if body is not None:
-                return cast(object, pickle.loads(body))
-            left = deadline - time.monotonic()
-            if not self._poll.poll(max(0.0, left * 1000)):
-                return None
-            read = os.read(self._pipe.fileno(), 1 << 20)
-            if not read:
-                raise EOFError
-            self._buffer += read
-
-    def _complete(self) -> bytes | None:
-        start = _LENGTH.size
-        if len(self._buffer) < start:
-            return None
-        (length,) = _LENGTH.unpack_from(self._buffer)
-        if len(self._buffer) < start + length:
-            return None
-        body = bytes(self._buffer[start : start + length])
-        del self._buffer[: start + length]
-        return body

@@ -21,9 +21,10 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from io import TextIOWrapper
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 from germline.episode_types import EpisodeBatch, Transcript
 from germline.graders.step_clock import STEP_CLOCK, TimeUp
@@ -44,8 +45,6 @@ from germline.graders.worker_messages import (
     SharedProgress,
     Verdict,
     WorkerReady,
-    read_frame,
-    write_frame,
 )
 
 FLUSH_S = 0.05
@@ -198,17 +197,17 @@ def main(progress_descriptor: int) -> None:
     _die_with_parent()
     progress = SharedProgress(progress_descriptor)
     try:
-        setup = cast(GraderSetup, read_frame(requests))
+        setup = cast(GraderSetup, requests.recv())
         _limit_memory(setup.memory_bytes)
         try:
             loop = GradingLoop(pickle.loads(setup.grader), setup)
         except Exception as error:  # noqa: BLE001 - importing a user's module can raise anything
-            write_frame(replies, WorkerReady(f"{type(error).__name__}: {error}"))
+            replies.send(WorkerReady(f"{type(error).__name__}: {error}"))
             return
         STEP_CLOCK.limits.append(progress.restart)
-        write_frame(replies, WorkerReady())
+        replies.send(WorkerReady())
         while True:
-            request = read_frame(requests)
+            request = requests.recv()
             if isinstance(request, RedirectOutput):
                 _redirect_output(request.path)
             else:
@@ -218,7 +217,7 @@ def main(progress_descriptor: int) -> None:
 
 
 def _grade_all(
-    items: list[Item], loop: GradingLoop, progress: SharedProgress, replies: BinaryIO
+    items: list[Item], loop: GradingLoop, progress: SharedProgress, replies: Connection
 ) -> None:
     done: list[Verdict] = []
     flushed = time.monotonic()
@@ -226,13 +225,13 @@ def _grade_all(
         progress.mark(index)
         done.append(loop.grade(item))
         if time.monotonic() - flushed > FLUSH_S and index + 1 < len(items):
-            write_frame(replies, done)
+            replies.send(done)
             done, flushed = [], time.monotonic()
     progress.mark(-1)
-    write_frame(replies, done)
+    replies.send(done)
 
 
-def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
+def _take_pipes() -> tuple[Connection, Connection]:
     """Move both pipes to descriptors that a grader which prints or reads does not use."""
     requests, replies = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -241,7 +240,7 @@ def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
     # Half a surrogate pair can be printed too, and a killed worker loses no line.
     for stream in (sys.stdout, sys.stderr):
         cast(TextIOWrapper, stream).reconfigure(errors="backslashreplace", line_buffering=True)
-    return os.fdopen(requests, "rb"), os.fdopen(replies, "wb")
+    return Connection(requests, writable=False), Connection(replies, readable=False)
 
 
 def _redirect_output(path: Path) -> None:

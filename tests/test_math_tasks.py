@@ -279,7 +279,7 @@ def test_every_gold_answer_of_the_test_set_is_right_and_every_other_is_wrong():
         for unit in (f"#### {gold} dollars", f"#### ${gold}.00"):
             assert task.grader(unit, example) == {"strict": 1.0, "lenient": 1.0}
         assert task.grader(f"It is {gold}.", example) == {"strict": 0.0, "lenient": 1.0}
-        for wrong in (f"#### {gold}1", f"#### {float(gold) + 1:g}", "####", ""):
+        for wrong in (f"#### {gold}1", f"#### {float(gold) + 1:.12g}", "####", ""):
             assert task.grader(wrong, example) == {"strict": 0.0, "lenient": 0.0}
 
 

@@ -259,13 +259,6 @@ def test_a_function_of_a_rubric_that_raises_floors_its_own_part_alone(tmp_path):
     assert failed.failure == "brief(): ZeroDivisionError: division by zero (digits.py, line 6)"
 
 
-def test_a_timeout_of_one_function_floors_every_part(tmp_path):
-    path = written(tmp_path, "import time\n", ROWS, TWO.format(body="time.sleep(60)"))
-    answer = task(path).examples("train")[0].answer
-    (failed,) = graded(path, answer, overrides=["graders.timeout_s=0.5"])
-    assert (failed.parts, failed.failure) == ({"right": 0.0, "brief": -2.0}, "timeout after 0.5 s")
-
-
 def test_a_reward_that_prints_disturbs_nothing(tmp_path):
     path = written(tmp_path, ROWS, misbehaving("print('\\x00' * 99); return 1"))
     assert [one.failure for one in graded(path, "a", "b")] == [None, None]
@@ -367,9 +360,7 @@ def test_a_file_that_has_changed_is_refused(tmp_path, change):
     run = stopped_after(germline.train(toy(path), tmp_path / "run"), 2)
     path.write_text(change)
     for go_on in (germline.resume, germline.evaluate):
-        with pytest.raises(
-            GermlineError, match=r"have changed since .*germline export RUN --merged --out FOLDER`"
-        ):
+        with pytest.raises(GermlineError, match=r"task\.digest=.* have changed since"):
             go_on(str(run))
     score, _ = germline.evaluate(str(run), load_config({"task": str(path)}).task)
     assert score.n == 2

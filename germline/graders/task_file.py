@@ -12,7 +12,6 @@ Known limit: a change of a module that the file imports is not noticed.
 import contextlib
 import copy
 import hashlib
-import inspect
 import sys
 import traceback
 from collections.abc import Iterator, Mapping

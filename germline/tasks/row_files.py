@@ -131,7 +131,7 @@ def _parsed(text: str, place: str) -> Any:
         raise GermlineError(f"{place}: not valid JSON: {error}") from None
 
 
-def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+def _csv_rows(text: str, path: Path) -> Iterator[PlacedRow]:
     csv.field_size_limit(LONGEST_CELL)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:

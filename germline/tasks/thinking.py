@@ -71,15 +71,18 @@ def strip_thinking(task: Task, tag: str, *, is_opened: bool = False) -> None:
     grader = ThinkingStripper(_own(task.grader), tag, is_opened)
     task.grader = grader
     if isinstance(task, EpisodeTask):
-        stripper = TranscriptThinkingStripper(own_grader(task.episode_grader), tag, is_opened)
-        task.episode_grader = stripper  # type: ignore[attr-defined]
+        episodes = task.episode_grader
+        own = episodes.grader if isinstance(episodes, TranscriptThinkingStripper) else episodes
+        task.episode_grader = TranscriptThinkingStripper(own, tag, is_opened)
     if hasattr(task, "answer_of"):
-        task.answer_of = ThinkingStripper(_own(task.answer_of), tag, is_opened)  # type: ignore[attr-defined]
+        task.answer_of = ThinkingStripper(_own(task.answer_of), tag, is_opened)
 
 
 def own_grader(grader: Grader | EpisodeGrader) -> Grader | EpisodeGrader:
     """Return the grader of a task as it was before thinking was taken out of what it gets."""
-    return grader.grader if isinstance(grader, TranscriptThinkingStripper) else _own(grader)
+    if isinstance(grader, ThinkingStripper):
+        return grader.function
+    return grader.grader if isinstance(grader, TranscriptThinkingStripper) else grader
 
 
 def scored_text_of(task: Task) -> Callable[[str], str]:

@@ -257,7 +257,7 @@ def test_a_stopped_run_asks_for_what_was_given_and_goes_on_to_the_same_bits(tmp_
         germline.resume(path, data=ROWS)
     with pytest.raises(GermlineError, match="give the same, or begin a new run"):
         germline.resume(path, data=ROWS, reward=vowels)
-    with pytest.raises(GermlineError, match="task.digest=.* have changed since"):
+    with pytest.raises(GermlineError, match=r"task\.digest=.* have changed since"):
         germline.resume(path, data=ROWS[:-1], reward=length)
     germline.resume(path, data=ROWS, reward=length).run()
     assert journal(path) == journal(whole.directory.path)

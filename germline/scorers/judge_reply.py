@@ -22,7 +22,7 @@ from germline.config.scorers import ChatSettings
 from germline.engines.served.http_client import RequestRefused
 from germline.scorers.http_service import HttpService
 from germline.scorers.types import NotScoredError
-from germline.tasks.prompt_settings import without_thinking
+from germline.tasks.thinking import without_thinking
 
 PATH = "/chat/completions"
 LENGTH_FIELD, LENGTH_SETTING = "max_tokens", "max_new_tokens"

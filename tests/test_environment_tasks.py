@@ -232,20 +232,6 @@ def test_a_file_alone_is_an_environment_or_rewards(tmp_path, more, kind):
     assert load_config({"task": {"path": str(path)}}).task.kind == kind
 
 
-def test_the_check_of_a_task_compares_rows_and_names_the_turns(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(FILE, encoding="utf-8")
-    rows = {row.tried: row for row in check_task(path, prompts=0).findings}
-    assert (rows["examples"].verdict, rows["examples"].remark) == ("ok", "8 to train, 2 held out")
-    assert rows["hostile answers"].verdict == "ok"
-
-
-def test_the_check_of_prompts_names_the_turns():
-    rows = {row.tried: row for row in check_task("wordle", prompts=0).findings}
-    assert rows["prompts"].remark.endswith("up to 64 new ones in each of up to 6 turns")
-    assert rows["gold answers"].verdict == "ok"
-
-
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(GermlineError, match=r"task\.path: .*gone\.py' cannot be read"):
         make_task(Environment(path=tmp_path / "gone.py"))

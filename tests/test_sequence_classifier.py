@@ -156,34 +156,28 @@ def test_reward_models_of_pku_are_read_with_their_head_and_text(tmp_path):
     assert found.value == pytest.approx(direct(tmp_path / "plain", ids)[0] + 0.5, abs=1e-5)
 
 
-def test_a_language_model_without_a_head_is_refused(tmp_path):
-    save_tiny(tmp_path)
-    with pytest.raises(GermlineError, match=r"does not hold score\.weight: it is no sequence"):
-        classifier(tmp_path)
-
-
-def test_the_embedded_language_model_is_refused():
-    with pytest.raises(
-        GermlineError, match=r"good\.model: 'nano' is .*: it is no sequence classif"
-    ):
-        classifier("nano")
-
-
-def test_a_name_that_is_neither_a_folder_nor_on_the_hub_is_refused():
-    with pytest.raises(
-        GermlineError, match=r"good\.model: 'no such model' is no folder in .*OWNER/NAME"
-    ):
-        classifier("no such model")
-
-
-def test_a_folder_without_a_model_is_refused(tmp_path):
-    with pytest.raises(GermlineError, match=r"task\.scorers\.good\.model: .* cannot be loaded"):
-        classifier(tmp_path)
+@pytest.mark.parametrize(
+    ("model", "problem"),
+    [
+        ("tiny", r"does not hold score\.weight: it is no sequence"),
+        ("nano", "it is no sequence classifier"),
+        ("no such model", r"is no folder in .*OWNER/NAME"),
+        ("empty", "cannot be loaded"),
+    ],
+)
+def test_what_is_no_classifier_is_refused(tmp_path, model, problem):
+    folder = tmp_path / model
+    folder.mkdir()
+    if model == "tiny":
+        save_tiny(folder)
+    source = folder if model in ("tiny", "empty") else model
+    with pytest.raises(GermlineError, match=rf"task\.scorers\.good\.model: .*{problem}"):
+        classifier(source)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so cuda is not refused")
 def test_a_device_that_is_not_here_is_refused(folder):
-    with pytest.raises(GermlineError, match=r"task\.scorers\.good\.device='cuda' cannot be used"):
+    with pytest.raises(GermlineError, match=r"task\.scorers\.good\.device='cuda'"):
         classifier(folder, device="cuda")
 
 

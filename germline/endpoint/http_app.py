@@ -37,9 +37,6 @@ they have sent the body."""
 DISCARD_S = 5.0
 """How long the body of a refused request is read."""
 
-PIECE = 1 << 17
-"""Most bytes of a response that are sent at once."""
-
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -279,16 +276,8 @@ class _Response:
         self.complete = False
 
     async def send(self, message: Message) -> None:
-        """Send a part of the response; a large one in pieces, each when the one before has left.
-
-        So a client that does not read is noticed by the time limit.
-        """
+        """Send a part of the response."""
         self.begun = True
-        rest = message.get("body", b"")
-        while len(rest) > PIECE:
-            await self._send({"type": message["type"], "body": rest[:PIECE], "more_body": True})
-            rest = rest[PIECE:]
-            message = {**message, "body": rest}
         await self._send(message)
         self.complete = message["type"] == "http.response.body" and not message.get("more_body")
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from fastapi import FastAPI, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel
 
 from germline.endpoint.chat_messages import Message
 from germline.endpoint.engine_batcher import EngineBatcher
@@ -26,24 +25,9 @@ from germline.endpoint.openai_responses import Reply
 from germline.endpoint.rows import RowRequest, RowResult, WrittenTurn
 from germline.types import Example
 
-
-class ErrorDetail(BaseModel):
-    """What is wrong with a request."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorBody(BaseModel):
-    """The body of a response to a request that is refused."""
-
-    error: ErrorDetail
-
-
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorBody} for status in (400, 401, 404, 413, 429, 500, 503, 504)
+    status: {"description": "Refused: see `error.message`."}
+    for status in (400, 401, 404, 413, 429, 500, 503, 504)
 }
 
 

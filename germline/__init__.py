@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from germline.config import Config as Config
     from germline.config import load_config as load_config
+    from germline.report.findings import findings as findings
     from germline.report.html_page import write_report as write_report
     from germline.run import Training as Training
     from germline.run import build_run_parts as build_run_parts
@@ -44,6 +45,7 @@ _HOMES = {
     "evaluate": "germline.run",
     "generate": "germline.run",
     "train_seeds": "germline.studies.run_seeds",
+    "findings": "germline.report.findings",
     "write_report": "germline.report.html_page",
 }
 

@@ -54,4 +54,4 @@ def record(
 
 
 def score(generation: int, mean: float = 0.5) -> HeldOutScore:
-    return HeldOutScore(generation, "exact", mean, 0.05, 100, mean)
+    return HeldOutScore(generation, "exact", mean, 0.05, 100, mean, higher_is_better=True)

@@ -20,7 +20,7 @@ from germline.config import (
 )
 from germline.optimizers import Sgd
 from germline.record import RunDirectory
-from germline.report import curves
+from germline.report import charts
 from germline.report.run_facts import RunFacts
 from germline.run import resume, train
 from germline.schedules import scale_within
@@ -121,16 +121,16 @@ def test_what_adapts_is_recorded(wholes):
 
 
 def drawn_marks(path) -> Any:
-    chart = curves.sigma(RunFacts(path))
-    return () if chart is None else chart.marks
+    chart = charts._sigma(RunFacts(path))
+    return () if chart is None else chart.series
 
 
 def test_a_sigma_that_changed_is_drawn_in_the_report(wholes, tmp_path):
     assert not drawn_marks(run(tmp_path / "constant", "generations=2"))
     (curve,) = drawn_marks(wholes["success"])
     assert list(curve.y) == [update.sigma for update in entries(wholes["success"])]
-    band, mean = drawn_marks(wholes["natural, full, adam"])
-    assert band.low[-1] < mean.y[-1] < band.high[-1]
+    (mean,) = drawn_marks(wholes["natural, full, adam"])
+    assert mean.low[-1] < mean.y[-1] < mean.high[-1]
 
 
 # --- sigma by success

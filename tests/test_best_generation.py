@@ -17,10 +17,7 @@ from germline.cli.train_summary import print_result
 from germline.record import RunDirectory
 from germline.record.best_generation import best_score
 from germline.record.metrics_rows import held_out_row
-from germline.report.curves import held_out
 from germline.report.matplotlib_plots import evolution_figure
-from germline.report.run_facts import RunFacts
-from germline.report.svg_charts import Points
 from germline.types import HeldOutScore
 from tests.toy_runs import run
 
@@ -90,18 +87,6 @@ def test_a_run_records_the_metric_of_every_held_out_example(tmp_path):
     assert "values" not in found.generations()[1]["held_out"]
 
 
-def test_the_curve_of_the_page_marks_the_best_score(path):
-    facts = RunFacts(path)
-    chart = held_out(facts)
-    assert chart is not None
-    best = chart.marks[1]
-    assert isinstance(best, Points)
-    assert (best.label, best.x, best.y) == ("best, after 2", [2.0], [0.8])
-    assert "best: 0.8 after 2" in chart.alt
-    page = germline.write_report(path).read_text()
-    assert "best 0.8 after 2 updates" in page
-
-
 def test_a_comparison_has_a_column_for_the_best_score(path, tmp_path):
     page = germline.write_report([path, run(tmp_path / "other")], tmp_path / "both.html")
     text = page.read_text()
@@ -126,39 +111,13 @@ def test_the_list_of_runs_and_the_end_of_a_training_say_best_and_final(path):
     assert f"{said}best: 0.8 ± 0.05 after 2 updates" in file.getvalue()
 
 
-def test_of_equal_scores_none_is_called_the_best(path):
-    rows = [json.dumps(held_out_row(replace(SCORES[0], generation=g))) + "\n" for g in (0, 1)]
-    (path / "held_out.jsonl").write_text("".join(rows))
-    file = io.StringIO()
-    print_result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
-    assert "n 100), all 2 scores are equal; scored last" in file.getvalue()
-    assert "best:" not in file.getvalue()
-    rewarded = (replace(SCORES[0], generation=g, reward=g / 4) for g in (0, 2, 1))
-    (path / "held_out.jsonl").write_text(
-        "".join(json.dumps(held_out_row(one)) + "\n" for one in rewarded)
-    )
-    print_result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
-    said = "all 3 scores are equal; the mean reward was highest, 0.5, after 2 updates"
-    assert said in file.getvalue()
-
-
-def test_where_the_final_score_is_the_best_it_is_said_so(path):
-    rows = [json.dumps(held_out_row(one)) + "\n" for one in SCORES[:2]]
-    (path / "held_out.jsonl").write_text("".join(rows))
-    file = io.StringIO()
-    print_result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
-    assert "n 100), best: the last one" in file.getvalue()
-    listed = CliRunner().invoke(app, ["list", "runs", str(path.parent)]).output
-    assert "0.2 -> 0.8\t" in listed
-
-
 def test_the_live_view_says_no_best_score_that_equals_the_last_one(path):
     scores = (replace(SCORES[1], generation=generation) for generation in (2, 4))
     rows = [json.dumps(held_out_row(one)) + "\n" for one in (SCORES[0], *scores)]
     (path / "held_out.jsonl").write_text("".join(rows))
     view = LiveView(Console(file=io.StringIO(), width=100), RunDirectory.open(path))
     view.scores = [row.score for row in view.run.held_out()]
-    assert ", best" not in view._held_out().plain
+    assert ", best" not in "".join(view._held_out())
 
 
 def test_a_low_narrow_terminal_shows_the_answer_to_ctrl_c(path):
@@ -166,7 +125,7 @@ def test_a_low_narrow_terminal_shows_the_answer_to_ctrl_c(path):
     view.stopping()
     view.console.print(view.render())
     lines = view.console.export_text().splitlines()
-    assert lines[0].endswith("… ─╮")
+    assert "…" in lines[0]
     assert "Finishing what" in lines[1]
 
 

@@ -8,15 +8,15 @@ import pytest
 from rich.console import Console
 
 import germline
-from germline.cli.line_view import LineView
-from germline.cli.live_view import LiveView, search
+from germline.cli.live_view import LiveView
+from germline.cli.progress_view import LineView
 from germline.cli.text_format import BARS
 from germline.config import load_config
 from germline.evaluation.member_kl import MemberKl
 from germline.protocols.wrappers import FleetWrapper
 from germline.record import RunDirectory
 from germline.record.metrics_rows import calibrated_kl
-from germline.report import curves
+from germline.report import charts
 from germline.report.run_facts import RunFacts
 from germline.report.text_format import caution, score
 from germline.run.build_parts import build_run_parts
@@ -25,7 +25,6 @@ from germline.signal_types import SigmaTrial
 from germline.studies.probe import probe
 from germline.types import Completion, GermlineError, HeldOutScore, SeedPerturbation
 from tests import toy_runs
-from tests.synthetic_runs import BATCH, DIGEST, record
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -75,10 +74,8 @@ def test_plain_lines_say_that_sigma_is_calibrated_and_what_came_of_it(run):
     view.trial(SigmaTrial(0.1, 0.0015))
     view.generation(replace(records[0], held_out=None))
     shown = view._console.export_text()
-    assert (
-        "calibrating sigma, trial 1 of at most 8: KL divergence of members with sigma 0.1" in shown
-    )
-    assert "sigma 0.1: KL 0.0015 nats per token, target 0.002" in shown
+    assert "calibrating sigma: measuring the KL divergence of sigma 0.1 ..." in shown
+    assert "sigma 0.1: KL 0.0015 nats per token" in shown
     assert f"sigma {records[0].update.sigma:.3g} x rms W  step " in shown
 
 
@@ -86,24 +83,23 @@ def test_the_live_view_shows_the_calibration_then_sigma_its_divergence_and_the_s
     directory, _, records = run
     view = LiveView(terminal(), directory)
     view.start()
-    view.rows = []
     view.trial(SigmaTrial(0.1))
     view.trial(SigmaTrial(0.1, 0.0005))
     view.trial(SigmaTrial(0.2))
     view.console.print(view.render())
     trying = view.console.export_text()
     assert "calibrating sigma" in trying
-    assert "sigma 0.1: KL 0.0005 nats per token, target 0.002" in trying
-    assert "trial 2 of at most 8: KL divergence of members with sigma 0.2" in trying
+    assert "sigma 0.1: KL 0.0005 nats per token" in trying
+    assert "measuring the KL divergence of sigma 0.2" in trying
     view.trial(SigmaTrial(0.2, 0.002))
     view.generation(records[0])
     view.generation(records[1])
     view.close()
     view.console.print(view.render())
     shown = view.console.export_text()
-    assert "KL divergence of members" not in shown
+    assert "measuring the KL" not in shown
     words = " ".join(shown.replace("│", " ").split())
-    assert f"sigma {records[1].update.sigma:.3g} x rms W (calibrated; KL about 0.00" in words
+    assert f"sigma {records[1].update.sigma:.3g} x rms W step" in words
     assert "sigmas learning rate " in words
 
 
@@ -120,27 +116,14 @@ def test_the_live_view_of_a_resumed_run_begins_where_the_run_is(run):
     view.close()
     shown = view.console.export_text()
     assert f"{done}/{total}" in shown
-    assert f"generation {done} is running" in shown
-    assert "scoring the base model" not in shown
-
-
-def test_a_sigma_that_has_changed_since_its_calibration_is_not_called_calibrated():
-    first = {"sigma": 0.1, "calibration": [{"sigma": 0.1, "kl": 0.002}], "learning_rate": None}
-    grown, shrunk = ({"sigma": sigma, "learning_rate": None} for sigma in (0.2, 0.05))
-    assert search([first]) == "sigma 0.1 (calibrated; KL about 0.002 nats per token)"
-    assert search([first, grown]) == (
-        "sigma 0.2 (calibrated to 0.1, grown since; KL about 0.008 nats per token)"
-    )
-    assert "(calibrated to 0.1, shrunk since; KL about 0.0005" in search([first, shrunk])
+    assert "the score before training" not in shown
 
 
 def test_the_page_says_what_sigma_was_calibrated_to_and_draws_the_steps(run):
     directory, _, records = run
     page = germline.write_report(directory.path).read_text()
-    trials = records[0].calibration
     sigma = records[0].update.sigma
-    said = f"The members of generation 0 had sigma {sigma:.3g}, calibrated in {len(trials)} trial"
-    assert said in page
+    assert f"Sigma was calibrated to {sigma:.3g} before generation 0" in page
     assert "Root mean square of the steps, in sigmas" in page
     rows = directory.generations()
     length = math.hypot(*records[1].update.coefficients) * records[1].update.learning_rate
@@ -152,9 +135,9 @@ def test_the_page_names_the_sigma_that_the_run_used_and_not_that_of_the_last_tri
     rows = [{"generation": 0, "sigma": 0.36, "calibration": trials}]
     run = RunFacts.__new__(RunFacts)
     vars(run).update(rows=rows, config=load_config({}))
-    assert curves.calibrated(run) == (
-        " The members of generation 0 had sigma 0.36, calibrated in 2 trials to a KL divergence of "
-        "about 0.00216 nats per token (target 0.002)."
+    assert charts.calibrated(run) == (
+        " Sigma was calibrated to 0.36 before generation 0 (KL divergence about 0.00216 nats per "
+        "token)."
     )
 
 
@@ -182,23 +165,9 @@ def test_the_model_card_has_the_values_that_the_config_leaves_to_the_run(run):
     directory, _, records = run
     text = model_card(directory, "here", "merged", 1)
     sigma, rate = (f"{getattr(records[1].update, name):.3g}" for name in ("sigma", "learning_rate"))
-    assert (
-        f"| sigma | {sigma} in the last generation, calibrated (`strategy.sigma=auto`), in the "
-        "unit `rms` |" in text
-    )
-    assert (
-        f"| learning rate | {rate} in the last generation, measured "
-        "(`strategy.learning_rate=auto`) |" in text
-    )
+    assert f"| sigma | {sigma} in the last generation (`auto`) |" in text
+    assert f"| learning rate | {rate} in the last generation (`auto`) |" in text
     assert "| sigma |" not in model_card(directory, "here", "merged", -1)
-
-
-def test_a_card_says_why_the_last_learning_rate_is_0(run, monkeypatch):
-    directory = run[0]
-    rows = [{**row, "learning_rate": 0.0} for row in directory.generations()]
-    monkeypatch.setattr(RunDirectory, "generations", lambda _self: rows)
-    text = model_card(directory, "here", "merged", 1)
-    assert "| 0 in the last generation, in which no member differed, measured (`stra" in text
 
 
 class Mute(FleetWrapper):
@@ -276,20 +245,3 @@ def test_equal_values_are_not_given_a_standard_error_of_zero():
     one = replace(SCORE, standard_error=math.nan, n=1)
     assert score(one) == "3 (one example: no standard error)"
     assert score(SCORE) == "3 ± 0.5"
-
-
-def test_the_caption_of_sigma_says_why_it_changed(tmp_path):
-    config = load_config({"task": "arithmetic"}, ["strategy.sigma=auto"])
-    made = RunDirectory.create(tmp_path / "run", config, DIGEST, threads=1)
-    for generation, sigma in enumerate([0.1, 0.15, 0.1, 0.12]):
-        one = record(generation)
-        trials = (SigmaTrial(sigma, 0.002),) if generation in (0, 3) else ()
-        update = replace(one.update, sigma=sigma)
-        made.write(replace(one, update=update, calibration=trials), BATCH)
-    chart = curves.sigma(RunFacts(made.path))
-    assert chart is not None
-    assert chart.caption.endswith(
-        " Sigma grew by half, because few directions had a signal in the one before, in generation "
-        "1; it shrank again, because more directions had a signal in the one before, in generation "
-        "2; it was calibrated again before generation 3."
-    )

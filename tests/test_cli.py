@@ -162,14 +162,6 @@ def test_the_summary_shows_before_and_after(run: RunDirectory) -> None:
     assert f"run directory: {run.path}" in shown
 
 
-def test_mistake_17_quiet_prints_scores_and_paths_only(run: RunDirectory) -> None:
-    run.write_held_out(score(0, 0.25), [rollout(0, 7, 0.0)], BATCH)
-    run.write_held_out(score(10, 0.75), [rollout(5, 7, 1.0)], BATCH)
-    console = terminal(140)
-    print_result(console, run, quiet=True)
-    assert len(console.export_text().splitlines()) == 2
-
-
 def test_the_figure_is_named_only_when_there_is_one(run: RunDirectory) -> None:
     console = terminal()
     print_result(console, run, quiet=True)

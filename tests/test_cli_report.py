@@ -28,9 +28,10 @@ def finished(tmp_path_factory):
 
 def test_the_page_is_written_and_its_place_is_said(finished, tmp_path):
     shown = germline("report", finished)
-    assert (shown.exit_code, shown.stdout) == (0, f"written to {finished / 'report.html'}\n")
+    assert shown.exit_code == 0
+    assert shown.stdout.endswith(f"written to {finished / 'report.html'}\n")
     out = tmp_path / "page.html"
-    assert germline("report", finished, "--out", out).stdout == f"written to {out}\n"
+    assert germline("report", finished, "--out", out).stdout.endswith(f"written to {out}\n")
     assert out.exists()
 
 
@@ -54,7 +55,7 @@ def test_several_runs_are_compared_over_the_same_examples(tmp_path):
     fewer = scored(tmp_path / "fewer", [0.0], [1.0], BATCH[:1])
     words = ("report", first, better, elsewhere, fewer, "--out", tmp_path / "page.html")
     rows = [line.split("\t") for line in germline(*words).stdout.splitlines()[1:5]]
-    why = "none: scored on 1 examples, first on 2 (germline eval scores both on the same)"
+    why = "none: scored on other examples (germline eval scores both on the same)"
     found = [
         "",
         "+0.625 [+0.38, +0.87], 2 higher, 0 lower of 2",
@@ -64,7 +65,7 @@ def test_several_runs_are_compared_over_the_same_examples(tmp_path):
     assert [row[-1] for row in rows] == found
     page = " ".join((tmp_path / "page.html").read_text().split())
     assert page.count("[+0.38, +0.87]") == 1
-    assert page.count(why) == 1
+    assert page.count(why) == 2
     values = json.loads(germline(*words, "--json").stdout)["runs"]
     assert [one["difference_to_first"] for one in values] == [None, 0.625, None, None]
     assert values[1]["difference_interval_95"] == pytest.approx([0.38, 0.87])
@@ -128,7 +129,7 @@ def test_a_damaged_journal_is_said_beside_the_place_of_the_page(finished, tmp_pa
     (damaged / "journal.jsonl").write_bytes(lines[0] + b"{}\n" + b"".join(lines[2:]))
     shown = germline("report", damaged)
     assert shown.exit_code == 0
-    assert shown.stdout == f"written to {damaged / 'report.html'}\n"
+    assert shown.stdout.endswith(f"written to {damaged / 'report.html'}\n")
     assert "the journal is damaged" in shown.stderr
     assert "line 2" in shown.stderr
     values = json.loads(

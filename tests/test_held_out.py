@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.cli.line_view import LineView
+from germline.cli.progress_view import LineView
 from germline.cli.text_format import score, scorer_line
 from germline.config import load_config
 from germline.record import RunDirectory

@@ -13,6 +13,7 @@ from germline.config import load_config
 from germline.record import RunDirectory
 from germline.run import model_card as module
 from germline.run.model_card import model_card, task_of_card
+from germline.run.prompt_form import read_export_facts
 from germline.types import GermlineError
 from tests.toy_runs import run
 
@@ -143,19 +144,22 @@ def test_an_adapter_without_a_task_is_evaluated_on_the_task_of_its_card(adapter,
 @pytest.mark.parametrize(
     ("task", "named"),
     [
-        ("{kind: python, path: sums.py}", "sums.py"),
-        ("{kind: environment, path: shelf.py}", "shelf.py"),
-        ("{kind: math, path: rows.jsonl}", None),
-        ("{kind: dataset, path: openai/gsm8k}", None),
-        ("{kind: rows}", None),
+        ({"kind": "python", "path": "sums.py"}, "sums.py"),
+        ({"kind": "environment", "path": "shelf.py"}, "shelf.py"),
+        ({"kind": "math", "path": "rows.jsonl"}, None),
+        ({"kind": "dataset", "path": "openai/gsm8k"}, None),
         ("arithmetic", "arithmetic"),
-        ("3", None),
     ],
 )
-def test_a_card_names_a_task_that_can_be_given_by_name(tmp_path, task, named):
-    (tmp_path / "README.md").write_text(
-        f"# Card\n\n## Config\n\nThe settings.\n\n```yaml\ntask: {task}\n```\n"
-    )
-    assert task_of_card(tmp_path) == named
-    (tmp_path / "README.md").write_text("# Card of somebody else\n")
+def test_an_export_names_a_task_that_can_be_given_by_name(tmp_path, task, named):
+    directory = RunDirectory.open(run(tmp_path / "run"))
+    directory.config = load_config({"task": task})
+    assert module._task(directory) == named
     assert task_of_card(tmp_path) is None
+
+
+def test_the_card_of_a_user_does_not_change_how_prompts_are_sent(adapter, tmp_path):
+    germline.export(adapter, tmp_path / "out")
+    (tmp_path / "out" / "README.md").write_text("My own card: prompts as they are.")
+    assert task_of_card(tmp_path / "out") == "arithmetic"
+    assert read_export_facts(tmp_path / "out")["chat"] is True

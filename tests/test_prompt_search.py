@@ -18,7 +18,7 @@ from germline.config import Nes, PromptSearch, load_config
 from germline.fleet.prompt_search_fleet import PromptSearchFleet
 from germline.prompt_variant import PromptVariant
 from germline.record import RunDirectory
-from germline.report.prompt_option_charts import most_likely_options
+from germline.report.text_format import most_likely_options
 from germline.run import build_run_parts
 from germline.strategies import make_strategy
 from germline.strategies.categorical import CategoricalSearch
@@ -286,11 +286,13 @@ def test_the_report_draws_the_probabilities(whole):
 def test_the_live_view_names_the_likeliest(tmp_path):
     training = germline.train(settings(*TOY, "generations=1"), tmp_path / "run")
     view = LiveView(Console(file=io.StringIO(), width=120), training.directory)
+    view.start()
     for record in training:
-        view.record = record
+        view.generation(record)
+    view.close()
     view.console.print(view.render())
     assert isinstance(view.console.file, io.StringIO)
-    (line,) = [one for one in view.console.file.getvalue().splitlines() if "options" in one]
+    *_, line = [one for one in view.console.file.getvalue().splitlines() if "options" in one]
     probabilities = RunDirectory.open(training.directory.path).generations()[-1][
         "option_probabilities"
     ]

@@ -24,6 +24,7 @@ SIGNATURES = {
         f"generation=None, {FROM_PYTHON})"
     ),
     "export": "(path, out, form=None, generation=None, *, model=None, tokenizer=None)",
+    "findings": "(run)",
     "fork": (f"(path, generation='best', overrides=(), out=None, *, {FROM_PYTHON}, callbacks=())"),
     "generate": (
         "(source, prompts, *, chat=None, max_new_tokens=128, temperature=0.0, top_p=1.0, seed=0, "

@@ -21,7 +21,8 @@ from germline.methods.randopt import (
 )
 from germline.protocols import VotableTask
 from germline.record import RunDirectory
-from germline.report.advice import advice
+from germline.report.finding_rules import Recorded
+from germline.report.findings import find
 from germline.report.text_format import run_title
 from germline.run import build_run_parts
 from germline.run.kl import measure_kl
@@ -309,20 +310,13 @@ def test_alone_a_run_speaks_as_its_best_member(whole):
 
 def test_the_report_tells_who_votes(whole):
     page = (whole / "report.html").read_text()
-    assert all(text in page for text in ("Members that vote", "most of these 3 members give"))
+    assert "a vote of 3 members" in page
 
 
 def test_no_step_is_measured_where_theta_stays(whole):
     rows = RunDirectory.open(whole).generations()
     assert all(row["signals"]["step"] is None for row in rows)
-    assert "moved" not in advice(rows)
-
-
-def test_the_report_says_that_the_score_is_that_of_the_vote(whole):
-    page = (whole / "report.html").read_text()
-    assert "Held-out length difference of the vote" in page
-    assert "after 4 generations" in page
-    assert "updates" not in page.partition("<details")[0]
+    assert "small_steps" not in [one.code for one in find(Recorded(randopt(), rows))]
 
 
 def test_a_run_is_named_by_the_sigmas_its_members_have():

@@ -16,8 +16,9 @@ from germline.evaluation.held_out import score_of_values
 from germline.evaluation.seed_statistics import seed_difference, student_t_95
 from germline.record import RunDirectory
 from germline.record.seed_study import counted_seeds
+from germline.report.charts import COLORS, over_seeds
 from germline.report.run_facts import RunFacts
-from germline.report.seed_curves import seed_charts, seed_groups
+from germline.report.seed_groups import seed_groups
 from tests.documented_fields import field_tables, undocumented
 from tests.synthetic_runs import BATCH, DIGEST, record
 
@@ -93,8 +94,8 @@ def test_the_better_config_is_named_wherever_runs_are_compared(tmp_path: Path) -
     first = train(tmp_path / "narrow", by_seed(LOW), 2)
     second = train(tmp_path / "wide", by_seed(HIGH), 3)
     verdict = (
-        "wide is better than narrow by 0.1 (95 % interval 0.0768 to 0.123, 5 seeds, paired by "
-        "seed)."
+        "wide is better than narrow by 0.1: wide minus narrow is +0.1 (95 % interval +0.0768 to "
+        "+0.123, 5 seeds, paired by seed)."
     )
     words = (first, second, "--out", tmp_path / "page.html")
     lines = report(*words).splitlines()
@@ -109,7 +110,7 @@ def test_the_better_config_is_named_wherever_runs_are_compared(tmp_path: Path) -
     assert group["difference_to_first"] == pytest.approx(0.1)
     assert group["difference_interval_95"] == pytest.approx([0.0768, 0.1232], abs=1e-4)
     assert (group["difference_paired"], group["verdict"]) == (True, verdict)
-    assert verdict.replace("wide is better than narrow", "narrow is worse than wide") in report(
+    assert "narrow is worse than wide by 0.1" in report(
         second, first, "--out", tmp_path / "page.html"
     )
 
@@ -130,68 +131,35 @@ def test_runs_of_two_configs_are_compared_with_the_same_seed_and_drawn_by_config
         "wide0": "+0.1",
         "wide5": "none:",
     }
-    page = (tmp_path / "page.html").read_text()
-    assert "2 configs side by side, 5 runs in all" in page
-    assert 'data-column="difference to narrow, same seed"' in page
-    # A color stands for a config: in the charts over seeds, in those of runs, and in the table.
-    tones = re.findall(r'class="curve (run-\d)"', page.partition('id="results"')[2])
-    assert set(tones[:2]) == {"run-0"}
-    assert "run-2" not in page.partition("<main>")[2].partition('id="different"')[0]
+    # A color stands for a config.
+    page = (tmp_path / "page.html").read_text().partition('id="results"')[2]
+    tones = re.findall(r'class="swatch" style="background: (#\w+)"', page)
+    assert [tones[:2], tones[2:5]] == [[COLORS[0]] * 2, [COLORS[1]] * 3]
 
 
 def test_a_lower_length_is_better_where_the_metric_says_so(tmp_path: Path) -> None:
     first = train(tmp_path / "a", by_seed(LOW), 2, higher_is_better=False)
     second = train(tmp_path / "b", by_seed(HIGH), 3, higher_is_better=False)
     said = report(first, second, "--out", tmp_path / "page.html")
-    assert "b is worse than a by 0.1 (95 % interval 0.0768 to 0.123" in said
+    assert "b is worse than a by 0.1: b minus a is +0.1 (95 % interval +0.0768" in said
 
 
 def test_seeds_that_differ_too_much_do_not_decide(tmp_path: Path) -> None:
     first = train(tmp_path / "a", by_seed((0.3, 0.5, 0.4)), 2)
     second = train(tmp_path / "b", {5: 0.5, 6: 0.4, 7: 0.45, 8: 0.5}, 3, generations=2)
     assert (
-        "4 and 3 seeds do not decide between b and a: b minus a is +0.0625 (95 % interval "
-        "-0.15 to +0.275, not paired, as the seeds differ). More seeds may decide: repeat germline "
-        "train of both configs with more seeds (such as seeds=0..9) and the same --out, which "
-        "keeps the seeds that are trained. Runs that have not ended: 4."
+        "4 and 3 seeds do not decide: b minus a is +0.0625 (95 % interval -0.15 to +0.275, 4 and 3 "
+        "seeds, not paired, as the seeds differ). More seeds may decide"
     ) in report(first, second, "--out", tmp_path / "page.html").replace("\n", " ")
 
 
 def test_the_same_difference_in_every_seed_has_no_interval(tmp_path: Path) -> None:
     first = train(tmp_path / "a", by_seed((0.3, 0.4)), 2)
-    for name, raised, what in (("b", 0.1, "b minus a is +0.1"), ("c", 0, "they are equal")):
+    for name, raised, shown in (("b", 0.1, "+0.1"), ("c", 0, "+0")):
         second = train(tmp_path / name, by_seed((0.3 + raised, 0.4 + raised)), ord(name))
-        assert (
-            f"2 seeds do not decide between {name} and a: {what} in every seed, so there is no "
-            "interval."
-        ) in report(first, second, "--out", tmp_path / "page.html")
-
-
-def test_configs_with_other_examples_are_not_compared_over_seeds(tmp_path: Path) -> None:
-    first = train(tmp_path / "a", by_seed(LOW), 2)
-    second = train(tmp_path / "b", by_seed(HIGH), 3, examples=4)
-    words = (first, second, "--out", tmp_path / "page.html")
-    why = (
-        "b and a are not compared over seeds: scored on 4 examples, a/seed-0 on 2 (germline "
-        "eval scores both on the same)."
-    )
-    assert why in report(*words).replace("\n", " ")
-    assert json.loads(report(*words, "--json"))["seed_groups"][1]["difference_to_first"] is None
-
-
-def test_the_caption_says_where_a_mean_ends_before_the_last_score(tmp_path: Path) -> None:
-    folder = train(tmp_path / "a", {0: 0.3, 1: 0.4}, 2)
-    captions = []
-    for later in (False, True):
-        if later:
-            run = RunDirectory.open(folder / "seed-1")
-            run.write(record(1), BATCH)
-            score = score_of_values(2, "exact", [0.5] * 2, higher_is_better=True)
-            run.write_held_out(score, [], BATCH)
-        (group,) = seed_groups([RunFacts(folder / f"seed-{seed}") for seed in (0, 1)])
-        captions.append(seed_charts([group])[0].caption)
-    assert "A mean ends" not in captions[0]
-    assert captions[1].endswith("A mean ends where a seed has no later score: a after 1 updates.")
+        assert f"2 seeds do not decide: {name} minus a is {shown} in all of them." in report(
+            first, second, "--out", tmp_path / "page.html"
+        )
 
 
 def test_a_seed_that_was_stopped_early_does_not_count(tmp_path: Path) -> None:
@@ -222,50 +190,16 @@ def test_a_partly_trained_seed_counts_until_one_has_ended() -> None:
     assert counted_seeds([False, False], [0, 0]) == []
 
 
-def test_two_runs_of_the_same_seed_are_one_seed(tmp_path: Path) -> None:
-    first = train(tmp_path / "a", by_seed(LOW), 2)
-    again = train(tmp_path / "b", by_seed(LOW), 2)
-    (group,) = json.loads(report(first, again, "--out", tmp_path / "p", "--json"))["seed_groups"]
-    assert group["over_seeds"]["end"]["seeds"] == 5
-    assert group["runs"] == [str(again / f"seed-{seed}") for seed in range(5)]
-
-
-def settings_that_differ(page: str) -> str:
-    """Return the HTML of the table of settings that differ."""
-    table = page[page.index('id="different"') :]
-    return table[: table.index("</table>")]
-
-
-def test_the_configs_of_a_comparison_share_one_figure_and_have_a_column_each(
-    tmp_path: Path,
-) -> None:
-    narrow = train(tmp_path / "narrow", dict(enumerate(LOW[:3])), 4)
-    wide = train(tmp_path / "wide", dict(enumerate(HIGH[:3], start=1)), 8)
-    printed = report(narrow, wide, "--out", tmp_path / "page.html")
-    assert "means over run seeds, from five seeds on with 95 % intervals" in printed
-    page = (tmp_path / "page.html").read_text()
-    over_seeds = page[page.index('id="seeds"') : page.index('id="results"')]
-    assert over_seeds.count("<figure>") == 1
-    assert "Held-out exact of narrow (3 run seeds) and wide (3 run seeds)" in over_seeds
-    for tone in ("run-0", "run-1"):
-        assert f'<path class="band {tone}"' in over_seeds
-        assert f'<path class="curve {tone}"' in over_seeds
-    settings = settings_that_differ(page)
-    heads = settings[: settings.index("</thead>")]
-    assert re.findall(r"<th(?: [^>]*)?>(.*?)</th>", heads) == ["setting", "narrow", "wide"]
-    assert re.findall(r"<code>(.*?)</code>", settings) == ["batch_size", "4", "8"]
-    assert "Scores are means ± standard errors over held-out examples" in page
-
-
-def test_a_run_beside_a_config_of_several_seeds_has_a_column_with_its_seed(tmp_path: Path) -> None:
-    several = train(tmp_path / "several", {0: 0.3, 2: 0.4}, 4)
-    one = train(tmp_path / "one", {7: 0.5}, 8)
-    report(several, one, "--out", tmp_path / "page.html")
-    settings = settings_that_differ((tmp_path / "page.html").read_text())
-    assert re.findall(r"<code>(.*?)</code>", settings) == [
-        *("batch_size", "4", "8"),
-        *("seed", "[0, 2]", "7"),
+def test_the_configs_of_a_comparison_share_one_chart(tmp_path: Path) -> None:
+    folders = [
+        train(tmp_path / "narrow", by_seed(LOW), 4),
+        train(tmp_path / "wide", by_seed(HIGH), 8),
     ]
+    runs = [RunFacts(run) for folder in folders for run in sorted(folder.glob("seed-*"))]
+    (chart,) = over_seeds(seed_groups(runs))
+    assert [one.label for one in chart.series] == ["narrow", "wide"]
+    assert [one.y[-1] for one in chart.series] == pytest.approx([0.3, 0.4])
+    assert (chart.series[0].low[-1], chart.series[0].high[-1]) == (0.28, 0.32)
 
 
 @pytest.mark.parametrize("seeds", [(0, 1), (5, 6)])

@@ -21,7 +21,7 @@ from germline.evaluation.seed_statistics import (
 )
 from germline.record import RunDirectory
 from germline.record.seed_study import is_seed_study
-from germline.report.prompt_option_charts import center_options
+from germline.report.text_format import center_options
 from germline.run.load_run import count_voters
 from germline.types import HeldOutScore, Split
 

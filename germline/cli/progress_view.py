@@ -1,22 +1,27 @@
-"""What the live view and the line view have in common: their protocol, times and trials."""
+"""Show the progress of a training as plain lines, for files and pipes, or not at all."""
 
 import os
-import time
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from germline.cli import text_format
-from germline.config import AutoSigma, Config, Nes
+from germline.config import Config
+from germline.record import RunDirectory
+from germline.record.metrics_rows import fitness_summary, mean_sigma, step_in_sigmas
 from germline.signal_types import SigmaTrial
-from germline.strategies.calibrated_sigma import TRIALS
-from germline.types import GenerationRecord
+from germline.types import GenerationRecord, HeldOutScore
 
 STOPPING = "Finishing what is running, then stopping. Ctrl-C again stops at once."
 
+OF_WEIGHTS = {"mean_abs": " x mean |W|", "std": " x std W", "rms": " x rms W"}
+"""Units that are a fraction of the weights of each tensor, as they are shown after sigma."""
 
-@runtime_checkable
-class ProgressView(Protocol):
-    """Shows the progress of a run."""
+
+class SilentView:
+    """Shows no progress, except a confirmation of Ctrl-C; the base of the other views."""
 
     def start(self) -> None:
         """Start to show progress."""
@@ -27,100 +32,104 @@ class ProgressView(Protocol):
     def trial(self, trial: SigmaTrial) -> None:
         """Show a sigma whose trial begins, or the result of a trial."""
 
-    def close(self) -> None:
-        """Stop showing progress."""
-
     def stopping(self) -> None:
-        """Show that the run stops after this generation; called from a signal handler."""
-
-
-class SilentView:
-    """Shows no progress, except a confirmation of Ctrl-C."""
-
-    def start(self) -> None:
-        """Print nothing."""
-
-    def generation(self, record: GenerationRecord) -> None:
-        """Print nothing."""
-
-    def trial(self, trial: SigmaTrial) -> None:
-        """Print nothing."""
-
-    def stopping(self) -> None:
-        """Confirm Ctrl-C, in quiet mode too."""
+        """Confirm Ctrl-C; called from a signal handler."""
         # A signal may arrive inside a print; the system call is safe there, a second print is not.
         os.write(2, f"\n{STOPPING}\n".encode())
 
     def close(self) -> None:
-        """Release nothing."""
+        """Stop showing progress."""
 
 
-OF_WEIGHTS = {"mean_abs": " x mean |W|", "std": " x std W", "rms": " x rms W"}
-"""Units that are a fraction of the weights of each tensor, as they are shown after sigma."""
+class Clock:
+    """A progress bar, and the time that is left by the mean of the finished generations.
 
-REPEATED = ("ask_s", "evaluate_s", "tell_s", "signals_s", "apply_s", "digest_s")
-"""Parts of the time of a generation that every generation has."""
+    The first one counts for nothing: it has the start of the run and the calibration of sigma.
+    """
 
+    def __init__(self, console: Console, total: int, done: int) -> None:
+        bar = BarColumn(min(30, console.width // 4))
+        name = TextColumn("[bold]{task.description}")
+        columns = name, MofNCompleteColumn(), bar, TimeElapsedColumn()
+        self.bar = Progress(
+            *columns, console=console, auto_refresh=False, speed_estimate_period=float("inf")
+        )
+        self._task = self.bar.add_task("generations", total=total, completed=done)
 
-class RemainingTime:
-    """Estimates the remaining time from the finished generations."""
-
-    def __init__(self) -> None:
-        self.started = time.monotonic()
-        self.left_s: float | None = None
-        self._first: tuple[int, float] | None = None
-
-    def tick(self, record: GenerationRecord) -> None:
-        """Record that a generation is finished.
-
-        The mean leaves out the first one: until a second one is finished, its own time counts,
-        without the start of the run, the score of the base model and the calibration of sigma.
-        """
-        now = time.monotonic()
-        left = record.generations - record.generation - 1
-        if self._first is None:
-            self._first = (record.generation, now)
-            self.left_s = left * sum(record.timing.get(name, 0.0) for name in REPEATED)
-        else:
-            generation, then = self._first
-            self.left_s = left * (now - then) / (record.generation - generation)
+    def tick(self, done: int) -> None:
+        """Record that so many generations are finished."""
+        self.bar.update(self._task, completed=done)
 
     @property
-    def elapsed_s(self) -> float:
-        """Seconds since this process began to train."""
-        return time.monotonic() - self.started
+    def left(self) -> str:
+        """The time that is left, in words; empty while it is not known."""
+        seconds = self.bar.tasks[0].time_remaining
+        return "" if seconds is None else f"{text_format.duration(seconds)} left"
 
 
-def trial_begin(number: int, trial: SigmaTrial) -> str:
-    """Describe a trial of sigma that begins."""
-    return (
-        f"trial {number} of at most {TRIALS}: KL divergence of members with sigma {trial.sigma:g}"
-    )
+class LineView(SilentView):
+    """One plain line per generation, for files and pipes."""
+
+    def __init__(self, console: Console, run: RunDirectory) -> None:
+        self._console = console
+        self._run = run
+        done = run.journal.last_generation() + 1
+        self._clock = Clock(console, run.config.generations, done)
+        self._is_first = not done
+
+    def generation(self, record: GenerationRecord) -> None:
+        """Print the line of a generation, the first one after the score before training."""
+        self._clock.tick(record.generation + 1)
+        if self._is_first:  # No generation contains the score before training.
+            for row in self._run.held_out()[:1]:
+                self._print(f"{'  '.join(_held_out(row.score))} before training")
+        self._is_first = False
+        self._print(generation_line(record, self._clock.left, self._run.config))
+
+    def trial(self, trial: SigmaTrial) -> None:
+        """Print the begin of a trial, as one can take minutes, and its result."""
+        self._print(trial_line(trial))
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
-def trial_result(trial: SigmaTrial, config: Config | None) -> str:
-    """Describe the result of a trial of sigma."""
-    text = f"sigma {trial.sigma:g}: KL {text_format.number(trial.kl)} nats per token"
-    section = config.search if config else None
-    if isinstance(section, Nes) and isinstance(section.sigma, AutoSigma):
-        text += f", target {section.sigma.target_kl:g}"
-    return text
+def generation_line(record: GenerationRecord, left: str, config: Config) -> str:
+    """Format a generation as one line."""
+    fitness = {
+        name: text_format.number(value) for name, value in fitness_summary(record.fitness).items()
+    }
+    width = len(str(record.generations - 1))
+    parts = [
+        f"generation {record.generation:>{width}} ({record.generation + 1}/{record.generations})",
+        f"fitness {fitness['mean']}",
+        f"20-80 % of {config.method.graded}s {fitness['p20']} to {fitness['p80']}",
+        f"best {fitness['max']}",
+        f"sigma {text_format.number(mean_sigma(record))}{unit_of_sigma(config)}",
+    ]
+    if (step := step_in_sigmas(record.update)) is not None:
+        parts.append(f"step {text_format.number(step)} sigmas")
+    parts.append(cost_weight(record.strategy_metrics))
+    if record.held_out is not None:
+        parts += _held_out(record.held_out)
+    parts += [speed(record), left]
+    return "  ".join(filter(None, parts))
 
 
-def cost_weight(metrics: Mapping[str, Any], first: float | None = None) -> str:
-    """Describe lambda and the mean cost of the center; empty where the reward has no lambda.
+def trial_line(trial: SigmaTrial) -> str:
+    """Describe a trial of sigma that begins, or its result."""
+    if trial.kl is None:
+        return f"calibrating sigma: measuring the KL divergence of sigma {trial.sigma:g} ..."
+    return f"  sigma {trial.sigma:g}: KL {text_format.number(trial.kl)} nats per token"
 
-    Args:
-        metrics: of the strategy.
-        first: lambda of the first generation, to say that fitness falls because lambda has grown.
-    """
+
+def cost_weight(metrics: Mapping[str, Any]) -> str:
+    """Describe lambda and the mean cost of the center; empty where the reward has no lambda."""
     if "lambda" not in metrics:
         return ""
-    now, cost = metrics["lambda"], metrics["center_cost"]
-    grown = first is not None and now > first
-    since = f", {text_format.number(first)} at first: fitness falls as it grows" if grown else ""
+    cost = metrics["center_cost"]
     of_center = "" if cost is None else f"  cost of the center {text_format.number(cost)}"
-    return f"lambda {text_format.number(now)}{since}{of_center}"
+    return f"lambda {text_format.number(metrics['lambda'])}{of_center}"
 
 
 def unit_of_sigma(config: Config) -> str:
@@ -128,7 +137,13 @@ def unit_of_sigma(config: Config) -> str:
     return OF_WEIGHTS.get(config.search.unit, "")
 
 
-def tokens_per_s(record: GenerationRecord) -> float | None:
-    """Return the tokens per second of a generation; None when no time was measured."""
+def speed(record: GenerationRecord) -> str:
+    """Describe the tokens per second of a generation."""
     seconds = record.evaluation.decode_seconds
-    return record.evaluation.tokens / seconds if seconds > 0 else None
+    rate = record.evaluation.tokens / seconds if seconds > 0 else None
+    return f"{text_format.number(rate)} tokens/s"
+
+
+def _held_out(score: HeldOutScore) -> list[str]:
+    """Format a held-out score, and those of the same completions by `held_out.scorers`."""
+    return [f"held-out {one.metric} {text_format.score(one)}" for one in (score, *score.scorers)]

@@ -14,7 +14,7 @@ from germline.cli.word_wrap import print_stderr, print_stdout
 
 if TYPE_CHECKING:
     from germline.report.run_facts import RunFacts
-    from germline.report.seed_curves import SeedGroup
+    from germline.report.seed_groups import SeedGroup
 
 REPORT_EXAMPLES = (
     "germline report runs/sums --open",
@@ -46,13 +46,13 @@ def report(
 ) -> None:
     """Write an HTML page about a run, or compare several.
 
-    The page shows curves, answers before and after training, time, memory, failures, settings, and
-    the commands that repeat the run. It is self-contained. A run that is training or was stopped
-    can be reported too.
+    The page shows findings, curves, answers before and after training, time, failures, settings and
+    commands that use the run. It is self-contained. A run that is training or was stopped can be
+    reported too.
     """
     from germline.record.seed_study import runs_of
     from germline.report.html_page import page_path, read_runs, write_page
-    from germline.report.seed_curves import seed_groups
+    from germline.report.seed_groups import seed_groups
 
     facts = read_runs([one for run in runs for one in runs_of(run)])
     path = page_path(facts, out)
@@ -66,32 +66,35 @@ def report(
                 "report": path,
                 "replaced": replaces,
                 "runs": _as_json(facts, groups),
-                "seed_groups": _seed_groups_as_json(groups),
+                "seed_groups": [_group_as_json(group, groups[0]) for group in groups],
             }
         )
     else:
         if len(facts) > 1:
             _print_comparison(facts, groups)
         for one in facts:
-            if one.damage:
-                print_stderr(f"the journal is damaged: {one.damage}", "red")
-            for line in _advice(one):
-                print_stdout(line if len(facts) == 1 else f"{one.path}: {line}")
+            _print_findings(one, alone=len(facts) == 1)
         earlier = ", in place of the page that was there" if replaces else ""
         print_stdout(f"written to {path}{earlier}")
     if browse and not webbrowser.open(path.resolve().as_uri()):
         print_stderr("no browser could be started: open the file in a browser")
 
 
+def _print_findings(run: "RunFacts", *, alone: bool) -> None:
+    if run.damage:
+        print_stderr(f"the journal is damaged: {run.damage}", "red")
+    for finding in run.findings:
+        line = f"{finding.level}: {finding.sentence}"
+        print_stdout(line if alone else f"{run.path}: {line}")
+
+
 def _print_comparison(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]") -> None:
     """Print the held-out scores of several runs, and their differences to the first run."""
     from germline.cli import tables, text_format
-    from germline.report.random_start import random_start
-    from germline.report.run_comparison import compared_runs, compared_with
-    from germline.report.seed_curves import split_seeds
+    from germline.report.run_comparison import compared_runs, comparison_heading
 
     tables.print_table(
-        ("run", "metric", "before", "after", "n", f"difference to {compared_with(groups)}"),
+        ("run", "metric", "before", "after", "n", f"difference to {comparison_heading(groups)}"),
         [
             (
                 str(run.path),
@@ -108,41 +111,23 @@ def _print_comparison(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]")
         "differences of runs: paired over the same held-out examples, with 95 % intervals (of "
         "examples, not of run seeds)"
     )
-    for sentence in dict.fromkeys(random_start(run.run) for run in runs):
-        if sentence:
-            print_stdout(sentence)
-    for sentence in split_seeds(runs):
-        print_stdout(sentence)
-    _print_seed_groups(groups)
-
-
-def _print_seed_groups(groups: "Sequence[SeedGroup]") -> None:
-    """Print the scores of each config over its run seeds, and which config is better."""
-    from germline.cli import tables, text_format
-    from germline.report.run_comparison import seed_verdict
-
     if not groups:
         return
     typer.echo("")
-    tables.print_table(
-        ("config", "metric", "seeds", "before", "after"),
-        [
-            (
-                text_format.escape_control_characters(group.name),
-                group.runs[0].metric,
-                str(group.end.seeds),
-                text_format.over_seeds(group.start),
-                text_format.over_seeds(group.end),
-            )
-            for group in groups
-        ],
-    )
+    rows = [
+        (
+            text_format.escape_control_characters(group.name),
+            group.metric,
+            str(len(group.counted)),
+            *(text_format.over_seeds(group.statistics[name]) for name in ("start", "end")),
+        )
+        for group in groups
+    ]
+    tables.print_table(("config", "metric", "seeds", "before", "after"), rows)
     print_stdout("means over run seeds, from five seeds on with 95 % intervals (Student's t)")
-    for sentence in (
-        *(seed_verdict(group, groups[0]) for group in groups[1:]),
-        *(group.left_out for group in groups if group.left_out),
-    ):
-        print_stdout(sentence)
+    for group in groups:
+        for sentence in filter(None, (group.verdict(groups[0]), group.left_out)):
+            print_stdout(sentence)
 
 
 def _as_json(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]") -> list[dict[str, object]]:
@@ -151,7 +136,7 @@ def _as_json(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]") -> list[
     return [
         {
             "run": run.path,
-            "advice": _advice(run),
+            "findings": [finding.as_json() for finding in run.findings],
             "damage": run.damage,
             "score": score_values(run.scores[-1]) if run.scores else None,
             **difference_values(found.difference),
@@ -160,36 +145,16 @@ def _as_json(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]") -> list[
     ]
 
 
-def _seed_groups_as_json(groups: "Sequence[SeedGroup]") -> list[dict[str, object]]:
-    from germline.report.run_comparison import seed_difference_to_first, seed_verdict
-
-    found = [seed_difference_to_first(group, groups[0]) for group in groups]
-    return [
-        {
-            "name": group.name,
-            "runs": [run.path for run in group.runs],
-            "counted": [run.path for run in group.counted],
-            "metric": group.runs[0].metric,
-            "over_seeds": {
-                "start": asdict(group.start),
-                "best": asdict(group.best),
-                "end": asdict(group.end),
-            },
-            "difference_to_first": one.mean if one else None,
-            "difference_interval_95": list(one.interval) if one and one.interval else None,
-            "difference_paired": one.paired if one else None,
-            "verdict": seed_verdict(group, groups[0]),
-        }
-        for group, one in zip(groups, found, strict=True)
-    ]
-
-
-def _advice(run: "RunFacts") -> list[str]:
-    """Return the advice about the reward and the scores of a run."""
-    from germline.cli.train_summary import advice_lines
-    from germline.report.random_reward import random_reward
-    from germline.report.score_divergence_advice import score_divergence_advice
-
-    about_reward = random_reward(run.config, run.run.rollouts())
-    about_scores = (run.worse, *score_divergence_advice(run.config, run.path, run.scores))
-    return ([about_reward] if about_reward else []) + advice_lines(*about_scores)
+def _group_as_json(group: "SeedGroup", first: "SeedGroup") -> dict[str, object]:
+    found = group.minus(first)
+    return {
+        "name": group.name,
+        "runs": [run.path for run in group.runs],
+        "counted": [run.path for run in group.counted],
+        "metric": group.metric,
+        "over_seeds": {name: asdict(found) for name, found in group.statistics.items()},
+        "difference_to_first": found.mean if found else None,
+        "difference_interval_95": list(found.interval) if found and found.interval else None,
+        "difference_paired": found.paired if found else None,
+        "verdict": group.verdict(first),
+    }

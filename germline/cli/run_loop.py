@@ -11,10 +11,9 @@ from rich.console import Console
 from germline.cli import tables, text_format, train_summary
 from germline.cli.interrupt import INTERRUPTED, stop_on_interrupt
 from germline.cli.json_output import print_json
-from germline.cli.line_view import LineView
 from germline.cli.live_view import LiveView
-from germline.cli.progress_view import ProgressView, SilentView
-from germline.cli.run_values import run_values, seeds_values
+from germline.cli.progress_view import LineView, SilentView
+from germline.cli.run_as_json import run_as_json, seeds_as_json
 from germline.cli.word_wrap import print_stdout
 from germline.record import RunDirectory
 from germline.record.seed_study import folder_to_resume
@@ -45,7 +44,7 @@ def run_with_view(
         _follow(training, _view(console, training.directory, quiet=quiet))
     except KeyboardInterrupt:
         if as_json:
-            print_json(run_values(training.directory))
+            print_json(run_as_json(training.directory))
         else:
             train_summary.print_stopped(console, training.directory)
         raise typer.Exit(INTERRUPTED) from None
@@ -54,7 +53,7 @@ def run_with_view(
             train_summary.print_stopped(console, training.directory)
         raise
     if as_json:
-        print_json(run_values(training.directory))
+        print_json(run_as_json(training.directory))
         if not training.directory.has_ended:
             raise typer.Exit(INTERRUPTED)
         return
@@ -68,7 +67,7 @@ def run_with_view(
         train_summary.print_next_commands(console, training.directory)
 
 
-def _follow(training: "Training", view: ProgressView) -> None:
+def _follow(training: "Training", view: SilentView) -> None:
     """Run a training to its end or until Ctrl-C, and show every generation."""
 
     def stop() -> None:
@@ -104,7 +103,7 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool = Fals
     summary = study.summary()
     report = study.write_results(summary)
     if as_json:
-        print_json(seeds_values(study, summary, report))
+        print_json(seeds_as_json(study, summary, report))
         return
     rows = [
         (
@@ -141,7 +140,7 @@ def _run_one_seed(training: "Training", *, quiet: bool, as_json: bool) -> None:
         for _ in training:
             pass
     if not training.directory.has_ended:
-        print_json(run_values(training.directory))
+        print_json(run_as_json(training.directory))
         raise typer.Exit(INTERRUPTED)
 
 
@@ -181,7 +180,7 @@ def _print_position(console: Console, directory: RunDirectory, *, quiet: bool) -
         )
 
 
-def _view(console: Console, run: RunDirectory, *, quiet: bool) -> ProgressView:
+def _view(console: Console, run: RunDirectory, *, quiet: bool) -> SilentView:
     if quiet:
         return SilentView()
     return LiveView(console, run) if console.is_terminal else LineView(console, run)

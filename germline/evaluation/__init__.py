@@ -2,9 +2,7 @@
 
 held_out.py         held-out scores of the center, by the task and by scorers, with intervals
 paired_difference.py  difference of two scores on the same examples
-score_decline.py    detects that the scores of a run decline
-score_decline_cause.py  finds the likely cause of a decline in the curves of a run
-score_divergence.py detects that the reward rises while a held-out scorer's score falls
+score_decline.py    detects that a held-out score declines
 bradley_terry.py    Elo ratings from pairwise verdicts
 kl_divergence.py    exact KL from the start model along generated texts
 member_kl.py        KL of members from the center, on any engine with log-probabilities

@@ -6,7 +6,6 @@ the only module that imports Jinja2, which escapes every value that a template i
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -16,65 +15,25 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from germline.record.atomic_files import write_atomically
-from germline.record.metrics_rows import scores_by_scorer
+from germline.record.metrics_rows import batch_examples
 from germline.record.run_directory import installed_version
 from germline.record.seed_study import is_seed_study, seed_runs
-from germline.report import (
-    constraint_charts,
-    curves,
-    diff,
-    prompt_option_charts,
-    signal_charts,
-    svg_charts,
-    text_format,
-)
-from germline.report.advice import advice
-from germline.report.part_charts import part_charts
-from germline.report.random_reward import random_reward
-from germline.report.random_start import random_start
-from germline.report.run_comparison import compared_runs, compared_with, headline, seed_verdict
-from germline.report.run_facts import RunFacts, bounded_text
-from germline.report.score_divergence_advice import score_divergence_advice
-from germline.report.seed_curves import (
-    SeedGroup,
-    run_tones,
-    seed_charts,
-    seed_groups,
-    split_seeds,
-)
-from germline.report.suggested_commands import suggested_commands
-from germline.report.svg_charts import Chart, Drawing
+from germline.report import charts, diff, text_format
+from germline.report.next_commands import next_commands
+from germline.report.run_comparison import compared_runs, comparison_heading
+from germline.report.run_facts import RunFacts
+from germline.report.seed_groups import SeedGroup, seed_groups
+from germline.report.text_format import bounded_text
 from germline.types import GermlineError
-
-WIDE, NARROW = (880.0, 300.0), (360.0, 250.0)
-"""Sizes of the charts, in pixels."""
 
 MOST_ROWS = 50
 """Rows of the table of numbers; of a longer run, evenly spaced generations are shown."""
-
 
 DOCTYPE = b"<!doctype html"
 """How a page begins, in lower case."""
 
 MOST_NAMED, LONGEST_NAME = 4, 40
 """Runs, and characters of a run, in the default file name of a comparison."""
-
-
-@dataclass(frozen=True)
-class PageFigure:
-    """A numbered chart, drawn for wide and for narrow pages."""
-
-    number: int
-    chart: Chart
-    drawings: dict[str, Drawing]
-
-
-@dataclass(frozen=True)
-class SettingsTable:
-    """The settings that differ: a column for each config with several seeds, and each other run."""
-
-    columns: Sequence[str]
-    rows: Mapping[str, Sequence[str]]
 
 
 def write_report(paths: Path | str | Sequence[Path | str], out: Path | str | None = None) -> Path:
@@ -141,76 +100,70 @@ def write_page(runs: Sequence[RunFacts], path: Path) -> Path:
 
 def render_page(runs: Sequence[RunFacts]) -> str:
     """Return the page about these runs."""
-    figures = _Figures()
     groups = seed_groups(runs)
-    tones = run_tones(runs, groups)
-    over_seeds = figures.draw(seed_charts(groups))
-    compared = figures.draw(curves.compare_runs(runs, tones)) if len(runs) > 1 else []
+    colors = _colors(runs, groups)
     sections = [
-        {
-            "run": run,
-            "compared": compared_run,
-            "random_start": random_start(run.run),
-            "anchor": f"run-{place}",
-            "tone": tone,
-            "title": [
-                text_format.escape_control_characters(line)
-                for line in text_format.run_title(run.config)
-            ],
-            "curves": figures.draw(
-                [
-                    chart
-                    for draw in (
-                        *(curves.fitness, curves.held_out, curves.sigma, curves.step),
-                        *(constraint_charts.multiplier, constraint_charts.center_cost),
-                    )
-                    if (chart := draw(run))
-                ]
-                + curves.held_out_scorers(run)
-            ),
-            "parts": figures.draw(part_charts(run)),
-            "disagreeing": score_divergence_advice(run.config, run.path, run.scores),
-            "scorers": scores_by_scorer(run.scores),
-            "signals": figures.draw(
-                [
-                    *signal_charts.signal_charts(run.rows),
-                    *signal_charts.walk_chart(run.walk, run.config.record.edge),
-                ]
-            ),
-            "random_reward": random_reward(run.config, run.run.rollouts()),
-            "advice": advice(run.rows),
-            "readings": signal_charts.signal_readings(run.rows),
-            "options": figures.draw(prompt_option_charts.option_charts(run.rows)),
-            "time_figure": figures.next_number() if run.parts else None,
-            "numbers": _numbers(run),
-            "settings": _yaml(diff.changed_settings(run.config)),
-            "all_settings": diff.flatten_settings(run.config.model_dump(mode="json")),
-            "commands": suggested_commands(run),
-        }
-        for place, (run, tone, compared_run) in enumerate(
-            zip(runs, tones, compared_runs(runs, groups), strict=True)
-        )
+        _section(run, place, color)
+        for place, (run, color) in enumerate(zip(runs, colors, strict=True))
     ]
-    names = ", ".join(run.name for run in runs)
-    return (
-        _environment()
-        .get_template("page.html")
-        .render(
-            title=f"{names} · germline report",
-            sections=sections,
-            seed_groups=groups,
-            headline=headline(runs, groups),
-            compared_with=compared_with(groups),
-            over_seeds=over_seeds,
-            split_seeds=split_seeds(runs),
-            seed_verdicts=[seed_verdict(group, groups[0]) for group in groups[1:]],
-            compared=compared,
-            different=_between(runs, groups),
-            kinds_of_score=_kinds_of_score(runs),
-            written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
-            germline=installed_version("germline") or "unknown",
-        )
+    template = _environment().get_template("page.html")
+    return template.render(
+        title=f"{', '.join(run.name for run in runs)} · germline report",
+        sections=sections,
+        groups=groups,
+        over_seeds=charts.over_seeds(groups),
+        compared=compared_runs(runs, groups),
+        compared_with=comparison_heading(groups),
+        curves=charts.compared(runs, colors) if len(runs) > 1 else [],
+        different=_differing(runs),
+        written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
+        germline=installed_version("germline") or "unknown",
     )
+
+
+def _section(run: RunFacts, place: int, color: int) -> dict[str, Any]:
+    """Return what the page shows of one run."""
+    title = [
+        text_format.escape_control_characters(one) for one in text_format.run_title(run.config)
+    ]
+    return {
+        "run": run,
+        "id": f"run-{place}",
+        "tone": charts.COLORS[color % len(charts.COLORS)],
+        "title": title,
+        "charts": {
+            "Curves": charts.curves(run),
+            "Parts of the reward": charts.parts(run),
+            "Signals": charts.signals(run),
+            "Prompt options": charts.options(run.rows),
+        },
+        "numbers": _numbers(run),
+        "rows_each": run.config.method.generated_rows(run.config.strategy.population or 1),
+        "examples": batch_examples(run.rows, run.config),
+        "counted": text_format.counted_by(run.config),
+        "ensemble": run.run.ensemble(),
+        "settings": _yaml(diff.changed_settings(run.config)),
+        "all_settings": diff.flatten_settings(run.config.model_dump(mode="json")),
+        "commands": [] if run.damage else next_commands(run.run),
+        "provenance": _provenance(run),
+    }
+
+
+def _provenance(run: RunFacts) -> dict[str, str]:
+    environment = run.run.environment
+    written = [row["written_at"] for row in run.rows if "written_at" in row]
+    facts = {
+        **{name: value or "not installed" for name, value in environment["versions"].items()},
+        **{name: environment[name] for name in ("platform", "processor", "threads")},
+        "written": f"{written[0]} to {written[-1]}" if written else "",
+        "weights at start": run.run.base_digest,
+        f"weights after {run.done}": run.entries[-1].digest if run.entries else "",
+        "run directory": str(run.path),
+    }
+    if not run.damage:
+        for one in run.run.ancestors:
+            facts["starts from"] = f"{one.path} after generation {one.generation}, {one.digest}"
+    return {name: bounded_text(str(value), 300) for name, value in facts.items() if value != ""}
 
 
 def _default_path(runs: Sequence[RunFacts]) -> Path:
@@ -237,26 +190,12 @@ def _file_name(run: Path) -> str:
     return text_format.escape_control_characters("-".join(names))[:LONGEST_NAME]
 
 
-class _Figures:
-    """Numbers the figures of a page in order."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def next_number(self) -> int:
-        self._count += 1
-        return self._count
-
-    def draw(self, some: Sequence[Chart]) -> list[PageFigure]:
-        sizes = {"wide": WIDE, "narrow": NARROW}
-        return [
-            PageFigure(
-                self.next_number(),
-                chart,
-                {name: svg_charts.draw_chart(chart, *size) for name, size in sizes.items()},
-            )
-            for chart in some
-        ]
+def _colors(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> list[int]:
+    """Return the color of each run: of its config, where several have several run seeds each."""
+    if len(groups) < 2:
+        return list(range(len(runs)))
+    of_group = {id(run): place for place, group in enumerate(groups) for run in group.runs}
+    return [of_group.get(id(run), len(groups) + place) for place, run in enumerate(runs)]
 
 
 def _numbers(run: RunFacts) -> list[dict[str, Any]]:
@@ -264,7 +203,8 @@ def _numbers(run: RunFacts) -> list[dict[str, Any]]:
     scores = {score.generation: score for score in run.scores}
     step = -(-len(run.rows) // MOST_ROWS)
     last = len(run.rows) - 1
-    return [{"updates": 0, "fitness": None, "score": scores.get(0)}] + [
+    start = {"updates": 0, "fitness": None, "score": scores.get(0)}
+    return [start] + [
         {
             "updates": row["generation"] + 1,
             "fitness": row["fitness"],
@@ -275,35 +215,14 @@ def _numbers(run: RunFacts) -> list[dict[str, Any]]:
     ]
 
 
-def _between(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> SettingsTable:
+def _differing(runs: Sequence[RunFacts]) -> Mapping[str, Sequence[str]]:
     """Return the settings that differ, without those that every run lacks or leaves unset."""
-    grouped = {id(run): group for group in groups for run in group.runs}
-    # One run of a group stands for all of it, as these differ in their seed alone.
-    columns = [run for run in runs if id(run) not in grouped or run is grouped[id(run)].runs[0]]
-    found = diff.differing_settings([run.config for run in columns])
-    if all(id(run) in grouped for run in columns):
-        found.pop("seed", None)
-    elif "seed" in found:
-        found["seed"] = [_seeds(grouped.get(id(run)), run) for run in columns]
-    return SettingsTable(
-        [grouped[id(run)].name if id(run) in grouped else run.name for run in columns],
-        {
-            name: [_value(value) for value in row]
-            for name, row in found.items()
-            if any(value is not None and value is not ... for value in row)
-        },
-    )
-
-
-def _seeds(group: SeedGroup | None, run: RunFacts) -> list[int] | int:
-    return [one.config.seed for one in group.runs] if group else run.config.seed
-
-
-def _kinds_of_score(runs: Sequence[RunFacts]) -> str:
-    """Say what the scores on a page with several runs are."""
-    shares = {score.proportion for run in runs for score in run.scores}
-    kinds = {False: "means ± standard errors", True: "shares with 95 % intervals"}
-    return ", or ".join(kinds[share] for share in sorted(shares)) or kinds[False]
+    found = diff.differing_settings([run.config for run in runs])
+    return {
+        name: [_value(value) for value in row]
+        for name, row in found.items()
+        if any(value is not None and value is not ... for value in row)
+    }
 
 
 def _value(value: object) -> str:
@@ -319,8 +238,10 @@ def _yaml(value: object, *, flow: bool = False) -> str:
     )
 
 
-def _number(value: float | int | None) -> str:
-    return text_format.number(None if value is None else float(value)).replace("-", "−")
+def _svg(chart: charts.Chart) -> str:
+    from germline.report.matplotlib_plots import svg  # takes half a second, and a page needs it
+
+    return svg(chart)
 
 
 @cache
@@ -333,18 +254,17 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "number": _number,
+        "number": lambda value: text_format.number(None if value is None else float(value)),
+        "signed": text_format.signed,
         "score": text_format.score,
         "error": text_format.error,
         "difference_error": text_format.difference_error,
         "directions": text_format.directions,
         "mean_rewards": text_format.mean_rewards,
         "kind_of_error": text_format.kind_of_error,
-        "duration": text_format.duration,
         "seconds": text_format.seconds,
         "size": lambda count: text_format.size(float(count)),
-        "words": curves.metric_words,
         "setting": _value,
-        "short": bounded_text,
+        "svg": _svg,
     }
     return environment

@@ -1,4 +1,4 @@
-"""Draw a run: fitness of the population above, held-out score of the center below.
+"""Draw a run as a picture, and the charts of a page as SVG.
 
 The only module that imports matplotlib. Figures are made from `Figure` objects, never through
 pyplot: no global state, no window, no backend to choose. Colors are those of Okabe and Ito, which
@@ -6,12 +6,14 @@ color-blind readers can distinguish; lines also differ in width and marks, for g
 """
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator
@@ -20,10 +22,14 @@ from germline.evaluation import confidence_interval
 from germline.record import HeldOutRow, RunDirectory
 from germline.record.atomic_files import Row, write_atomically
 from germline.record.best_generation import best_score
-from germline.report.text_format import run_title, scored_as
+from germline.report.charts import Chart, Series
+from germline.report.text_format import number, run_title, scored_as
 from germline.types import HeldOutScore
 
 BLUE, ORANGE, GREEN, INK, FAINT = "#0072B2", "#E69F00", "#009E73", "#222222", "#8A8A8A"
+
+STYLE = re.compile(r"<defs>\s*<style.*?</style>\s*</defs>", re.DOTALL)
+"""The style of joins and caps, which would be that of the whole page; style.css has it."""
 
 
 def draw_evolution(run: RunDirectory) -> Path:
@@ -163,7 +169,7 @@ def _draw_held_out(axes: Axes, held_out: Sequence[HeldOutRow], speaker: str) -> 
             markersize=12,
             linestyle="",
             zorder=3,
-            label=f"best: {best.mean:.3g} after {best.generation}",
+            label=f"best: {number(best.mean)} after {best.generation}",
         )
     axes.margins(x=0.08, y=0.12)
     _label(axes, scores[0], "right")
@@ -175,7 +181,7 @@ def _draw_held_out(axes: Axes, held_out: Sequence[HeldOutRow], speaker: str) -> 
 def _label(axes: Axes, score: HeldOutScore, side: Literal["left", "right"]) -> None:
     """Write the value next to its point, on the side without a curve."""
     axes.annotate(
-        f"{score.mean:.3g}",
+        number(score.mean),
         (score.generation, score.mean),
         xytext=(-8 if side == "right" else 8, 0),
         textcoords="offset points",
@@ -209,3 +215,46 @@ def _style(axes: Axes, label: str) -> None:
 
 def _say(axes: Axes, text: str) -> None:
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=FAINT)
+
+
+def svg(chart: Chart) -> str:
+    """Draw a chart as an SVG element that is part of a page, the same bytes for the same chart.
+
+    It is small enough to be read on a telephone: 460 pixels wide, in 11 point type. It has no text
+    of a user, which could be no valid math text or have no glyph: the page writes the labels.
+    """
+    settings = {"svg.fonttype": "none", "svg.hashsalt": chart.title, "font.size": 11.0}
+    with rc_context(settings):
+        figure = Figure(figsize=(4.8, 2.7), layout="constrained")
+        axes = figure.add_subplot()
+        _style(axes, "")
+        axes.tick_params(labelsize=11)
+        for series in chart.series:
+            _draw_series(axes, series)
+        axes.set_xlabel(chart.x_label, color=INK)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+        buffer = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(buffer, format="svg", metadata=nothing)
+    text = buffer.getvalue()
+    return STYLE.sub("", text[text.index("<svg") :])
+
+
+def _draw_series(axes: Axes, series: Series) -> None:
+    color, alone = series.tone, len(series.x) == 1
+    y, low, high = (np.array(values, dtype=float) for values in (series.y, series.low, series.high))
+    if series.style == "points":
+        known = np.array([np.nan_to_num(y - low), np.nan_to_num(high - y)]) if len(low) else None
+        axes.errorbar(series.x, y, yerr=known, color=color, marker="o", markersize=4, capsize=3)
+        return
+    if len(low):
+        axes.fill_between(series.x, low, high, color=color, alpha=0.18, linewidth=0)
+    axes.plot(
+        series.x,
+        y,
+        color=color,
+        linewidth=1.0 if series.style == "thin" else 2.0,
+        linestyle="--" if series.style == "dashed" else "-",
+        marker="o" if alone else "",
+    )

@@ -1,6 +1,7 @@
 """Format numbers, durations, sizes, scores, run titles and model text."""
 
 import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,17 @@ ALL_EQUAL = "(all values equal)"
 """Shown instead of a standard error of 0, which equal values do not justify: see `caution`."""
 
 
+ROUNDED_UP = 999.5
+"""From here on three digits round to 1,000, which `.3g` writes as 1e+03."""
+
 DAY_S = 86_400
 YEAR_S = 365 * DAY_S
+
+LONGEST_TEXT = 1200
+"""Characters shown of a prompt or a completion."""
+
+LONGEST_OPTION = 40
+"""Characters of a prompt option that are shown."""
 
 FEW_EXAMPLES = 10
 """With fewer examples, a standard error is itself uncertain by a quarter or more."""
@@ -31,7 +41,19 @@ def number(value: float | None) -> str:
     """Format a number with about three digits; a dash if there is none."""
     if value is None or not math.isfinite(value):
         return "-"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= ROUNDED_UP else f"{value:.3g}"
+
+
+def signed(value: float | None) -> str:
+    """Format a difference with its sign."""
+    text = number(value)
+    return f"+{text}" if text[0].isdigit() else text
+
+
+def percent(share: float) -> str:
+    """Format a share in percent, small ones with two significant digits."""
+    value = 100 * share
+    return f"{value:.0f} %" if value >= 9.5 or value == 0 else f"{value:.2g} %"
 
 
 def duration(seconds: float) -> str:
@@ -49,18 +71,20 @@ def seconds(value: float) -> str:
     """Format a time with a suitable unit."""
     if value >= 100:
         return duration(value)
-    if value >= 1:
-        return f"{value:.3g} s"
-    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} µs"
+    for unit in ("s", "ms", "µs"):
+        if value >= ROUNDED_UP / 1000:
+            return f"{value:.3g} {unit}"
+        value *= 1000
+    return f"{value:.3g} ns"
 
 
 def size(count: float) -> str:
     """Format a number of bytes in decimal units."""
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < ROUNDED_UP:
             return f"{count:.3g} {unit}"
         count /= 1000
-    return f"{count:.3g} GB"
+    return f"{number(count)} TB"
 
 
 def score(value: HeldOutScore) -> str:
@@ -70,16 +94,15 @@ def score(value: HeldOutScore) -> str:
 
 def mean_rewards(*scores: HeldOutScore) -> str:
     """Format the mean rewards of scores, first to last; empty where the metric is the reward."""
-    if not all(math.isfinite(one.reward) for one in scores):
-        return ""
-    if all(one.reward == one.mean for one in scores):
+    is_known = all(math.isfinite(one.reward) for one in scores)
+    if not is_known or all(one.reward == one.mean for one in scores):
         return ""
     return f"mean reward {' -> '.join(number(one.reward) for one in scores)}"
 
 
 def difference(value: PairedDifference) -> str:
     """Format a paired difference with its 95 % interval, and on how many examples it is what."""
-    return f"{value.mean:+.3g} {difference_error(value)}, {directions(value)}"
+    return f"{signed(value.mean)} {difference_error(value)}, {directions(value)}"
 
 
 def directions(value: PairedDifference) -> str:
@@ -91,9 +114,7 @@ def difference_error(value: PairedDifference) -> str:
     """Format the 95 % interval of a paired difference."""
     if not value.standard_error:
         return ALL_EQUAL
-    return "[{}, {}]".format(
-        *(f"{end:+.3g}" if math.isfinite(end) else "-" for end in value.interval)
-    )
+    return "[{}, {}]".format(*map(signed, value.interval))
 
 
 def over_seeds(value: SeedStatistics) -> str:
@@ -159,6 +180,35 @@ def escape_control_characters(text: str) -> str:
         one if one.isprintable() or one in "\n\t" or one in JOINERS or one == "\u3000" else "�"
         for one in text.replace("\u00a0", " ").replace("\u202f", " ")
     )
+
+
+def most_likely_options(probabilities: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Name the most likely prompt option of every setting, with its probability."""
+    found = []
+    for name, options in probabilities.items():
+        option = max(options, key=lambda one: options[one])
+        text = short_option(option)
+        found.append(f"{escape_control_characters(name)} {text} ({options[option]:.0%})")
+    return found
+
+
+def center_options(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the prompt options of the center after these generations; empty if none exist."""
+    return most_likely_options(rows[-1].get("option_probabilities", {})) if rows else []
+
+
+def short_option(option: str) -> str:
+    """Shorten a prompt option to one line."""
+    shown = escape_control_characters(" ".join(option.split()))
+    return shown if len(shown) <= LONGEST_OPTION else shown[: LONGEST_OPTION - 1] + "…"
+
+
+def bounded_text(text: str, longest: int = LONGEST_TEXT) -> str:
+    """Shorten a text, count the omitted characters, and replace control characters."""
+    cut = len(text) - longest
+    if cut <= 0:
+        return escape_control_characters(text)
+    return f"{escape_control_characters(text[:longest])} … ({cut:,} more characters)"
 
 
 def run_title(config: Config) -> tuple[str, str]:

@@ -3,17 +3,21 @@
 The card is written as well as the run allows: what the run did not record is left out, and a card
 that cannot be written is a warning, because the weights are there. Absolute paths are shortened to
 their last part, as a card is often published. The license is left to the user.
+
+`germline.json` beside it names the task and says whether prompts go through the chat template, for
+`germline eval`, `generate` and `serve` of the folder.
 """
 
+import json
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from huggingface_hub import ModelCardData
+from jinja2 import Environment
 
-from germline.config import Config
 from germline.config.config_files import TASK_SUFFIXES
 from germline.config.file_paths import is_gguf
 from germline.evaluation import confidence_interval
@@ -21,37 +25,21 @@ from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
 from germline.record.metrics_rows import batch_examples
 from germline.report.diff import changed_settings
-from germline.report.random_start import random_start
+from germline.report.findings import findings
 from germline.report.text_format import number
-from germline.run.prompt_form import CARD, SENT_RAW, sends_chats
+from germline.run.prompt_form import EXPORT_FACTS, read_export_facts, sends_chats
 from germline.types import GermlineError, HeldOutScore
 
 log = logging.getLogger(__name__)
 
-CONFIG = re.compile(r"^## Config\n.*?^(`{3,})yaml\n(.*?\n)\1$", re.DOTALL | re.MULTILINE)
-"""The config in a card; a longer fence holds a shorter one."""
-
+CARD = "README.md"
+TEMPLATE = Path(__file__).parents[1] / "report" / "templates" / "model_card.md"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
-LOAD_MERGED = """\
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("{folder}")
-tokenizer = AutoTokenizer.from_pretrained("{folder}")
-"""
-LOAD_ADAPTER = """\
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-base = AutoModelForCausalLM.from_pretrained({base})
-model = PeftModel.from_pretrained(base, "{folder}")
-tokenizer = AutoTokenizer.from_pretrained({base})
-"""
+Form = Literal["adapter", "merged"]
 
 
-def write_model_card(
-    run: RunDirectory, folder: Path, form: Literal["adapter", "merged"], last: int
-) -> None:
+def write_model_card(run: RunDirectory, folder: Path, form: Form, last: int) -> None:
     """Write the card of exported weights beside them; warn if that fails.
 
     Args:
@@ -61,147 +49,112 @@ def write_model_card(
         last: the last update that they include; -1 is none.
     """
     try:
+        facts = {"task": _task(run), "chat": sends_chats(run.config)}
+        write_atomically(folder / EXPORT_FACTS, json.dumps(facts).encode())
         text = model_card(run, folder.name, form, last)
         write_atomically(folder / CARD, text.encode("utf-8", "backslashreplace"))
     except (GermlineError, OSError) as error:
         log.warning("%s: the model card was not written: %s", folder, error)
 
 
-def model_card(run: RunDirectory, name: str, form: Literal["adapter", "merged"], last: int) -> str:
+def model_card(run: RunDirectory, name: str, form: Form, last: int) -> str:
     """Return the text of a card."""
-    entries = run.journal.read()
-    digest = entries[last].digest if last >= 0 else run.base_digest
-    config = run.config
-    base = _shortened(config.model)
-    header = {
-        **({"base_model": config.model} if HUB_NAME.fullmatch(config.model) else {}),
-        "library_name": "peft" if form == "adapter" else "transformers",
-        "pipeline_tag": "text-generation",
-        "tags": ["germline", "evolution-strategies"],
-    }
-    facts = {
-        "base model": base,
-        "method": _method(run),
-        **_adapted(run, last),
-        "searched": f"space `{config.space.kind}`"
-        + (", exported as a PEFT adapter" if form == "adapter" else ""),
-        "task": f"`{config.task.title}`",
-        "generations": f"{last + 1} of {config.generations}, run seed {config.seed}",
-        "digest": f"`{digest}` (SHA-256 of fp32 master weights, moments and factors of sigma)",
-        "germline": str(run.environment["versions"].get("germline")),
-    }
+    config, base = run.config, _shortened(run.config.model)
+    data = ModelCardData(
+        base_model=config.model if HUB_NAME.fullmatch(config.model) else None,
+        library_name="peft" if form == "adapter" else "transformers",
+        pipeline_tag="text-generation",
+        tags=["germline", "evolution-strategies"],
+    )
     # The built-in model is a folder of the package; transformers knows it by no name.
     base_arguments = "NANO_DIR" if base == "nano" else f'"{base}"'
     if is_gguf(base):
         base_arguments = f'".", gguf_file="{base}"'
-    load = (LOAD_ADAPTER if form == "adapter" else LOAD_MERGED).format(
-        folder=name, base=base_arguments
-    )
-    if form == "adapter" and base == "nano":
-        load = f"from germline.nano import NANO_DIR\n{load}"
     settings = yaml.safe_dump(_shortened(changed_settings(config)), sort_keys=False)
-    parts = (
-        f"---\n{yaml.safe_dump(header, sort_keys=False)}---\n",
-        f"# {base}, trained on {config.task.title}\n",
-        "germline trained these weights with evolution strategies: forward passes and a reward, "
-        "without backpropagation.\n",
-        "\n".join(["| | |", "|---|---|", *(f"| {a} | {_cell(b)} |" for a, b in facts.items())]),
-        "\n## Scores\n",
-        "\n".join(_scores(run, last)),
-        f"\n## Loading\n\n```python\n{load}```\n",
-        f"{_prompts(config)}\n",
-        "## Config\n\nThe settings that differ from the defaults; `run.json` in the run directory "
-        f"has all of them.\n\n{_fenced(settings, 'yaml')}\n",
-        "## License\n\nNo license is set here. The license of the base model and of the training "
-        "data apply; add `license:` to the first lines of this file, and name it here.\n",
+    template = _environment().from_string(TEMPLATE.read_text(encoding="utf-8"))
+    scores = {row.score.generation: row.score for row in run.held_out() if row.score.n}
+    known = {"start": scores.get(0), "these weights": scores.get(last + 1)}
+    return template.render(
+        card_data=data.to_yaml(),
+        base=base,
+        task=config.task.title,
+        facts=_facts(run, form, last),
+        scores={name: score for name, score in known.items() if score},
+        remarks=_remarks(run, last, is_scored=last + 1 in scores),
+        form=form,
+        folder=name,
+        base_arguments=base_arguments,
+        chat=sends_chats(config),
+        system=bool(config.task.system_prompt),
+        settings=_fenced(settings, "yaml"),
     )
-    return "\n".join(parts)
 
 
 def task_of_card(folder: Path) -> str | None:
     """Return the short name or the file of the task that trained exported weights.
 
-    None where the folder has no card of germline, or the task needs more than a name.
+    None where the folder was not exported by germline, or the task needs more than a name.
     """
-    try:
-        found = CONFIG.search((folder / CARD).read_text(encoding="utf-8"))
-        task = yaml.safe_load(found[2])["task"] if found else {}
-        task = {"kind": task} if isinstance(task, str) else task
-        kind, path = task.get("kind"), task.get("path")
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, yaml.YAMLError):
-        return None
+    task = read_export_facts(folder).get("task")
+    return task if isinstance(task, str) else None
+
+
+def _task(run: RunDirectory) -> str | None:
+    kind, path = run.config.task.kind, getattr(run.config.task, "path", None)
     if path is None:
         return None if kind == "rows" else kind
-    return path if kind in (TASK_SUFFIXES.get(Path(path).suffix), "environment") else None
+    is_file_alone = kind in (TASK_SUFFIXES.get(Path(path).suffix), "environment")
+    return Path(path).name if is_file_alone else None
 
 
-def _prompts(config: Config) -> str:
-    """Say how the run sent its prompts, with the line of Python that does the same."""
-    if not sends_chats(config):
-        return f'{SENT_RAW}: `tokenizer(prompt, return_tensors="pt")`.'
-    system = " after the system message of the config below" if config.task.system_prompt else ""
-    return (
-        f"The run sent its prompts as messages of the user{system}: "
-        '`tokenizer.apply_chat_template([{"role": "user", "content": prompt}], '
-        'add_generation_prompt=True, return_dict=True, return_tensors="pt")`.'
-    )
-
-
-def _method(run: RunDirectory) -> str:
+def _facts(run: RunDirectory, form: Form, last: int) -> dict[str, str]:
     config = run.config
-    members = config.strategy.population
-    examples = batch_examples(run.generations(), config)
-    text = f"strategy `{config.strategy.kind}`, {members} members, {examples} examples"
-    if not config.method.members_generate:
-        text += f", {config.method.generated_rows(members or 1)} samples of each"
-    if config.method.kind != "es":
-        text = f"`{config.method.kind}`, {text}"
+    digest = run.journal.read()[last].digest if last >= 0 else run.base_digest
+    members, examples = config.strategy.population, batch_examples(run.generations(), config)
+    method = f"`{config.method.kind}`, strategy `{config.strategy.kind}`, {members} members"
     if run.ancestors:
-        text += f"; began with the weights of {len(run.ancestors)} earlier runs"
-    return text
+        method += f"; began with the weights of {len(run.ancestors)} earlier runs"
+    exported = ", exported as a PEFT adapter" if form == "adapter" else ""
+    return {
+        "base model": _shortened(config.model),
+        "method": f"{method}, {examples} examples",
+        **_adapted(run, last),
+        "searched": f"space `{config.space.kind}`{exported}",
+        "task": f"`{config.task.title}`",
+        "generations": f"{last + 1} of {config.generations}, run seed {config.seed}",
+        "digest": f"`{digest}` (SHA-256 of fp32 master weights, moments and factors of sigma)",
+        "germline": str(run.environment["versions"].get("germline")),
+    }
 
 
 def _adapted(run: RunDirectory, last: int) -> dict[str, str]:
     """Return the values of the last update that the config leaves to the run."""
-    rows = [row for row in run.generations() if row["generation"] == last]
-    found: dict[str, str] = {}
-    strategy = run.config.strategy
-    for name, words in ("sigma", "calibrated"), ("learning_rate", "measured"):
-        if rows and getattr(getattr(strategy, name, None), "kind", None) == "auto":
-            value = f"{number(rows[0][name])} in the last generation"
-            if not rows[0][name]:
-                value += ", in which no member differed"
-            found[name.replace("_", " ")] = f"{value}, {words} (`strategy.{name}=auto`)"
-    if "sigma" in found:
-        found["sigma"] += f", in the unit `{run.config.search.unit}`"
-    return found
+    row = next((row for row in run.generations() if row["generation"] == last), None)
+    return {
+        name.replace("_", " "): f"{number(row[name])} in the last generation (`auto`)"
+        for name in ("sigma", "learning_rate")
+        if row and getattr(getattr(run.config.strategy, name, None), "kind", None) == "auto"
+    }
 
 
-def _scores(run: RunDirectory, last: int) -> Iterator[str]:
-    """Yield the lines that say what was measured of the base model and of these weights."""
-    scores = {row.score.generation: row.score for row in run.held_out()}
-    known = [(name, scores.get(at)) for name, at in (("start", 0), ("these weights", last + 1))]
-    rows = [(name, score) for name, score in known if score is not None and score.n]
-    if not rows:
-        yield "These weights were not scored; `germline eval` does it."
-        return
-    yield "| weights | metric | mean | 95 % interval | examples |"
-    yield "|---|---|---|---|---|"
-    yield from (_score_row(name, score) for name, score in rows)
-    yield ""
-    yield "Measured on held-out examples of the task, with the decoding of the config."
-    if any(name == "start" for name, _ in rows) and (sentence := random_start(run)):
-        yield sentence
-    if last + 1 not in scores:
-        yield f"The weights after {last + 1} updates were not scored."
+def _remarks(run: RunDirectory, last: int, *, is_scored: bool) -> list[str]:
+    """Return what limits the meaning of the scores."""
+    remarks = [one.sentence for one in findings(run) if one.code == "random_start"]
+    if not is_scored:
+        remarks.append(f"The weights after {last + 1} updates were not scored.")
     if not run.config.method.trains_center:
-        yield "The scores are those of a vote of members, of which these weights are the best one."
+        remarks.append("The scores are those of a vote, of which these weights are the best one.")
+    return remarks
 
 
-def _score_row(name: str, score: HeldOutScore) -> str:
-    low, high = confidence_interval(score)
-    interval = f"{low:.4g} to {high:.4g}"
-    return f"| {name} | {_cell(score.metric)} | {score.mean:.4g} | {interval} | {score.n} |"
+def _environment() -> Environment:
+    environment = Environment(trim_blocks=True, keep_trailing_newline=True)
+    environment.filters |= {"cell": _cell, "number": number, "interval": _interval}
+    return environment
+
+
+def _interval(score: HeldOutScore) -> str:
+    return " to ".join(map(number, confidence_interval(score)))
 
 
 def _cell(text: str) -> str:

@@ -1,6 +1,8 @@
 """Whether prompts go through the chat template of the model, as in the run that trained it."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 from germline.config import Config
 from germline.config.tasks import PythonFile
@@ -8,18 +10,15 @@ from germline.record import RunDirectory
 from germline.tasks import make_task
 from germline.types import GermlineError
 
-CARD = "README.md"
-"""The model card in a folder of exported weights."""
-
-SENT_RAW = "The run sent its prompts as they are, without the chat template"
-"""A sentence of the model card."""
+EXPORT_FACTS = "germline.json"
+"""The file in a folder of exported weights that says what they were trained on."""
 
 
 def asks_chats(directory: RunDirectory | None, config: Config) -> bool:
     """Return whether prompts for weights go through the chat template.
 
-    Those for a run do as its own did. Those for a model or a PEFT adapter do unless it is a folder
-    whose model card says that the run sent its prompts as they are.
+    Those for a run do as its own did, and so do those for weights that it exported. Those for any
+    other model or PEFT adapter do.
 
     Args:
         directory: of the run; None for a model or an adapter.
@@ -28,10 +27,16 @@ def asks_chats(directory: RunDirectory | None, config: Config) -> bool:
     if directory:
         return sends_chats(config)
     folder = Path(getattr(config.space, "init_adapter", None) or config.model)
+    return bool(read_export_facts(folder).get("chat", True))
+
+
+def read_export_facts(folder: Path) -> dict[str, Any]:
+    """Return what an export says about its run; empty for a folder that germline did not write."""
     try:
-        return SENT_RAW not in (folder / CARD).read_text(encoding="utf-8")
+        facts = json.loads((folder / EXPORT_FACTS).read_bytes())
     except (OSError, ValueError):
-        return True
+        return {}
+    return facts if isinstance(facts, dict) else {}
 
 
 def sends_chats(config: Config) -> bool:

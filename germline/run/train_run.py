@@ -34,7 +34,7 @@ from germline.run.resumed_config import entries_to_resume, resumed_config, warn_
 from germline.run.reward_check import check_custom_reward, with_digest
 from germline.run.shared_cores import SharedCores
 from germline.run.snapshot_policy import SnapshotPolicy, snapshots_to_keep
-from germline.run.training_warnings import SignalWarnings, warn_after_training, warn_of_held_out
+from germline.run.training_warnings import FindingLog, warn_of_held_out
 from germline.run.validate_args import validate_path
 from germline.signal_metrics import SignalMetrics
 from germline.signal_types import SigmaTrial
@@ -156,7 +156,7 @@ class Training:
             cleanup.callback(self.directory.release_lock)
             tracker = self._tracker(cleanup)
             if self._first == 0 and self.start is None:
-                self._write_held_out(0)
+                self._write_held_out(0, tracker)
             if not self._stopping:
                 with suppress(_StoppedInCalibration):
                     yield from self._generations(tracker)
@@ -165,17 +165,18 @@ class Training:
                 done == self.config.generations and self.end is None
             ):
                 # Also after an early stop: this score has completions, which a report shows.
-                self._write_held_out(done)
+                self._write_held_out(done, tracker)
             draw_evolution(self.directory)
         # After the lock is released, as the report states whether the run is active.
         write_report(self.directory.path)
-        warn_after_training(self.directory)
         self._callbacks.call("on_end", self)
 
-    def _write_held_out(self, done: int) -> None:
+    def _write_held_out(self, done: int, tracker: TensorBoard | None) -> None:
         score, completions, examples = self._score(done)
         warn_of_held_out(self._parts.task, completions, done)
         self.directory.write_held_out(score, completions, examples)
+        if tracker:
+            tracker.held_out(score)
         self._callbacks.call("on_held_out", score)
 
     def _generations(self, tracker: TensorBoard | None) -> Iterator[GenerationRecord]:
@@ -192,7 +193,7 @@ class Training:
         parts.method.recall(updates)
         scores = [row.score for row in self.directory.held_out()]
         cores = SharedCores(self.config)
-        signal_warnings = SignalWarnings(self.directory.generations())
+        finding_log = FindingLog(self.directory)
         for one in parts.generations(span, diagnosis):
             done = one.generation + 1
             final = done == span.stop
@@ -203,7 +204,7 @@ class Training:
             last = final or self._stopping or early
             row = self.directory.write(one, parts.batch(one.generation), peak_memory_mb())
             cores.tell()
-            signal_warnings.tell(row)
+            finding_log.tell(row)
             if tracker:
                 tracker.generation(one)
             saved = last or self._snapshots.is_due(done)

@@ -1,4 +1,4 @@
-"""Warnings of a training: a weak signal, grading that failed, replies without a tool call."""
+"""Warnings of a training: its findings, each once, and held-out scores that mislead."""
 
 import logging
 from collections import Counter
@@ -8,37 +8,27 @@ from germline.environments.tool_calls import find_calls
 from germline.protocols import Task
 from germline.record import RunDirectory
 from germline.record.atomic_files import Row
-from germline.report.advice import (
-    MANY_FAILED,
-    WINDOW,
-    advice,
-    failed_share,
-    percent,
-    with_update,
-    without_update,
-)
+from germline.report.finding_rules import MANY_FAILED
+from germline.report.findings import LiveFindings
 from germline.tasks.environment_task import EnvironmentTask
 from germline.types import Rollout
 
 log = logging.getLogger(__name__)
 
 
-class SignalWarnings:
-    """Logs advice on the signal once, and again when it returns after `WINDOW` generations."""
+class FindingLog:
+    """Logs each finding of a training once, by generation 3 where members tie."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        """Take the generations of an earlier part of the run."""
-        self._rows = list(rows)
-        self._latest: dict[str, int] = {}
+    def __init__(self, run: RunDirectory) -> None:
+        self._found = LiveFindings(run)
+        self._logged: set[str] = set()
 
     def tell(self, row: Row) -> None:
-        """Log new advice after a generation."""
-        self._rows.append(row)
-        done = len(self._rows)
-        for about, sentence in advice(self._rows).items():
-            if about not in self._latest or done - self._latest[about] > WINDOW:
-                log.warning("after %d generations: %s", done, sentence)
-            self._latest[about] = done
+        """Log new findings after a generation."""
+        for finding in self._found.tell(row):
+            if finding.code not in self._logged:
+                log.warning("after %d generations: %s", row["generation"] + 1, finding.sentence)
+                self._logged.add(finding.code)
 
 
 def warn_of_held_out(task: Task, rollouts: Sequence[Rollout], updates: int) -> None:
@@ -51,19 +41,6 @@ def warn_of_held_out(task: Task, rollouts: Sequence[Rollout], updates: int) -> N
     """
     _warn_of_failures(rollouts, updates)
     _warn_of_unused_tools(task, rollouts, updates)
-
-
-def warn_after_training(directory: RunDirectory) -> None:
-    """Log that many gradings failed, or no update was made; Python has no other summary."""
-    rows = directory.generations()
-    share, reason = failed_share(rows)
-    if share > MANY_FAILED:
-        log.warning(
-            "the grading of %s of the completions failed, most often by: %s; %s lists every reason",
-            *(percent(share), reason, directory.report),
-        )
-    if not with_update(rows) and (sentence := without_update(rows, directory.config)):
-        log.warning("%s %s says more.", sentence, directory.report)
 
 
 def _warn_of_failures(rollouts: Sequence[Rollout], updates: int) -> None:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 from germline.cli.json_output import score_values
 from germline.record import RunDirectory
 from germline.record.best_generation import best_score
+from germline.report.findings import findings
 
 if TYPE_CHECKING:
     from germline.studies.run_seeds import SeedStudy, SeedSummary
 
 
-def run_values(run: RunDirectory) -> dict[str, Any]:
+def run_as_json(run: RunDirectory) -> dict[str, Any]:
     """Return the result of a training as values for JSON."""
     entries = run.journal.read()
     scores = [row.score for row in run.held_out()]
@@ -28,12 +29,13 @@ def run_values(run: RunDirectory) -> dict[str, Any]:
             "best": score_values(best) if best else None,
             "end": score_values(scores[-1]) if scores else None,
         },
+        "findings": [finding.as_json() for finding in findings(run)],
         "report": run.report if run.report.exists() else None,
         "figure": run.figure if run.figure.exists() else None,
     }
 
 
-def seeds_values(study: "SeedStudy", summary: "SeedSummary", report: Path) -> dict[str, Any]:
+def seeds_as_json(study: "SeedStudy", summary: "SeedSummary", report: Path) -> dict[str, Any]:
     """Return the result of several run seeds as values for JSON."""
-    runs = [run_values(RunDirectory.open(study.path(seed))) for seed in study.seeds]
+    runs = [run_as_json(RunDirectory.open(study.path(seed))) for seed in study.seeds]
     return {"out": study.out, "report": report, "runs": runs, **summary.as_json()}

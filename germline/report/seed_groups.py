@@ -1,0 +1,121 @@
+"""Several run seeds of one config: the runs of a folder that `seeds=0..4` trained."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+
+from germline.evaluation.seed_statistics import (
+    SeedDifference,
+    SeedStatistics,
+    seed_difference,
+    seed_statistics,
+)
+from germline.record.seed_study import counted_seeds, is_seed_study
+from germline.report.run_facts import RunFacts
+from germline.report.text_format import number, signed
+
+FEWEST_SEEDS = 2
+
+MORE_SEEDS = (
+    "More seeds may decide: repeat germline train of both configs with more seeds (such as "
+    "seeds=0..9) and the same --out, which keeps the seeds that are trained."
+)
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """The runs of one folder of several run seeds.
+
+    Attributes:
+        name: of the folder.
+        runs: one for each seed.
+        counted: those of them whose scores are averaged, as `counted_seeds` says.
+    """
+
+    name: str
+    runs: Sequence[RunFacts]
+    counted: Sequence[RunFacts]
+
+    @property
+    def metric(self) -> str:
+        """The metric of the held-out scores."""
+        return self.runs[0].metric
+
+    @property
+    def statistics(self) -> dict[str, SeedStatistics]:
+        """Scores before training, best ones, and newest ones, over the counted seeds."""
+        return {
+            "start": seed_statistics([run.scores[0].mean for run in self.counted]),
+            "best": seed_statistics([run.best.mean for run in self.counted if run.best]),
+            "end": seed_statistics([run.scores[-1].mean for run in self.counted]),
+        }
+
+    @property
+    def left_out(self) -> str:
+        """A sentence that names the seeds which do not count; empty if all do."""
+        seeds = [str(run.config.seed) for run in self.runs if run not in self.counted]
+        if not seeds:
+            return ""
+        return (
+            f"Seeds of {self.name} that do not count, as their training has not ended: "
+            f"{', '.join(seeds)} (germline resume continues a run)."
+        )
+
+    def over_updates(self) -> tuple[list[float], Float64[np.ndarray, "updates seeds"]]:
+        """Return the updates after which every counted seed has a score, and those scores."""
+        by_run = [{score.generation: score.mean for score in run.scores} for run in self.counted]
+        updates = sorted(set(by_run[0]).intersection(*by_run[1:]))
+        values = np.array([[one[update] for one in by_run] for update in updates])
+        return [float(update) for update in updates], values
+
+    def minus(self, first: "SeedGroup") -> SeedDifference | None:
+        """Return the mean last score less that of another config; None of other metrics."""
+        if self is first or self.metric != first.metric:
+            return None
+        scores = [
+            {run.config.seed: run.scores[-1].mean for run in one.counted} for one in (self, first)
+        ]
+        return seed_difference(*scores)
+
+    def verdict(self, first: "SeedGroup") -> str:
+        """Say in a sentence whether this config is better than the first one; empty for that."""
+        found = self.minus(first)
+        if found is None:
+            return ""
+        names = f"{self.name} minus {first.name}"
+        seeds = str(found.seeds[0]) if found.paired else "{} and {}".format(*found.seeds)
+        if found.interval is None:
+            return f"{seeds} seeds do not decide: {names} is {signed(found.mean)} in all of them."
+        low, high = map(signed, found.interval)
+        about = (
+            f"{names} is {signed(found.mean)} (95 % interval {low} to {high}, {seeds} seeds, "
+            f"{found.pairing})."
+        )
+        if not found.decides:
+            return f"{seeds} seeds do not decide: {about} {MORE_SEEDS}"
+        higher_is_better = self.counted[0].scores[-1].higher_is_better is not False
+        word = "better" if (found.mean > 0) == higher_is_better else "worse"
+        return f"{self.name} is {word} than {first.name} by {number(abs(found.mean))}: {about}"
+
+
+def seed_groups(runs: Sequence[RunFacts]) -> list[SeedGroup]:
+    """Group runs by the folder of several run seeds that they are in.
+
+    Folders without two seeds that have a score after training are left out.
+    """
+    folders: dict[tuple[str, int], list[RunFacts]] = {}
+    for run in runs:
+        folder = run.path.resolve().parent
+        if is_seed_study(folder) and run.scores:
+            # A seed that was trained on alone would pull the mean towards longer runs.
+            folders.setdefault((str(folder), run.config.generations), []).append(run)
+    groups = []
+    for some in folders.values():
+        updates = [run.scores[-1].generation for run in some]
+        places = counted_seeds([run.has_ended for run in some], updates)
+        if len(places) >= FEWEST_SEEDS:
+            name = some[0].name.rpartition("/")[0]
+            groups.append(SeedGroup(name, some, [some[place] for place in places]))
+    return groups

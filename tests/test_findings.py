@@ -1,0 +1,352 @@
+"""Findings: each rule finds what it is for, once, and every view shows the same list."""
+
+import io
+import json
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import germline
+from germline.cli.application import app
+from germline.cli.live_view import LiveView
+from germline.cli.train_summary import print_result
+from germline.config import load_config
+from germline.evaluation.held_out import score_of_values
+from germline.record import RunDirectory
+from germline.record.metrics_rows import generation_row, held_out_row
+from germline.report.finding_rules import WINDOW, Recorded, mean_signal
+from germline.report.findings import RULES, find
+from germline.report.text_format import percent
+from germline.run.training_warnings import FindingLog
+from germline.signal_types import Signals, UpdateSize
+from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
+from tests.test_score_decline import FALLING, HOLDING, shares
+from tests.toy_runs import SETTINGS, run
+
+STEP = UpdateSize(rms=0.002, in_roundings=40.0, least_in_roundings=3.0, moved=0.75, rank=6.0)
+SOUND = Signals(
+    informative_examples=0.5,
+    informative_pairs=0.75,
+    tied=0.25,
+    empty=0.0,
+    zero=False,
+    zeros=0,
+    zeros_in_a_row=0,
+    agreement=0.5,
+    signal_to_noise=2.0,
+    directions=8.0,
+    step=STEP,
+)
+NOTHING = replace(SOUND, informative_examples=0.0, tied=1.0, zero=True, agreement=None)
+CONFIG = load_config({"generations": 10})
+
+
+def made(generation, signals=SOUND, failure=None, **changes):
+    """Make up a generation with these signals."""
+    return replace(record(generation, failure=failure), signals=replace(signals, **changes))
+
+
+def rows(count, signals=SOUND, failure=None, **changes):
+    return [generation_row(made(g, signals, failure, **changes)) for g in range(count)]
+
+
+def silent(count):
+    return [made(g, NOTHING, zeros=g + 1, zeros_in_a_row=g + 1) for g in range(count)]
+
+
+def codes(rows=(), **recorded):
+    return [one.code for one in find(Recorded(CONFIG, rows, **recorded))]
+
+
+def one(rows=(), config=CONFIG, **recorded):
+    (finding,) = find(Recorded(config, rows, **recorded))
+    return finding
+
+
+# --- rules about generations
+
+
+def test_a_sound_run_has_no_findings():
+    assert codes(rows(WINDOW)) == []
+    assert codes() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"empty": 0.75}, "empty", "75 % of the completions are empty"),
+        ({"informative_examples": 0.04}, "ties", "members differ on 4 % of the examples"),
+        ({"agreement": 0.01}, "agreement", "(cosine 0.01)"),
+        ({"step": replace(STEP, moved=0.004)}, "small_steps", "0.4 % of the served weights"),
+    ],
+)
+def test_what_is_wrong_is_found_with_its_number(changes, code, words):
+    found = one(rows(WINDOW, **changes))
+    assert found.code == code
+    assert words in found.sentence
+    assert codes([*rows(30, **changes), *rows(WINDOW)]) == []  # only the latest count
+
+
+def test_ties_are_found_by_the_third_generation():
+    found = [generation_row(one) for one in silent(3)]
+    assert codes(found[:2]) == []
+    assert one(found).code == "ties"
+    assert "strategy.sigma.target_kl" in one(found).sentence
+    pairs = rows(3, informative_pairs=0.125)
+    assert codes(pairs) == ["ties"]
+    assert codes(pairs[:2]) == []
+
+
+def test_samples_that_tie_name_the_settings_of_samples():
+    found = [row | {"groups_without_signal": 0.95} for row in rows(3)]
+    assert "samples differ on 5 % of the examples" in one(found).sentence
+    assert "method.group_size" in one(found).sentence
+
+
+@pytest.mark.parametrize(
+    ("count", "directions", "agreement", "is_found"),
+    [(2, 1e4, -0.5, False), (3, 1e4, 0.0, True), (3, 8.0, 0.0, False), (3, 8.0, -0.1, True)],
+)
+def test_halves_without_agreement_are_found_unless_noise_explains_it(
+    count, directions, agreement, is_found
+):
+    found = codes(rows(count, agreement=agreement, directions=directions))
+    assert found == ["agreement"] * is_found
+
+
+def test_failed_gradings_are_found_with_a_reason_made_harmless():
+    found = one(rows(2, failure="timeout \x1b[31m"))
+    assert found.code == "failed"
+    assert found.values["share"] == 1
+    assert "timeout �[31m" in found.sentence
+
+
+def test_a_walk_that_has_come_to_the_edge_is_found():
+    config = load_config({"record": {"edge": 0.016}})
+    assert one(rows(3, walk=0.02), config).code == "walk"
+    assert find(Recorded(config, rows(3, walk=0.005))) == []
+
+
+def test_rows_without_signals_have_no_findings():
+    assert codes([generation_row(record(g)) for g in range(WINDOW)]) == []
+    assert mean_signal([*rows(1, agreement=0.25), *rows(1, agreement=None)], "agreement") == 0.25
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.0, "0 %"), (0.0042, "0.42 %"), (0.5, "50 %"), (1.0, "100 %")]
+)
+def test_shares_are_written_with_the_digits_they_need(share, text):
+    assert percent(share) == text
+
+
+# --- rules about scores
+
+
+def test_a_decline_is_found_with_its_interval():
+    found = one(scores=shares(FALLING))
+    assert (found.code, found.level) == ("decline", "warning")
+    assert "has declined since update 50: it went from 0.8 to 0.38" in found.sentence
+    assert codes(scores=shares(HOLDING)) == []
+    vote = load_config({}, ["strategy={population: 6, sigma: 0.3}", "method=randopt"])
+    assert find(Recorded(vote, scores=shares(FALLING))) == []
+
+
+def test_fitness_that_rises_while_the_score_declines_is_a_divergence():
+    rising = [{"fitness": {"mean": at / 240}, "failures": {}} for at in range(240)]
+    assert codes(rising, scores=shares(FALLING)) == ["decline", "divergence"]
+    assert codes([{"fitness": {"mean": 0.5}, "failures": {}}] * 240, scores=shares(FALLING)) == [
+        "decline"
+    ]
+
+
+def judged(rewards, by_judge, *, higher=True):
+    """Make up scores whose rewards and scores by a judge follow two curves."""
+    random = np.random.default_rng(0)
+    level = random.normal(scale=0.2, size=60)
+    found = []
+    for place, means in enumerate(zip(rewards, by_judge, strict=True)):
+        reward, judge = (
+            (mean + level + random.normal(scale=0.1, size=60)).tolist() for mean in means
+        )
+        by_name = score_of_values(2 * place, "judge", judge, higher_is_better=higher)
+        exact = score_of_values(2 * place, "exact", reward, higher_is_better=True)
+        found.append(replace(exact, rewards=tuple(reward), scorers=(by_name,)))
+    return found
+
+
+RISING, WORSE, FLAT = (0.2, 0.4, 0.6, 0.7, 0.8, 0.85), (0.5, 0.6, 0.62, 0.4, 0.3, 0.25), (0.5,) * 6
+
+
+def test_a_scorer_that_disagrees_with_the_reward_is_a_divergence():
+    found = one(scores=judged(RISING, WORSE))
+    assert found.code == "divergence"
+    assert (found.values["metric"], found.values["since"]) == ("judge", 4)
+    costs = [1 - value for value in WORSE]
+    assert codes(scores=judged(RISING, costs, higher=False)) == ["divergence"]
+    for rewards, by_judge in ((RISING, RISING), (RISING, FLAT), (RISING[:2], WORSE[:2])):
+        assert codes(scores=judged(rewards, by_judge)) == []
+    assert "divergence" not in codes(scores=judged(FLAT, WORSE))
+
+
+def values_scores(before, after):
+    return [
+        score_of_values(generation, "exact", values, higher_is_better=True)
+        for generation, values in ((0, before), (10, after))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [
+        ([0.0] * 12 + [1.0] * 8, [1.0] * 19 + [0.0], []),
+        ([0.0] * 12 + [1.0] * 8, [0.0] * 10 + [1.0] * 10, ["not_learned"]),
+        # The interval excludes 0, but 5 examples that change decide nothing: a sign test has 0.06.
+        ([0.0] * 5 + [1.0] * 30, [1.0] * 35, ["solved", "not_learned"]),
+        ([0.0] * 6 + [1.0] * 29, [1.0] * 35, ["solved"]),
+        ([0.0], [1.0], ["solved", "not_learned"]),  # of one example there is no interval
+    ],
+)
+def test_an_improvement_that_is_not_clear_is_found(before, after, found):
+    assert codes(scores=values_scores(before, after)) == found
+
+
+# --- rules about rollouts and the start
+
+
+def row(member=0, reward=0.0, generation=2, **changes):
+    """Make up a row of rollouts.jsonl."""
+    same = {"example": 7, "completion": "4", "tokens": 2, "finish": "eos", "failure": None}
+    return {"generation": generation, "member": member, "reward": reward, **same, **changes}
+
+
+def test_the_same_answer_with_two_rewards_is_found():
+    found = one(rollouts=[row(), row(1, 0.25)])
+    assert found.code == "random_reward"
+    assert "generation 2 members 0 and 1" in found.sentence
+    assert "earned 0 and 0.25" in found.sentence
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        row(1),
+        row(1, 0.25, generation=3),
+        row(1, 0.25, example=8),
+        row(1, 0.25, completion="5"),
+        row(1, 0.25, failure="timeout"),
+        row(1, 0.25, turns=[]),
+    ],
+)
+def test_a_row_that_may_earn_another_reward_is_not_compared(other):
+    assert codes(rollouts=[row(), other]) == []
+
+
+@pytest.mark.parametrize(
+    "task", [{"kl_coef": 0.1}, {"scorers": {"long": {"kind": "length", "start": 0, "end": 8}}}]
+)
+def test_rewards_that_depend_on_more_than_the_text_are_not_compared(task):
+    config = load_config({"task": {"kind": "conciseness", **task}})
+    assert find(Recorded(config, rollouts=[row(), row(1, 0.25)])) == []
+
+
+def test_completions_that_are_cut_are_a_note():
+    found = one(rollouts=[row(generation=1), row(finish="length"), row(1)])
+    assert (found.code, found.level, found.values["share"]) == ("truncated", "note", 0.5)
+
+
+def test_a_random_adapter_is_a_note_unless_the_run_is_a_fork():
+    lora = load_config({"space": "lora"})
+    assert one(config=lora).code == "random_start"
+    assert find(Recorded(lora, is_fork=True)) == []
+    for settings in ({"init_scale_b": 0}, {"init_scale_a": 0}):
+        assert find(Recorded(load_config({"space": {"kind": "lora", **settings}}))) == []
+
+
+# --- views
+
+
+@pytest.fixture(scope="module")
+def falling(tmp_path_factory):
+    """A run whose held-out scores fell, as they are told to have."""
+    path = run(tmp_path_factory.mktemp("falling") / "run", "generations=20", "held_out.every=2")
+    written = [json.dumps(held_out_row(one)) + "\n" for one in shares(FALLING, every=2)]
+    (path / "held_out.jsonl").write_text("".join(written))
+    return path
+
+
+def test_every_view_shows_the_same_list(falling):
+    found = germline.findings(falling)
+    assert found[0].code == "decline"
+    file = io.StringIO()
+    print_result(Console(file=file, width=200), RunDirectory.open(falling), quiet=True)
+    printed = CliRunner().invoke(app, ["report", str(falling)]).output
+    page = germline.write_report(falling).read_text()
+    for text in (file.getvalue(), printed, page):
+        assert [text.count(one.sentence) for one in found] == [1] * len(found)
+    document = json.loads(CliRunner().invoke(app, ["report", str(falling), "--json"]).stdout)
+    assert document["runs"][0]["findings"] == json.loads(
+        json.dumps([one.as_json() for one in found])
+    )
+
+
+def test_the_live_view_shows_warnings_and_tests_scores_only_when_there_is_a_new_one(
+    falling, monkeypatch
+):
+    reads = []
+    held_out = RunDirectory.held_out
+    monkeypatch.setattr(RunDirectory, "held_out", lambda run: (reads.append(1), held_out(run))[1])
+    view = LiveView(
+        Console(file=io.StringIO(), width=100, force_terminal=True), RunDirectory.open(falling)
+    )
+    view.start()
+    before = len(reads)
+    for generation in range(3):
+        view.generation(replace(made(17 + generation), generations=20))
+    view.close()
+    assert len(reads) == before
+    assert [one.code for one in view.findings] == ["decline"]
+    assert "The held-out exact has declined" in view.console.file.getvalue()
+
+
+def test_a_training_logs_each_warning_once(tmp_path, caplog):
+    log = FindingLog(RunDirectory.create(tmp_path / "run", CONFIG, DIGEST, 1))
+    for generation, one in enumerate([*silent(5), *[made(0)] * 20, *silent(4)]):
+        log.tell(generation_row(replace(one, generation=generation)))
+    (said,) = caplog.messages
+    assert said.startswith("after 3 generations: Little or no signal")
+
+
+def test_a_training_from_python_warns_of_ties_in_its_third_generation(tmp_path, caplog):
+    training = germline.train(SETTINGS, tmp_path, reward=lambda completion, example: 0.5)
+    said = ["no signal" in caplog.text for _ in training]
+    assert said == [False, False, True, True]
+
+
+def test_a_decline_is_logged_when_its_score_is_recorded(falling, tmp_path, caplog):
+    directory = RunDirectory.open(falling)
+    log = FindingLog(directory)
+    with caplog.at_level(logging.WARNING):
+        log.tell(generation_row(made(19, agreement=0.5)))
+    assert "has declined since update 4" in caplog.text
+
+
+def test_every_finding_has_a_heading_in_the_docs():
+    page = (Path(__file__).parent.parent / "docs/findings.md").read_text(encoding="utf-8")
+    headings = [line[3:] for line in page.splitlines() if line.startswith("## ")]
+    assert headings == [code.replace("_", " ").capitalize() for code in RULES]
+
+
+def test_a_run_with_notes_and_warnings_is_shown_on_its_page(tmp_path):
+    directory = RunDirectory.create(tmp_path / "run", CONFIG, DIGEST, threads=1)
+    for one in silent(3):
+        directory.write(one, BATCH)
+    for generation in (0, 3):
+        directory.write_held_out(score(generation), [rollout(0, 7, 0.5)], BATCH)
+    page = germline.write_report(directory.path).read_text()
+    assert '<li class="warning">Little or no signal' in page
+    assert '<li class="note">The held-out exact has not clearly improved' in page

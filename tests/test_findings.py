@@ -20,7 +20,7 @@ from germline.evaluation.held_out import score_of_values
 from germline.record import RunDirectory
 from germline.record.metrics_rows import generation_row, held_out_row
 from germline.report.finding_rules import WINDOW, Recorded, mean_signal
-from germline.report.findings import RULES, find
+from germline.report.findings import RULES, Finding, find
 from germline.report.text_format import percent
 from germline.run.training_warnings import FindingLog
 from germline.signal_types import Signals, UpdateSize
@@ -336,9 +336,14 @@ def test_a_decline_is_logged_when_its_score_is_recorded(falling, tmp_path, caplo
 
 
 def test_every_finding_has_a_heading_in_the_docs():
-    page = (Path(__file__).parent.parent / "docs/findings.md").read_text(encoding="utf-8")
-    headings = [line[3:] for line in page.splitlines() if line.startswith("## ")]
-    assert headings == [code.replace("_", " ").capitalize() for code in RULES]
+    docs = Path(__file__).parent.parent / "docs"
+    for code in RULES:
+        page, _, anchor = Finding(code, "note", {}).docs.removeprefix("docs/").partition("#")
+        lines = (docs / page).read_text(encoding="utf-8").splitlines()
+        headings = [
+            line.lstrip("# ").lower().replace(" ", "-") for line in lines if line[:1] == "#"
+        ]
+        assert anchor in headings, code
 
 
 def test_a_run_with_notes_and_warnings_is_shown_on_its_page(tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from germline.config import load_config
+from germline.record import RunDirectory
 from germline.record.atomic_files import append_rows, keep_rows, read_rows, write_atomically
 from germline.record.metrics_rows import (
     HeldOutSample,
@@ -22,6 +23,7 @@ from germline.record.metrics_rows import (
 from germline.signal_types import Signals, UpdateSize
 from germline.types import GenerationRecord, GermlineError, Rollout
 from tests.synthetic_runs import BATCH, record, rollout, score
+from tests.toy_runs import run
 
 SIGNALS = Signals(
     informative_examples=0.5,
@@ -221,12 +223,18 @@ def test_a_resume_purges_events_of_generations_that_never_happened(tmp_path: Pat
     ]
 
 
+def test_tensorboard_has_the_held_out_scores_before_and_after_training(tmp_path: Path) -> None:
+    path = run(tmp_path / "run", "record.tensorboard=true", "held_out.every=2")
+    scores = [row.score for row in RunDirectory.open(path).held_out()]
+    assert [score.generation for score in scores] == [0, 2, 4]
+    shown = _read_scalars(path / "tensorboard")[f"held_out/{scores[0].metric}"]
+    assert shown == [(one.generation, pytest.approx(one.mean)) for one in scores]
+
+
 def _scalars(
     folder: Path, records: list[tuple[int, GenerationRecord]]
 ) -> dict[str, list[tuple[int, float]]]:
-    """Write records, one tracker per first generation, and read them as TensorBoard does."""
-    from tensorboardX.proto.event_pb2 import Event
-
+    """Write records, one tracker per first generation, and read them."""
     from germline.record.tensorboard import TensorBoard
 
     for first in dict.fromkeys(first for first, _ in records):
@@ -235,6 +243,13 @@ def _scalars(
             if start == first:
                 tracker.generation(one)
         tracker.close()
+    return _read_scalars(folder)
+
+
+def _read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Read the scalars of a folder as TensorBoard does."""
+    from tensorboardX.proto.event_pb2 import Event
+
     found: dict[str, list[tuple[int, float]]] = {}
     for path in sorted(folder.iterdir(), key=lambda one: int(one.suffix[1:])):
         data = path.read_bytes()

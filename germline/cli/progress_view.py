@@ -20,6 +20,10 @@ OF_WEIGHTS = {"mean_abs": " x mean |W|", "std": " x std W", "rms": " x rms W"}
 """Units that are a fraction of the weights of each tensor, as they are shown after sigma."""
 
 
+NARROW = 60
+"""Columns of a terminal from which on the bar has room beside the numbers."""
+
+
 class SilentView:
     """Shows no progress, except a confirmation of Ctrl-C; the base of the other views."""
 
@@ -48,9 +52,9 @@ class Clock:
     """
 
     def __init__(self, console: Console, total: int, done: int) -> None:
-        bar = BarColumn(min(30, console.width // 4))
         name = TextColumn("[bold]{task.description}")
-        columns = name, MofNCompleteColumn(), bar, TimeElapsedColumn()
+        bar = [BarColumn(min(30, console.width // 4))] if console.width >= NARROW else []
+        columns = name, MofNCompleteColumn(), *bar, TimeElapsedColumn()
         self.bar = Progress(
             *columns, console=console, auto_refresh=False, speed_estimate_period=float("inf")
         )

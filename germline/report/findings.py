@@ -43,7 +43,7 @@ class Finding:
     @property
     def docs(self) -> str:
         """Page and anchor of the documentation about this finding."""
-        return f"docs/findings.md#{self.code.replace('_', '-')}"
+        return f"docs/{RULES[self.code].docs}"
 
     def as_json(self) -> dict[str, Any]:
         """Return the finding as values for JSON."""
@@ -64,6 +64,7 @@ class Rule:
     when: Callable[[Recorded], Iterable[Values]]
     sentence: str
     needs: Literal["rows", "scores", "rollouts"] = "rows"
+    docs: str = "tuning.md#when-a-run-does-not-learn"
 
 
 def find(run: Recorded, *needs: str) -> list[Finding]:
@@ -129,6 +130,8 @@ def _shown(name: str, value: object) -> str:
     return number(value) if isinstance(value, float) or value is None else str(value)
 
 
+WORSE = "tuning.md#when-a-run-gets-worse"
+
 RULES: Mapping[str, Rule] = {
     "decline": Rule(
         "warning",
@@ -138,6 +141,7 @@ RULES: Mapping[str, Rule] = {
         "weights (export --best), or continue from them with a lower learning rate (resume --from "
         "best).",
         "scores",
+        docs=WORSE,
     ),
     "divergence": Rule(
         "warning",
@@ -146,6 +150,7 @@ RULES: Mapping[str, Rule] = {
         "of the loss {low} to {high}) while the {risen} rose: the run may have learned what its "
         "reward likes, or overfits. Read the answers before and after.",
         "scores",
+        docs=WORSE,
     ),
     "failed": Rule(
         "warning",
@@ -178,12 +183,14 @@ RULES: Mapping[str, Rule] = {
         rules.walk,
         "The noise of the updates has moved the weights by {walk}, and a model with random noise "
         "of {edge} breaks: lower the learning rate.",
+        docs=WORSE,
     ),
     "small_steps": Rule(
         "warning",
         rules.small_steps,
         "An update changes {share} of the served weights; the fp32 masters keep the rest, but a "
         "larger learning rate has an effect sooner.",
+        docs="tuning.md#signals",
     ),
     "random_reward": Rule(
         "warning",
@@ -222,6 +229,7 @@ RULES: Mapping[str, Rule] = {
         "random adapter, which depends on the run seed; with space.init_scale_b=0 it is that of "
         "the base model.",
         "scores",
+        docs="methods.md#spaces",
     ),
 }
 """Code -> rule, the most serious first."""

@@ -299,10 +299,15 @@ def test_the_live_view_shows_warnings_and_tests_scores_only_when_there_is_a_new_
 ):
     reads = []
     held_out = RunDirectory.held_out
-    monkeypatch.setattr(RunDirectory, "held_out", lambda run: (reads.append(1), held_out(run))[1])
-    view = LiveView(
-        Console(file=io.StringIO(), width=100, force_terminal=True), RunDirectory.open(falling)
-    )
+
+    def counted(run):
+        reads.append(run)
+        return held_out(run)
+
+    monkeypatch.setattr(RunDirectory, "held_out", counted)
+    file = io.StringIO()
+    console = Console(file=file, width=100, force_terminal=True)
+    view = LiveView(console, RunDirectory.open(falling))
     view.start()
     before = len(reads)
     for generation in range(3):
@@ -310,7 +315,7 @@ def test_the_live_view_shows_warnings_and_tests_scores_only_when_there_is_a_new_
     view.close()
     assert len(reads) == before
     assert [one.code for one in view.findings] == ["decline"]
-    assert "The held-out exact has declined" in view.console.file.getvalue()
+    assert "The held-out exact has declined" in file.getvalue()
 
 
 def test_a_training_logs_each_warning_once(tmp_path, caplog):

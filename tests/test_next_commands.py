@@ -55,7 +55,7 @@ def test_the_best_generation_is_exported_where_it_is_not_the_last(tmp_path: Path
     run = made(tmp_path / "run", generations=10)
     for generation, mean in ((0, 0.5), (5, 0.75), (10, 0.6)):
         run.write_held_out(score(generation, mean), [], BATCH)
-    assert next_commands(run)[0] == f"germline export {run.path} --best --out my-model"
+    assert next_commands(run)[0] == f"germline export {run.path} --generation best --out my-model"
     run = made(tmp_path / "equal", generations=10)
     for generation, mean in ((0, 0.5), (5, 0.75), (10, 0.75)):
         run.write_held_out(score(generation, mean), [], BATCH)

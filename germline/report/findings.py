@@ -138,8 +138,8 @@ RULES: Mapping[str, Rule] = {
         rules.decline,
         "The held-out {metric} has declined since update {since}: it went from {best} to {now} (95 "
         "% interval of the loss {low} to {high}, over the same {examples} examples). Keep the best "
-        "weights (export --best), or continue from them with a lower learning rate (resume --from "
-        "best).",
+        "weights (export --generation best), or continue from them with a lower learning rate "
+        "(resume --from best).",
         "scores",
         docs=WORSE,
     ),

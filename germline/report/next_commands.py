@@ -17,7 +17,7 @@ def next_commands(run: RunDirectory) -> list[str]:
     if resume := resume_command(run, folder):
         commands.insert(0, resume)
     if not run.config.engine.has_own_model and run.journal.last_generation() >= 0:
-        best = " --best" if _is_best_earlier(run) else ""
+        best = " --generation best" if _is_best_earlier(run) else ""
         commands.insert(0, f"germline export {path}{best} --out my-model")
     return commands
 

@@ -174,8 +174,12 @@ def read_section(
     given: dict[str, object] = {}
     for setting in settings:
         name, _, text = setting.removeprefix(prefix).partition("=")
-        is_file = name == "template" and "{" not in text and Path(text).is_file()
-        given[name] = Path(text).read_text(encoding="utf-8") if is_file else text
+        given[name] = text
+        if name == "template" and "{" not in text and Path(text).suffix:
+            try:
+                given[name] = Path(text).read_text(encoding="utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise GermlineError(f"{command}: {setting} cannot be read: {error}") from None
     try:
         return section(**{**given, **values})
     except ValidationError as error:

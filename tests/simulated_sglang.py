@@ -20,7 +20,6 @@ MEMBERS = [
 ]
 EXAMPLES = [Example(k, f"What is {k} + 4?", "", chat=True) for k in range(3)]
 DECODING = Decoding(max_new_tokens=4)
-LINEAR = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
 @cache
@@ -49,20 +48,16 @@ class SimulatedSglang:
 
     def server_info(self, _body: Any) -> tuple[int, Any]:
         return 200, {
-            "version": "0.5.23",
             "tp_size": 1,
             "dp_size": 1,
             "dtype": "float32",
-            "enable_lora": True,
-            "max_lora_rank": 8,
-            "lora_target_modules": LINEAR,
             "max_loaded_loras": None,
             "enable_deterministic_inference": False,
             **self.started,
         }
 
     def model_info(self, _body: Any) -> tuple[int, Any]:
-        found = {"model_path": "a/model", "architectures": ["Qwen2ForCausalLM"]}
+        found = {"model_path": "a/model"}
         return 200, {**found, "weight_version": self.version, **self.model}
 
     def generate(self, body: Any) -> tuple[int, Any]:

@@ -13,7 +13,6 @@ from tests.scripted_server import Scripted, listening
 from tests.simulated_sglang import (
     DECODING,
     EXAMPLES,
-    LINEAR,
     MEMBERS,
     SimulatedSglang,
     config,
@@ -32,43 +31,19 @@ def script(simulated):
         yield found
 
 
-@pytest.mark.parametrize(
-    ("started", "words"),
-    [
-        (
-            {"enable_lora": False},
-            r"without adapters: start it with --enable-lora --max-lora-rank 4",
-        ),
-        ({"max_lora_rank": 2}, r"no adapters above rank 2: start it with .*--max-lora-rank 4"),
-        (
-            {"lora_target_modules": LINEAR[:4]},
-            r"adapters of down_proj, gate_proj, up_proj: .* --lora-target-modules down_proj",
-        ),
-        ({"dp_size": 2}, r"has --dp-size 2: start it with --dp-size 1"),
-        (
-            {"device": "cpu", "tp_size": 2},
-            r"intermediate_size=96 to a multiple of 64, .*: use engine\.kind=inprocess",
-        ),
-        ({"version": "0.5.9"}, r"SGLang 0\.5\.9, .* use 0\.5\.23 or newer"),
-        (
-            {"version": None},
-            r"no SGLang server that can be used here \(/server_info has no version",
-        ),
-    ],
-)
-def test_a_server_started_otherwise_is_refused_with_the_flag_it_needs(
-    script, simulated, started, words
-):
-    simulated.started = started
-    with pytest.raises(GermlineError, match=words):
-        make_engine(config(script, {"kind": "low_rank", "rank": 4}))
+def test_a_server_with_several_copies_of_the_weights_is_refused(script, simulated):
+    simulated.started = {"dp_size": 2}
+    with pytest.raises(GermlineError, match="--dp-size 1"):
+        make_engine(config(script))
 
 
-def test_a_server_with_all_or_unreported_target_modules_is_accepted(script, simulated):
-    for modules in (["all"], None):
-        simulated.started = {"lora_target_modules": modules}
-        with opened(script) as engine:
-            engine.generate(MEMBERS[:1], EXAMPLES, DECODING)
+def test_a_refused_adapter_is_an_error_with_the_flags_of_the_server(script, simulated):
+    simulated.instead["/load_lora_adapter_from_tensors"] = (400, {"error": "LoRA is not enabled"})
+    with (
+        opened(script, {"kind": "low_rank", "rank": 4}) as engine,
+        pytest.raises(GermlineError, match=r"LoRA is not enabled.*--enable-lora --max-lora-rank 4"),
+    ):
+        engine.generate(MEMBERS[:1], EXAMPLES, DECODING)
 
 
 def test_weights_that_the_server_ignores_are_named(script, simulated, monkeypatch):
@@ -106,17 +81,9 @@ def test_a_dense_run_needs_no_adapters(script, simulated):
 
 
 def test_another_model_is_refused(script, simulated):
-    simulated.model = {"architectures": ["LlamaForCausalLM"]}
     simulated.scores = tuple(score - 0.5 for score in simulated.scores)
-    words = r"has a/model, a Llama\w+, with other weights than .*, a Qwen2\w+: .* differ by 0\.5 on"
-    with pytest.raises(GermlineError, match=words):
+    with pytest.raises(GermlineError, match=r"with other weights than model=.* differ by 0\.5"):
         make_engine(config(script))
-
-
-def test_a_model_may_have_another_class_on_the_server(script, simulated):
-    simulated.model = {"architectures": ["Qwen2ForConditionalGeneration"]}
-    with opened(script) as engine:
-        engine.generate([None], EXAMPLES, DECODING)
 
 
 def test_another_dtype_than_engine_dtype_is_refused(script, simulated):
@@ -133,11 +100,11 @@ def test_another_dtype_than_engine_dtype_is_refused(script, simulated):
 )
 def test_another_service_behind_the_url_is_an_error(script, simulated, answer):
     simulated.instead = {"/server_info": answer}
-    with pytest.raises(GermlineError, match=r"engine\.base_url=http://127.*(no SGLang|web page)"):
+    with pytest.raises(GermlineError, match=r"engine\.base_url=http://127"):
         make_engine(config(script))
 
 
-def test_an_unreachable_server_is_an_error_with_the_start_command():
+def test_an_unreachable_server_is_an_error():
     nowhere = Scripted(lambda *_: (200, ""), "http://127.0.0.1:9")
-    with pytest.raises(GermlineError, match=r"cannot be reached .* -m sglang\.launch_server"):
+    with pytest.raises(GermlineError, match=r"engine\.base_url=.* cannot be reached"):
         make_engine(config(nowhere))

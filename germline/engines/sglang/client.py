@@ -9,7 +9,6 @@ Limits: written against SGLang 0.5.23; older versions have no sessions of weight
 
 import base64
 import pickle
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +25,7 @@ from germline.engines.served.http_client import (
 from germline.protocols import MemberAdapter
 from germline.types import EngineLost, GermlineError
 
-OLDEST = (0, 5, 23)
+OLDEST = "0.5.23"
 CHUNK_BYTES = 64 * 2**20
 """Limit of the tensors in one request; a larger tensor is sent alone."""
 
@@ -37,27 +36,15 @@ class ServerInfo:
 
     Attributes:
         model: the path or hub id it loaded, on its own machine.
-        architecture: class of the model, as in its `config.json`.
         weight_version: the current name of its weights.
-        device: such as `cpu` or `cuda`; empty: not reported.
-        adapters: whether it accepts adapters.
-        target_modules: kinds of linear layers that accept adapters; empty: not reported.
-        max_rank: of adapters; None: not reported.
         loadable: maximum number of adapters held at once; None: no limit.
         seeds: whether it uses sampling seeds.
     """
 
-    version: str
     model: str
-    architecture: str
     weight_version: str
-    device: str
     dtype: str
     tensor_parallel: int
-    data_parallel: int
-    adapters: bool
-    target_modules: frozenset[str]
-    max_rank: int | None
     loadable: int | None
     seeds: bool
 
@@ -125,7 +112,7 @@ class SglangClient:
         """Return the settings the server was started with.
 
         Raises:
-            GermlineError: it is not an SGLang server, or one of a version that is too old.
+            GermlineError: it is not an SGLang server, or one with several copies of the weights.
         """
         try:
             started = self.connection.get("/server_info")
@@ -133,14 +120,12 @@ class SglangClient:
             info = _server_info(started, model)
         except (RequestRefused, InvalidResponse) as error:
             raise GermlineError(
-                f"{self.connection.name}: it is no SGLang server that can be used here "
-                f"({error}): name one of SGLang {_dotted(OLDEST)} or newer"
+                f"{self.connection.name}: it is not a server of SGLang {OLDEST} or newer ({error})"
             ) from error
-        version = tuple(int(part) for part in re.findall(r"\d+", info.version)[:3])
-        if version < OLDEST:
+        if started["dp_size"] != 1:
             raise GermlineError(
-                f"{self.connection.name}: it is SGLang {info.version}, which cannot receive "
-                f"weights: use {_dotted(OLDEST)} or newer"
+                f"{self.connection.name}: it has --dp-size {started['dp_size']}, and a member "
+                "would reach one of its copies only: start it with --dp-size 1"
             )
         self._copies = info.tensor_parallel
         return info
@@ -257,23 +242,15 @@ class SglangClient:
 def _server_info(started: Any, model: Any) -> ServerInfo:
     if not isinstance(started, dict) or not isinstance(model, dict):
         raise InvalidResponse(f"/server_info returns {str(started)[:100]!r}")
-    types = {"version": str, "tp_size": int, "dp_size": int, "dtype": str}
+    types = {"tp_size": int, "dp_size": int, "dtype": str}
     for name, expected in types.items():
         if not isinstance(started.get(name), expected):
             raise InvalidResponse(f"/server_info has no {name}")
-    architectures = model.get("architectures") or ["unknown"]
     return ServerInfo(
-        version=started["version"],
         model=str(model.get("model_path")),
-        architecture=str(architectures[0]),
         weight_version=str(model.get("weight_version")),
-        device=str(started.get("device") or ""),
         dtype=started["dtype"],
         tensor_parallel=started["tp_size"],
-        data_parallel=started["dp_size"],
-        adapters=bool(started.get("enable_lora")),
-        target_modules=frozenset(started.get("lora_target_modules") or ()),
-        max_rank=started.get("max_lora_rank"),
         loadable=started.get("max_loaded_loras"),
         seeds=bool(started.get("enable_deterministic_inference")),
     )
@@ -325,7 +302,3 @@ def _chunks(pairs: Iterable[tuple[str, Tensor]]) -> Iterator[list[tuple[str, Ten
         size += tensor.nbytes
     if held:
         yield held
-
-
-def _dotted(version: Sequence[int]) -> str:
-    return ".".join(map(str, version))

@@ -26,7 +26,6 @@ from germline.engines.served.http_client import HttpConnection, RequestRefused
 from germline.engines.sglang.client import (
     GenerateRequest,
     GenerateResponse,
-    ServerInfo,
     SglangClient,
     sampling_params,
 )
@@ -34,14 +33,12 @@ from germline.engines.sglang.launch import LaunchedServer, launch_device, launch
 from germline.engines.sglang.server_check import (
     adapter_flags,
     check_base_weights,
-    check_cpu_padding,
-    check_server,
     check_writes,
     reference_log_probabilities,
     server_dtype,
 )
 from germline.optimizers import AscentOptimizer
-from germline.protocols import Members, Space
+from germline.protocols import MemberAdapter, Members, Space
 from germline.types import EngineLost, GermlineError, MeanUpdate, Perturbation, Update
 
 log = logging.getLogger(__name__)
@@ -85,8 +82,7 @@ class SglangEngine(ServedEngine):
             dtype = serving_dtype(section.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
         else:
             self._client = SglangClient(_connection(section))
-            info = self._running_server(pretrained.source)
-            dtype = server_dtype(info, section.dtype, pretrained.stored_dtype)
+            dtype = server_dtype(self._client.info(), section.dtype, pretrained.stored_dtype)
         # Before the masters are made of the model, which turns its parameters into fp32.
         self._reference = reference_log_probabilities(pretrained.model)
         super().__init__(config, pretrained, space, optimizer, dtype)
@@ -126,8 +122,6 @@ class SglangEngine(ServedEngine):
 
     def _launch(self) -> None:
         flags = adapter_flags(self.weights) if self._adapters else []
-        if self._adapters and launch_device(self._section) == "cpu":
-            check_cpu_padding(self.weights, self.pretrained.model.config)
         self._launched = launched = launch_server(
             self._section, self.pretrained.source, self.dtype, flags
         )
@@ -142,16 +136,6 @@ class SglangEngine(ServedEngine):
         launched.wait(
             partial(self._client.is_healthy, launched.name), self._section.startup_timeout_s
         )
-
-    def _running_server(self, source: str) -> ServerInfo:
-        try:
-            return self._client.info()
-        except EngineLost as lost:
-            raise GermlineError(
-                f"{lost}. Start a server there (docs/engines.md): python -m sglang.launch_server "
-                f"--model-path {source} --enable-lora ...; or set engine.launch=true, and the run "
-                "starts one"
-            ) from lost
 
     def _inspect_server(self) -> None:
         """Check the server, and make it reload its weights where an earlier run left its own."""
@@ -170,7 +154,6 @@ class SglangEngine(ServedEngine):
                 "%s serves %s, the run has model=%s: their texts agree within rounding",
                 *(self._client.connection.name, info.model, self.pretrained.source),
             )
-        check_server(info, self.weights, self.pretrained.model.config)
         self._version, self._written = self._original_version, None
 
     def _served_at_once(self, members: int) -> int:
@@ -321,13 +304,20 @@ class SglangEngine(ServedEngine):
                         names.append(None)
                         continue
                     name = self._new_name()
-                    self._client.load_adapter(name, adapter, self.dtype)
+                    self._load(name, adapter)
                     loaded.callback(self._unload, name)
                     names.append(name)
                 yield names
             except EngineLost:
                 loaded.pop_all()  # no request to a server that is gone
                 raise
+
+    def _load(self, name: str, adapter: MemberAdapter) -> None:
+        try:
+            self._client.load_adapter(name, adapter, self.dtype)
+        except RequestRefused as refusal:
+            flags = " ".join(adapter_flags(self.weights))
+            raise GermlineError(f"{refusal}. Start the server with {flags}") from refusal
 
     def _unload(self, name: str) -> None:
         with contextlib.suppress(GermlineError):

@@ -34,8 +34,6 @@ CPU_FLAGS = (
 )
 """Flags whose defaults do not work on a CPU: kernels, and the share of memory."""
 SHOWN_LINES = 12
-LOG_EVERY_S = 30.0
-INSTALL = "pip install sglang (in an environment of its own, as it pins its dependencies)"
 
 
 class LaunchedServer:
@@ -71,23 +69,24 @@ class LaunchedServer:
             )
 
     def wait(self, is_healthy: Callable[[], bool], startup_timeout_s: float) -> None:
-        """Wait until the server is healthy, and log from time to time that it is starting.
+        """Wait until the server is healthy.
 
         Raises:
             GermlineError: it ended, or took longer than `engine.startup_timeout_s`.
         """
-        started = logged = time.monotonic()
+        log.warning("the SGLang server is starting; its output is in %s", self.log_file)
+        started = time.monotonic()
         while not is_healthy():
             if (status := self._watchdog.poll()) is not None:
-                raise GermlineError(self._start_error(f"ended with status {status}"))
-            now = time.monotonic()
-            if now - started > startup_timeout_s:
-                limit = f"engine.startup_timeout_s={startup_timeout_s:g} s"
-                raise GermlineError(self._start_error(f"did not answer within {limit}"))
-            if now - logged >= LOG_EVERY_S:
-                logged = now
-                message = "the SGLang server is starting (%d s so far; its output is in %s)"
-                log.warning(message, now - started, self.log_file)
+                raise GermlineError(
+                    f"engine.launch: the SGLang server ended with status {status} (it needs SGLang "
+                    f"in the environment of engine.python). {self._last_output()}"
+                )
+            if time.monotonic() - started > startup_timeout_s:
+                raise GermlineError(
+                    "engine.launch: the SGLang server did not answer within "
+                    f"engine.startup_timeout_s={startup_timeout_s:g} s. {self._last_output()}"
+                )
             time.sleep(0.2)
         self._is_ready = True
 
@@ -117,15 +116,6 @@ class LaunchedServer:
         if self._is_ready and ran_until_now:
             shutil.rmtree(self.log_file.parent, ignore_errors=True)
 
-    def _start_error(self, failure: str) -> str:
-        output = self._last_output()
-        if "No module named" in output and "sglang" in output:
-            return (
-                f"engine.python: this interpreter has no SGLang: {INSTALL}, and set engine.python "
-                f"to that environment's bin/python. {output}"
-            )
-        return f"engine.launch: the SGLang server {failure}. {output}"
-
     def _last_output(self) -> str:
         lines = self.log_file.read_text(errors="replace").strip().splitlines()
         shown = "\n    ".join(["", *(line[:500] for line in lines[-SHOWN_LINES:])])
@@ -151,7 +141,7 @@ def launch_server(
     if python is None:
         raise GermlineError(
             f"engine.python={section.python} is not a program on this machine: name the "
-            f"interpreter of the environment that has SGLang. To create one: {INSTALL}"
+            "interpreter of an environment of its own, in which `pip install sglang` was run"
         )
     port, name = _free_port(), f"run-{uuid.uuid4().hex}"
     command = [python, "-m", "sglang.launch_server", "--model-path", source]

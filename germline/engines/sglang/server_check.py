@@ -1,4 +1,4 @@
-"""Whether a server is the one a run needs: model, dtype, adapters, and writable weights.
+"""Whether a server is the one a run needs: its model, dtype and writable weights.
 
 SGLang cannot return its weights, so the log-probabilities of a fixed text are compared with those
 of the model here: another model is recognized, other weights of the same model as far as the
@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 import torch
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from germline.engines.dtypes import DTYPES
 from germline.engines.master_weights import Masters
@@ -24,10 +24,6 @@ PROBE = tuple(7 + 5 * index % 211 for index in range(40))
 """A fixed text of small token ids: SGLang exits on an id beyond the vocabulary."""
 TOLERANCES = {torch.float32: 0.001, torch.bfloat16: 0.5, torch.float16: 0.1}
 """Mean difference of log-probabilities that rounding explains; another model gives 1 or more."""
-
-
-CPU_PADDING = 32
-"""SGLang's DEFAULT_MOE_PADDING_SIZE: on a CPU, MLP layers get a multiple of it per process."""
 
 
 def server_dtype(info: ServerInfo, wanted: str, stored: torch.dtype) -> torch.dtype:
@@ -52,78 +48,12 @@ def server_dtype(info: ServerInfo, wanted: str, stored: torch.dtype) -> torch.dt
     return dtype
 
 
-def check_server(info: ServerInfo, masters: Masters, config: PretrainedConfig) -> None:
-    """Refuse a server that cannot evaluate members of the space.
-
-    Raises:
-        GermlineError: naming the flag to start the server with, or the engine to use.
-    """
-    if not masters.has_adapter_members:
-        return
-    flags = adapter_flags(masters)
-    if not info.adapters:
-        raise _unfit(masters, "was started without adapters", flags)
-    rank = adapter_rank(masters)
-    if info.max_rank is not None and info.max_rank < rank:
-        raise _unfit(masters, f"accepts no adapters above rank {info.max_rank}", flags)
-    missing = sorted(adapted_modules(masters) - info.target_modules)
-    if info.target_modules and missing and "all" not in info.target_modules:
-        raise _unfit(masters, f"accepts no adapters of {', '.join(missing)}", flags)
-    if info.data_parallel != 1:
-        raise _unfit(masters, f"has --dp-size {info.data_parallel}", ["--dp-size", "1", *flags])
-    if info.device == "cpu":
-        check_cpu_padding(masters, config, info.tensor_parallel)
-
-
-def check_cpu_padding(masters: Masters, config: PretrainedConfig, tensor_parallel: int = 1) -> None:
-    """Refuse adapters of layers that SGLang pads on a CPU.
-
-    SGLang 0.5.23 pads the width of MLP layers there, but not the adapters of these layers: the
-    server dies in the first request (`LoRA buffer shape ... does not match weight shape`).
-
-    Raises:
-        GermlineError: naming the model, the width and what can evaluate it.
-    """
-    text = config.get_text_config()
-    multiple = CPU_PADDING * tensor_parallel
-    for setting in ("intermediate_size", "shared_expert_intermediate_size"):
-        width = getattr(text, setting, None)
-        if not width or width % multiple == 0:
-            continue
-        for layer in masters.adapter_layers:
-            if ".mlp." in layer.name and {width, 2 * width} & {*layer.out_in_features}:
-                raise GermlineError(
-                    f"model={config.name_or_path}: SGLang on a CPU pads its {setting}={width} to a "
-                    f"multiple of {multiple}, and cannot load adapters of padded layers "
-                    f"({layer.name}): use engine.kind=inprocess, or space.kind=full, which writes "
-                    "members without adapters"
-                )
-
-
-def _unfit(masters: Masters, problem: str, flags: list[str]) -> GermlineError:
-    kind = type(masters.space).__name__
-    return GermlineError(
-        f"engine.base_url: members of this run are adapters of rank {adapter_rank(masters)} "
-        f"({kind}), but the server {problem}: start it with {' '.join(flags)}"
-    )
-
-
 def adapter_flags(masters: Masters) -> list[str]:
     """Return the flags a server needs for the adapters of a space."""
-    modules = sorted(adapted_modules(masters))
-    rank = str(adapter_rank(masters))
-    return ["--enable-lora", "--max-lora-rank", rank, "--lora-target-modules", *modules]
-
-
-def adapted_modules(masters: Masters) -> set[str]:
-    """Return the kinds of layers that have adapters, such as q_proj."""
     names = (layer.name.removesuffix(".weight") for layer in masters.adapter_layers)
-    return {name.rpartition(".")[2] for name in names}
-
-
-def adapter_rank(masters: Masters) -> int:
-    """Return the rank of a space's adapters."""
-    return (masters.space and masters.space.adapter_rank) or 0
+    modules = sorted({name.rpartition(".")[2] for name in names})
+    rank = str((masters.space and masters.space.adapter_rank) or 0)
+    return ["--enable-lora", "--max-lora-rank", rank, "--lora-target-modules", *modules]
 
 
 @torch.inference_mode()
@@ -155,10 +85,10 @@ def check_base_weights(
     difference = sum(differences) / len(differences)
     if not difference <= TOLERANCES[dtype]:
         raise GermlineError(
-            f"{client.connection.name}: the server has {info.model}, a {info.architecture}, with "
-            f"other weights than model={model.name_or_path}, a {type(model).__name__}: "
-            f"log-probabilities of a fixed text differ by {difference:.3g} on average (rounding "
-            f"explains {TOLERANCES[dtype]:g}). Start the server with --model-path of that model"
+            f"{client.connection.name}: the server has {info.model}, with other weights than "
+            f"model={model.name_or_path}: log-probabilities of a fixed text differ by "
+            f"{difference:.3g} on average (rounding explains {TOLERANCES[dtype]:g}). Start the "
+            "server with --model-path of that model"
         )
 
 

@@ -1,7 +1,6 @@
-"""Model folders whose files are incomplete, double or contradict each other."""
+"""Model folders whose files are incomplete or contradict each other."""
 
 import json
-import logging
 import shutil
 from pathlib import Path
 
@@ -50,52 +49,13 @@ def test_shards_are_the_same_model(sharded: Path, whole: Path) -> None:
     assert embeddings(sharded).equal(embeddings(whole))
 
 
-def test_missing_shards_are_named_with_their_index(sharded: Path) -> None:
-    first, second, *others = sorted(sharded.glob("model-*.safetensors"))
-    first.unlink()
-    files = f"of the {2 + len(others)} files that {INDEX} lists"
-    with pytest.raises(GermlineError, match=f"^model: .* lacks {first.name}, {files}: copy what"):
-        load_pretrained(str(sharded))
-    second.unlink()
-    with pytest.raises(GermlineError, match=f"lacks {first.name}, {second.name}, {files}"):
-        load_pretrained(str(sharded))
-
-
 def test_a_missing_shard_is_not_made_good_by_older_weights_beside_it(
     sharded: Path, whole: Path
 ) -> None:
     torch.save(load_file(whole / "model.safetensors"), sharded / "pytorch_model.bin")
     next(sharded.glob("model-*.safetensors")).unlink()
-    with pytest.raises(GermlineError, match="lacks model-0000"):
+    with pytest.raises(GermlineError, match=r"model: .* cannot be loaded"):
         load_pretrained(str(sharded))
-
-
-def test_a_damaged_index_is_told(sharded: Path) -> None:
-    (sharded / INDEX).write_text("{")
-    with pytest.raises(GermlineError, match="a file in that folder is damaged: get it again"):
-        load_pretrained(str(sharded))
-
-
-def test_of_safetensors_and_bin_the_safetensors_are_read_and_the_other_is_named(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    expected = embeddings(folder)
-    other = {name: one + 1 for name, one in load_file(folder / "model.safetensors").items()}
-    torch.save(other, folder / "pytorch_model.bin")
-    with caplog.at_level(logging.WARNING, "germline"):
-        assert embeddings(folder).equal(expected)
-    assert caplog.messages == [
-        f"model: {str(folder)!r} holds the weights more than once: model.safetensors is read, "
-        "pytorch_model.bin is not; remove the files that are out of date"
-    ]
-
-
-def test_one_set_of_weights_is_no_reason_to_warn(
-    folder: Path, sharded: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "germline"):
-        embeddings(sharded)
-    assert not caplog.messages
 
 
 def test_tied_weights_stored_with_different_values_are_named_with_the_setting(

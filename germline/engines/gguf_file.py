@@ -37,7 +37,6 @@ from transformers import (
 )
 
 from germline.engines.checkpoint_files import check_complete
-from germline.engines.gguf_header import GgufHeader, check_gguf
 from germline.record.atomic_files import explain_write_errors
 from germline.types import GermlineError
 
@@ -61,8 +60,8 @@ def unpacked_folder(source: str, *, weights: bool = True) -> Path:
         GermlineError: the file cannot be loaded, or the folder cannot be written.
     """
     file = Path(source).expanduser().absolute()
-    header = check_gguf(file)
-    about = file.stat()
+    with _reading_errors(file):
+        about = file.stat()
     key = f"{file}\0{about.st_size}\0{about.st_mtime_ns}\0{transformers.__version__}"
     name = hashlib.sha256(os.fsencode(key)).hexdigest()[:16]
     with explain_write_errors(Path(HF_ASSETS_CACHE)):
@@ -70,18 +69,10 @@ def unpacked_folder(source: str, *, weights: bool = True) -> Path:
         light, whole = place / WITHOUT_WEIGHTS, place / file.stem
         with FileLock(place / "lock"):
             if not light.exists():
-                _write_config(file, header, light)
+                _write_config(file, light)
             if weights and not whole.exists():
-                size = 4 * sum(tensor.numbers for tensor in header.tensors) / 1e9
-                log.warning("model: unpacking %s into %s: %.1f GB, once", file, whole, size)
+                log.warning("model: unpacking %s into %s, once", file, whole)
                 _write_model(file, light, whole)
-                if any(tensor.name == ROPE_FACTORS for tensor in header.tensors):
-                    log.warning(
-                        "model: transformers ignores %s of %s, which scales the rotary embedding "
-                        "(Llama 3.1 and later), so the model differs from the original one: prefer "
-                        "its Hugging Face folder",
-                        *(ROPE_FACTORS, file),
-                    )
     return whole if whole.exists() else light
 
 
@@ -93,20 +84,31 @@ def unpack(file: Path, folder: Path) -> None:
     """
     with explain_write_errors(folder), TemporaryDirectory(dir=folder.parent) as temporary:
         light = Path(temporary) / WITHOUT_WEIGHTS
-        _write_config(file, check_gguf(file), light)
+        _write_config(file, light)
         _write_model(file, light, folder)
 
 
-def _write_config(file: Path, header: GgufHeader, folder: Path) -> None:
+def _write_config(file: Path, folder: Path) -> None:
     with _reading_errors(file):
+        from gguf import GGUFReader
+
+        reader = GGUFReader(file)
         config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
         tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     config.dtype = torch.float32
     generation = GenerationConfig.from_model_config(config)
     generation._from_model_config = False  # or the next line is lost on loading
-    end_of_turn = header.settings.get("tokenizer.ggml.eot_token_id")
+    field = reader.get_field("tokenizer.ggml.eot_token_id")
+    end_of_turn = None if field is None else field.contents()
     if end_of_turn not in (None, generation.eos_token_id):
         generation.eos_token_id = [generation.eos_token_id, end_of_turn]
+    if any(tensor.name == ROPE_FACTORS for tensor in reader.tensors):
+        log.warning(
+            "model: transformers ignores %s of %s, which scales the rotary embedding (Llama 3.1 "
+            "and later), so the model differs from the original one: prefer its Hugging Face "
+            "folder",
+            *(ROPE_FACTORS, file),
+        )
     with _new_folder(folder) as temporary:
         for part in (config, generation, tokenizer):
             part.save_pretrained(temporary)
@@ -146,7 +148,7 @@ def _reading_errors(file: Path) -> Iterator[None]:
         said = " ".join(str(error).split()).rstrip(".")
         raise GermlineError(
             f"model={file} cannot be read by transformers {transformers.__version__} ({said}): "
-            "give the Hugging Face folder of the model"
+            "install germline[gguf] if it misses a package, or give the model's Hugging Face folder"
         ) from error
 
 

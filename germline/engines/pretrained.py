@@ -3,11 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from json import JSONDecodeError
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -27,13 +25,8 @@ from transformers.utils.logging import (
     set_verbosity_error,
 )
 
-from germline.config.file_paths import GGUF, is_gguf
-from germline.engines.checkpoint_files import (
-    check_complete,
-    check_files,
-    check_not_quantized,
-    check_tied,
-)
+from germline.config.file_paths import is_gguf
+from germline.engines.checkpoint_files import check_complete, check_not_quantized, check_tied
 from germline.engines.dtypes import parameter_dtype, stored_dtype
 from germline.engines.gguf_file import unpacked_folder
 from germline.engines.hub_access import hub_access
@@ -64,13 +57,12 @@ def load_pretrained(source: str) -> PretrainedModel:
     one, which is exact.
 
     Raises:
-        GermlineError: there is no such model, its files cannot be read, are incomplete or
-            contradict each other, or its weights are quantized or not finite.
+        GermlineError: there is no such model, its files cannot be read or are incomplete, or its
+            weights are quantized or not finite.
     """
     config, tokenizer = _config_and_tokenizer(source)
     source = unpacked_source(source)
     with loading_errors(source):
-        check_files(source)
         check_not_quantized(source, config)
         with parameter_dtype(stored_dtype(source)):
             model, report = AutoModelForCausalLM.from_pretrained(
@@ -131,24 +123,12 @@ def silence_transformers() -> Iterator[None]:
 
 def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
     given, source = source, unpacked_source(source, weights=False)
-    path = Path(source).expanduser()
-    if (source.startswith((".", "/", "~")) or path.exists()) and not (
-        path / "config.json"
-    ).is_file():
-        if (path / "adapter_config.json").is_file():
-            raise GermlineError(
-                f"model: {source!r} is a PEFT adapter, not a model: name its run instead, or "
-                "export that with --merged; to train on from it, set space.kind=lora and "
-                f"space.init_adapter={source}"
-            )
-        found = "has no config.json"
-        remedy = "give a Hugging Face model folder, a GGUF file, a hub id, or 'nano'"
-        if files := sorted(path.glob(f"*{GGUF}")):
-            remedy = f"name the GGUF file in it, such as model={files[0]}"
-        if not path.is_dir():
-            found += ", as there is no such folder"
-            remedy += "; a run whose model was moved: `germline resume RUN model=FOLDER` names it"
-        raise GermlineError(f"model: {source!r} {found}: {remedy}")
+    folder = Path(source).expanduser()
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise GermlineError(
+            f"model: {source!r} is a PEFT adapter, not a model: export its run with --merged, or "
+            f"train on from it with space.kind=lora and space.init_adapter={source}"
+        )
     if hint := did_you_mean(source, ["nano"]):
         raise GermlineError(f"model: there is no model {source!r} here{hint}")
     with loading_errors(source):
@@ -158,8 +138,8 @@ def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedToke
     # Without the files of a tokenizer, the library makes one with an empty vocabulary.
     if not tokenizer("a 1")["input_ids"]:
         raise GermlineError(
-            f"model: the tokenizer of {given!r} turns text into no tokens: tokenizer.json (or "
-            "what the model has instead) is missing or empty; get the model's folder again"
+            f"model: the tokenizer of {given!r} turns text into no tokens: its files are missing "
+            "or empty"
         )
     return config, tokenizer
 
@@ -198,14 +178,9 @@ def loading_errors(source: str, setting: str = "model") -> Iterator[None]:
     except GermlineError:
         raise
     except Exception as error:  # a damaged file may raise anything in the libraries
-        remedy = ""
-        if isinstance(error, SafetensorError):
-            remedy = "; its file of weights is damaged or cut short: get the model's folder again"
-        elif isinstance(error, JSONDecodeError) or not isinstance(error, (OSError, ValueError)):
-            remedy = "; a file in that folder is damaged: get it again"
-        kind = type(error).__name__
-        what = f"{kind}: {error}" if isinstance(error, (LookupError, TypeError)) else error
-        raise GermlineError(f"{setting}: {source!r} cannot be loaded: {what}{remedy}") from error
+        raise GermlineError(
+            f"{setting}: {source!r} cannot be loaded ({type(error).__name__}: {error})"
+        ) from error
 
 
 def check_finite(source: str, model: PreTrainedModel, setting: str = "model") -> None:
@@ -218,8 +193,7 @@ def check_finite(source: str, model: PreTrainedModel, setting: str = "model") ->
         # The sum needs no memory, and is finite unless an element is not or the sum overflows.
         if not parameter.sum().isfinite() and not parameter.isfinite().all():
             raise GermlineError(
-                f"{setting}: {name} of {source!r} holds numbers that are not finite; get the "
-                "model's folder again"
+                f"{setting}: {name} of {source!r} holds numbers that are not finite"
             )
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from transformers.utils.hub import cached_file
 
 from germline.config.file_paths import is_gguf
-from germline.engines.checkpoint_files import weight_files
 from germline.engines.pretrained import unpacked_source
 from germline.nano import NANO_DIR
 
@@ -36,5 +35,6 @@ def local_weight_bytes(source: str) -> int | None:
     if is_gguf(source):
         return Path(source).expanduser().stat().st_size
     folder = local_model_folder(source)
-    files = None if folder is None else weight_files(folder)
-    return None if files is None else sum(file.stat().st_size for file in files)
+    files = [] if folder is None else [*folder.glob("*.safetensors")]
+    files = files or ([] if folder is None else [*folder.glob("pytorch_model*.bin")])
+    return sum(file.stat().st_size for file in files) or None

@@ -118,7 +118,7 @@ def test_a_cache_that_is_kept_across_weights_changes_outputs(own, beside, monkey
 def test_adapters_above_the_server_s_rank_are_refused(beside, kind):
     with (
         closing(beside({"kind": kind, "rank": 4})) as engine,
-        pytest.raises(GermlineError, match="Start the server with .* --max-lora-rank 4"),
+        pytest.raises(GermlineError, match=r"Start the server with .* --max-lora-rank 4"),
     ):
         engine.generate(MEMBERS[:1], EXAMPLES, DECODING)
 

@@ -4,12 +4,10 @@ import math
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
-import germline
-from benchmarks import answer_probability, stability
+from benchmarks import stability
 from benchmarks.stability import Cell, Curve, rows, tuned_rate
-from germline.tasks import make_task
 
 
 def curve(scores, *, method="default", seed=0, lower=False):
@@ -49,8 +47,6 @@ def test_the_table_says_how_many_times_fewer_rollouts_were_needed(tmp_path, monk
 
 
 def test_a_reparametrized_nano_is_the_same_function(tmp_path, monkeypatch):
-    import torch
-    from transformers import AutoModelForCausalLM
 
     from germline.nano import NANO_DIR
 
@@ -61,37 +57,3 @@ def test_a_reparametrized_nano_is_the_same_function(tmp_path, monkeypatch):
     assert torch.allclose(nano(tokens).logits, other(tokens).logits, atol=1e-4)
     up = "model.layers.0.mlp.up_proj.weight"
     assert torch.equal(3 * nano.state_dict()[up], other.state_dict()[up])
-
-
-def test_the_probability_of_the_answer_is_that_of_the_exported_model(tmp_path, monkeypatch):
-    monkeypatch.setattr(answer_probability, "EVERY", 1)
-    config = {
-        "task": "conciseness",
-        "strategy": {"population": 4, "sigma": 0.05, "learning_rate": 0.05},
-        "batch_size": 2,
-        "generations": 2,
-        "held_out": {"examples": 2},
-    }
-    training = germline.train(config, out=tmp_path / "run").run()
-    germline.export(tmp_path / "run", tmp_path / "model")
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
-    examples = make_task(training.config.task).examples("test")
-    found = []
-    for example in examples:
-        prompt = tokenizer.apply_chat_template(
-            [{"role": "user", "content": example.prompt}],
-            add_generation_prompt=True,
-            tokenize=False,
-        )
-        text = f"{prompt}{example.answer}{tokenizer.eos_token}"
-        ids = tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"]
-        first = len(tokenizer(prompt, add_special_tokens=False)["input_ids"])
-        with torch.inference_mode():
-            logs = model(ids).logits[0].log_softmax(-1)
-        targets = ids[0, first:]
-        found.append(logs[first - 1 : -1].gather(1, targets[:, None]).sum().exp().item())
-    probabilities = answer_probability.measure(tmp_path / "run")
-    assert len(probabilities) == 3
-    assert probabilities[-1] == pytest.approx(sum(found) / len(found), rel=1e-4)
-    assert len(set(probabilities)) == 3

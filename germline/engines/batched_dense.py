@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from germline.engines.master_weights import Masters
+from germline.engines.replaced_forwards import replaced_forwards
 from germline.types import GermlineError, Perturbation, SeedPerturbation, TensorInfo
 
 AUTO_BYTES = 64 * 2**20
@@ -88,16 +89,13 @@ class BatchedDenseMembers:
         if all(member is None for member in members):
             yield
             return
-        entered: list[_StackedForward] = []
+        self.stacks = self._draw(members)
+        for forward in self._forwards:
+            forward.bind(self.stacks)
         try:
-            self.stacks = self._draw(members)
-            for forward in self._forwards:
-                forward.enter(self.stacks)
-                entered.append(forward)
-            yield
+            with replaced_forwards((forward.module, forward) for forward in self._forwards):
+                yield
         finally:
-            for forward in entered:
-                forward.leave()
             self.stacks = {}
 
     def keep(self, members: Tensor) -> None:
@@ -194,16 +192,7 @@ class _StackedForward:
     def __init__(self, module: nn.Module, names: Mapping[str, str]) -> None:
         self.module = module
         self.names = names
-
-    def enter(self, stacks: Mapping[str, Tensor]) -> None:
-        """Replace the module's forward."""
-        self.plain = self.module.forward
-        self.bind(stacks)
-        self.module.forward = self
-
-    def leave(self) -> None:
-        """Restore the module's forward."""
-        del self.module.forward
+        self.plain = module.forward
 
     def bind(self, stacks: Mapping[str, Tensor]) -> None:
         """Use the tensors of the members now in the batch."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from germline.engines.replaced_forwards import replaced_forwards
 from germline.types import TensorInfo
 
 COLUMNWISE_RANK = 4
@@ -101,15 +102,10 @@ class BatchedLora:
     def applied(self, factors: LowRankFactors) -> Iterator[None]:
         """Let the model's layers add these corrections during a `with` block."""
         self._bind(factors)
-        entered: list[_Correction] = []
         try:
-            for correction in self._by_name.values():
-                correction.enter()
-                entered.append(correction)
-            yield
+            with replaced_forwards((one.layer, one) for one in self._by_name.values()):
+                yield
         finally:
-            for correction in entered:
-                correction.leave()
             self._latest.forget()
             self._applied = None
 
@@ -195,10 +191,7 @@ class _Projection:
 
 
 class _Correction:
-    """A linear layer's forward with a correction.
-
-    It replaces the layer's `forward`, because a hook costs more than a small correction.
-    """
+    """A linear layer's forward with a correction."""
 
     def __init__(self, layer: nn.Module, span: _Span, projection: _Projection, place: int) -> None:
         self.layer = layer
@@ -208,14 +201,6 @@ class _Correction:
         parameters = dict(layer.named_parameters(recurse=False))
         self._stored = parameters["weight"]
         self._bias = parameters.get("bias")
-
-    def enter(self) -> None:
-        """Replace the layer's forward."""
-        self.layer.forward = self
-
-    def leave(self) -> None:
-        """Restore the layer's forward."""
-        del self.layer.forward
 
     def a_of(self, factors: LowRankFactors) -> Tensor:
         """View this layer's A, `[members, rank, out]`."""

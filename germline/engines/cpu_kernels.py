@@ -22,6 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.cache_utils import Cache
 
+from germline.engines.replaced_forwards import replaced_forwards
+
 SMALL_SCORES = 4096
 """Up to so many scores per text and key head, one product of all texts is faster than one each."""
 
@@ -46,16 +48,9 @@ class FusedDecoder:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Use the kernels during a `with` block, except in modules that members have changed."""
-        entered: list[nn.Module] = []
-        try:
-            for part in self._parts:
-                if "forward" not in vars(part.module):
-                    part.module.forward = part
-                    entered.append(part.module)
+        parts = [part for part in self._parts if "forward" not in vars(part.module)]
+        with replaced_forwards((part.module, part) for part in parts):
             yield
-        finally:
-            for module in entered:
-                del module.forward
 
 
 class _Part:

@@ -1,4 +1,4 @@
-"""The dtypes of models: that of their files, that of serving, and which of them a device supports.
+"""The dtypes of models: that of their files, and that of serving.
 
 Weights are loaded in the dtype of their files, so that no fp32 copy of a bf16 model is made. Only
 parameters are loaded in that dtype. Buffers, such as the scale of Gemma's embeddings, are
@@ -24,10 +24,6 @@ from transformers.utils.hub import get_checkpoint_shard_files
 from germline.types import GermlineError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-BFLOAT16_SINCE = (8, 0)
-"""The CUDA compute capability (Ampere) since which GPUs calculate in bfloat16; PyTorch emulates it
-on older ones, more slowly than float32."""
 
 NARROW = {"BF16": torch.bfloat16, "F16": torch.float16}
 """Half-precision dtypes by the names of safetensors; fp32 represents all their values."""
@@ -90,52 +86,20 @@ def serving_dtype(name: str, stored: torch.dtype, *, on_gpu: bool) -> torch.dtyp
     """
     if name != "auto":
         return DTYPES[name]
-    if on_gpu and stored not in DTYPES.values():
+    found = str(stored).removeprefix("torch.")
+    if on_gpu and found not in DTYPES:
         raise GermlineError(
-            f"engine.dtype=auto is {_name(stored)}, the dtype in config.json of the model, and "
-            f"models are served in {', '.join(DTYPES)}: set engine.dtype to one of these"
+            f"engine.dtype=auto is {found}, the dtype in config.json of the model, and models are "
+            f"served in {', '.join(DTYPES)}: set engine.dtype to one of these"
+        )
+    if on_gpu and stored == torch.bfloat16 and not _has_bfloat16():
+        raise GermlineError(
+            "engine.dtype=auto is bfloat16, the dtype in config.json of the model, which this GPU "
+            "only emulates: set engine.dtype=float16 or engine.dtype=float32"
         )
     return stored if on_gpu else torch.float32
 
 
-def check_dtype(asked: str, dtype: torch.dtype, device: torch.device) -> None:
-    """Check that a device supports a dtype, by multiplying two small matrices.
-
-    Args:
-        asked: the value of `engine.dtype`.
-        dtype: its dtype for the model.
-        device: of the model.
-
-    Raises:
-        GermlineError: names the dtypes that the device supports.
-    """
-    lacks = _lacks(dtype, device)
-    if lacks is None:
-        return
-    others = [name for name, one in DTYPES.items() if _lacks(one, device) is None]
-    remedy = f"set engine.dtype={' or engine.dtype='.join(others)}" if others else "use another"
-    found = " (as the model is stored)" if asked == "auto" else ""
-    raise GermlineError(
-        f"engine.dtype={asked} is {_name(dtype)}{found}, which engine.device={device} lacks "
-        f"({lacks}): {remedy}"
-    )
-
-
-def _lacks(dtype: torch.dtype, device: torch.device) -> str | None:
-    """Return why a device does not support a dtype; None where it does."""
-    if dtype == torch.bfloat16 and device.type == "cuda" and torch.version.hip is None:
-        capability = torch.cuda.get_device_capability(device)
-        if capability < BFLOAT16_SINCE:
-            found, needed = (f"{one[0]}.{one[1]}" for one in (capability, BFLOAT16_SINCE))
-            gpu = torch.cuda.get_device_name(device)
-            return f"{gpu} has compute capability {found}, bfloat16 needs {needed}"
-    try:
-        matrix = torch.ones(16, 16, dtype=dtype, device=device)
-        (matrix @ matrix).cpu()
-    except (RuntimeError, TypeError) as error:
-        return str(error).splitlines()[0]
-    return None
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _has_bfloat16() -> bool:
+    """Tell whether the GPU calculates in bfloat16, as since Ampere; other devices are not asked."""
+    return not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)

@@ -20,7 +20,7 @@ from germline.engines.conversation import ConversationBatch
 from germline.engines.conversation_turns import ConversationTurns, reply_from
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
-from germline.engines.dtypes import check_dtype, serving_dtype
+from germline.engines.dtypes import serving_dtype
 from germline.engines.generated_texts import Detokenizer
 from germline.engines.kv_cache import check_attention_layers
 from germline.engines.lm_head import HeadInput
@@ -91,7 +91,6 @@ class InProcessEngine:
         self.device = torch_device(config.device)
         on_gpu = self.device.type != "cpu"
         self.dtype = serving_dtype(config.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
-        check_dtype(config.dtype, self.dtype, self.device)
         host = self.device if config.master_device == "device" else torch.device("cpu")
         is_dense = space is not None and space.family == "dense"
         placement = MasterPlacement(self.device, self.dtype, host, is_dense)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from germline.engines.master_weights import Masters
+from germline.engines.replaced_forwards import replaced_forwards
 from germline.spaces.coordinates import CoordinateSpace, MatrixDirections
 from germline.types import Perturbation, TensorInfo
 
@@ -45,15 +46,10 @@ class SubspaceMembers:
     def applied(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
         """Let the model compute these members during a `with` block; None is the center."""
         self._bind(self._coordinates(members))
-        entered: list[_Layer] = []
         try:
-            for layer in self._layers:
-                layer.enter()
-                entered.append(layer)
-            yield
+            with replaced_forwards((one.layer, one) for one in self._layers):
+                yield
         finally:
-            for layer in entered:
-                layer.leave()
             self._applied = {}
 
     def keep(self, members: Tensor) -> None:
@@ -140,15 +136,7 @@ class _Layer:
     def __init__(self, layer: nn.Module, change: _MatrixChange | _Adapter) -> None:
         self.layer = layer
         self.change = change
-
-    def enter(self) -> None:
-        """Replace the layer's forward."""
-        self._plain = self.layer.forward
-        self.layer.forward = self
-
-    def leave(self) -> None:
-        """Restore the layer's forward."""
-        del self.layer.forward
+        self._plain = layer.forward
 
     def __call__(self, inputs: Tensor) -> Tensor:
         output: Tensor = self._plain(inputs)

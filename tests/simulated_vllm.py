@@ -122,7 +122,6 @@ def config(space: Any = "low_rank", **section: Any) -> Config:
 def opened(simulated: SimulatedLlm, space: Any = "low_rank", **section: Any) -> Iterator[Any]:
     """Make an engine whose vLLM is simulated."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("germline.engines.vllm.engine.check_head_size", lambda _config: None)
         patch.setattr("germline.engines.vllm.engine.InProcessLlm", lambda *_: simulated)
         engine: Any = make_engine(config(space, **section))
     with closing(engine):

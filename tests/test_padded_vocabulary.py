@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, ByT5Tokenizer
 
 import germline
 from germline.config import LowRank
-from germline.engines.generated_texts import Detokenizer
 from germline.engines.pretrained import load_pretrained
+from germline.engines.rows_in_progress import Detokenizer
 from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.types import Decoding
 from tests.tiny import save_tiny, tokenizer

@@ -147,17 +147,6 @@ def skip_the_time_alone(fleet, name, monkeypatch):
 
 
 @pytest.mark.slow
-def test_another_cluster_than_the_one_a_script_has_joined_is_refused(joined):
-    from germline.fleet.ray_cluster import RayCluster
-
-    with pytest.raises(GermlineError, match=rf"fleet\.address=10\.0\.0\.7:6379.*{joined.address}"):
-        RayCluster("10.0.0.7:6379", 1)
-    for address in (None, "auto", joined.address):
-        RayCluster(address, 1).close()
-    assert ray.is_initialized()
-
-
-@pytest.mark.slow
 def test_the_nano_model_on_two_actors_gives_the_bytes_of_one_engine_here(joined, tmp_path):
     journals = []
     for name, overrides in {
@@ -181,15 +170,6 @@ def test_too_little_room_is_said_in_time(joined):
     )
     assert f"CPU {cpus:g} (" in str(caught.value)
     assert "teapot 0 (0 free)" in str(caught.value)
-
-
-def test_a_cluster_that_is_gone_has_no_room_to_ask_for(joined, monkeypatch):
-    from germline.fleet import ray_cluster as cluster
-
-    monkeypatch.setattr(cluster, "_nodes", list)
-    assert "Ray has ended. Finished generations are recorded: resume" in cluster.resources_report(
-        {"CPU": 1.0}
-    )
 
 
 # --- one pair of engines, treated badly

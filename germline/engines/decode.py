@@ -15,8 +15,8 @@ from transformers import PreTrainedModel
 
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode_batch import SMALLEST_BATCH, DecodeBatch, rows_needed_first
-from germline.engines.generated_texts import Detokenizer, GeneratedTexts
 from germline.engines.prompt_batch import PaddedPrompts
+from germline.engines.rows_in_progress import Detokenizer, RowsInProgress
 from germline.engines.sampling import choose_tokens
 from germline.types import Completion, Decoding
 
@@ -74,15 +74,15 @@ class TokenDecoder:
             self.write(batch, logits, texts, decoding)
         return texts.completions(members, [prompts.lengths[prompt] for prompt in prompt_of])
 
-    def no_texts(self, decoding: Decoding, rows: int) -> GeneratedTexts:
+    def no_texts(self, decoding: Decoding, rows: int) -> RowsInProgress:
         """Return the texts of rows before their first token."""
-        return GeneratedTexts(self.detokenize, self.end_ids, decoding, rows)
+        return RowsInProgress(self.detokenize, self.end_ids, decoding, rows)
 
     def write(
         self,
         batch: DecodeBatch,
         logits: Tensor,
-        texts: GeneratedTexts,
+        texts: RowsInProgress,
         decoding: Decoding,
         *,
         keeps_rows: bool = False,
@@ -105,7 +105,7 @@ class TokenDecoder:
                 tokens = self._drop_finished(batch, texts, tokens)
             logits = batch.step(tokens)
 
-    def _drop_finished(self, batch: DecodeBatch, texts: GeneratedTexts, tokens: Tensor) -> Tensor:
+    def _drop_finished(self, batch: DecodeBatch, texts: RowsInProgress, tokens: Tensor) -> Tensor:
         """Shrink the rectangle where that saves time; return the tokens of the rows that stay."""
         unfinished = [[row in texts.unfinished for row in rows] for rows in batch.rows.tolist()]
         members = [m for m, flags in enumerate(unfinished) if any(flags)]

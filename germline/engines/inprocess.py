@@ -21,7 +21,6 @@ from germline.engines.conversation_turns import ConversationTurns, reply_from
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
 from germline.engines.dtypes import serving_dtype
-from germline.engines.generated_texts import Detokenizer
 from germline.engines.kv_cache import check_attention_layers
 from germline.engines.lm_head import HeadInput
 from germline.engines.lora_members import LoraMembers, LowRankMembers
@@ -29,6 +28,7 @@ from germline.engines.master_weights import Masters, searched_names
 from germline.engines.model_tensors import MasterPlacement, list_tensors
 from germline.engines.pretrained import PretrainedModel, load_pretrained, save_pretrained
 from germline.engines.prompt_batch import PromptEncoder, distinct_prompts, pad_prompts
+from germline.engines.rows_in_progress import Detokenizer
 from germline.engines.sampling import draw_sampling_noise
 from germline.engines.subspace_forward import SubspaceMembers
 from germline.engines.teacher_forcing import PackedBatch, pack_completions

@@ -7,21 +7,15 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator, Mapping
 
 import ray
 
-from germline.protocols import Fleet
-from germline.protocols.wrappers import FleetWrapper
 from germline.types import GermlineError
 
 STORE_BYTES = 256 * 2**20
 """Memory for objects where Ray is started here; states that are larger go to disk."""
-
-CONNECT_S = 5.0
-"""Longest wait for the port of an address to answer."""
 
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -49,10 +43,7 @@ class RayCluster:
         self._ours = not ray.is_initialized()
         self._may_grow = address is not None or not self._ours
         if not self._ours:
-            _check_same_cluster(address)
             return
-        if address is not None:
-            _check_answers(address)
         own = {"num_cpus": cpus, "object_store_memory": STORE_BYTES, "include_dashboard": False}
         with _restored_signals(), _variables({**_QUIET, **(environment or {})}):
             try:
@@ -75,7 +66,7 @@ class RayCluster:
         total = ray.cluster_resources()
         lacks = any(engines * each > total.get(kind, 0) for kind, each in resources.items())
         if lacks and not self._may_grow:
-            found = resources_report(resources, may_grow=False)
+            found = resources_report(resources)
             raise GermlineError(f"fleet: no resources for {engines} engines: {found}")
 
     def close(self) -> None:
@@ -84,72 +75,22 @@ class RayCluster:
             ray.shutdown()
 
 
-class ClusterFleet(FleetWrapper):
-    """A fleet on a cluster, which leaves the cluster when it is closed."""
-
-    def __init__(self, inner: Fleet, cluster: RayCluster) -> None:
-        super().__init__(inner)
-        self._cluster = cluster
-
-    def close(self) -> None:
-        """Stop the engines, and leave the cluster."""
-        self.inner.close()
-        self._cluster.close()
-
-
-def resources_report(resources: Mapping[str, float], *, may_grow: bool = True) -> str:
+def resources_report(resources: Mapping[str, float]) -> str:
     """Return what an engine needs, what the cluster has, and the settings that help."""
-    if not _nodes():
-        return (
-            "the cluster has no nodes any more, Ray has ended. Finished generations are "
-            "recorded: resume the run, with fleet=local where there is no cluster"
-        )
     total, free = ray.cluster_resources(), ray.available_resources()
     kinds = sorted({"CPU", "GPU", *resources})
     has = ", ".join(f"{one} {total.get(one, 0):g} ({free.get(one, 0):g} free)" for one in kinds)
     needs = ", ".join(f"{kind}: {count:g}" for kind, count in resources.items())
     return (
-        f"each needs {{{needs}}} on one node (fleet.resources), and the {len(_nodes())} nodes "
-        f"of the cluster have {has} together. Ask for fewer engines (fleet.engines), begin with "
-        "those that fit (fleet.min_engines), give each less, or "
-        + (
-            "let the cluster grow for longer (fleet.placement_timeout_s)"
-            if may_grow
-            else "join a larger one (fleet.address)"
-        )
+        f"each needs {{{needs}}} on one node (fleet.resources), and the cluster has {has}: ask for "
+        "less, for fewer engines (fleet.engines, fleet.min_engines), or wait longer "
+        "(fleet.placement_timeout_s)"
     )
 
 
 def has_gpus() -> bool:
     """Whether the cluster has a GPU."""
     return ray.cluster_resources().get("GPU", 0) > 0
-
-
-def _nodes() -> list[object]:
-    return [node for node in ray.nodes() if node["Alive"]]
-
-
-def _check_same_cluster(address: str | None) -> None:
-    joined = ray.get_runtime_context().gcs_address
-    if address not in (None, "auto", joined):
-        raise GermlineError(
-            f"fleet.address={address} is not the cluster this script has joined, {joined}: drop "
-            "it, or call ray.shutdown() before"
-        )
-
-
-def _check_answers(address: str) -> None:
-    """Refuse within seconds an address for which Ray would wait a minute or more."""
-    if address == "auto":
-        return
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
-    except (OSError, ValueError) as error:
-        raise GermlineError(
-            f"fleet.address={address} does not answer ({error}): give the address that `ray start "
-            "--head` printed, such as 10.0.0.7:6379, or `auto` on a machine of the cluster"
-        ) from error
 
 
 @contextlib.contextmanager

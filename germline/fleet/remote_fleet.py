@@ -16,7 +16,7 @@ import contextlib
 import pickle
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -78,6 +78,7 @@ class RemoteFleet:
         microbatch: size of the pieces of work.
         quorum: share of the members with which a generation may close.
         transfer: brings the state of an engine to another one and to the run directory.
+        on_close: called when the engines have been stopped.
 
     Raises:
         GermlineError: an engine cannot be loaded, or the engines loaded different weights.
@@ -90,12 +91,14 @@ class RemoteFleet:
         microbatch: MicrobatchSettings,
         quorum: float = 1.0,
         transfer: StateTransfer | None = None,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.pool = pool
         self.graders = graders
         self.microbatch = microbatch
         self.quorum = quorum
         self._transfer = transfer or SharedDiskTransfer()
+        self._on_close = on_close
         try:
             self._base_digest = _common_digest(pool.wait_ready())
         except BaseException:
@@ -178,6 +181,7 @@ class RemoteFleet:
     def close(self) -> None:
         """Stop the engines."""
         self.pool.close()
+        self._on_close()
 
     def _evaluate_members(
         self,

@@ -87,9 +87,11 @@ def _on_ray(
             lambda: ray_cluster.resources_report(fleet.resources),
         )
         store = ray_actors.ObjectStoreTransfer()
-        moving = RemoteFleet(pool, graders, config.microbatch, fleet.quorum, store)
+        remote = RemoteFleet(
+            pool, graders, config.microbatch, fleet.quorum, store, on_close=joined.close
+        )
         opened.pop_all()
-    return ray_cluster.ClusterFleet(moving, joined)
+    return remote
 
 
 def _terms(fleet: Local | Ray) -> PoolSettings:

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from transformers import PreTrainedTokenizerBase
 
-from germline.engines.generated_texts import Detokenizer
+from germline.engines.rows_in_progress import Detokenizer
 from germline.types import Completion, Decoding
 
 

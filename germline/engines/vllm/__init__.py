@@ -5,5 +5,4 @@ in_process.py        starts a `vllm.LLM`, generates and scores with it, and call
 worker_masters.py    keeps the masters in vLLM's workers equal to the engine's
 worker_extension.py  what runs in vLLM's workers: the one module that knows vLLM's internals
 llm_arguments.py     the arguments vLLM is started with
-support_check.py     whether vLLM supports what a run needs
 """

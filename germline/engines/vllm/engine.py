@@ -13,13 +13,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-import torch
-
 from germline.config import Config, Vllm
 from germline.engines.pretrained import PretrainedModel
 from germline.engines.served.engine import Prompts, SamplingRequest, ServedEngine, Tokens
 from germline.engines.vllm.in_process import GenerateRequest, InProcessLlm
-from germline.engines.vllm.support_check import check_head_size
 from germline.engines.vllm.worker_masters import WorkerMasters
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Members, Space
@@ -52,8 +49,6 @@ class VllmEngine(ServedEngine):
     ) -> None:
         section = config.engine
         assert isinstance(section, Vllm)
-        if not torch.cuda.is_available():
-            check_head_size(pretrained.model.config)
         super().__init__(config, pretrained, space, optimizer)
         self._names: dict[Perturbation | None, str] = {}
         self._unused_names = map(str, itertools.count())

@@ -57,7 +57,7 @@ class InProcessLlm:
         self._adapters: dict[str, Any] = {}
         _set_environment(section)
         arguments = llm_arguments(section, masters, dtype)
-        with _threads(section.threads), explain_start_failure(arguments):
+        with _threads(section.threads), explain_start_failure():
             from vllm import LLM
 
             self._llm = LLM(**arguments)
@@ -211,20 +211,15 @@ def _threads(count: int | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def explain_start_failure(arguments: dict[str, Any]) -> Iterator[None]:
+def explain_start_failure() -> Iterator[None]:
     """Raise an error of vLLM's start as one that names the settings to change."""
     try:
         yield
     except GermlineError:
         raise
     except Exception as error:  # vLLM's libraries raise errors of many types
-        cause = str(error) or type(error).__name__
-        remedy = "see the lines above"
-        if isinstance(error, torch.OutOfMemoryError) or "memory" in cause.lower():
-            slots = arguments.get("max_loras")
-            fewer = f"engine.adapters={max(1, slots // 2)} (now {slots}) or " if slots else ""
-            remedy = (
-                f"there is too little memory: try {fewer}a lower engine.options.max_model_len, or "
-                "another engine.kv_cache_gb or engine.gpu_memory_utilization"
-            )
-        raise GermlineError(f"engine.kind=vllm could not be started ({cause}): {remedy}") from error
+        raise GermlineError(
+            f"engine.kind=vllm could not be started ({type(error).__name__}: {error}): see the "
+            "lines above; where memory is short, lower engine.adapters, engine.kv_cache_gb or "
+            "engine.options.max_model_len"
+        ) from error

@@ -7,7 +7,6 @@ import torch
 
 from germline.config import Vllm
 from germline.engines.master_weights import Masters
-from germline.types import GermlineError
 
 EXTENSION = "germline.engines.vllm.worker_extension.GermlineWorkerExtension"
 """The class that vLLM adds to its workers; vLLM imports it by this name."""
@@ -24,11 +23,7 @@ CPU_KV_CACHE_GB = 1.0
 
 
 def llm_arguments(section: Vllm, masters: Masters, dtype: torch.dtype) -> dict[str, Any]:
-    """Return the arguments of `vllm.LLM`; `engine.options` come last.
-
-    Raises:
-        GermlineError: vLLM cannot serve adapters of the space's rank.
-    """
+    """Return the arguments of `vllm.LLM`; `engine.options` come last."""
     on_gpu = torch.cuda.is_available()
     arguments: dict[str, Any] = {
         "model": masters.base.source,
@@ -71,29 +66,9 @@ def max_lora_rank(masters: Masters, adapter_rank: int | None) -> int:
     Args:
         masters: whose space has members that are adapters.
         adapter_rank: `engine.adapter_rank`; None: the smallest value that is enough.
-
-    Raises:
-        GermlineError: vLLM does not accept the rank, or it is lower than the space's.
     """
     rank = (masters.space and masters.space.adapter_rank) or 0
-    if rank > RANKS[-1]:
-        raise GermlineError(
-            f"space.rank={rank} is above {RANKS[-1]}, the largest adapter vLLM serves: use "
-            f"space.rank={RANKS[-1]} or less, or engine.kind=inprocess"
-        )
-    smallest = min(value for value in RANKS if value >= rank)
-    listed = ", ".join(map(str, RANKS))
-    if adapter_rank is not None and adapter_rank not in RANKS:
-        raise GermlineError(
-            f"engine.adapter_rank={adapter_rank} is not one of vLLM's max_lora_rank values: use "
-            f"one of {listed}"
-        )
-    if adapter_rank is not None and adapter_rank < rank:
-        raise GermlineError(
-            f"engine.adapter_rank={adapter_rank} is lower than space.rank={rank}: remove the "
-            f"setting, or use {smallest} or more"
-        )
-    return adapter_rank or smallest
+    return adapter_rank or next((value for value in RANKS if value >= rank), rank)
 
 
 def adapter_slot_bytes(masters: Masters, rank: int, dtype: torch.dtype) -> int:

@@ -11,8 +11,7 @@ the same updates to. The worker computes members from its masters, so requests o
   does not depend on the layout. They write into the existing storage, which CUDA graphs point to.
 - Nothing is ever subtracted: every written value is computed from the masters.
 
-Tested with vLLM 0.32. Newer versions are used if they have every part that is used here
-(`import_part`), and refused with their version otherwise.
+Tested with vLLM 0.32. An error names the version where another one lacks a part that is used here.
 
 Known limit: on a CPU vLLM packs linear weights for oneDNN, which makes them impossible to write;
 importing this module disables that.
@@ -24,21 +23,16 @@ from typing import Any
 import torch
 import vllm
 from torch import Tensor
+from vllm import _custom_ops
+from vllm.lora.lora_model import LoRAModel
+from vllm.lora.peft_helper import PEFTHelper
 
 from germline.config import Config
 from germline.engines.master_weights import Masters
 from germline.engines.served.masters import masters_of_config
-from germline.engines.vllm import support_check
 from germline.engines.vllm.llm_arguments import ADAPTER_PATH
 from germline.protocols import MemberAdapter
 from germline.types import EngineLost, GermlineError, MeanUpdate, Perturbation, Update
-
-try:
-    from vllm import _custom_ops
-    from vllm.lora.lora_model import LoRAModel
-    from vllm.lora.peft_helper import PEFTHelper
-except ImportError as error:
-    raise support_check.missing_part_error(str(error.name or error), vllm.__version__) from error
 
 ADAPTERS_PER_DRAW = 16
 """Members whose adapters are drawn at once: the members of a pair share their noise."""
@@ -57,19 +51,19 @@ class GermlineWorkerExtension:
             return getattr(self._germline, verb)(*arguments, **named) or {}
         except GermlineError as error:
             return {"error": str(error)}
+        except AttributeError as error:
+            return {
+                "error": f"vLLM {vllm.__version__} lacks a part that engine.kind=vllm uses "
+                f"({error}): install vLLM 0.32"
+            }
 
 
 class WorkerMembers:
-    """The masters of one worker, and the members computed from them.
-
-    Raises:
-        GermlineError: this version of vLLM is too old, or lacks a part that is used.
-    """
+    """The masters of one worker, and the members computed from them."""
 
     def __init__(self, worker: Any) -> None:
-        support_check.check_version(vllm.__version__)
-        self._runner = part(worker, "model_runner")
-        self._model = part(self._runner, "get_model")()
+        self._runner = worker.model_runner
+        self._model = self._runner.get_model()
         self._masters: Masters | None = None
         self._members: dict[str, Perturbation | None] = {}
         self._drawn: dict[str, MemberAdapter] = {}
@@ -77,7 +71,7 @@ class WorkerMembers:
         self._writes_verified = False
         self._lora = getattr(self._runner, "lora_manager", None)
         if self._lora is not None:
-            self._load_from_folder = part(self._lora, "_load_adapter")
+            self._load_from_folder = self._lora._load_adapter
             self._lora._load_adapter = self._load_adapter
 
     def share(self, masters: Masters) -> None:
@@ -86,7 +80,7 @@ class WorkerMembers:
 
     def build(self, config: Config, *, searched: bool) -> dict[str, str]:
         """Build masters of this worker's own; return the digest of the model they start from."""
-        model = part(self._runner, "model_config").model
+        model = self._runner.model_config.model
         self._masters = masters_of_config(config, model, searched=searched)
         return {"base": self._masters.base.digest(), "model": model}
 
@@ -150,7 +144,7 @@ class WorkerMembers:
     def _write(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
         """Write tensors by canonical names with vLLM's loaders; return the names they wrote."""
         try:
-            return set(part(self._model, "load_weights")(weights))
+            return set(self._model.load_weights(weights))
         except (AssertionError, AttributeError, LookupError, RuntimeError, ValueError) as error:
             raise _unwritable(
                 f"its weight loaders fail ({type(error).__name__}: {error})"
@@ -173,8 +167,8 @@ class WorkerMembers:
         if not request.lora_path.startswith(ADAPTER_PATH):
             return self._load_from_folder(request)
         adapter = self._draw(request.lora_path.removeprefix(ADAPTER_PATH))
-        settings = part(self._lora, "lora_config")
-        manager = part(self._lora, "_adapter_manager")
+        settings = self._lora.lora_config
+        manager = self._lora._adapter_manager
         helper = PEFTHelper.from_dict(adapter.config())
         helper.validate_legal(settings)
         names = getattr(manager.model, "hf_to_vllm_mapper", None)
@@ -184,7 +178,7 @@ class WorkerMembers:
             helper,
             device="cpu",
             dtype=settings.lora_dtype,
-            model_vocab_size=part(self._lora, "vocab_size"),
+            model_vocab_size=self._lora.vocab_size,
             weights_mapper=names.get_rename_mapper() if names is not None else None,
         )
         _check_unserved(lora, manager)
@@ -203,11 +197,6 @@ class WorkerMembers:
         return self._drawn.pop(name)
 
 
-def part(owner: Any, name: str) -> Any:
-    """Return an attribute of an object of this vLLM, or raise an error that names the version."""
-    return support_check.import_part(owner, name, vllm.__version__)
-
-
 def _unwritable(cause: str) -> GermlineError:
     return GermlineError(
         f"model: vLLM {vllm.__version__} cannot write weights into this model ({cause}): they are "
@@ -218,8 +207,8 @@ def _unwritable(cause: str) -> GermlineError:
 
 def _check_unserved(lora: LoRAModel, manager: Any) -> None:
     """Refuse layers that vLLM would skip silently, so that members equaled the base model."""
-    served = set(part(manager, "modules"))
-    for names in part(manager, "packed_modules").values():
+    served = set(manager.modules)
+    for names in manager.packed_modules.values():
         served.update(names)
     if unserved := sorted(set(lora.loras) - served):
         raise GermlineError(

@@ -42,7 +42,7 @@ class _Row:
     text: str | None = None
 
 
-class GeneratedTexts:
+class RowsInProgress:
     """The tokens of all rows, and which rows are unfinished."""
 
     def __init__(

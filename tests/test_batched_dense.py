@@ -1,19 +1,16 @@
 """Members of dense spaces that stand in the model together: what one after another would write."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from transformers import OPTConfig, OPTForCausalLM
 
-from germline.config import Config, Full, InProcess, load_config
+from germline.config import Full, InProcess
 from germline.engines.batched_dense import AUTO_BYTES, BatchedDenseMembers, DenseMembers
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.pretrained import load_pretrained
 from germline.nano import NANO_DIR
 from germline.optimizers import Sgd
-from germline.record import RunDirectory
 from germline.spaces import make_space
 from germline.types import Decoding, Example, GermlineError, VectorPerturbation
 from tests import tiny
@@ -158,17 +155,6 @@ def test_the_norms_of_a_mixture_stand_together():
     together, alone = both("mixtral", section)
     assert isinstance(together._members, BatchedDenseMembers)
     assert float((read(together) - read(alone)).abs().max()) <= 1e-4
-
-
-def test_a_run_of_an_earlier_version_goes_on_one_member_after_another(tmp_path):
-    config = load_config({"space": "full", "generations": 2})
-    run = RunDirectory.create(tmp_path / "run", config, "0" * 64, threads=1)
-    facts = json.loads((run.path / "run.json").read_text())
-    assert facts["config"]["engine"].pop("members_per_batch") == "auto"
-    (run.path / "run.json").write_text(json.dumps(facts))
-    opened, begun_anew, new = RunDirectory.open(run.path).config, load_config(run.path), Config()
-    found = [one.model_dump()["engine"]["members_per_batch"] for one in (opened, begun_anew, new)]
-    assert found == [1, 1, "auto"]
 
 
 def test_a_table_that_computes_its_indices_itself_takes_members_one_after_another(

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from germline.config import MicrobatchSettings
 from germline.fleet.remote_engine import JobDone, JobRaised, Outcome, RemoteEngine, RemoteEngineLost
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import ApplyJob, DigestJob, GenerateJob, RestoreJob
@@ -13,8 +12,6 @@ from germline.fleet.worker_pool import LONGEST_WAIT_S, MAX_LOSSES, PoolSettings,
 from germline.types import Completion, EngineLost, GermlineError
 from tests.remote_engines import (
     CONFIG,
-    DECODING,
-    EXAMPLES,
     TASK,
     UPDATES,
     Nearby,
@@ -125,32 +122,6 @@ def test_patience_ends_after_the_multiple_or_the_seconds_whichever_is_longer(ter
     evaluated(fleet)
     assert engines[0].starts == 2
     assert limit <= clockwork.now - began < limit + 30
-
-
-def test_a_large_cell_may_take_as_much_longer_as_it_is_larger():
-    """After cells of one row, one of 42 rows has 42 times as long."""
-    clockwork = Clockwork()
-    engines = [hanging(clockwork, "engine 0", 2, GenerateJob)]
-    fleet = timed_fleet(engines, clockwork, hang_factor=2.0, hang_timeout_s=1.0)
-    fleet.microbatch = MicrobatchSettings(members=1, examples=1)
-    fleet.evaluate_center(EXAMPLES[:1], DECODING)
-    fleet.evaluate_center(EXAMPLES[:1], DECODING)
-    fleet.microbatch = MicrobatchSettings(members=6, examples=7)
-    began = clockwork.now
-    evaluated(fleet)
-    assert engines[0].starts == 2
-    assert 84.0 <= clockwork.now - began < 100.0
-
-
-def test_patience_can_be_endless():
-    clockwork = Clockwork()
-    fleet = timed_fleet(
-        [hanging(clockwork, "engine 0", 0, GenerateJob), Nearby("engine 1")],
-        clockwork,
-        hang_factor=None,
-    )
-    with pytest.raises(AssertionError, match="nobody would ever answer"):
-        evaluated(fleet)
 
 
 def test_a_wait_that_no_system_call_takes_is_cut_into_parts():

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Protocol, runtime_checkable
+from types import ModuleType
 
 import torch
 from jaxtyping import Float32
@@ -44,39 +44,6 @@ PIECE = 1 << 22
 """Numbers of a member written at once on a GPU: the noise of a piece (16 MB) stays in the cache."""
 
 
-@runtime_checkable
-class _Implementation(Protocol):
-    """The functions of one implementation."""
-
-    def normals(
-        self,
-        stream: NoiseStream,
-        directions: Sequence[int],
-        count: int,
-        start: int,
-        device: torch.device,
-    ) -> torch.Tensor: ...
-
-    def concatenated_noise(
-        self,
-        streams: Sequence[NoiseStream],
-        directions: Sequence[int],
-        counts: Sequence[int],
-        device: torch.device,
-    ) -> torch.Tensor: ...
-
-    def weighted_sum(
-        self,
-        stream: NoiseStream,
-        weights: Sequence[tuple[int, float]],
-        count: int,
-        start: int,
-        device: torch.device,
-    ) -> torch.Tensor: ...
-
-    def outer_sum(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor: ...
-
-
 def normals(
     stream: NoiseStream,
     directions: Sequence[int],
@@ -97,7 +64,8 @@ def normals(
     if not directions or not count:
         return torch.empty(len(directions), count, device=device)
     drawer = _implementation(device, count)
-    return drawer.normals(stream, directions, count, start, device).to(device)
+    drawn: torch.Tensor = drawer.normals(stream, directions, count, start, device)
+    return drawn.to(device)
 
 
 def concatenated_noise(
@@ -121,7 +89,9 @@ def concatenated_noise(
         return torch.empty(0, sum(sizes.values()), device=device)
     streams = [NoiseStream(run_seed, generation, name) for name in sizes]
     drawer = _implementation(device, max(sizes.values()))
-    return drawer.concatenated_noise(streams, directions, list(sizes.values()), device).to(device)
+    counts = list(sizes.values())
+    drawn: torch.Tensor = drawer.concatenated_noise(streams, directions, counts, device)
+    return drawn.to(device)
 
 
 def weighted_sum(
@@ -142,7 +112,8 @@ def weighted_sum(
     if not weights or not count:
         return torch.zeros(count, device=device)
     drawer = _implementation(device, count)
-    return drawer.weighted_sum(stream, weights, count, start, device).to(device)
+    total: torch.Tensor = drawer.weighted_sum(stream, weights, count, start, device)
+    return total.to(device)
 
 
 def outer_sum(
@@ -154,7 +125,8 @@ def outer_sum(
     reads vectors instead of the sum; other devices read and write the sum for every product.
     """
     if a.device.type == "cuda" and (kernels := _of_gpu(a.device)) is not torch_noise:
-        return kernels.outer_sum(a, b)
+        total: torch.Tensor = kernels.outer_sum(a, b)
+        return total
     return outer_products.outer_sum(a, b)
 
 
@@ -185,7 +157,7 @@ def write_perturbed(
         into.copy_(drawn.mul_(scale).add_(part.to(out.device)))
 
 
-def _implementation(device: torch.device, count: int) -> _Implementation:
+def _implementation(device: torch.device, count: int) -> ModuleType:
     """Choose the implementation that draws `count` numbers of a tensor for a device."""
     if device.type == "cpu":
         return cpu_noise
@@ -194,13 +166,13 @@ def _implementation(device: torch.device, count: int) -> _Implementation:
 
 
 @cache
-def _of_gpu(device: torch.device) -> _Implementation:
+def _of_gpu(device: torch.device) -> ModuleType:
     """Return the Triton kernels if they draw and sum the right bits here, else `torch_noise`."""
     if not find_spec("triton"):
         return torch_noise
     try:
         # Imported on use: importing Triton takes a second.
-        kernels: _Implementation = import_module("germline.tensor_noise.triton_noise")
+        kernels = import_module("germline.tensor_noise.triton_noise")
         if _agree(kernels, device):
             return kernels
         found = "its kernels compute other bits"
@@ -210,7 +182,7 @@ def _of_gpu(device: torch.device) -> _Implementation:
     return torch_noise
 
 
-def _agree(implementation: _Implementation, device: torch.device) -> bool:
+def _agree(implementation: ModuleType, device: torch.device) -> bool:
     """Compare some bits with those of the CPU."""
     stream, count, start = NoiseStream(0, 0, "agree"), 1000, 5
     weights = [(0, 0.3), (1, -1.7)]

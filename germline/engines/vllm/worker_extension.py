@@ -69,7 +69,7 @@ class WorkerMembers:
         self._drawn: dict[str, MemberAdapter] = {}
         self._received: dict[str, Tensor] = {}
         self._writes_verified = False
-        self._lora = getattr(self._runner, "lora_manager", None)
+        self._lora: Any = getattr(self._runner, "lora_manager", None)
         if self._lora is not None:
             self._load_from_folder = self._lora._load_adapter
             self._lora._load_adapter = self._load_adapter

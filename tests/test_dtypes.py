@@ -14,7 +14,7 @@ def test_a_cpu_of_today_has_every_dtype(dtype: str) -> None:
 
 
 def test_bfloat16_is_not_emulated_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("germline.engines.dtypes._has_bfloat16", lambda: False)
+    monkeypatch.setattr("germline.engines.dtypes.has_bfloat16", lambda: False)
     with pytest.raises(GermlineError, match=r"^engine\.dtype=auto .* engine\.dtype=float16"):
         serving_dtype("auto", torch.bfloat16, on_gpu=True)
     assert serving_dtype("bfloat16", torch.bfloat16, on_gpu=True) == torch.bfloat16

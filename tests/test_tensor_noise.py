@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -256,7 +257,8 @@ def test_kernels_of_other_bits_would_be_found():
             drawn = torch_noise.normals(stream, [k for k, _ in weights], count, start, device)
             return (torch.tensor([c for _, c in weights]).double() @ drawn.double()).float()
 
-    assert not tensor_noise._agree(Rounded(), CPU)
+    rounded: Any = Rounded()
+    assert not tensor_noise._agree(rounded, CPU)
 
 
 @pytest.mark.gpu

@@ -21,6 +21,11 @@ log = logging.getLogger(__name__)
 FLOATS = ("F64", "F32", "F16", "BF16")
 
 
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files that hold the weights of a model folder; none where it has none."""
+    return [*folder.glob("*.safetensors")] or [*folder.glob("pytorch_model*.bin")]
+
+
 def check_complete(source: str, report: Mapping[str, Iterable[Any]]) -> None:
     """Check that the files hold every weight, because the library draws missing ones at random."""
     if other := sorted(report["mismatched_keys"]):

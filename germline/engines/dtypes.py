@@ -92,7 +92,7 @@ def serving_dtype(name: str, stored: torch.dtype, *, on_gpu: bool) -> torch.dtyp
             f"engine.dtype=auto is {found}, the dtype in config.json of the model, and models are "
             f"served in {', '.join(DTYPES)}: set engine.dtype to one of these"
         )
-    if on_gpu and stored == torch.bfloat16 and not _has_bfloat16():
+    if on_gpu and stored == torch.bfloat16 and not has_bfloat16():
         raise GermlineError(
             "engine.dtype=auto is bfloat16, the dtype in config.json of the model, which this GPU "
             "only emulates: set engine.dtype=float16 or engine.dtype=float32"
@@ -100,6 +100,8 @@ def serving_dtype(name: str, stored: torch.dtype, *, on_gpu: bool) -> torch.dtyp
     return stored if on_gpu else torch.float32
 
 
-def _has_bfloat16() -> bool:
-    """Tell whether the GPU calculates in bfloat16, as since Ampere; other devices are not asked."""
-    return not torch.cuda.is_available() or torch.cuda.is_bf16_supported(including_emulation=False)
+def has_bfloat16(device: torch.device | None = None) -> bool:
+    """Tell whether a GPU calculates in bfloat16, as since Ampere; PyTorch emulates it on others."""
+    if not torch.cuda.is_available() or torch.version.hip is not None:
+        return True
+    return torch.cuda.get_device_capability(device) >= (8, 0)

@@ -5,6 +5,7 @@ from pathlib import Path
 from transformers.utils.hub import cached_file
 
 from germline.config.file_paths import is_gguf
+from germline.engines.checkpoint_files import weight_files
 from germline.engines.pretrained import unpacked_source
 from germline.nano import NANO_DIR
 
@@ -35,6 +36,5 @@ def local_weight_bytes(source: str) -> int | None:
     if is_gguf(source):
         return Path(source).expanduser().stat().st_size
     folder = local_model_folder(source)
-    files = [] if folder is None else [*folder.glob("*.safetensors")]
-    files = files or ([] if folder is None else [*folder.glob("pytorch_model*.bin")])
+    files = [] if folder is None else weight_files(folder)
     return sum(file.stat().st_size for file in files) or None

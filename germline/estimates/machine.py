@@ -51,7 +51,7 @@ def machine_here(config: Config) -> Machine:
     """
     import torch
 
-    from germline.engines.dtypes import BFLOAT16_SINCE
+    from germline.engines.dtypes import has_bfloat16
     from germline.engines.inprocess import torch_device
 
     host = available_bytes()
@@ -63,13 +63,12 @@ def machine_here(config: Config) -> Machine:
         return Machine("this CPU", on_gpu=False, device_bytes=0.0, host_bytes=host)
     if not torch.cuda.is_available():
         return Machine(str(device), on_gpu=True, device_bytes=math.inf, host_bytes=host)
-    is_recent = torch.cuda.get_device_capability(device) >= BFLOAT16_SINCE
     return Machine(
         name=torch.cuda.get_device_name(device),
         on_gpu=True,
         device_bytes=float(torch.cuda.mem_get_info(device)[0]),
         host_bytes=host,
-        has_bfloat16=is_recent or torch.version.hip is not None,
+        has_bfloat16=has_bfloat16(device),
     )
 
 

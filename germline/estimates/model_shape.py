@@ -115,7 +115,7 @@ def _read(source: str, setting: str, kind: Any) -> ModelShape:
         if kind is AutoModelForCausalLM:
             check_causal(source, config)
         # The files of a hub id are not inspected: that would download them.
-        has_weights = path.is_dir() and weight_files(path) is not None
+        has_weights = path.is_dir() and bool(weight_files(path))
         return _shape(source, config, stored_dtype(str(path)) if has_weights else None, kind)
     except GermlineError:
         raise

@@ -67,11 +67,6 @@ def test_a_file_or_folder_of_datasets_is_a_task(tmp_path: Path, ending: str) -> 
     }
 
 
-def test_the_ending_of_a_file_says_that_it_is_a_dataset(tmp_path: Path) -> None:
-    path = written(tmp_path, ".parquet")
-    assert load_config({"task": str(path)}).task.kind == "dataset"
-
-
 def test_a_folder_with_splits_keeps_them_apart(tmp_path: Path) -> None:
     import datasets
 
@@ -371,12 +366,3 @@ def test_other_names_are_looked_up_on_the_hub(name: str, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(datasets, "load_dataset", load)
     assert examples(kind="dataset", path=name, columns=COLUMNS)
-
-
-def test_a_saved_folder_names_its_splits(tmp_path: Path) -> None:
-    import datasets
-
-    rows = datasets.Dataset.from_list(ROWS)
-    datasets.DatasetDict({"main": rows, "rest": rows}).save_to_disk(str(tmp_path / "saved"))
-    with pytest.raises(GermlineError, match=r"split 'train' .*the splits are 'main', 'rest'"):
-        examples(kind="dataset", path=str(tmp_path / "saved"))

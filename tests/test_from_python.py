@@ -253,9 +253,9 @@ def test_a_stopped_run_asks_for_what_was_given_and_goes_on_to_the_same_bits(tmp_
     path = stopped_after(training, 2)
     with pytest.raises(GermlineError, match=r"rows of this task \(digest \w{12}\) were given"):
         germline.resume(path)
-    with pytest.raises(GermlineError, match=r"reward_functions=\{'length': 1.0\}: these functions"):
+    with pytest.raises(GermlineError, match=r"'length': 1.0\}, but reward gives none"):
         germline.resume(path, data=ROWS)
-    with pytest.raises(GermlineError, match="give the same, or begin a new run"):
+    with pytest.raises(GermlineError, match=r"task\.reward_functions="):
         germline.resume(path, data=ROWS, reward=vowels)
     with pytest.raises(GermlineError, match=r"task\.digest=.* have changed since"):
         germline.resume(path, data=ROWS[:-1], reward=length)
@@ -281,7 +281,7 @@ def test_a_run_is_evaluated_with_what_was_given(tmp_path):
 def test_a_reward_for_a_run_that_has_its_own_is_refused(tmp_path):
     config = {**SETTINGS, "generations": 1}
     path = germline.train(config, tmp_path).run().directory.path
-    with pytest.raises(GermlineError, match="the run has the rewards of its task"):
+    with pytest.raises(GermlineError, match=r"task\.reward_functions="):
         germline.resume(path, reward=length)
 
 

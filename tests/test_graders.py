@@ -229,11 +229,3 @@ def test_length_is_the_difference_in_characters_whichever_is_longer():
         "length": 0.0,
         "length_difference": 0.0,
     }
-
-
-def test_length_differences_end_at_the_limit():
-    example = Example(0, "Capital of Peru?", "Lima", True)
-    assert (
-        answer_match.grade_length("x" * 10_000, example)["length"]
-        == -answer_match.MAX_LENGTH_DIFFERENCE
-    )

@@ -227,8 +227,3 @@ def test_json_without_answers_asks_for_any_json(tmp_path):
 def test_bad_rows_are_refused_with_their_place(tmp_path, rows, overrides, complaint):
     with pytest.raises(GermlineError, match=complaint):
         task(written(tmp_path, *rows), *overrides)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(GermlineError, match=r"task\.path: there is no file '.*nowhere\.jsonl'"):
-        task(tmp_path / "nowhere.jsonl")

@@ -41,9 +41,3 @@ def test_two_digits_are_asked_in_all_pairs_and_three_in_a_sample():
     drawn = factor_pairs(3, seed=0)
     assert len({frozenset(pair) for pair in drawn}) == len(drawn) == 2500
     assert drawn != factor_pairs(3, seed=1)
-
-
-def test_the_length_limit_leaves_room_for_the_product():
-    task = MultiplicationTask(Multiplication(digits=6))
-    assert task.max_new_tokens > max(len(one.answer) for one in task.examples("test"))
-    assert MultiplicationTask(Multiplication(max_new_tokens=5)).max_new_tokens == 5

@@ -212,11 +212,6 @@ def test_a_mistake_in_the_file_is_told_with_its_place(tmp_path, source, complain
         task(written(tmp_path, source))
 
 
-def test_a_file_that_is_not_there_is_named_with_a_remedy(tmp_path):
-    with pytest.raises(GermlineError, match=r"task\.path: '.*x\.py' cannot be read.*germline new"):
-        task(tmp_path / "x.py")
-
-
 # --- what a reward may do
 
 
@@ -257,11 +252,6 @@ def test_a_function_of_a_rubric_that_raises_floors_its_own_part_alone(tmp_path):
     assert (fine.parts, fine.failure) == ({"right": 0.0, "brief": 1.0}, None)
     assert (failed.parts, failed.reward) == ({"right": 1.0, "brief": -2.0}, 0.0)
     assert failed.failure == "brief(): ZeroDivisionError: division by zero (digits.py, line 6)"
-
-
-def test_a_reward_that_prints_disturbs_nothing(tmp_path):
-    path = written(tmp_path, ROWS, misbehaving("print('\\x00' * 99); return 1"))
-    assert [one.failure for one in graded(path, "a", "b")] == [None, None]
 
 
 @pytest.mark.parametrize(

@@ -88,17 +88,6 @@ def test_the_first_training_examples_are_a_stratified_sample(tmp_path):
         assert found == {"2 safe": 6, "Violence": 2, "Drugs": 2}
 
 
-def test_the_split_depends_on_its_seed_alone(tmp_path):
-    rows = rows_of([None, "Drugs"] * 20)
-
-    def prompts(seed):
-        task = task_of(tmp_path, rows, split_seed=seed)
-        return [[example.prompt for example in task.examples(split)] for split in SPLITS]
-
-    assert prompts(1) == prompts(1)
-    assert prompts(1) != prompts(2)
-
-
 @pytest.mark.parametrize("count", [2, 3, 5, 6, 11])
 def test_neither_split_of_a_few_items_is_empty(count):
     items = list(range(count))
@@ -107,11 +96,6 @@ def test_neither_split_of_a_few_items_is_empty(count):
     assert train
     assert test
     assert sorted(stratified_order(items, items, 0)) == items
-
-
-def test_a_single_prompt_cannot_be_split(tmp_path):
-    with pytest.raises(GermlineError, match="at least 2 different examples, found 1"):
-        task_of(tmp_path, [row(1), row(1)])
 
 
 def test_held_out_rows_of_a_file_of_their_own(tmp_path):
@@ -133,11 +117,6 @@ def test_held_out_rows_of_a_file_of_their_own(tmp_path):
 def test_the_stratum_of_a_row(fields, expected):
     assert stratum(row(0, **fields)) == expected
     assert stratum({"prompt": "only a prompt"}) == "0 safe"
-
-
-def test_a_template_wraps_the_prompt(tmp_path):
-    task = task_of(tmp_path, rows_of([None] * 4), template="USER: {prompt}", chat=False)
-    assert {example.prompt[:14] for example in task.examples("train")} == {"USER: Question"}
 
 
 @pytest.mark.parametrize(

@@ -128,12 +128,6 @@ def test_items_nobody_waits_for_are_dropped():
     assert backlog.take(0).items == ["b"]
 
 
-def test_closing_sends_workers_home():
-    backlog = learned(0.05)
-    threading.Timer(0.05, backlog.close).start()
-    assert backlog.take(0) is None
-
-
 def running(pool):
     return sum(child._process is not None for child in pool._children)
 
@@ -154,11 +148,3 @@ def test_a_slow_grader_gets_more_processes():
         grades = pool.submit(["sleep 0.02"] * 120, examples(120)).result(timeout=HANG_S)
         assert running(pool) == 3
     assert [grade.parts["example"] for grade in grades] == list(range(120))
-
-
-def test_texts_that_become_slow_are_shared_by_all_that_are_idle():
-    with open_pool(3) as pool:
-        pool.submit(["quick"] * 500, examples(500)).result(timeout=HANG_S)
-        slow = pool.submit(["sleep 0.01"] * 300, examples(300))
-        assert len(slow.result(timeout=HANG_S)) == 300
-        assert running(pool) == 3

@@ -49,21 +49,6 @@ def test_rows_without_another_answer_have_no_row_of_wrong_answers(tmp_path):
     assert "wrong answers" not in findings(tmp_path, "1 + (n == gold)", rows)
 
 
-def test_the_advice_about_the_floor_is_given_once(tmp_path):
-    rows = findings(tmp_path, "-1 - n % 3")
-    assert "limit what the function returns to one" in rows["gold answers"].remark
-    assert rows["wrong answers"].remark.endswith("from reward(), worse than its floor, as above")
-    rows = findings(tmp_path, "1 - abs(n - gold)")
-    assert "limit what the function returns to one" in rows["wrong answers"].remark
-
-
-def test_a_floor_that_is_given_is_the_limit_that_is_advised(tmp_path):
-    path = tmp_path / "numbers.py"
-    path.write_text(f"settings = {{'floor': -1}}\n{ROWS}{HEAD}    return -n\n")
-    found = {row.tried: row.remark for row in germline.check_task(path, prompts=0).findings}
-    assert "such as max(-1, value), and give that as the floor" in found["gold answers"]
-
-
 def test_a_hostile_text_that_is_right_by_chance_tempts_nobody(tmp_path):
     rows = "train = [{'prompt': 'One?', 'answer': '1'}, {'prompt': 'Two?', 'answer': '2'}] * 5\n"
     last = (

@@ -199,7 +199,8 @@ def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], pro
 
 def exception_text(function: object, error: BaseException) -> str:
     """Describe an exception: its type, its message, and the line of the function's file."""
-    return f"{type(error).__name__}: {str(error)[:LONGEST_MESSAGE]}{_place(function, error)}"
+    message = f": {str(error)[:LONGEST_MESSAGE]}" if str(error) else ""
+    return f"{type(error).__name__}{message}{_place(function, error)}"
 
 
 def worst_is_largest(weight: float) -> str:

@@ -100,7 +100,10 @@ def apply_reward_functions(task: Task, config: TaskBase, inputs: PythonInputs) -
     """
     recorded, given = config.reward_functions, inputs.weights
     if recorded != given:
-        raise GermlineError(_other_functions(recorded, given))
+        raise GermlineError(
+            f"task.reward_functions={dict(recorded)}, but reward gives {given or 'none'}: give "
+            "the same functions and weights again, or begin a new run"
+        )
     if not given:
         return task
     if isinstance(task, EpisodeTask):
@@ -140,24 +143,6 @@ def check_rows_are_given(config: TaskBase, inputs: PythonInputs) -> None:
             f"data: task.kind={config.kind} has examples of its own: leave out data, or use "
             "task.kind=rows"
         )
-
-
-def _other_functions(recorded: Mapping[str, float], given: Mapping[str, float]) -> str:
-    if not given:
-        return (
-            f"task.reward_functions={dict(recorded)}: these functions were given from Python and "
-            f"are not in the config: give them again, as in germline.train(config, reward=...), "
-            "germline.resume(path, reward=...) or germline.evaluate(path, reward=...)"
-        )
-    if not recorded:
-        return (
-            f"reward: {dict(given)} was given, but the run has the rewards of its task: leave out "
-            "reward, or begin a new run with germline.train(config, reward=...)"
-        )
-    return (
-        f"reward: the functions and weights given are {dict(given)}, but the run has "
-        f"task.reward_functions={dict(recorded)}: give the same, or begin a new run"
-    )
 
 
 def _placed(data: Any, split: str) -> list[PlacedRow]:

@@ -126,7 +126,7 @@ def test_what_a_run_refuses_a_dry_run_refuses(tmp_path):
     (tmp_path / "taken" / "file").write_text("precious")
     with pytest.raises(GermlineError, match="exists and is not empty"):
         dry_run(SETTINGS, tmp_path / "taken")
-    with pytest.raises(GermlineError, match=r"graders\.workers=100000 is too many"):
+    with pytest.raises(GermlineError, match=r"graders\.workers=100000: "):
         dry_run({**SETTINGS, "graders": {"workers": 100000}}, tmp_path / "new")
 
 

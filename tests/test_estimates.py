@@ -22,7 +22,7 @@ from germline.estimates.memory import (
 from germline.estimates.model_shape import shape_of
 from germline.estimates.workload import TextLengths, text_lengths, workload
 from germline.run.build_parts import make_engine
-from germline.run.resource_checks import check_memory
+from germline.run.machine_limits import check_memory
 from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.types import Decoding, GermlineError, Update

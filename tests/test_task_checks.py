@@ -13,7 +13,7 @@ import germline
 from germline.cli.application import app
 from germline.cli.tables import print_table
 from germline.config import load_config
-from germline.run.run_checks import check_run
+from germline.run.preflight import check_run
 from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.tiny import save_tiny
@@ -76,19 +76,19 @@ def test_prompts_are_shown_as_the_model_sees_them(tmp_path):
         ("    return random.random()\n", "gold answers", "the reward is not deterministic: 0."),
         ("    return 1 / len(completion) - 1\n", "hostile answers", "worse than its floor 0"),
         ("    return -len(completion)\n", "gold answers", "returns to one, such as max(-"),
-        (
-            "    if '(' in completion[:9]: time.sleep(60)\n" + RIGHT,
-            "hostile answers",
-            "timeout after 2.0 s on '9**9**9'; graders.timeout_s allows more time",
-        ),
     ],
 )
 def test_what_is_wrong_is_found(tmp_path, body, tried, remark):
-    if "9**9" in remark:
-        body = body.replace("'(' in completion[:9]", "completion == '9**9**9'")
     found = findings(tmp_path, body, prompts=0)[tried]
     assert found.verdict == "wrong"
     assert remark in found.remark
+
+
+def test_a_text_that_takes_too_long_is_a_warning(tmp_path):
+    body = "    if completion == '9**9**9': time.sleep(60)\n" + RIGHT
+    found = findings(tmp_path, body, prompts=0)["hostile answers"]
+    assert found.verdict == "warning"
+    assert "1 fail, which earns the floor: timeout after 2.0 s on '9**9**9'" in found.remark
 
 
 def test_equal_prompts_are_counted_once(tmp_path):
@@ -97,13 +97,12 @@ def test_equal_prompts_are_counted_once(tmp_path):
     assert re.match(r"\d+ tokens, and up to 128 new ones", found["prompts"].remark)
 
 
-def test_an_exception_on_every_answer_is_written_out_once(tmp_path):
+def test_an_exception_on_every_answer_is_wrong(tmp_path):
     found = findings(tmp_path, "    raise ValueError('boom')\n", prompts=0)
     assert found["gold answers"].verdict == "wrong"
     assert "boom" in found["gold answers"].remark
-    for row in (found["empty answers"], found["hostile answers"]):
-        assert row.remark.endswith("raise an exception, which earns the floor: as above")
-        assert row.verdict == "ok"  # the gold answers earn no more, but none was graded
+    # The gold answers earn no more, but none was graded.
+    assert found["hostile answers"].verdict == "warning"
 
 
 def test_a_reward_that_fails_on_every_answer_of_rows_without_gold_is_wrong(tmp_path):
@@ -113,16 +112,16 @@ def test_a_reward_that_fails_on_every_answer_of_rows_without_gold_is_wrong(tmp_p
     assert found.remark.startswith("the reward fails on every answer that was tried: KeyError")
     some_pass = "    return float('(' in completion or int(completion))\n"
     found = findings(tmp_path, some_pass, rows, prompts=0)["hostile answers"]
-    assert found.verdict == "ok"
+    assert found.verdict == "warning"
 
 
 def test_a_reward_that_refuses_texts_by_raising_is_no_problem(tmp_path):
     body = "    return float(int(completion) == int(example['answer']))\n"
     found = findings(tmp_path, body)
-    assert {one.verdict for one in found.values()} == {"ok"}
+    assert "wrong" not in {one.verdict for one in found.values()}
     assert found["empty answers"].remark == (
-        "10 raise an exception, which earns the floor: ValueError: invalid literal for int() with "
-        "base 10: '' (numbers.py, line 4) on ''"
+        "10 fail, which earns the floor: ValueError: invalid literal for int() with base 10: '' "
+        "(numbers.py, line 4) on ''"
     )
 
 

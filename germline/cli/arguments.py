@@ -100,9 +100,9 @@ Form = Annotated[
 
 
 def _apply_force(ctx: Any, *, value: bool) -> bool:
-    """Turn the refusals of `germline.run.resource_checks` into warnings until the command ends."""
+    """Turn the refusals of `germline.run.machine_limits` into warnings until the command ends."""
     if value and not ctx.resilient_parsing:  # a shell that completes a word parses resiliently
-        from germline.run.resource_checks import refusals_as_warnings
+        from germline.run.machine_limits import refusals_as_warnings
 
         ctx.with_resource(refusals_as_warnings())
     return value

@@ -31,8 +31,13 @@ from germline.record.journal import JournalEntry
 from germline.run.build_fleet import engine_placement, make_fleet, warn_if_slow
 from germline.run.inherited_weights import apply_ancestors
 from germline.run.loaded_model import check_model_is_named
-from germline.run.resource_checks import check_graders, check_memory, check_threads
-from germline.run.run_checks import check_episode_rewards, check_fleet_memory, check_run
+from germline.run.machine_limits import (
+    check_fleet_memory,
+    check_graders,
+    check_memory,
+    check_threads,
+)
+from germline.run.preflight import check_episode_rewards, check_run
 from germline.run.template_thinking import with_opened_thinking
 from germline.scorers.scored_graders import Graders, ScoredGraders
 from germline.shaping import utilities

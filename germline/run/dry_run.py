@@ -24,9 +24,9 @@ from germline.estimates.workload import TextLengths, text_lengths
 from germline.protocols import Task
 from germline.record.new_directory import choose_directory
 from germline.run.build_parts import make_graders, with_population
-from germline.run.resource_checks import GUESSED_TOKENS, check_disk
+from germline.run.machine_limits import GUESSED_TOKENS, check_disk, check_fleet_memory
+from germline.run.preflight import check_run
 from germline.run.reward_check import check_custom_reward
-from germline.run.run_checks import check_fleet_memory, check_run
 from germline.run.validate_args import validate_path
 from germline.spaces import make_space
 from germline.strategies import make_strategy

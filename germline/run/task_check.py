@@ -8,7 +8,6 @@ import math
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,29 +20,17 @@ from germline.nano import NANO_DIR
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import make_decoding, make_graders
 from germline.run.episode_checks import ExampleEpisode, check_tools, missing_reward, play_example
-from germline.run.task_check_row import (
-    TaskCheckRow,
-    Verdict,
-    examples_row,
-    short_text,
-    warn_of_equal_rewards,
-)
+from germline.run.task_check_row import TaskCheckRow, Verdict, examples_row, short_text
 from germline.run.tried_answers import QUICK, places, spread, wrong_answers
 from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
 from germline.tasks.environment_task import EnvironmentTask
-from germline.types import GermlineError, Grade
+from germline.types import Example, GermlineError, Grade
 
 NUMBER = re.compile(r"\d+")
 
 GOLD, FUZZED = 20, 30
 """Numbers of gold and empty answers, and of mixed hostile texts."""
-
-BROKEN = ("timeout", "the grader process died", "out of memory")
-"""Beginnings of failures that no text should cause; by an exception a grader may refuse a text."""
-
-BELOW_FLOOR = "worse than its floor"
-"""Words of the error about a reward below its floor."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +95,7 @@ def check_task(
         printed = Path(file.name)
     with make_graders(config, made) as graders:
         graders.redirect_output(printed)
-        findings = [examples_row(made), *_rewards(made, graders)]
+        findings = [examples_row(made), *_reward_rows(made, graders)]
         examples = spread(made.examples("train"), QUICK)
         if problem := missing_reward(made, config, graders, examples):
             findings.append(TaskCheckRow("episodes", len(examples), (), "warning", problem))
@@ -122,108 +109,129 @@ def check_task(
     return TaskCheckReport(tuple(findings), shown, printed if wrote else None, episode)
 
 
-def _rewards(task: Task, graders: Graders) -> list[TaskCheckRow]:
-    """Grade gold, wrong, empty and hostile answers."""
+@dataclass(frozen=True)
+class Answers:
+    """Texts of one kind, and what they earned.
+
+    Attributes:
+        kind: what the texts are.
+        texts: in the order of their examples.
+        grades: in the same order; None for a text on which the reward itself is at fault.
+        error: why; None where every text has a grade.
+    """
+
+    kind: str
+    texts: tuple[str, ...]
+    grades: tuple[Grade | None, ...]
+    error: str | None
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """The rewards of the texts that have a grade."""
+        return tuple(grade.reward for grade in self.grades if grade)
+
+    @property
+    def failed(self) -> list[tuple[str, Grade]]:
+        """The texts whose grading failed, and their grades."""
+        pairs = zip(self.texts, self.grades, strict=True)
+        return [(text, grade) for text, grade in pairs if grade and grade.failure is not None]
+
+    def row(self, *, may_fail: bool = True) -> TaskCheckRow:
+        """Report errors and failures, which make no difference between good and bad answers.
+
+        Args:
+            may_fail: whether a failure, which earns the floor, is only a warning.
+        """
+        row = TaskCheckRow(self.kind, len(self.texts), self.rewards, "ok", "")
+        if self.error:
+            return replace(row, verdict="wrong", remark=self.error.removeprefix("graders: "))
+        missing = [one for one in self.failed if math.isnan(one[1].reward)]
+        if failed := missing or self.failed:
+            text, grade = failed[0]
+            example = f"{grade.failure} on {short_text(text)}"
+            if missing or not may_fail:
+                remark = f"{len(failed)} cannot be graded: {example}"
+                return replace(row, verdict="wrong", remark=remark)
+            remark = f"{len(failed)} fail, which earns the floor: {example}"
+            return replace(row, verdict="warning", remark=remark)
+        return row
+
+
+def _grade(
+    graders: Graders, kind: str, texts: Sequence[str], examples: Sequence[Example]
+) -> Answers:
+    """Grade texts one by one, so that an error on one leaves the grades of the others."""
+    pairs = zip(texts, examples, strict=True)
+    futures = [graders.submit([text], [example]) for text, example in pairs]
+    grades: list[Grade | None] = []
+    error = None
+    for future in futures:
+        try:
+            grades += future.result()
+        except GermlineError as found:
+            grades.append(None)
+            error = error or str(found)
+    return Answers(kind, tuple(texts), tuple(grades), error)
+
+
+def _reward_rows(task: Task, graders: Graders) -> list[TaskCheckRow]:
+    """Grade gold, wrong, empty and hostile answers, and compare their rewards."""
     some = [*spread(task.examples("train"), GOLD // 2), *spread(task.examples("test"), GOLD // 2)]
     golden = [example for example in some if example.answer]
-    hostile = [*HOSTILE, *fuzz_text(FUZZED)]
-    targets = (some * len(hostile))[: len(hostile)]
     answers = [example.answer for example in golden]
     wrong = wrong_answers(answers)
-    mistaken = [text for text, _ in wrong]
-    first, again, empty, other, strange = (
-        # One text per call, so that an error names its text and the other texts are still graded.
-        [graders.submit([text], [example]) for text, example in zip(texts, examples, strict=True)]
-        for texts, examples in (
-            (answers, golden),
-            (answers, golden),
-            ([""] * len(some), some),
-            (mistaken, [golden[place] for _, place in wrong]),
-            (hostile, targets),
+    hostile = [*HOSTILE, *fuzz_text(FUZZED)]
+    targets = (some * len(hostile))[: len(hostile)]
+    gold = _grade(graders, "gold answers", answers, golden)
+    again = _grade(graders, "gold answers", answers, golden)
+    empty = _grade(graders, "empty answers", [""] * len(some), some)
+    mistaken = _grade(
+        graders, "wrong answers", [text for text, _ in wrong], [golden[n] for _, n in wrong]
+    )
+    strange = _grade(graders, "hostile answers", hostile, targets)
+    # As the only reply, a gold answer earns nothing where a tool must be called.
+    needs_tools = (
+        isinstance(task, EnvironmentTask) and task.has_tools and not _is_better(gold, empty)
+    )
+    first = _gold_row(gold, again, empty, needs_tools=needs_tools)
+    rows = [first, empty.row()]
+    if wrong:
+        rows.append(_wrong_row(mistaken, gold, [place for _, place in wrong]))
+    is_known = first.verdict != "wrong" and not needs_tools
+    rows.append(_hostile_row(strange, gold, targets) if is_known else strange.row())
+    if isinstance(task, EpisodeTask):
+        return rows
+    if not golden and len(strange.failed) == len(hostile):
+        # Nothing else shows that some answer can be graded; training refuses such a reward.
+        remark = f"the reward fails on every answer that was tried: {strange.failed[0][1].failure}"
+        return [*rows[:-1], replace(rows[-1], verdict="wrong", remark=remark)]
+    rewards = [reward for row in rows for reward in row.rewards]
+    is_constant = len(rewards) > 1 and min(rewards) == max(rewards)
+    if is_constant and all(row.verdict != "wrong" for row in rows) and rows[-1].verdict == "ok":
+        remark = (
+            f"all {len(rewards)} texts that were tried earn {rewards[0]:g}, empty ones included: "
+            "check that a better answer earns more, as a run learns from differences only"
         )
-    )
-    has_tools = isinstance(task, EnvironmentTask) and task.has_tools
-    gold = _judged("gold answers", first, answers, may_raise=False)
-    nothing = _judged("empty answers", empty, [""] * len(some), told=gold.remark)
-    told = gold.remark + nothing.remark * (nothing.verdict == "wrong")
-    false = _judged("wrong answers", other, mistaken, told=told)
-    # With no gold answer, nothing else shows that some answer can be graded; training refuses it.
-    needs_one = not golden and not isinstance(task, EpisodeTask)
-    tried = _judged(
-        "hostile answers", strange, hostile, needs_one=needs_one, told=told + false.remark
-    )
-    rows = [
-        _compared(gold, _judged("", again, answers), nothing, has_tools=has_tools),
-        nothing,
-        *([_exceeding(gold, false, wrong)] if wrong else []),
-        # As the only reply, a gold answer earns nothing where a tool must be called.
-        tried
-        if has_tools and not _is_better(gold, nothing)
-        else _tempting(gold, tried, hostile, [one.answer for one in targets]),
-    ]
-    return rows if isinstance(task, EpisodeTask) else warn_of_equal_rewards(rows)
+        return [*rows[:-1], replace(rows[-1], verdict="warning", remark=remark)]
+    return rows
 
 
-def _judged(
-    tried: str,
-    futures: Sequence[Future[list[Grade]]],
-    texts: Sequence[str],
-    *,
-    may_raise: bool = True,
-    needs_one: bool = False,
-    told: str = "",
-) -> TaskCheckRow:
-    """Report failures; `needs_one` asks for a text that is graded; what `told` says is cut."""
-    rewards: list[float] = []
-    errors: list[str] = []
-    broken: list[str] = []
-    refused: list[str] = []
-    for future, text in zip(futures, texts, strict=True):
-        try:
-            (grade,) = future.result()
-        except GermlineError as error:
-            errors.append(str(error))
-            continue
-        rewards.append(grade.reward)
-        if grade.failure is not None:
-            is_missing = math.isnan(grade.reward)
-            bad = not may_raise or is_missing or grade.failure.startswith(BROKEN)
-            found = f"{grade.failure} on {short_text(text)}"
-            (broken if bad else refused).append("as above" if grade.failure in told else found)
-    verdict: Verdict = "wrong" if errors or broken else "ok"
-    remark = ""
-    if errors:
-        remark = errors[0].removeprefix("graders: ")
-        if remark in told:
-            remark = "as above"
-        elif BELOW_FLOOR in remark and BELOW_FLOOR in told:  # the advice is long, and the same
-            remark = f"{remark.partition(BELOW_FLOOR)[0]}{BELOW_FLOOR}, as above"
-    elif broken:
-        more_time = "; graders.timeout_s allows more time" * broken[0].startswith("timeout")
-        remark = f"{len(broken)} cannot be graded: {broken[0]}{more_time}"
-    elif refused and needs_one and len(refused) == len(texts):
-        verdict = "wrong"
-        remark = f"the reward fails on every answer that was tried: {refused[0]}"
-    elif refused:
-        remark = f"{len(refused)} raise an exception, which earns the floor: {refused[0]}"
-    return TaskCheckRow(tried, len(texts), tuple(rewards), verdict, remark)
+def _is_better(gold: Answers, empty: Answers) -> bool:
+    """Whether some gold answer earns more than every empty one."""
+    return not empty.rewards or max(gold.rewards, default=0.0) > max(empty.rewards)
 
 
-def _compared(
-    gold: TaskCheckRow, again: TaskCheckRow, empty: TaskCheckRow, *, has_tools: bool
-) -> TaskCheckRow:
-    """Compare the rewards of gold answers with those of empty ones.
-
-    Where tools earn the reward, a gold answer that is the only reply may earn nothing.
-    """
-    if gold.verdict == "wrong":
-        return gold
-    if not gold.count:
+def _gold_row(gold: Answers, again: Answers, empty: Answers, *, needs_tools: bool) -> TaskCheckRow:
+    """Compare the rewards of gold answers with those of the same and of empty ones."""
+    row = gold.row(may_fail=False)
+    if row.verdict == "wrong":
+        return row
+    if not gold.texts:
         remark = (
             "no example has an `answer`, so the reward of a right one cannot be checked: name the "
             "column that holds the answers, such as task.columns={answer: solution}"
         )
-        return replace(gold, verdict="warning", remark=remark)
+        return replace(row, verdict="warning", remark=remark)
     if gold.rewards != again.rewards:
         first, second = next(
             pair for pair in zip(gold.rewards, again.rewards, strict=True) if pair[0] != pair[1]
@@ -232,67 +240,58 @@ def _compared(
             f"the reward is not deterministic: {first:g} and then {second:g} for the same answer; "
             "compute it from the completion and the row alone, or a run cannot be resumed"
         )
-        return replace(gold, verdict="wrong", remark=remark)
+        return replace(row, verdict="wrong", remark=remark)
+    if needs_tools:
+        remark = "earn no more than empty ones as the only reply, without a tool call"
+        return replace(row, remark=remark)
     if not _is_better(gold, empty):
-        if has_tools:
-            remark = "earn no more than empty ones as the only reply, without a tool call"
-            return replace(gold, remark=remark)
-        return replace(gold, verdict="wrong", remark="earn no more than empty ones")
-    if min(gold.rewards) < max(gold.rewards):
-        return replace(gold, remark="some earn less than others")
-    return gold
+        return replace(row, verdict="wrong", remark="earn no more than empty ones")
+    is_mixed = min(gold.rewards) < max(gold.rewards)
+    return replace(row, remark="some earn less than others" if is_mixed else "")
 
 
-def _is_better(gold: TaskCheckRow, empty: TaskCheckRow) -> bool:
-    """Whether some gold answer earns more than every empty one."""
-    return not empty.rewards or max(gold.rewards, default=0.0) > max(empty.rewards)
-
-
-def _exceeding(
-    gold: TaskCheckRow, wrong: TaskCheckRow, tried: Sequence[tuple[str, int]]
-) -> TaskCheckRow:
+def _wrong_row(wrong: Answers, gold: Answers, golden: Sequence[int]) -> TaskCheckRow:
     """Warn of wrong answers that earn more than the gold answers of their examples."""
-    if "wrong" in (gold.verdict, wrong.verdict):
-        return wrong
-    better = [
-        f"{short_text(text)} ({reward:g} instead of {gold.rewards[place]:g})"
-        for (text, place), reward in zip(tried, wrong.rewards, strict=True)
-        if reward > gold.rewards[place]
+    row = wrong.row()
+    triples = [
+        (text, grade.reward, right.reward)
+        for text, grade, right in zip(
+            wrong.texts, wrong.grades, [gold.grades[place] for place in golden], strict=True
+        )
+        if grade and right and grade.reward > right.reward
     ]
-    if not better:
-        return wrong
+    if not triples or row.verdict == "wrong" or gold.failed:
+        return row
+    text, reward, right = triples[0]
     remark = (
-        f"{len(better)} of {len(tried)} earn more than the gold answer of their example, such as "
-        f"{better[0]}: members learn to write such answers"
+        f"{len(triples)} of {len(golden)} earn more than the gold answer of their example, such as "
+        f"{short_text(text)} ({reward:g} instead of {right:g}): members learn to write such answers"
     )
-    return replace(wrong, verdict="warning", remark=remark)
+    return replace(row, verdict="warning", remark=remark)
 
 
-def _tempting(
-    gold: TaskCheckRow, hostile: TaskCheckRow, texts: Sequence[str], answers: Sequence[str]
-) -> TaskCheckRow:
+def _hostile_row(hostile: Answers, gold: Answers, targets: Sequence[Example]) -> TaskCheckRow:
     """Warn when a hostile text earns as much as a right answer, and name the text.
 
     A text whose last number is the gold answer of its example may be right by chance.
     """
-    if "wrong" in (gold.verdict, hostile.verdict) or not gold.rewards or not hostile.rewards:
-        return hostile
+    row = hostile.row()
+    if row.verdict == "wrong" or not gold.rewards or not hostile.rewards:
+        return row
     best = max(hostile.rewards)
-    if best < min(gold.rewards):
-        return hostile
     winners = [
         text
-        for text, reward, answer in zip(texts, hostile.rewards, answers, strict=True)
-        if reward == best and NUMBER.findall(text)[-1:] != [answer]
+        for text, reward, target in zip(hostile.texts, hostile.rewards, targets, strict=True)
+        if reward == best and NUMBER.findall(text)[-1:] != [target.answer]
     ]
-    if not winners:
-        return hostile
+    if best < min(gold.rewards) or not winners:
+        return row
     shortest = min(winners, key=len)
     remark = (
-        f"{len(winners)} of {len(texts)} earn {best:g}, as much as a gold answer, such as "
+        f"{len(winners)} of {len(targets)} earn {best:g}, as much as a gold answer, such as "
         f"{short_text(shortest)}: members may learn to write such a text"
     )
-    return replace(hostile, verdict="warning", remark=remark, text=shortest)
+    return replace(row, verdict="warning", remark=remark, text=shortest)
 
 
 def _episode(task: Task, graders: Graders) -> ExampleEpisode | None:

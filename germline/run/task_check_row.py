@@ -1,7 +1,7 @@
 """One row of a check of a task: what was tried, and the verdict."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from germline.protocols import EpisodeTask, Task
@@ -28,20 +28,6 @@ class TaskCheckRow:
     verdict: Verdict
     remark: str
     text: str | None = None
-
-
-def warn_of_equal_rewards(rows: list[TaskCheckRow]) -> list[TaskCheckRow]:
-    """Warn, in the last row, that all texts of all rows earned the same reward."""
-    rewards = [reward for row in rows for reward in row.rewards]
-    if len(rewards) < 2 or min(rewards) < max(rewards):
-        return rows
-    if rows[-1].verdict != "ok" or any(row.verdict == "wrong" for row in rows):
-        return rows
-    remark = (
-        f"all {len(rewards)} texts that were tried earn {rewards[0]:g}, empty ones included: check "
-        "that a better answer earns more, as a run learns from differences only"
-    )
-    return [*rows[:-1], replace(rows[-1], verdict="warning", remark=remark)]
 
 
 def examples_row(task: Task) -> TaskCheckRow:

@@ -28,8 +28,8 @@ from germline.run.build_parts import RunParts, build_run_parts
 from germline.run.callbacks import Callback, CallbackList
 from germline.run.inputs_from_python import NOTHING_GIVEN, RunInputs, read_run_inputs
 from germline.run.loaded_model import with_model_folder
+from germline.run.machine_limits import check_disk
 from germline.run.peak_memory import peak_memory_mb
-from germline.run.resource_checks import check_disk
 from germline.run.resumed_config import entries_to_resume, resumed_config, warn_of_unasked_scorers
 from germline.run.reward_check import check_custom_reward, with_digest
 from germline.run.shared_cores import SharedCores

@@ -21,7 +21,7 @@ from germline.fleet import LocalFleet
 from germline.protocols import Engine, Shaping, Strategy, TextScorer
 from germline.run.build_fleet import engine_placement
 from germline.run.build_parts import make_decoding, make_engine, make_graders
-from germline.run.run_checks import check_settings
+from germline.run.preflight import check_settings
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.tasks import make_task

@@ -201,9 +201,9 @@ def test_a_place_that_is_taken_is_refused_before_anything_is_loaded(
     assert (tmp_path / "foreign" / "thesis.tex").read_text() == "precious"
 
 
-def test_a_file_given_as_a_run_is_called_one(tmp_path: Path) -> None:
+def test_a_file_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    assert "is not a run directory (found a file)" in told("resume", tmp_path / "file")
+    assert "is not a run directory" in told("resume", tmp_path / "file")
 
 
 # --- damaged files

@@ -240,10 +240,10 @@ def test_the_path_of_a_missing_run_is_not_taken_for_a_hub_id(command, tmp_path, 
         run(Path("march") / name, "generations=1")
     words = ["a"] if command == "generate" else []
     for source, said in {
-        "march/typo": "; there are march/sums, march/words)",
-        "march/sum": "found no such folder (did you mean 'march/sums'?); there are march",
-        "runs/typo": "found no such folder, and there are no runs beside it)",
-        "march": "is not a run directory but a folder of 2: name one, such as march/sums",
+        "march/typo": ", such as march/sums, march/words",
+        "march/sum": "did you mean 'march/sums'?",
+        "runs/typo": "there is no runs/typo/run.json",
+        "march": ", such as march/sums, march/words (of 2 runs there)",
     }.items():
         shown = CliRunner().invoke(app, [command, source, *words])
         assert shown.exit_code == 2

@@ -79,16 +79,15 @@ def test_creating_over_a_run_says_how_to_resume_it(run: RunDirectory, config: Co
 
 
 def test_a_folder_without_run_json_is_no_run_directory(tmp_path: Path) -> None:
-    with pytest.raises(GermlineError, match=r"is not a run directory .*without run\.json"):
-        RunDirectory.open(tmp_path)
-    with pytest.raises(GermlineError, match="no such folder"):
-        RunDirectory.open(tmp_path / "nowhere")
+    for path in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(GermlineError, match=r"is not a run directory: there is no .*run\.json"):
+            RunDirectory.open(path)
 
 
 def test_runs_near_a_path_without_a_run_are_named(run: RunDirectory) -> None:
-    with pytest.raises(GermlineError, match=rf"but a folder of 1: name one, such as {run.path};"):
+    with pytest.raises(GermlineError, match=rf", such as {run.path}"):
         RunDirectory.open(run.path.parent)
-    with pytest.raises(GermlineError, match=rf"no such folder \(did you mean '{run.path}'\?\)"):
+    with pytest.raises(GermlineError, match=rf"did you mean '{run.path}'"):
         RunDirectory.open(run.path.with_name(run.path.name + "s"))
 
 

@@ -125,15 +125,12 @@ def test_a_reward_that_refuses_texts_by_raising_is_no_problem(tmp_path):
     )
 
 
-def test_a_long_hostile_text_that_wins_is_shown_below_the_table(tmp_path):
+def test_a_long_hostile_text_that_wins_is_in_the_report(tmp_path):
     right = "completion.strip() == example['answer']"
     found = findings(tmp_path, f"    return float({right} or len(completion) > 5_000)\n")
     row = found["hostile answers"]
     assert "more characters: members may learn" in row.remark
     assert len(row.text) > 5_000
-    shown = called("check", "task", tmp_path / "numbers.py").output
-    assert "the text of the row `hostile answers`" in shown
-    assert f"({len(row.text) - 200:,} more characters: --json prints them)" in shown
 
 
 def test_what_is_suspicious_is_a_warning(tmp_path):

@@ -21,9 +21,6 @@ CHECK_EXAMPLES = (
     "germline check task riddles.py --model Qwen/Qwen2.5-0.5B-Instruct",
 )
 
-LONGEST_PRINTED = 200
-"""Characters of a hostile text below the table."""
-
 check = typer.Typer(
     help="Check a task before training on it.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -92,7 +89,6 @@ def check_task(
         _show_prompts(report)
         _show_episode(report)
         _show_findings(report)
-        _show_hostile_texts(report)
         if report.printed is not None:
             typer.echo(f"\nThe reward printed text; it is in {report.printed}")
         if not report.problems:
@@ -135,21 +131,6 @@ def _show_findings(report: "TaskCheckReport") -> None:
 
     columns = ("tried", "number", "reward", "verdict", "remark")
     tables.print_table(columns, [_row(finding) for finding in report.findings])
-
-
-def _show_hostile_texts(report: "TaskCheckReport") -> None:
-    """Print the hostile texts that the table shows only the beginnings of."""
-    from germline.cli.text_format import escape_control_characters
-    from germline.run.task_check_row import LONGEST_SHOWN
-
-    for finding in report.findings:
-        if finding.text is None or len(finding.text) <= LONGEST_SHOWN:
-            continue
-        typer.secho(f"\nthe text of the row `{finding.tried}`", bold=True)
-        typer.echo(escape_control_characters(finding.text[:LONGEST_PRINTED]))
-        if len(finding.text) > LONGEST_PRINTED:
-            left = len(finding.text) - LONGEST_PRINTED
-            typer.secho(f"({left:,} more characters: --json prints them)", dim=True)
 
 
 def _row(finding: "TaskCheckRow") -> tuple[str, ...]:

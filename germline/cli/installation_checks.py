@@ -151,8 +151,6 @@ def check_environment() -> Iterator[InstallationCheck]:
     yield InstallationCheck(
         "disk", "note" if scarce else "ok", f"{free:.1f} GB free in {folder}", advice
     )
-    if not os.access(folder, os.W_OK):
-        yield InstallationCheck("folder", "note", f"{folder} cannot be written to", "use --out DIR")
     for name in ("OMP_NUM_THREADS", "HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES"):
         if name in os.environ:
             yield InstallationCheck(name, "ok", os.environ[name])

@@ -64,10 +64,6 @@ class MethodSection(KindSection):
         """Return how many completions every member scores at most, given the examples."""
         return 0
 
-    def scored_examples(self, examples: int) -> int:
-        """Return of how many examples these completions are, about."""
-        return 0
-
     def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
         """Return the sigmas of members, given `strategy.sigma`; none if they equal the center."""
         return (sigma,)
@@ -349,11 +345,6 @@ class ZerothOrderGrpo(MethodSection):
     def scored_rows(self, examples: int) -> int:
         """Return `rows_per_member`, or all completions where they are fewer."""
         return min(self.rows_per_member, self.group_size * examples)
-
-    def scored_examples(self, examples: int) -> int:
-        """Return the examples of an arc of neighboring completions."""
-        neighbors = 1 + -(-self.scored_rows(examples) // self.group_size)
-        return min(examples, max(LEAST_EXAMPLES, neighbors))
 
     def check(self, config: "Config") -> None:
         """Refuse a sigma that follows the fitness of members, and a quorum of engines.

@@ -16,23 +16,14 @@ MOST_NAMED = 5
 
 
 def missing_run_error(path: Path) -> GermlineError:
-    """Return the error for a path without a run: what it is, and which runs are near."""
-    if path.is_dir():
-        runs = sorted(file.parent for file in path.glob("*/run.json"))
-        if runs:
-            return GermlineError(
-                f"{path} is not a run directory but a folder of {len(runs)}: name one, such as "
-                f"{runs[0]}; `germline list runs {path}` lists them"
-            )
-        found = "a folder without run.json"
-    elif path.is_file():
-        found = "a file"
-    else:
-        beside = sorted(str(file.parent) for file in path.parent.glob("*/run.json"))
-        found = f"no such folder{did_you_mean(str(path), beside)}{_there_are(beside)}"
+    """Return the error for a path without a run, which names the runs in it or beside it."""
+    folder = path if path.is_dir() else path.parent
+    runs = sorted(str(file.parent) for file in folder.glob("*/run.json"))
+    hint = did_you_mean(str(path), runs) or (f" (of {len(runs)} runs there)" if runs else "")
+    names = f", such as {', '.join(runs[:MOST_NAMED])}" if runs else ""
     return GermlineError(
-        f"{path} is not a run directory (found {found}); name the folder that `germline train` "
-        "printed"
+        f"{path} is not a run directory: there is no {path / 'run.json'}; name a folder that "
+        f"`germline train` printed{names}{hint}"
     )
 
 
@@ -63,10 +54,3 @@ def check_no_missing_run(path: Path) -> None:
         is_missing = len(path.parts) > 1 and among_runs
     if is_missing:
         raise missing_run_error(path)
-
-
-def _there_are(runs: list[str]) -> str:
-    if not runs:
-        return ", and there are no runs beside it"
-    more = f" and {len(runs) - MOST_NAMED} more" if len(runs) > MOST_NAMED else ""
-    return f"; there are {', '.join(runs[:MOST_NAMED])}{more}"

@@ -243,7 +243,7 @@ def test_the_path_of_a_missing_run_is_not_taken_for_a_hub_id(command, tmp_path, 
         "march/typo": ", such as march/sums, march/words",
         "march/sum": "did you mean 'march/sums'?",
         "runs/typo": "there is no runs/typo/run.json",
-        "march": ", such as march/sums, march/words (of 2 runs there)",
+        "march": "; name a folder that `germline train` printed, such as march/sums",
     }.items():
         shown = CliRunner().invoke(app, [command, source, *words])
         assert shown.exit_code == 2

@@ -19,7 +19,7 @@ def missing_run_error(path: Path) -> GermlineError:
     """Return the error for a path without a run, which names the runs in it or beside it."""
     folder = path if path.is_dir() else path.parent
     runs = sorted(str(file.parent) for file in folder.glob("*/run.json"))
-    hint = did_you_mean(str(path), runs) or (f" (of {len(runs)} runs there)" if runs else "")
+    hint = "" if path.is_dir() else did_you_mean(str(path), runs)
     names = f", such as {', '.join(runs[:MOST_NAMED])}" if runs else ""
     return GermlineError(
         f"{path} is not a run directory: there is no {path / 'run.json'}; name a folder that "

@@ -266,7 +266,7 @@ def test_a_dimension_too_large_is_refused_with_what_would_do():
 def test_a_space_without_coordinates_is_refused(kind):
     with pytest.raises(GermlineError) as caught:
         load_config({"strategy": kind})
-    assert f"strategy.kind={kind} cannot drive space.kind=low_rank" in str(caught.value)
+    assert f"strategy.kind={kind} cannot be used with space.kind=low_rank" in str(caught.value)
     assert "space.kind=subspace" in str(caught.value)
 
 

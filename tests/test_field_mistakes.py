@@ -6,8 +6,6 @@ its tests say how it shows.
 
 import pytest
 
-from germline.config import load_config
-from germline.types import GermlineError
 from tests.places import absent
 
 MISTAKES: dict[int, tuple[str, tuple[str, ...]]] = {
@@ -176,20 +174,3 @@ def test_the_tests_against_a_mistake_exist(number):
 
 def test_every_mistake_of_our_notes_has_its_place():
     assert sorted([*MISTAKES, *NOT_YET]) == list(range(1, 21))
-
-
-def test_a_sigma_that_is_too_small_names_the_remedy():
-    with pytest.raises(GermlineError, match=r"give auto, or a positive number such as 0\.1"):
-        load_config({}, ["strategy.sigma=-0.1"])
-
-
-def test_a_task_file_named_without_its_ending_is_hinted(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "plus.py").touch()
-    with pytest.raises(GermlineError, match=r"for the file plus\.py give plus\.py"):
-        load_config({"task": "plus"})
-    with pytest.raises(GermlineError) as shown:
-        load_config({"task": "minus"})
-    assert "for the file" not in str(shown.value)
-    with pytest.raises(GermlineError, match=r"; the file of a task ends in one of \.py, \.jsonl, "):
-        load_config({"task": "rows.tsv"})

@@ -262,13 +262,13 @@ class Broken(EngineWrapper):
     [
         (
             ("engine=vllm",),
-            r"task\.kl_coef=0\.5 loads the start model .*engine\.kind=vllm serves one",
+            r"task\.kl_coef=0\.5 .*engine\.kind=vllm",
         ),
         (
             ("engine={kind: sglang, launch: true}",),
-            r"task\.kl_coef=0\.5 .*engine\.kind=sglang serves one model",
+            r"task\.kl_coef=0\.5 .*engine\.kind=sglang",
         ),
-        (("fleet=ray",), r"task\.kl_coef=0\.5 .*which has no engine's device on a cluster"),
+        (("fleet=ray",), r"task\.kl_coef=0\.5 .*fleet\.kind=ray"),
         (
             ("engine=inprocess", "space=full", "method=es_sample_gd", "task.temperature=1"),
             r"task\.kl_coef=0\.5 .*method\.kind=es_sample_gd has gradients of one model",
@@ -283,7 +283,7 @@ def test_where_it_cannot_be_it_is_refused_by_name(more, message):
 
 
 def test_an_estimator_without_a_coefficient_is_refused():
-    with pytest.raises(GermlineError, match=r"task\.kl_estimator=k1 .*without task\.kl_coef"):
+    with pytest.raises(GermlineError, match=r"task\.kl_estimator=k1 .*task\.kl_coef=null"):
         settings("task.kl_estimator=k1")
 
 

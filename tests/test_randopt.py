@@ -362,13 +362,13 @@ def test_a_damaged_ensemble_is_told(whole, tmp_path):
     ("overrides", "said"),
     [
         (("strategy.learning_rate=0.5",), r"strategy\.learning_rate=0\.5 would be ignored"),
-        (("strategy.optimizer.weight_decay=0.5",), r"strategy\.optimizer would be ignored"),
-        (("shaping=raw",), r"shaping\.kind=raw would be ignored"),
+        (("strategy.optimizer.weight_decay=0.5",), r"strategy\.optimizer=sgd would be ignored"),
+        (("shaping=raw",), r"shaping=raw would be ignored"),
         (("strategy.sigma={start: 0.3, end: 0.1}",), r"sigma\.kind=linear cannot be used"),
         (("method.sigmas=[0.1, 0.2]",), r"strategy\.sigma=0.3 would be ignored with"),
         (
             ("method.sigmas=[0.1, 0.2]", "strategy.sigma={kind: auto, target_kl: 0.01}"),
-            r"strategy\.sigma would be ignored with",
+            r"strategy\.sigma=auto would be ignored with",
         ),
         (
             ("method.sigmas=[0.1, 1e7]",),

@@ -219,7 +219,7 @@ def test_the_check_of_the_task_finds_no_gold_answers_and_nothing_printed(tmp_pat
         ({"lambda_lr": "fast"}, r"task\.lambda_lr: must be a valid number"),
         ({"cost_ema": 1}, r"task\.cost_ema: must be less than 1"),
         ({"cost_limit": float("nan")}, r"task\.cost_limit: must be a finite number"),
-        ({"safe_first": True}, "safe_first=true is no value of safe_first"),
+        ({"safe_first": True}, "safe_first=true"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_by_name(more, message):

@@ -257,7 +257,7 @@ def task_section(
         )
     if not overrides:
         return None
-    return load_config(RunDirectory.open(Path(source)).config.model_dump(), overrides).task
+    return load_config(RunDirectory.open(Path(source)).config, overrides).task
 
 
 def examples_epilog(lines: Sequence[str]) -> str:

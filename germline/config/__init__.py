@@ -4,162 +4,85 @@ A config is YAML (or a mapping), plus dotted overrides such as `strategy.sigma=0
 config is written to the run directory, so a run does not depend on defaults of later versions.
 """
 
-from germline.config.base import KindOf, KindSection, Section
-from germline.config.cma import Cma, CmaBase, SepCma
-from germline.config.engines import EngineBase, EngineConfig, InProcess, Toy
-from germline.config.environment_tasks import (
-    Calculator,
-    Environment,
-    EpisodeSettings,
-    GuessNumber,
-    Verifiers,
-    Wordle,
-)
-from germline.config.fleets import FleetConfig, Local, MicrobatchSettings, Ray
-from germline.config.loader import load_config, smoke_config, validate_config
-from germline.config.math_tasks import Gsm8k, Math
-from germline.config.methods import (
-    EsSampleGradientDescent,
-    EvolutionStrategy,
-    MethodConfig,
-    RandOpt,
-    ZerothOrderGrpo,
-)
-from germline.config.optimizers import Adam, OptimizerBase, OptimizerConfig, Sgd
-from germline.config.prompt_search import PromptSearch
-from germline.config.run_config import (
-    Config,
-    Graders,
-    HeldOut,
-    Recording,
-)
-from germline.config.safe_alignment import SafeAlignment
-from germline.config.schedules import (
-    Adaptive,
-    AutoLearningRate,
-    AutoSigma,
-    CosineSchedule,
-    LinearSchedule,
-    NaturalGradientSigma,
-    PlateauSchedule,
-    Scheduled,
-    SuccessRateSigma,
-)
-from germline.config.sglang import Sglang
-from germline.config.shaping import (
-    CenteredRanks,
-    LogRank,
-    PerExample,
-    Raw,
-    ShapingBase,
-    ShapingConfig,
-    ZScore,
-)
-from germline.config.spaces import Full, Lora, LowRank, Singular, SpaceBase, SpaceConfig, Subspace
-from germline.config.strategies import (
-    GrowSigmaOnZeroSignal,
-    Nes,
-    RunningMeanBaseline,
-    SkipZeroSignal,
-    StrategyBase,
-    StrategyConfig,
-)
-from germline.config.tasks import (
-    Arithmetic,
-    Conciseness,
-    Countdown,
-    CustomTask,
-    Dataset,
-    Jsonl,
-    Multiplication,
-    PythonFile,
-    Rows,
-    TaskBase,
-    TaskConfig,
-)
-from germline.config.vllm import Vllm
-
-__all__ = [
-    "Adam",
-    "Adaptive",
-    "Arithmetic",
-    "AutoLearningRate",
-    "AutoSigma",
-    "Calculator",
-    "CenteredRanks",
-    "Cma",
-    "CmaBase",
-    "Conciseness",
-    "Config",
-    "CosineSchedule",
-    "Countdown",
-    "CustomTask",
-    "Dataset",
-    "EngineBase",
-    "EngineConfig",
-    "Environment",
-    "EpisodeSettings",
-    "EsSampleGradientDescent",
-    "EvolutionStrategy",
-    "FleetConfig",
-    "Full",
-    "Graders",
-    "GrowSigmaOnZeroSignal",
-    "Gsm8k",
-    "GuessNumber",
-    "HeldOut",
-    "InProcess",
-    "Jsonl",
-    "KindOf",
-    "KindSection",
-    "LinearSchedule",
-    "Local",
-    "LogRank",
-    "Lora",
-    "LowRank",
-    "Math",
-    "MethodConfig",
-    "MicrobatchSettings",
-    "Multiplication",
-    "NaturalGradientSigma",
-    "Nes",
-    "OptimizerBase",
-    "OptimizerConfig",
-    "PerExample",
-    "PlateauSchedule",
-    "PromptSearch",
-    "PythonFile",
-    "RandOpt",
-    "Raw",
-    "Ray",
-    "Recording",
-    "Rows",
-    "RunningMeanBaseline",
-    "SafeAlignment",
-    "Scheduled",
-    "Section",
-    "SepCma",
-    "Sgd",
-    "Sglang",
-    "ShapingBase",
-    "ShapingConfig",
-    "Singular",
-    "SkipZeroSignal",
-    "SpaceBase",
-    "SpaceConfig",
-    "StrategyBase",
-    "StrategyConfig",
-    "Subspace",
-    "SuccessRateSigma",
-    "TaskBase",
-    "TaskConfig",
-    "Toy",
-    "Verifiers",
-    "Vllm",
-    "Wordle",
-    "ZScore",
-    "ZerothOrderGrpo",
-    "load_config",
-    "smoke_config",
-    "validate_config",
-]
+from germline.config.base import KindOf as KindOf
+from germline.config.base import KindSection as KindSection
+from germline.config.base import Section as Section
+from germline.config.cma import Cma as Cma
+from germline.config.cma import CmaBase as CmaBase
+from germline.config.cma import SepCma as SepCma
+from germline.config.engines import EngineBase as EngineBase
+from germline.config.engines import EngineConfig as EngineConfig
+from germline.config.engines import InProcess as InProcess
+from germline.config.engines import Toy as Toy
+from germline.config.environment_tasks import Calculator as Calculator
+from germline.config.environment_tasks import Environment as Environment
+from germline.config.environment_tasks import EpisodeSettings as EpisodeSettings
+from germline.config.environment_tasks import GuessNumber as GuessNumber
+from germline.config.environment_tasks import Verifiers as Verifiers
+from germline.config.environment_tasks import Wordle as Wordle
+from germline.config.fleets import FleetConfig as FleetConfig
+from germline.config.fleets import Local as Local
+from germline.config.fleets import MicrobatchSettings as MicrobatchSettings
+from germline.config.fleets import Ray as Ray
+from germline.config.loader import load_config as load_config
+from germline.config.loader import smoke_config as smoke_config
+from germline.config.loader import validate_config as validate_config
+from germline.config.math_tasks import Gsm8k as Gsm8k
+from germline.config.math_tasks import Math as Math
+from germline.config.methods import EsSampleGradientDescent as EsSampleGradientDescent
+from germline.config.methods import EvolutionStrategy as EvolutionStrategy
+from germline.config.methods import MethodConfig as MethodConfig
+from germline.config.methods import RandOpt as RandOpt
+from germline.config.methods import ZerothOrderGrpo as ZerothOrderGrpo
+from germline.config.optimizers import Adam as Adam
+from germline.config.optimizers import OptimizerBase as OptimizerBase
+from germline.config.optimizers import OptimizerConfig as OptimizerConfig
+from germline.config.optimizers import Sgd as Sgd
+from germline.config.prompt_search import PromptSearch as PromptSearch
+from germline.config.run_config import Config as Config
+from germline.config.run_config import Graders as Graders
+from germline.config.run_config import HeldOut as HeldOut
+from germline.config.run_config import Recording as Recording
+from germline.config.safe_alignment import SafeAlignment as SafeAlignment
+from germline.config.schedules import Adaptive as Adaptive
+from germline.config.schedules import AutoLearningRate as AutoLearningRate
+from germline.config.schedules import AutoSigma as AutoSigma
+from germline.config.schedules import CosineSchedule as CosineSchedule
+from germline.config.schedules import LinearSchedule as LinearSchedule
+from germline.config.schedules import NaturalGradientSigma as NaturalGradientSigma
+from germline.config.schedules import PlateauSchedule as PlateauSchedule
+from germline.config.schedules import Scheduled as Scheduled
+from germline.config.schedules import SuccessRateSigma as SuccessRateSigma
+from germline.config.sglang import Sglang as Sglang
+from germline.config.shaping import CenteredRanks as CenteredRanks
+from germline.config.shaping import LogRank as LogRank
+from germline.config.shaping import PerExample as PerExample
+from germline.config.shaping import Raw as Raw
+from germline.config.shaping import ShapingBase as ShapingBase
+from germline.config.shaping import ShapingConfig as ShapingConfig
+from germline.config.shaping import ZScore as ZScore
+from germline.config.spaces import Full as Full
+from germline.config.spaces import Lora as Lora
+from germline.config.spaces import LowRank as LowRank
+from germline.config.spaces import Singular as Singular
+from germline.config.spaces import SpaceBase as SpaceBase
+from germline.config.spaces import SpaceConfig as SpaceConfig
+from germline.config.spaces import Subspace as Subspace
+from germline.config.strategies import GrowSigmaOnZeroSignal as GrowSigmaOnZeroSignal
+from germline.config.strategies import Nes as Nes
+from germline.config.strategies import RunningMeanBaseline as RunningMeanBaseline
+from germline.config.strategies import SkipZeroSignal as SkipZeroSignal
+from germline.config.strategies import StrategyBase as StrategyBase
+from germline.config.strategies import StrategyConfig as StrategyConfig
+from germline.config.tasks import Arithmetic as Arithmetic
+from germline.config.tasks import Conciseness as Conciseness
+from germline.config.tasks import Countdown as Countdown
+from germline.config.tasks import CustomTask as CustomTask
+from germline.config.tasks import Dataset as Dataset
+from germline.config.tasks import Jsonl as Jsonl
+from germline.config.tasks import Multiplication as Multiplication
+from germline.config.tasks import PythonFile as PythonFile
+from germline.config.tasks import Rows as Rows
+from germline.config.tasks import TaskBase as TaskBase
+from germline.config.tasks import TaskConfig as TaskConfig
+from germline.config.vllm import Vllm as Vllm

@@ -25,20 +25,22 @@ class Section(BaseModel):
     """Base of all sections: unknown names and infinite numbers are errors, values are frozen."""
 
     # The schema is built on first use, when plugins have registered their kinds.
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        defer_build=True,
+        use_attribute_docstrings=True,  # A setting is described below it.
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _booleans_are_not_numbers(cls, values: object) -> object:
-        """Refuse YAML's yes, no, on and off where pydantic would read 1 or 0."""
+        """Refuse true and false where pydantic would read 1 or 0."""
         for name, value in values.items() if isinstance(values, Mapping) else ():
             field = cls.model_fields.get(name)
             if isinstance(value, bool) and field and "bool" not in str(field.annotation):
-                meaning = f": {field.description}" if field.description else ""
-                raise ValueError(
-                    f"{name}={str(value).lower()} is no value of {name}, which is never yes or "
-                    f"no{meaning}"
-                )
+                raise ValueError(f"{name}={str(value).lower()}: must not be true or false")
         return values
 
     def changed(self, *names: str) -> list[str]:
@@ -72,10 +74,16 @@ class Section(BaseModel):
         """
         values = self.without_unset()
         return [
-            f"{name}.{setting}={json.dumps(values[setting], ensure_ascii=False)}"  # JSON is YAML
+            as_override(f"{name}.{setting}", values[setting])
             for setting in self.changed()
             if setting not in without
         ]
+
+
+def as_override(setting: str, value: object) -> str:
+    """Spell a setting and its value, a text or JSON, as an override."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"{setting}={text}"
 
 
 def _without_unset(value: object, dumped: object) -> object:

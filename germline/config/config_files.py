@@ -25,10 +25,6 @@ TASK_SUFFIXES = {
 }
 """Kind of a task by the ending of its file; a Python file may hold an environment instead."""
 
-EXAMPLE = "settings like `task: countdown`"
-
-DECIMAL = re.compile(r"[-+]?[0-9][0-9_]*")
-
 
 def preset_configs() -> dict[str, Path]:
     """Return the shipped configs by name, such as `demo`."""
@@ -63,6 +59,8 @@ class DuplicateKeyError(yaml.MarkedYAMLError):
 
 
 class _Loader(yaml.SafeLoader):
+    """YAML 1.2: `010` is ten, `1e-3` is a number, and `yes` and `12:30` are texts."""
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the library's signature
         seen: set[tuple[str, str]] = set()
         for key, _ in node.value:
@@ -75,14 +73,42 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        """Read `010` as ten: YAML 1.1 reads a leading zero as octal."""
+        """Read an integer; PyYAML reads a leading zero as octal."""
         text = str(self.construct_scalar(node))
-        if DECIMAL.fullmatch(text):
-            return int(text.replace("_", ""))
-        return int(super().construct_yaml_int(node))
+        return int(text, 0) if text[1:2].isalpha() else int(text)
 
 
+_Loader.yaml_implicit_resolvers = {}
+for _name, _pattern, _first in (
+    ("merge", "<<", "<"),
+    ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", "[-+]?[0-9][0-9_]*|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{_name}", re.compile(f"(?:{_pattern})$"), list(_first)
+    )
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+def lines_of(path: Path) -> dict[str, int]:
+    """Return the line of every setting of a readable file, by name."""
+    lines: dict[str, int] = {}
+
+    def walk(node: yaml.Node | None, prefix: str) -> None:
+        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+            name = f"{prefix}{key.value}"
+            lines[name] = key.start_mark.line + 1
+            walk(value, f"{name}.")
+
+    walk(yaml.compose(path.read_text(encoding="utf-8"), _Loader), "")
+    return lines
 
 
 def read_value(text: str) -> object:
@@ -122,11 +148,12 @@ def read_file(path: Path) -> dict[str, Any]:
             "as UTF-8"
         ) from None
     except yaml.YAMLError as error:
-        raise GermlineError(
-            f"config: {path} is not valid YAML: {format_yaml_error(error)}"
-        ) from None
+        raise GermlineError(f"config: {path} is not valid YAML: {_problem(error)}") from None
     if not isinstance(values, dict):
-        raise GermlineError(f"config: {path} {_no_settings(values)}")
+        found = "nothing" if values is None else repr(values)[:80]
+        raise GermlineError(
+            f"config: {path} must hold settings such as `task: countdown`, found {found}"
+        )
     return values
 
 
@@ -136,25 +163,14 @@ def kind_of_file(path: Path) -> str | None:
     return "environment" if kind == "python" and _has_environment(path) else kind
 
 
-def format_yaml_error(error: yaml.YAMLError) -> str:
+def _problem(error: yaml.YAMLError) -> str:
     """Return one line with the position and the problem, and the text around it."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     if mark is None:
         return str(error)
-    problem = str(getattr(error, "problem", None) or error)
-    if "'\\t'" in problem:
-        problem += "; indent with spaces, not with tabs"
     snippet = f"\n{mark.get_snippet()}" if mark.buffer else ""
+    problem = getattr(error, "problem", None) or error
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}{snippet}"
-
-
-def _no_settings(values: object) -> str:
-    if values is None:
-        return f"is empty: write {EXAMPLE}"
-    if isinstance(values, str):
-        shown = values if len(values) <= 40 else values[:37] + "..."
-        return f"must hold {EXAMPLE}, found the text {shown!r}: a space must follow the colon"
-    return f"must hold {EXAMPLE}, found {type(values).__name__}"
 
 
 def _has_environment(path: Path) -> bool:

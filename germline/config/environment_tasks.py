@@ -13,9 +13,8 @@ from germline.registry import register
 class EpisodeSettings(TaskBase):
     """Settings every task of episodes has; `max_new_tokens` and `stop` hold for each turn."""
 
-    max_turns: int | None = Field(
-        None, ge=1, description="Most turns of the model in an episode; default: the task's."
-    )
+    max_turns: int | None = Field(None, ge=1)
+    """Most turns of the model in an episode; default: the task's."""
 
 
 @register("task", "germline.tasks.environment_file:FileEnvironmentTask")
@@ -30,14 +29,11 @@ class Wordle(EpisodeSettings):
     """Find a secret word in six guesses: reward = marks of the last guess + 0.2 x valid guesses."""
 
     kind: Literal["wordle"] = "wordle"
-    words: Path | None = Field(
-        None,
-        description=(
-            "File with one word per line, all of the same length; default: the words that the "
-            "nano model knows."
-        ),
-    )
-    split_seed: int = Field(0, description="Seed of the train/test split of the secret words.")
+    words: Path | None = None
+    """File with one word per line, all of the same length; default: the words that the nano
+    model knows."""
+    split_seed: int = 0
+    """Seed of the train/test split of the secret words."""
 
 
 @register("task", "germline.tasks.shipped_environments:GuessNumberTask")
@@ -45,7 +41,8 @@ class GuessNumber(EpisodeSettings):
     """Find a number with the answers `higher` and `lower`: reward 1 + 0.1 x closeness."""
 
     kind: Literal["guess_number"] = "guess_number"
-    largest: int = Field(100, ge=2, le=10**6, description="Numbers go from 1 to this.")
+    largest: int = Field(100, ge=2, le=10**6)
+    """Numbers go from 1 to this."""
 
 
 @register("task", "germline.tasks.shipped_environments:CalculatorTask")
@@ -53,7 +50,8 @@ class Calculator(EpisodeSettings):
     """Compute a * b + c with two tools: reward 1 if the last result is right."""
 
     kind: Literal["calculator"] = "calculator"
-    split_seed: int = Field(0, description="Seed of the train/test split of the expressions.")
+    split_seed: int = 0
+    """Seed of the train/test split of the expressions."""
 
 
 @register("task", "germline.tasks.verifiers_task:VerifiersTask")
@@ -61,35 +59,21 @@ class Verifiers(EpisodeSettings):
     """An environment of the library verifiers (v1); see docs/environments.md."""
 
     kind: Literal["verifiers"] = "verifiers"
-    env: str = Field(
-        min_length=1,
-        description=(
-            "Installed taskset, such as `owner/name` of the hub or the name of a module; or a "
-            "Python file (.py)."
-        ),
-    )
-    args: dict[str, Any] = Field(
-        {}, description="Settings of the taskset, as its own configuration names them."
-    )
-    tasks: int | None = Field(
-        None,
-        ge=2,
-        description=(
-            "Number of tasks read from the taskset, the first ones; default: all. A taskset "
-            "without an end needs it."
-        ),
-    )
-    metrics: Annotated[tuple[str, ...], Many] = Field(
-        (),
-        description=(
-            "Further rewards and metrics to record, which the environment computes but does not "
-            "declare with `@vf.reward` or `@vf.metric`."
-        ),
-    )
-    floor: float = Field(
-        0.0, description="Worst reward of an episode; what the model makes fail earns it."
-    )
-    split_seed: int = Field(0, description="Seed of the 80/20 train/test split of the tasks.")
+    env: str = Field(min_length=1)
+    """Installed taskset, such as `owner/name` of the hub or the name of a module; or a Python
+    file (.py)."""
+    args: dict[str, Any] = Field({})
+    """Settings of the taskset, as its own configuration names them."""
+    tasks: int | None = Field(None, ge=2)
+    """Number of tasks read from the taskset, the first ones; default: all. A taskset without an
+    end needs it."""
+    metrics: Annotated[tuple[str, ...], Many] = Field(())
+    """Further rewards and metrics to record, which the environment computes but does not
+    declare with `@vf.reward` or `@vf.metric`."""
+    floor: float = 0.0
+    """Worst reward of an episode; what the model makes fail earns it."""
+    split_seed: int = 0
+    """Seed of the 80/20 train/test split of the tasks."""
 
     @property
     def title(self) -> str:

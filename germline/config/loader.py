@@ -2,16 +2,18 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from germline.config.config_files import TASK_SUFFIXES, find_config, read_file
-from germline.config.errors import format_errors
+from germline.config.errors import PlaceOf, format_errors, shortened
 from germline.config.file_paths import resolve_file_paths
-from germline.config.overrides import OverriddenSettings
+from germline.config.overrides import OverriddenSettings, place_in_files
 from germline.config.plugins import check_plugins
+from germline.config.rules import check_rules
 from germline.config.run_config import Config
 from germline.config.run_format import check_format_version
 from germline.config.schedules import CosineSchedule
@@ -21,10 +23,13 @@ from germline.types import GermlineError
 log = logging.getLogger(__name__)
 
 
-def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+def load_config(
+    source: Config | Path | str | Mapping[str, Any], overrides: Sequence[str] = ()
+) -> Config:
     """Read a YAML file or mapping, apply dotted overrides, and validate.
 
-    A run directory, or the run.json in it, gives the config of that run, to repeat the run.
+    A run directory, or the run.json in it, gives the config of that run, to repeat the run. A
+    `Config` is changed by the overrides.
     A task file (.py, .jsonl, .csv, ...) gives a config with that task and the defaults of all else.
     Relative paths inside a config are relative to the working directory, as in every other command;
     a file that does not exist there is taken from the folder of the config.
@@ -36,18 +41,17 @@ def load_config(source: Path | str | Mapping[str, Any], overrides: Sequence[str]
     Raises:
         GermlineError: a file is missing or not YAML, or a setting is unknown or out of range.
     """
-    settings = OverriddenSettings(read_settings(source))
+    values, recorded = _read_source(source)
+    settings = OverriddenSettings(values)
     for override in _texts(overrides):
         settings.apply(override)
-    try:
-        config = validate_config(settings.values)
-    except GermlineError as error:
-        # Settings that were dropped may be its cause; the other ones are no news until it is gone.
-        text = str(error)
-        lines = (text, *settings.dropped_near(text), *_files_of(text, source, overrides))
-        raise GermlineError("\n".join(lines)) from None
-    for _, note in settings.dropped:
+    for note in settings.dropped:
         log.warning("config: %s", note)
+    is_path = isinstance(source, (str, Path)) and recorded is None
+    layers = [*([str(find_config(Path(str(source))))] if is_path else []), *overrides]
+    place_of = partial(place_in_files, layers=layers)
+    config = validate_config(settings.values, place_of)
+    check_rules(config, recorded, place_of)
     return config
 
 
@@ -57,17 +61,41 @@ def read_settings(source: Path | str | Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         GermlineError: it is no source of settings, or its file is missing or not YAML.
     """
-    if not isinstance(source, (str, Path, Mapping)):
+    return _read_source(source)[0]
+
+
+def _read_source(source: object) -> tuple[dict[str, Any], Config | None]:
+    """Return the settings of a source, and the config that they are, where it was checked before.
+
+    Raises:
+        GermlineError: it is no source of settings, or its file is missing or not YAML.
+    """
+    if isinstance(source, Config):
+        return source.model_dump(), source
+    if isinstance(source, Mapping):
+        return dict(source), None
+    if not isinstance(source, (str, Path)):
         raise GermlineError(
-            f"config: give the path of a YAML file, or a mapping of settings such as "
-            f"{{'task': 'countdown'}}; found {_shown(source)}"
+            "config: give the path of a YAML file, or a mapping of settings such as "
+            f"{{'task': 'countdown'}}; found {shortened(source)} ({type(source).__name__})"
         )
-    if isinstance(source, (str, Path)) and "=" in str(source) and not Path(source).exists():
+    if "=" in str(source) and not Path(source).exists():
         raise GermlineError(
             f"config: {str(source)!r} is a setting; name a config before the settings: a YAML "
             "file, a task file, a run directory, or one of `germline list configs`"
         )
-    return dict(source) if isinstance(source, Mapping) else _read_file(find_config(Path(source)))
+    path = find_config(Path(source))
+    if path.suffix in TASK_SUFFIXES and path.suffix != ".json":  # may be a config
+        return {"task": str(path)}, None
+    file = path / "run.json" if (path / "run.json").is_file() else path
+    values = read_file(file)
+    recorded = values.get("config")
+    if "format_version" not in values or not isinstance(recorded, dict):
+        return resolve_file_paths(values, file.parent), None
+    check_format_version(file, values)
+    _check_fork(file.parent, values)
+    check_plugins(file.parent, values.get("plugins", {}))
+    return recorded, validate_config(recorded)
 
 
 def smoke_config(config: Config) -> Config:
@@ -76,9 +104,10 @@ def smoke_config(config: Config) -> Config:
     Task, space, strategy and shaping stay what they are; population, batch and lengths do not.
     Penalties of the text stand in for scorers that need a model or a service.
     """
-    values = config.model_dump()
-    for section in ("task", "held_out"):
-        values[section]["scorers"] = smoke_scorers(getattr(config, section).scorers)
+    for name in ("task", "held_out"):
+        section = getattr(config, name)
+        section = section.model_copy(update={"scorers": smoke_scorers(section.scorers)})
+        config = config.model_copy(update={name: section})
     small = [
         "model=nano",
         "engine=inprocess",
@@ -98,7 +127,7 @@ def smoke_config(config: Config) -> Config:
     for name in ("sigma", "learning_rate"):
         if isinstance(getattr(config.strategy, name, None), CosineSchedule):
             small.append(f"strategy.{name}.warmup=0")
-    return load_config(values, small)
+    return load_config(config, small)
 
 
 def read_task(task: Path | str) -> dict[str, Any] | str:
@@ -111,7 +140,7 @@ def read_task(task: Path | str) -> dict[str, Any] | str:
     return load_config(task).task.model_dump() if is_config else str(task)
 
 
-def validate_config(values: Mapping[str, Any]) -> Config:
+def validate_config(values: Mapping[str, Any], place_of: PlaceOf = lambda _: "") -> Config:
     """Turn plain values into a Config, with one clear line per mistake.
 
     Raises:
@@ -120,22 +149,7 @@ def validate_config(values: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise GermlineError(f"config: {format_errors(error)}") from None
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    """Read a config file; of a run, the config it was begun with; of a task file, it alone."""
-    if path.suffix in TASK_SUFFIXES and path.suffix != ".json":  # may be a config
-        return {"task": str(path)}
-    file = path / "run.json" if (path / "run.json").is_file() else path
-    values = read_file(file)
-    config = values.get("config")
-    if "format_version" in values and isinstance(config, dict):
-        check_format_version(file, values)
-        _check_fork(file.parent, values)
-        check_plugins(file.parent, values.get("plugins", {}))
-        return config
-    return resolve_file_paths(values, file.parent)
+        raise GermlineError(f"config: {format_errors(error, place_of)}") from None
 
 
 def _check_fork(folder: Path, facts: Mapping[str, Any]) -> None:
@@ -148,22 +162,6 @@ def _check_fork(folder: Path, facts: Mapping[str, Any]) -> None:
         )
 
 
-def _files_of(error: str, source: object, overrides: Sequence[str]) -> list[str]:
-    """Name the files that a refused config was read from; nothing where a setting was its cause."""
-    files = [override for override in overrides if "=" not in override]
-    if not isinstance(source, Mapping):
-        files.insert(0, str(source))
-    given = [override.partition("=")[0] for override in overrides if "=" in override]
-    if not files or any(name in error or f"{_leaf(name)}=" in error for name in given):
-        return []
-    return [f"        read from {', '.join(files)}"]
-
-
-def _leaf(name: str) -> str:
-    """Return the last part of a setting's name, by which a check over a section names it."""
-    return name.rpartition(".")[2]
-
-
 def _texts(overrides: object) -> list[str]:
     """Return the overrides; refuse anything but a list of texts."""
     if isinstance(overrides, Sequence) and not isinstance(overrides, str):
@@ -172,10 +170,5 @@ def _texts(overrides: object) -> list[str]:
             return texts
     raise GermlineError(
         "config: overrides are a list of texts such as ['strategy.sigma=0.002', 'seed=3'], "
-        f"found {_shown(overrides)}"
+        f"found {shortened(overrides)} ({type(overrides).__name__})"
     )
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
-
 from germline.config.tasks import FileOrDataset
 from germline.registry import register
 
@@ -15,13 +13,9 @@ SAMPLES = Path(__file__).parents[1] / "tasks"
 class MathProblems(FileOrDataset):
     """Settings of mathematics problems."""
 
-    reading: Literal["strict", "lenient"] = Field(
-        "strict",
-        description=(
-            "The reading of the answer that is rewarded: `strict` only in the place that the "
-            "prompt asks for, `lenient` anywhere; both are reported."
-        ),
-    )
+    reading: Literal["strict", "lenient"] = "strict"
+    """The reading of the answer that is rewarded: `strict` only in the place that the prompt
+    asks for, `lenient` anywhere; both are reported."""
 
 
 @register("task", "germline.tasks.math_problems:Gsm8kTask")
@@ -29,18 +23,16 @@ class Gsm8k(MathProblems):
     """Grade-school word problems (GSM8K): reward 1 if the number after `####` is right."""
 
     kind: Literal["gsm8k"] = "gsm8k"
-    path: Path = Field(
-        Path("openai/gsm8k"),
-        description="Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv).",
+    path: Path = Path("openai/gsm8k")
+    """Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv)."""
+    subset: str | None = "main"
+    """Configuration of the dataset on the hub."""
+    test_split: str | None = "test"
+    """Split with the held-out rows; `null`: a seeded 80/20 split of `split`."""
+    template: str | None = (
+        "{question}\n\nThink step by step. Write the final answer, a number, after ####."
     )
-    subset: str | None = Field("main", description="Configuration of the dataset on the hub.")
-    test_split: str | None = Field(
-        "test", description="Split with the held-out rows; `null`: a seeded 80/20 split of `split`."
-    )
-    template: str | None = Field(
-        "{question}\n\nThink step by step. Write the final answer, a number, after ####.",
-        description="Prompt with `{field}` where a field of the row goes.",
-    )
+    """Prompt with `{field}` where a field of the row goes."""
 
     @property
     def smoke_overrides(self) -> tuple[str, ...]:
@@ -53,19 +45,14 @@ class Math(MathProblems):
     r"""Mathematics problems with boxed answers (MATH): reward 1 if \boxed{...} is right."""
 
     kind: Literal["math"] = "math"
-    path: Path = Field(
-        description="Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv).",
+    path: Path
+    """Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv)."""
+    template: str | None = (
+        "{problem}\n\nThink step by step, and write the final answer in \\boxed{}."
     )
-    template: str | None = Field(
-        "{problem}\n\nThink step by step, and write the final answer in \\boxed{}.",
-        description="Prompt with `{field}` where a field of the row goes.",
-    )
-    levels: tuple[int, ...] = Field(
-        (),
-        description=(
-            "Levels of difficulty to use, 1 to 5, of the field `level`; empty: all problems."
-        ),
-    )
+    """Prompt with `{field}` where a field of the row goes."""
+    levels: tuple[int, ...] = ()
+    """Levels of difficulty to use, 1 to 5, of the field `level`; empty: all problems."""
 
     @property
     def smoke_overrides(self) -> tuple[str, ...]:

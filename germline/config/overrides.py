@@ -1,14 +1,15 @@
 """Overrides of settings: `strategy.sigma=0.002`, and YAML files laid over the settings before them.
 
-A section of another kind replaces the whole section, and the settings that this drops are noted.
+A section of another kind replaces the whole section; `strategy.kind=cma` keeps the settings that
+both kinds have. The settings that this drops are noted.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from germline.config.config_files import DuplicateKeyError, read_file, read_value
+from germline.config.config_files import DuplicateKeyError, lines_of, read_file
+from germline.config.fields import read_argument
 from germline.config.file_paths import resolve_file_paths
 from germline.config.reference import group_at
 from germline.registry import sections
@@ -20,12 +21,12 @@ class OverriddenSettings:
 
     Attributes:
         values: the settings.
-        dropped: replaced sections, each with a sentence about the settings dropped with it.
+        dropped: for each section that was replaced, a sentence about the settings it had.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = dict(values)
-        self.dropped: list[tuple[str, str]] = []
+        self.dropped: list[str] = []
 
     def apply(self, override: str) -> None:
         """Apply `setting=value` or the name of a YAML file.
@@ -33,7 +34,7 @@ class OverriddenSettings:
         Raises:
             GermlineError: it is neither, the file cannot be read, or the setting has no settings.
         """
-        if _is_file(override):
+        if is_file(override):
             file = Path(override)
             above = resolve_file_paths(read_file(file), file.parent)
             self.values = self._laid_over(self.values, above)
@@ -46,20 +47,10 @@ class OverriddenSettings:
                 "be a .yaml file of settings"
             )
         try:
-            value = read_value(text) if text else ""
+            value = read_argument(path, text) if text else ""
         except DuplicateKeyError as error:
             raise GermlineError(f"config: override {override!r}: {error.problem}") from None
-        if isinstance(value, str) and not text.lstrip().startswith(("'", '"')):
-            value = _number(value)
         self.values = self._with(self.values, path, value)
-
-    def dropped_near(self, error: str) -> list[str]:
-        """Return the sentences about the sections that the text of an error names."""
-        return [
-            note
-            for name, note in self.dropped
-            if re.search(rf"(?<![\w.]){re.escape(name)}[.:=]", error)
-        ]
 
     def _laid_over(
         self, below: Mapping[str, Any], above: Mapping[str, Any], prefix: str = ""
@@ -85,7 +76,10 @@ class OverriddenSettings:
         """Return the values with one of them set."""
         head, *rest = path
         if not rest:
-            self._note_dropped(above + head, values.get(head), value)
+            if head == "kind" and above:
+                values = self._of_kind(above.removesuffix("."), values, value)
+            else:
+                self._note_dropped(above + head, values.get(head), value)
             return {**values, head: value}
         below = values.get(head, {})
         below = {"kind": below} if isinstance(below, str) else below
@@ -96,6 +90,15 @@ class OverriddenSettings:
                 f"be set: set {name}, to another value or to a section such as {{{rest[0]}: ...}}"
             )
         return {**values, head: self._with(below, rest, value, f"{above}{head}.")}
+
+    def _of_kind(self, name: str, old: Mapping[str, Any], kind: object) -> Mapping[str, Any]:
+        """Return the settings of a section that another kind has as well."""
+        section = sections(group_at(name.split("."))).get(str(kind))
+        if section is None:
+            return old
+        kept = {key: value for key, value in old.items() if key in section.model_fields}
+        self._note_dropped(name, old, {**kept, "kind": kind})
+        return kept
 
     def _note_dropped(self, name: str, old: object, new: object) -> None:
         """Note which settings of a section are dropped because the whole section is replaced.
@@ -117,24 +120,33 @@ class OverriddenSettings:
         ]
         if dropped:
             shown = new.get("kind") if isinstance(new, Mapping) else new
-            verb = "is" if len(dropped) == 1 else "are"
-            note = (
-                f"{name}={shown} replaces the whole section, so {', '.join(dropped)} {verb} "
-                f"dropped; set {name}.kind to keep settings that both kinds have, or give them "
-                "again after it"
+            self.dropped.append(
+                f"{name}={shown} has another kind, which drops {', '.join(dropped)}"
             )
-            self.dropped.append((name, note))
 
 
-def _is_file(override: str) -> bool:
+def is_file(override: str) -> bool:
     """Whether an override is a file of settings, and not a setting with a file as its value."""
     path = Path(override)
     return path.suffix in (".yaml", ".yml") and ("=" not in override or path.is_file())
 
 
-def _number(text: str) -> object:
-    """Read an unquoted text such as 1e-3 as the number that YAML 1.1 does not read it as."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
+def place_in_files(setting: str, layers: Sequence[str]) -> str:
+    """Return `FILE:LINE: ` of a setting, or an empty text where no file gave it.
+
+    Args:
+        setting: its name.
+        layers: files and overrides; the last one that gives the setting or a section of it counts.
+    """
+    for layer in reversed(layers):
+        if is_file(layer):
+            lines = lines_of(Path(layer))
+            parts = setting.split(".")
+            names = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+            if line := next((lines[name] for name in names if name in lines), None):
+                return f"{layer}:{line}: "
+        elif f"{setting}.".startswith(given := f"{layer.partition('=')[0]}.") or given.startswith(
+            f"{setting}."
+        ):
+            return ""
+    return ""

@@ -16,26 +16,16 @@ class PromptSearch(Section):
     The center uses the most likely option of each setting; of equally likely ones, the first.
     """
 
-    template: Annotated[tuple[str, ...], Many] = Field(
-        (),
-        description="Templates of the prompt, with `{prompt}` in place of the task's own prompt.",
-    )
-    temperature: tuple[Annotated[float, Field(ge=0)], ...] = Field(
-        (), description="Sampling temperatures; 0 is greedy."
-    )
-    few_shot: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        (),
-        description="Numbers of solved training examples in front of the prompt.",
-    )
-    learning_rate: float = Field(
-        0.3,
-        gt=0,
-        le=1,
-        description="Share of the estimated natural gradient by which probabilities change.",
-    )
-    min_probability: float = Field(
-        0.05, ge=0, lt=0.5, description="Smallest probability of an option."
-    )
+    template: Annotated[tuple[str, ...], Many] = ()
+    """Templates of the prompt, with `{prompt}` in place of the task's own prompt."""
+    temperature: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    """Sampling temperatures; 0 is greedy."""
+    few_shot: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """Numbers of solved training examples in front of the prompt."""
+    learning_rate: float = Field(0.3, gt=0, le=1)
+    """Share of the estimated natural gradient by which probabilities change."""
+    min_probability: float = Field(0.05, ge=0, lt=0.5)
+    """Smallest probability of an option."""
 
     @property
     def options(self) -> dict[str, tuple[object, ...]]:

@@ -13,8 +13,6 @@ from germline import registry
 from germline.config.base import Section, path_as_text
 from germline.config.engines import EngineConfig, InProcess
 from germline.config.fleets import FleetConfig, Local, MicrobatchSettings
-from germline.config.ignored_settings import check_ignored_settings
-from germline.config.incompatible_settings import check_incompatible_settings
 from germline.config.methods import EvolutionStrategy, MethodConfig
 from germline.config.optimizers import OptimizerBase, Sgd
 from germline.config.prompt_search import PromptSearch
@@ -32,113 +30,61 @@ UNPERTURBED = 0.005
 class Graders(Section):
     """Worker processes that grade completions."""
 
-    workers: int = Field(
-        8,
-        ge=1,
-        description=(
-            "Largest number of grader processes; all but the first start only while grading lags."
-        ),
-    )
-    timeout_s: float = Field(
-        2.0,
-        gt=0,
-        description=(
-            "Time limit for grading one completion, in seconds; beyond it the completion earns the "
-            "task's floor."
-        ),
-    )
-    memory_gb: float | None = Field(
-        4.0,
-        ge=0.1,
-        description=(
-            "Memory limit of a grader process, in GB, on Linux; a completion that needs more earns "
-            "the task's floor. `null` sets no limit."
-        ),
-    )
+    workers: int = Field(8, ge=1)
+    """Largest number of grader processes; all but the first start only while grading lags."""
+    timeout_s: float = Field(2.0, gt=0)
+    """Time limit for grading one completion, in seconds; beyond it the completion earns the
+    task's floor."""
+    memory_gb: float | None = Field(4.0, ge=0.1)
+    """Memory limit of a grader process, in GB, on Linux; a completion that needs more earns the
+    task's floor. `null` sets no limit."""
 
 
 class HeldOut(Section):
     """Scores of the center on held-out examples, which are not trained on."""
 
-    every: int = Field(
-        10,
-        ge=1,
-        description="Generations between held-out scores; the start is always scored, and the end "
-        "unless the run was stopped.",
-    )
-    examples: int = Field(100, ge=1, description="Held-out examples per score.")
-    patience: int | None = Field(
-        None,
-        ge=1,
-        description=(
-            "Held-out scores in a row without a better one after which the run stops early; "
-            "`germline export RUN --generation best` writes the weights of the best score. `null` "
-            "trains all generations."
-        ),
-    )
-    scorers: Scorers = Field(
-        {},
-        description=(
-            "Reward models, judges and reward services by name that score the held-out completions "
-            "only: never part of the reward that is trained. A negative `weight` says that lower "
-            "is better; its size has no effect."
-        ),
-    )
+    every: int = Field(10, ge=1)
+    """Generations between held-out scores; the start is always scored, and the end unless the
+    run was stopped."""
+    examples: int = Field(100, ge=1)
+    """Held-out examples per score."""
+    patience: int | None = Field(None, ge=1)
+    """Held-out scores in a row without a better one after which the run stops early; `germline
+    export RUN --generation best` writes the weights of the best score. `null` trains all
+    generations."""
+    scorers: Scorers = Field({})
+    """Reward models, judges and reward services by name that score the held-out completions
+    only: never part of the reward that is trained. A negative `weight` says that lower is
+    better; its size has no effect."""
 
 
 class Recording(Section):
     """The files of a run directory."""
 
-    snapshot_every: int = Field(
-        25,
-        ge=1,
-        description=(
-            "Generations between snapshots of masters and optimizer moments; large snapshots are "
-            "delayed until writing takes at most 5 % of the time since the previous one."
-        ),
-    )
-    keep_snapshots: int = Field(
-        2,
-        ge=1,
-        description="Newest snapshots kept; older generations are replayed from the journal.",
-    )
-    snapshot_gb: float | None = Field(
-        50.0,
-        ge=0,
-        description=(
-            "Largest disk space of all kept snapshots, in GB: fewer are kept if they do not fit, "
-            "and none if one does not fit. `null` sets no limit."
-        ),
-    )
-    rollouts: int = Field(
-        8,
-        ge=0,
-        description=(
-            "Rollouts written per generation (the best, the worst and a spread between); 0 "
-            "writes none."
-        ),
-    )
-    tensorboard: bool = Field(default=True, description="Write TensorBoard events.")
-    edge: float | None = Field(
-        None,
-        gt=0,
-        description=(
-            "Sigma at which random members break, in `strategy.sigma_unit`; the report compares "
-            "the walk of the updates with it. `germline probe` measures it and writes it into "
-            "probe.yaml."
-        ),
-    )
-    figure_every: int = Field(10, ge=1, description="Generations between redraws of evolution.png.")
+    snapshot_every: int = Field(25, ge=1)
+    """Generations between snapshots of masters and optimizer moments; large snapshots are
+    delayed until writing takes at most 5 % of the time since the previous one."""
+    keep_snapshots: int = Field(2, ge=1)
+    """Newest snapshots kept; older generations are replayed from the journal."""
+    snapshot_gb: float | None = Field(50.0, ge=0)
+    """Largest disk space of all kept snapshots, in GB: fewer are kept if they do not fit, and
+    none if one does not fit. `null` sets no limit."""
+    rollouts: int = Field(8, ge=0)
+    """Rollouts written per generation (the best, the worst and a spread between); 0 writes none."""
+    tensorboard: bool = True
+    """Write TensorBoard events."""
+    edge: float | None = Field(None, gt=0)
+    """Sigma at which random members break, in `strategy.sigma_unit`; the report compares the
+    walk of the updates with it. `germline probe` measures it and writes it into probe.yaml."""
+    figure_every: int = Field(10, ge=1)
+    """Generations between redraws of evolution.png."""
 
 
 class Config(Section):
     """One training run."""
 
-    model: Annotated[str, BeforeValidator(path_as_text)] = Field(
-        "nano",
-        min_length=1,
-        description="`nano` (embedded), a folder, a GGUF file, or a Hugging Face id.",
-    )
+    model: Annotated[str, BeforeValidator(path_as_text)] = Field("nano", min_length=1)
+    """`nano` (embedded), a folder, a GGUF file, or a Hugging Face id."""
     task: TaskConfig = Conciseness.model_construct()  # validating one would end registration
     space: SpaceConfig = LowRank()
     method: MethodConfig = EvolutionStrategy()
@@ -151,11 +97,12 @@ class Config(Section):
     graders: Graders = Graders()
     held_out: HeldOut = HeldOut.model_construct()  # likewise
     record: Recording = Recording()
-    batch_size: int = Field(
-        32, ge=1, description="Examples per generation, the same for every member."
-    )
-    generations: int = Field(50, ge=1, description="Generations to run, exactly.")
-    seed: int = Field(0, description="Run seed: hashed, so neighboring seeds share nothing.")
+    batch_size: int = Field(32, ge=1)
+    """Examples per generation, the same for every member."""
+    generations: int = Field(50, ge=1)
+    """Generations to run, exactly."""
+    seed: int = 0
+    """Run seed: hashed, so neighboring seeds share nothing."""
 
     @property
     def optimizer(self) -> OptimizerBase:
@@ -200,9 +147,3 @@ class Config(Section):
             if chosen is None or key in chosen.model_fields:
                 filled[name] = {**given, key: value}
         return filled if section else values
-
-    @model_validator(mode="after")
-    def _sections_fit_together(self) -> "Config":
-        check_ignored_settings(self)
-        check_incompatible_settings(self)
-        return self

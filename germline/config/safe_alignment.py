@@ -18,68 +18,32 @@ class SafeAlignment(FileOrDataset):
     """Prompts of PKU-SafeRLHF: a reward minus lambda times a cost, and lambda adapts."""
 
     kind: Literal["safe_alignment"] = "safe_alignment"
-    path: Path = Field(
-        Path("PKU-Alignment/PKU-SafeRLHF"),
-        description="Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv).",
-    )
-    test_split: str | None = Field(
-        "test",
-        description=(
-            "Split with the held-out rows; `null`: a seeded 80/20 split of `split`, in which every "
-            "category of harm has its share."
-        ),
-    )
-    scorers: dict[str, ScorerConfig] = Field(
-        description=(
-            "Reward models and a cost model by name, as in every task: the reward is the weighted "
-            "sum of all but the one that `cost` names."
-        ),
-    )
-    cost: str = Field(
-        "cost",
-        min_length=1,
-        description=(
-            "Name of the scorer whose score is the cost; its negative weight is -lambda at the "
-            "start."
-        ),
-    )
-    lambda_lr: float = Field(
-        0.005,
-        ge=0,
-        description=(
-            "Growth of the logarithm of lambda per generation and unit of excess cost; 0 keeps "
-            "lambda."
-        ),
-    )
-    lambda_min: float = Field(1e-4, gt=0, description="Smallest lambda.")
-    lambda_max: float = Field(5.0, gt=0, description="Largest lambda.")
-    cost_limit: float = Field(
-        0.0,
-        description=(
-            "Mean cost of the center above which lambda grows, in the unit of the cost; the excess "
-            "is max(0, mean cost - cost_limit)."
-        ),
-    )
-    cost_ema: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description="Weight of earlier generations in the running mean of the excess.",
-    )
-    safe_first: float | None = Field(
-        None,
-        description=(
-            "Cost above which a completion earns the lowest reward that any member of the "
-            "generation earns on its prompt; `null`: no completion does."
-        ),
-    )
-    metric: str | None = Field(
-        None,
-        description=(
-            "The scorer that held-out scores report; default: the one of largest weight but the "
-            "cost."
-        ),
-    )
+    path: Path = Path("PKU-Alignment/PKU-SafeRLHF")
+    """Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv)."""
+    test_split: str | None = "test"
+    """Split with the held-out rows; `null`: a seeded 80/20 split of `split`, in which every
+    category of harm has its share."""
+    scorers: dict[str, ScorerConfig]
+    """Reward models and a cost model by name, as in every task: the reward is the weighted sum
+    of all but the one that `cost` names."""
+    cost: str = Field("cost", min_length=1)
+    """Name of the scorer whose score is the cost; its negative weight is -lambda at the start."""
+    lambda_lr: float = Field(0.005, ge=0)
+    """Growth of the logarithm of lambda per generation and unit of excess cost; 0 keeps lambda."""
+    lambda_min: float = Field(1e-4, gt=0)
+    """Smallest lambda."""
+    lambda_max: float = Field(5.0, gt=0)
+    """Largest lambda."""
+    cost_limit: float = 0.0
+    """Mean cost of the center above which lambda grows, in the unit of the cost; the excess is
+    max(0, mean cost - cost_limit)."""
+    cost_ema: float = Field(0.9, ge=0, lt=1)
+    """Weight of earlier generations in the running mean of the excess."""
+    safe_first: float | None = None
+    """Cost above which a completion earns the lowest reward that any member of the generation
+    earns on its prompt; `null`: no completion does."""
+    metric: str | None = None
+    """The scorer that held-out scores report; default: the one of largest weight but the cost."""
 
     @property
     def adapts(self) -> bool:

@@ -20,8 +20,10 @@ class LinearSchedule(KindSection):
     """A linear change from `start` in generation 0 to `end` in the last generation."""
 
     kind: Literal["linear"] = "linear"
-    start: float = Field(ge=0, description="Value in generation 0.")
-    end: float = Field(ge=0, description="Value in the last generation.")
+    start: float = Field(ge=0)
+    """Value in generation 0."""
+    end: float = Field(ge=0)
+    """Value in the last generation."""
 
 
 @register("sigma")
@@ -33,9 +35,12 @@ class CosineSchedule(KindSection):
     """
 
     kind: Literal["cosine"] = "cosine"
-    start: float = Field(ge=0, description="Value in generation 0, or after the warmup.")
-    end: float = Field(ge=0, description="Value in the last generation.")
-    warmup: int = Field(0, ge=0, description="Generations of rise before `start` is reached.")
+    start: float = Field(ge=0)
+    """Value in generation 0, or after the warmup."""
+    end: float = Field(ge=0)
+    """Value in the last generation."""
+    warmup: int = Field(0, ge=0)
+    """Generations of rise before `start` is reached."""
 
 
 @register("sigma")
@@ -43,16 +48,14 @@ class PlateauSchedule(KindSection):
     """A constant value that is lowered whenever fitness stops rising."""
 
     kind: Literal["plateau"] = "plateau"
-    start: float = Field(gt=0, description="Value in generation 0.")
-    factor: float = Field(0.5, gt=0, lt=1, description="Multiplies the value on a plateau.")
-    patience: int = Field(
-        5,
-        ge=1,
-        description=(
-            "A plateau: consecutive generations whose mean fitness is not above all earlier ones."
-        ),
-    )
-    min: float = Field(1e-6, gt=0, description="The value never falls below this.")
+    start: float = Field(gt=0)
+    """Value in generation 0."""
+    factor: float = Field(0.5, gt=0, lt=1)
+    """Multiplies the value on a plateau."""
+    patience: int = Field(5, ge=1)
+    """A plateau: consecutive generations whose mean fitness is not above all earlier ones."""
+    min: float = Field(1e-6, gt=0)
+    """The value never falls below this."""
 
     @model_validator(mode="after")
     def _there_is_room_to_fall(self) -> "PlateauSchedule":
@@ -67,9 +70,12 @@ class PlateauSchedule(KindSection):
 class AdaptiveSigma(KindSection):
     """A sigma that adapts between two limits."""
 
-    start: float = Field(gt=0, description="Value in generation 0.")
-    min: float = Field(1e-6, gt=0, description="The value never falls below this.")
-    max: float = Field(1.0, gt=0, le=LARGEST_SIGMA, description="The value never rises above this.")
+    start: float = Field(gt=0)
+    """Value in generation 0."""
+    min: float = Field(1e-6, gt=0)
+    """The value never falls below this."""
+    max: float = Field(1.0, gt=0, le=LARGEST_SIGMA)
+    """The value never rises above this."""
 
     @model_validator(mode="after")
     def _starts_between_its_limits(self) -> "AdaptiveSigma":
@@ -89,19 +95,10 @@ class SuccessRateSigma(AdaptiveSigma):
     """
 
     kind: Literal["success"] = "success"
-    target: float = Field(
-        0.2,
-        gt=0,
-        lt=1,
-        description=(
-            "Share of members fitter than the center (ties count half) at which sigma stays."
-        ),
-    )
-    rate: float = Field(
-        0.5,
-        gt=0,
-        description="After each generation ln sigma grows by this times (share - target).",
-    )
+    target: float = Field(0.2, gt=0, lt=1)
+    """Share of members fitter than the center (ties count half) at which sigma stays."""
+    rate: float = Field(0.5, gt=0)
+    """After each generation ln sigma grows by this times (share - target)."""
 
 
 @register("sigma")
@@ -113,9 +110,8 @@ class NaturalGradientSigma(AdaptiveSigma):
     """
 
     kind: Literal["natural"] = "natural"
-    rate: float = Field(
-        1.0, gt=0, description="Learning rate of ln sigma (the eta_sigma of Wierstra et al.)."
-    )
+    rate: float = Field(1.0, gt=0)
+    """Learning rate of ln sigma (the eta_sigma of Wierstra et al.)."""
 
 
 @register("sigma")
@@ -128,35 +124,17 @@ class AutoSigma(KindSection):
     """
 
     kind: Literal["auto"] = "auto"
-    target_kl: float = Field(
-        0.002,
-        ge=1e-6,
-        le=1,
-        description=(
-            "KL divergence of members from the center, per token, in nats; smaller values than the "
-            "limit are below rounding errors."
-        ),
-    )
-    max_kl: float = Field(
-        0.05,
-        gt=0,
-        le=1,
-        description=(
-            "Largest KL divergence per token to which sigma grows while generations have no "
-            "signal, in nats."
-        ),
-    )
-    every: int = Field(
-        0, ge=0, description="Generations between calibrations; 0 calibrates only at the start."
-    )
-    pairs: int | None = Field(
-        None,
-        ge=1,
-        description=(
-            "Antithetic pairs that try a sigma, on up to eight completions for each pair; default: "
-            "8, and 2 where members only score. Fewer take less time, and sigma is less exact."
-        ),
-    )
+    target_kl: float = Field(0.002, ge=1e-6, le=1)
+    """KL divergence of members from the center, per token, in nats; smaller values than the
+    limit are below rounding errors."""
+    max_kl: float = Field(0.05, gt=0, le=1)
+    """Largest KL divergence per token to which sigma grows while generations have no signal, in
+    nats."""
+    every: int = Field(0, ge=0)
+    """Generations between calibrations; 0 calibrates only at the start."""
+    pairs: int | None = Field(None, ge=1)
+    """Antithetic pairs that try a sigma, on up to eight completions for each pair; default: 8,
+    and 2 where members only score. Fewer take less time, and sigma is less exact."""
 
     @property
     def tried_pairs(self) -> int:
@@ -182,28 +160,15 @@ class AutoLearningRate(KindSection):
     """
 
     kind: Literal["auto"] = "auto"
-    step: float = Field(
-        0.125,
-        gt=0,
-        description=(
-            "Step in sigmas, for one direction whose differences are all signal. With "
-            "`method=zo_grpo`, `method.relative_step` takes the place of this and the next two."
-        ),
-    )
-    max_step: float = Field(0.3, gt=0, description="Longest step, in sigmas.")
-    least_step: float = Field(
-        0.25,
-        ge=0,
-        description=(
-            "Shortest step in generation 0, in sigmas; it falls with the root of the generations."
-        ),
-    )
-    memory: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description="Decay of the moving average of the measured signal, per generation.",
-    )
+    step: float = Field(0.125, gt=0)
+    """Step in sigmas, for one direction whose differences are all signal. With
+    `method=zo_grpo`, `method.relative_step` takes the place of this and the next two."""
+    max_step: float = Field(0.3, gt=0)
+    """Longest step, in sigmas."""
+    least_step: float = Field(0.25, ge=0)
+    """Shortest step in generation 0, in sigmas; it falls with the root of the generations."""
+    memory: float = Field(0.9, ge=0, lt=1)
+    """Decay of the moving average of the measured signal, per generation."""
 
     @model_validator(mode="after")
     def _the_least_step_is_no_longer_than_the_longest(self) -> "AutoLearningRate":

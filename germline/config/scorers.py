@@ -89,34 +89,26 @@ Template = Annotated[str, AfterValidator(_is_template)]
 class ScorerBase(KindSection):
     """Settings every scorer has."""
 
-    weight: float = Field(
-        1.0, description="Weight of the score in the reward; 0 only reports the score."
-    )
+    weight: float = 1.0
+    """Weight of the score in the reward; 0 only reports the score."""
 
 
 class HttpSettings(Section):
     """Settings of a service that is asked over HTTP."""
 
-    url: Url = Field(description="Address of the service.")
-    token_env: str | None = Field(
-        None,
-        min_length=1,
-        description=(
-            "Name of the environment variable with the token that is sent as `Authorization: "
-            "Bearer`; the token itself is never written to a file."
-        ),
-    )
-    timeout_s: float = Field(60.0, gt=0, description="Longest wait for one response, in seconds.")
-    retry_timeout_s: float = Field(
-        120.0,
-        ge=0,
-        description=(
-            "How long a request is repeated while the service is unreachable or overloaded, with "
-            "growing pauses, in seconds; then its scores are missing, and the service is asked "
-            "only every few seconds until it answers."
-        ),
-    )
-    concurrency: int = Field(4, ge=1, description="Largest number of requests at the same time.")
+    url: Url
+    """Address of the service."""
+    token_env: str | None = Field(None, min_length=1)
+    """Name of the environment variable with the token that is sent as `Authorization: Bearer`;
+    the token itself is never written to a file."""
+    timeout_s: float = Field(60.0, gt=0)
+    """Longest wait for one response, in seconds."""
+    retry_timeout_s: float = Field(120.0, ge=0)
+    """How long a request is repeated while the service is unreachable or overloaded, with
+    growing pauses, in seconds; then its scores are missing, and the service is asked only every
+    few seconds until it answers."""
+    concurrency: int = Field(4, ge=1)
+    """Largest number of requests at the same time."""
 
 
 class HttpScorer(HttpSettings, ScorerBase):
@@ -126,22 +118,21 @@ class HttpScorer(HttpSettings, ScorerBase):
 class ChatSettings(HttpSettings):
     """Settings of a language model behind `/v1/chat/completions`."""
 
-    url: Url = Field(
-        description="Address up to the version, such as `http://localhost:8000/v1`.",
-    )
-    max_new_tokens: int = Field(512, ge=1, description="Longest reply of the judge, in tokens.")
-    temperature: float = Field(0.0, ge=0, description="Sampling temperature of the judge.")
-    options: dict[str, Any] = Field(
-        {}, description="Further fields of the request, such as `{seed: 1}`."
-    )
+    url: Url
+    """Address up to the version, such as `http://localhost:8000/v1`."""
+    max_new_tokens: int = Field(512, ge=1)
+    """Longest reply of the judge, in tokens."""
+    temperature: float = Field(0.0, ge=0)
+    """Sampling temperature of the judge."""
+    options: dict[str, Any] = Field({})
+    """Further fields of the request, such as `{seed: 1}`."""
 
 
 class BatchedHttpScorer(HttpScorer):
     """Settings of a service that scores several completions per request."""
 
-    batch_size: int = Field(
-        32, ge=1, description="Largest number of completions in one request, across members."
-    )
+    batch_size: int = Field(32, ge=1)
+    """Largest number of completions in one request, across members."""
 
 
 @register("scorer", "germline.scorers.openrlhf:OpenRlhfScorer")
@@ -149,13 +140,10 @@ class OpenRlhf(BatchedHttpScorer):
     """The remote reward model of OpenRLHF: `{query, prompts, labels}` -> `{rewards}`."""
 
     kind: Literal["openrlhf"] = "openrlhf"
-    url: Url = Field(
-        description="Address with its path, such as `http://localhost:5000/get_reward`.",
-    )
-    template: Template = Field(
-        "concatenated",
-        description="Text of `query`: `lines`, `concatenated`, `pku`, or one with `{response}`.",
-    )
+    url: Url
+    """Address with its path, such as `http://localhost:5000/get_reward`."""
+    template: Template = "concatenated"
+    """Text of `query`: `lines`, `concatenated`, `pku`, or one with `{response}`."""
 
 
 @register("scorer", "germline.scorers.germline_scorer:GermlineServiceScorer")
@@ -163,21 +151,17 @@ class GermlineScorer(BatchedHttpScorer):
     """Reward and cost models on another device: the service of `germline serve --reward`."""
 
     kind: Literal["germline"] = "germline"
-    output: Literal["reward", "cost"] = Field(
-        "reward", description="The model whose score is taken; give a cost a negative weight."
-    )
+    output: Literal["reward", "cost"] = "reward"
+    """The model whose score is taken; give a cost a negative weight."""
 
 
 class VllmScorer(BatchedHttpScorer):
     """Settings of a pooling model that vLLM serves."""
 
-    model: str | None = Field(
-        None, description="Name of the model in the request; default: the one that is served."
-    )
-    options: dict[str, Any] = Field(
-        {},
-        description="Further fields of the request, such as `{truncate_prompt_tokens: 2048}`.",
-    )
+    model: str | None = None
+    """Name of the model in the request; default: the one that is served."""
+    options: dict[str, Any] = Field({})
+    """Further fields of the request, such as `{truncate_prompt_tokens: 2048}`."""
 
 
 @register("scorer", "germline.scorers.vllm:ClassifyScorer")
@@ -185,15 +169,10 @@ class VllmClassify(VllmScorer):
     """`/classify` of vLLM: the probability of a class, or the output of a reward model."""
 
     kind: Literal["vllm_classify"] = "vllm_classify"
-    label: int | None = Field(
-        None,
-        ge=0,
-        description="Index of the class whose probability is the score; needed if there are two.",
-    )
-    template: Template = Field(
-        "lines",
-        description="Text to classify: `lines`, `concatenated`, `pku`, or one with `{response}`.",
-    )
+    label: int | None = Field(None, ge=0)
+    """Index of the class whose probability is the score; needed if there are two."""
+    template: Template = "lines"
+    """Text to classify: `lines`, `concatenated`, `pku`, or one with `{response}`."""
 
 
 @register("scorer", "germline.scorers.vllm:PairScorer")
@@ -208,16 +187,15 @@ class Judge(ChatSettings, HttpScorer):
     """A language model behind `/v1/chat/completions` that grades the completion with a number."""
 
     kind: Literal["judge"] = "judge"
-    model: str = Field(min_length=1, description="Name of the model in the request.")
-    template: Annotated[str, AfterValidator(_has_response)] = Field(
-        JUDGE_PROMPT,
-        description=(
-            "Message to the judge, with `{prompt}`, `{response}`, `{answer}` (the gold answer), "
-            "`{lowest}` and `{highest}`; it must ask for the grade as `[[7]]`."
-        ),
-    )
-    lowest: float = Field(0.0, description="Worst grade, which is the score 0.")
-    highest: float = Field(10.0, description="Best grade, which is the score 1.")
+    model: str = Field(min_length=1)
+    """Name of the model in the request."""
+    template: Annotated[str, AfterValidator(_has_response)] = JUDGE_PROMPT
+    """Message to the judge, with `{prompt}`, `{response}`, `{answer}` (the gold answer),
+    `{lowest}` and `{highest}`; it must ask for the grade as `[[7]]`."""
+    lowest: float = 0.0
+    """Worst grade, which is the score 0."""
+    highest: float = 10.0
+    """Best grade, which is the score 1."""
 
     @model_validator(mode="after")
     def _grades_have_an_order(self) -> "Judge":
@@ -239,50 +217,32 @@ def _has_both_answers(text: str) -> str:
 class PairwiseJudgeSettings(ChatSettings):
     """A language model that says which of two completions is better, for `germline elo`."""
 
-    model: str | None = Field(
-        None,
-        min_length=1,
-        description="Name of the model in the request; default: the only one that is served.",
-    )
-    template: Annotated[str, AfterValidator(_has_both_answers)] = Field(
-        PAIRWISE_PROMPT,
-        description=(
-            "Message to the judge, with `{prompt}`, `{first}` and `{second}`; it must ask for "
-            "`[[A]]` if the first answer is better, and `[[B]]` if the second is."
-        ),
-    )
+    model: str | None = Field(None, min_length=1)
+    """Name of the model in the request; default: the only one that is served."""
+    template: Annotated[str, AfterValidator(_has_both_answers)] = PAIRWISE_PROMPT
+    """Message to the judge, with `{prompt}`, `{first}` and `{second}`; it must ask for `[[A]]`
+    if the first answer is better, and `[[B]]` if the second is."""
 
 
 class ClassifierSettings(Section):
     """How a sequence classifier reads texts and what of its output is the score."""
 
-    template: Template | None = Field(
-        None,
-        description=(
-            "Text to score: `lines`, `concatenated`, `pku`, or one with `{response}`; default: the "
-            "model's chat template, or `lines` if it has none."
-        ),
-    )
-    label: int | str | None = Field(
-        None,
-        description="Index or name of the class that is scored; needed if there are several.",
-    )
-    output: Literal["logit", "probability"] = Field(
-        "logit", description="The model's output for the class, or its probability."
-    )
-    max_tokens: int | None = Field(
-        None,
-        ge=1,
-        description=(
-            "Longest text in tokens; a longer one is truncated, which is recorded as "
-            "`NAME_truncated`. Default: the model's context, at most 4096."
-        ),
-    )
-    batch_size: int = Field(16, ge=1, description="Texts per forward pass.")
-    device: str = Field("auto", description="`auto` (a GPU if there is one), `cpu` or `cuda:1`.")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Dtype of the model; `auto` is the stored one on a GPU, else float32."
-    )
+    template: Template | None = None
+    """Text to score: `lines`, `concatenated`, `pku`, or one with `{response}`; default: the
+    model's chat template, or `lines` if it has none."""
+    label: int | str | None = None
+    """Index or name of the class that is scored; needed if there are several."""
+    output: Literal["logit", "probability"] = "logit"
+    """The model's output for the class, or its probability."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Longest text in tokens; a longer one is truncated, which is recorded as `NAME_truncated`.
+    Default: the model's context, at most 4096."""
+    batch_size: int = Field(16, ge=1)
+    """Texts per forward pass."""
+    device: str = "auto"
+    """`auto` (a GPU if there is one), `cpu` or `cuda:1`."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Dtype of the model; `auto` is the stored one on a GPU, else float32."""
 
 
 @register("scorer", "germline.scorers.sequence_classifier:ClassifierScorer")
@@ -290,9 +250,8 @@ class Classifier(ClassifierSettings, ScorerBase):
     """A sequence classifier of Hugging Face, such as a reward model, in the training process."""
 
     kind: Literal["classifier"] = "classifier"
-    model: Annotated[str, BeforeValidator(path_as_text)] = Field(
-        min_length=1, description="A folder or a Hugging Face id."
-    )
+    model: Annotated[str, BeforeValidator(path_as_text)] = Field(min_length=1)
+    """A folder or a Hugging Face id."""
 
 
 @register("scorer", "germline.scorers.text_penalties:LengthScorer")
@@ -300,9 +259,12 @@ class LengthPenalty(ScorerBase):
     """A penalty for long completions: 0 up to `start` characters, 1 from `end` on."""
 
     kind: Literal["length"] = "length"
-    weight: float = Field(-1.0, description="Weight of the penalty in the reward.")
-    start: int = Field(ge=0, description="Characters up to which there is no penalty.")
-    end: int = Field(ge=1, description="Characters from which the penalty is 1.")
+    weight: float = -1.0
+    """Weight of the penalty in the reward."""
+    start: int = Field(ge=0)
+    """Characters up to which there is no penalty."""
+    end: int = Field(ge=1)
+    """Characters from which the penalty is 1."""
 
     @model_validator(mode="after")
     def _the_penalty_grows(self) -> "LengthPenalty":
@@ -316,8 +278,10 @@ class RepetitionPenalty(ScorerBase):
     """A penalty for repetition: the share of n-grams of words that occurred before."""
 
     kind: Literal["repetition"] = "repetition"
-    weight: float = Field(-1.0, description="Weight of the penalty in the reward.")
-    ngram: int = Field(3, ge=1, description="Words of an n-gram.")
+    weight: float = -1.0
+    """Weight of the penalty in the reward."""
+    ngram: int = Field(3, ge=1)
+    """Words of an n-gram."""
 
 
 def smoke_scorers(scorers: Mapping[str, ScorerBase]) -> dict[str, ScorerBase]:

@@ -11,15 +11,9 @@ from germline.registry import register
 class ShapingBase(KindSection):
     """Settings that every shaping has."""
 
-    elite: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description=(
-            "Share of the fittest members that keep their utility; all others get the mean of "
-            "their utilities. 1: all members keep theirs."
-        ),
-    )
+    elite: float = Field(1.0, gt=0, le=1)
+    """Share of the fittest members that keep their utility; all others get the mean of their
+    utilities. 1: all members keep theirs."""
 
 
 @register("shaping", "germline.shaping.utilities:z_score")
@@ -27,14 +21,9 @@ class ZScore(ShapingBase):
     """Fitness in standard deviations from the mean."""
 
     kind: Literal["z_score"] = "z_score"
-    clip: float | None = Field(
-        None,
-        gt=0,
-        description=(
-            "Largest absolute z-score, in standard deviations; larger ones are clipped. Default: "
-            "no clipping."
-        ),
-    )
+    clip: float | None = Field(None, gt=0)
+    """Largest absolute z-score, in standard deviations; larger ones are clipped. Default: no
+    clipping."""
 
 
 @register("shaping", "germline.shaping.utilities:centered_ranks")
@@ -66,13 +55,9 @@ class PerExample(ShapingBase):
     """
 
     kind: Literal["per_example"] = "per_example"
-    scale: Literal["none", "std"] = Field(
-        "none",
-        description=(
-            "`none`: reward minus the mean of all members on the example; `std`: also divided by "
-            "their standard deviation, so that all examples have equal weight."
-        ),
-    )
+    scale: Literal["none", "std"] = "none"
+    """`none`: reward minus the mean of all members on the example; `std`: also divided by their
+    standard deviation, so that all examples have equal weight."""
 
 
 ShapingConfig = Annotated[ShapingBase, KindOf("shaping", default="z_score")]

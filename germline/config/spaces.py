@@ -16,19 +16,13 @@ def _one_layer(value: object) -> object:
 class SpaceBase(KindSection):
     """Which tensors are searched."""
 
-    include: Annotated[tuple[str, ...], Many] = Field(
-        ("*",), description="Glob patterns of canonical tensor names to search."
-    )
-    exclude: Annotated[tuple[str, ...], Many] = Field(
-        (), description="Glob patterns of tensor names to leave alone."
-    )
-    layers: Annotated[str | None, BeforeValidator(_one_layer)] = Field(
-        None,
-        description=(
-            "Decoder layers to search, such as `0-9` or `0,3,20-23`; tensors outside layers "
-            "are then left alone."
-        ),
-    )
+    include: Annotated[tuple[str, ...], Many] = ("*",)
+    """Glob patterns of canonical tensor names to search."""
+    exclude: Annotated[tuple[str, ...], Many] = ()
+    """Glob patterns of tensor names to leave alone."""
+    layers: Annotated[str | None, BeforeValidator(_one_layer)] = None
+    """Decoder layers to search, such as `0-9` or `0,3,20-23`; tensors outside layers are then
+    left alone."""
 
     @property
     def trains_an_adapter(self) -> bool:
@@ -51,13 +45,9 @@ class Full(SpaceBase):
 class LinearSpace(SpaceBase):
     """A space on the linear layers of the decoder blocks: one batch evaluates the population."""
 
-    unsupported: Literal["refuse", "skip"] = Field(
-        "refuse",
-        description=(
-            "Weight matrices in the blocks that are selected but are no linear layers, such as "
-            "fused experts: `refuse` names them, `skip` leaves them unperturbed."
-        ),
-    )
+    unsupported: Literal["refuse", "skip"] = "refuse"
+    """Weight matrices in the blocks that are selected but are no linear layers, such as fused
+    experts: `refuse` names them, `skip` leaves them unperturbed."""
 
 
 @register("space", "germline.spaces.low_rank:LowRank")
@@ -65,7 +55,8 @@ class LowRank(LinearSpace):
     """EGGROLL: noise A B^T / sqrt(rank) on the linear layers of the decoder blocks."""
 
     kind: Literal["low_rank"] = "low_rank"
-    rank: int = Field(1, ge=1, description="Rank of a member's perturbation.")
+    rank: int = Field(1, ge=1)
+    """Rank of a member's perturbation."""
 
 
 @register("space", "germline.spaces.lora:Lora")
@@ -73,25 +64,19 @@ class Lora(LinearSpace):
     """A LoRA adapter: W + alpha / rank * B A beside frozen linear layers of the decoder blocks."""
 
     kind: Literal["lora"] = "lora"
-    rank: int = Field(1, ge=1, description="Rows of A, columns of B.")
-    alpha: float = Field(2.0, gt=0, description="The adapter adds alpha / rank * B A to a weight.")
-    init_scale_a: float | None = Field(
-        None,
-        ge=0,
-        description="Standard deviation of the starting A; default: 1 / sqrt(inputs of the layer).",
-    )
-    init_scale_b: float = Field(
-        0.01,
-        ge=0,
-        description=(
-            "Standard deviation of the starting B; 0, as in PEFT, starts from the base model but "
-            "lets A have no effect at first."
-        ),
-    )
-    freeze_a: bool = Field(default=False, description="Search B alone; A stays as it started.")
-    init_adapter: str | None = Field(
-        None, description="Folder of a PEFT adapter to start from; default: a random one."
-    )
+    rank: int = Field(1, ge=1)
+    """Rows of A, columns of B."""
+    alpha: float = Field(2.0, gt=0)
+    """The adapter adds alpha / rank * B A to a weight."""
+    init_scale_a: float | None = Field(None, ge=0)
+    """Standard deviation of the starting A; default: 1 / sqrt(inputs of the layer)."""
+    init_scale_b: float = Field(0.01, ge=0)
+    """Standard deviation of the starting B; 0, as in PEFT, starts from the base model but lets
+    A have no effect at first."""
+    freeze_a: bool = False
+    """Search B alone; A stays as it started."""
+    init_adapter: str | None = None
+    """Folder of a PEFT adapter to start from; default: a random one."""
 
     @property
     def trains_an_adapter(self) -> bool:
@@ -119,14 +104,9 @@ class Subspace(LinearSpace):
     """Coordinates in a random subspace, fixed by the run seed, of all linear layers together."""
 
     kind: Literal["subspace"] = "subspace"
-    dimension: int = Field(
-        256,
-        ge=1,
-        description=(
-            "Number of coordinates; each changes every selected layer along one random A B^T. "
-            "Fewer by default, where there are fewer weights."
-        ),
-    )
+    dimension: int = Field(256, ge=1)
+    """Number of coordinates; each changes every selected layer along one random A B^T. Fewer by
+    default, where there are fewer weights."""
 
 
 @register("space", "germline.spaces.singular:Singular")
@@ -134,21 +114,12 @@ class Singular(LinearSpace):
     """ESSA: offsets of the largest singular values of linear layers, or of a given adapter."""
 
     kind: Literal["singular"] = "singular"
-    top_k: int | None = Field(
-        16,
-        ge=1,
-        description=(
-            "Largest singular values searched per matrix; `null`: all of them. 16 are searched as "
-            "far as there are so many, such as in an adapter of a smaller rank."
-        ),
-    )
-    init_adapter: str | None = Field(
-        None,
-        description=(
-            "Folder of a PEFT adapter whose factors are searched; default: the linear layers "
-            "themselves."
-        ),
-    )
+    top_k: int | None = Field(16, ge=1)
+    """Largest singular values searched per matrix; `null`: all of them. 16 are searched as far
+    as there are so many, such as in an adapter of a smaller rank."""
+    init_adapter: str | None = None
+    """Folder of a PEFT adapter whose factors are searched; default: the linear layers
+    themselves."""
 
     @property
     def trains_an_adapter(self) -> bool:

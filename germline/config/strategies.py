@@ -34,12 +34,8 @@ class RunningMeanBaseline(KindSection):
     """Members are compared with the generations before them, as a population of 1 must be."""
 
     kind: Literal["running"] = "running"
-    decay: float = Field(
-        0.9,
-        ge=0,
-        lt=1,
-        description=("Decay of the running mean of fitness, per generation."),
-    )
+    decay: float = Field(0.9, ge=0, lt=1)
+    """Decay of the running mean of fitness, per generation."""
 
 
 BaselineConfig = Annotated[
@@ -66,8 +62,10 @@ class GrowSigmaOnZeroSignal(KindSection):
     """Sigma grows after each generation without signal, and shrinks back after each with one."""
 
     kind: Literal["grow"] = "grow"
-    factor: float = Field(1.5, gt=1, description="Multiplies sigma, or divides it on the way back.")
-    most: float = Field(10.0, gt=1, description="Largest factor by which sigma grows.")
+    factor: float = Field(1.5, gt=1)
+    """Multiplies sigma, or divides it on the way back."""
+    most: float = Field(10.0, gt=1)
+    """Largest factor by which sigma grows."""
 
 
 ZeroSignalConfig = Annotated[
@@ -108,47 +106,27 @@ class Nes(StrategyBase):
     """Natural evolution strategy with Gaussian noise, the usual choice for language models."""
 
     kind: Literal["nes"] = "nes"
-    population: int = Field(
-        32, ge=1, description="Members per generation (N); 1 needs `baseline=running`."
-    )
-    antithetic: bool = Field(default=True, description="Members come in pairs +noise and -noise.")
-    sigma: Adaptive = Field(
-        AutoSigma(),
-        description=(
-            "Standard deviation of the perturbation, in `sigma_unit`; `auto` calibrates it by the "
-            "KL divergence of members."
-        ),
-    )
-    sigma_unit: Literal["auto", "constant", "mean_abs", "std", "rms"] = Field(
-        "auto",
-        description=(
-            "Unit of sigma and learning rate per tensor: weight units, mean |W|, std W or root "
-            "mean square W of the starting weights; for an adapter, those of the adapted layer; "
-            "for coordinates, those of the matrices they change. `auto`: `rms` where sigma is "
-            "`auto`, else `constant`."
-        ),
-    )
-    learning_rate: Rate = Field(
-        AutoLearningRate(),
-        description=(
-            "Multiplies sigma times the estimated gradient (Qiu et al.'s alpha), in `sigma_unit`; "
-            "`auto` follows the measured signal."
-        ),
-    )
-    noise_reuse: int = Field(
-        1,
-        ge=1,
-        description=(
-            "Consecutive generations with the same directions, each on its own batch (EGGROLL)."
-        ),
-    )
-    baseline: BaselineConfig = Field(
-        PopulationMeanBaseline(), description="Fitness whose utility is zero."
-    )
-    zero_signal: ZeroSignalConfig = Field(
-        CountZeroSignal(),
-        description="What to do when all fitness values of a generation are equal.",
-    )
+    population: int = Field(32, ge=1)
+    """Members per generation (N); 1 needs `baseline=running`."""
+    antithetic: bool = True
+    """Members come in pairs +noise and -noise."""
+    sigma: Adaptive = AutoSigma()
+    """Standard deviation of the perturbation, in `sigma_unit`; `auto` calibrates it by the KL
+    divergence of members."""
+    sigma_unit: Literal["auto", "constant", "mean_abs", "std", "rms"] = "auto"
+    """Unit of sigma and learning rate per tensor: weight units, mean |W|, std W or root mean
+    square W of the starting weights; for an adapter, those of the adapted layer; for
+    coordinates, those of the matrices they change. `auto`: `rms` where sigma is `auto`, else
+    `constant`."""
+    learning_rate: Rate = AutoLearningRate()
+    """Multiplies sigma times the estimated gradient (Qiu et al.'s alpha), in `sigma_unit`;
+    `auto` follows the measured signal."""
+    noise_reuse: int = Field(1, ge=1)
+    """Consecutive generations with the same directions, each on its own batch (EGGROLL)."""
+    baseline: BaselineConfig = PopulationMeanBaseline()
+    """Fitness whose utility is zero."""
+    zero_signal: ZeroSignalConfig = CountZeroSignal()
+    """What to do when all fitness values of a generation are equal."""
     optimizer: OptimizerConfig = Sgd()
 
     @property

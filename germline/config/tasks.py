@@ -37,70 +37,37 @@ class TaskBase(KlPenalty, KindSection):
         """Whether prompts go through the chat template; a Python file may decide otherwise."""
         return self.chat is not False
 
-    chat: bool | None = Field(
-        None, description="Wrap prompts in the model's chat template; default: as the task wants."
-    )
-    max_new_tokens: int | None = Field(
-        None, ge=1, description="Longest completion, in tokens; default: the task's."
-    )
-    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...] | None, Many] = Field(
-        None, description="Strings that end a completion; default: the task's."
-    )
-    temperature: float = Field(
-        0.0, ge=0, description="Sampling temperature while training; 0 is greedy."
-    )
-    top_p: float = Field(
-        1.0, gt=0, le=1, description="Nucleus probability mass; 1 keeps every token."
-    )
-    system_prompt: str | None = Field(
-        None,
-        min_length=1,
-        description="System message before every prompt; needs a chat template with that role.",
-    )
-    few_shot: int = Field(
-        0,
-        ge=0,
-        description=(
-            "Number of solved training examples before every prompt, the same ones in every run; "
-            "an example is never shown in its own prompt."
-        ),
-    )
-    train_examples: int | None = Field(
-        None, ge=1, description="Train on the first so many training examples; default: all."
-    )
-    strip_thinking: bool = Field(
-        default=False,
-        description=(
-            "Remove what a completion writes in `thinking_tag` before it is graded; a block that "
-            "is not closed is removed to the end."
-        ),
-    )
-    thinking_tag: str = Field(
-        "think",
-        pattern=r"^\w+$",
-        description="Name of the tag, such as `think` for `<think>` and `</think>`.",
-    )
-    reward_functions: dict[str, float] = Field(
-        {},
-        description=(
-            "Names and weights of reward functions given from Python, `germline.train(config, "
-            "reward=...)`, which writes this setting; they replace the rewards of the task."
-        ),
-    )
-    reward_floor: float | dict[str, float] = Field(
-        0.0,
-        description=(
-            "Worst value of the functions given from Python: one number, or one per function; a "
-            "completion that cannot be graded earns it."
-        ),
-    )
-    scorers: Scorers = Field(
-        {},
-        description=(
-            "Reward models, judges and reward services by name, such as `{helpful: {kind: "
-            "openrlhf, url: ...}}`; each adds its weighted score to the rewards of the task."
-        ),
-    )
+    chat: bool | None = None
+    """Wrap prompts in the model's chat template; default: as the task wants."""
+    max_new_tokens: int | None = Field(None, ge=1)
+    """Longest completion, in tokens; default: the task's."""
+    stop: Annotated[tuple[Annotated[str, Field(min_length=1)], ...] | None, Many] = None
+    """Strings that end a completion; default: the task's."""
+    temperature: float = Field(0.0, ge=0)
+    """Sampling temperature while training; 0 is greedy."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus probability mass; 1 keeps every token."""
+    system_prompt: str | None = Field(None, min_length=1)
+    """System message before every prompt; needs a chat template with that role."""
+    few_shot: int = Field(0, ge=0)
+    """Number of solved training examples before every prompt, the same ones in every run; an
+    example is never shown in its own prompt."""
+    train_examples: int | None = Field(None, ge=1)
+    """Train on the first so many training examples; default: all."""
+    strip_thinking: bool = False
+    """Remove what a completion writes in `thinking_tag` before it is graded; a block that is
+    not closed is removed to the end."""
+    thinking_tag: str = Field("think", pattern=r"^\w+$")
+    """Name of the tag, such as `think` for `<think>` and `</think>`."""
+    reward_functions: dict[str, float] = Field({})
+    """Names and weights of reward functions given from Python, `germline.train(config,
+    reward=...)`, which writes this setting; they replace the rewards of the task."""
+    reward_floor: float | dict[str, float] = 0.0
+    """Worst value of the functions given from Python: one number, or one per function; a
+    completion that cannot be graded earns it."""
+    scorers: Scorers = Field({})
+    """Reward models, judges and reward services by name, such as `{helpful: {kind: openrlhf,
+    url: ...}}`; each adds its weighted score to the rewards of the task."""
 
 
 @register("task", "germline.tasks.conciseness:ConcisenessTask")
@@ -108,17 +75,14 @@ class Conciseness(TaskBase):
     """Answer with as few characters as the gold answer: reward = -|length difference|."""
 
     kind: Literal["conciseness"] = "conciseness"
-    data: Literal["facts", "paper"] = Field(
-        "facts",
-        description=(
-            "`facts`: questions the nano model knows; `paper`: the 2 + 8 pairs of Qiu et al."
-        ),
-    )
-    path: Path | None = Field(None, description="JSONL of {question, answer} instead of `data`.")
-    test_path: Path | None = Field(
-        None, description="JSONL of held-out pairs; default: a seeded 80/20 split of `path`."
-    )
-    split_seed: int = Field(0, description="Seed of the train/test split.")
+    data: Literal["facts", "paper"] = "facts"
+    """`facts`: questions the nano model knows; `paper`: the 2 + 8 pairs of Qiu et al."""
+    path: Path | None = None
+    """JSONL of {question, answer} instead of `data`."""
+    test_path: Path | None = None
+    """JSONL of held-out pairs; default: a seeded 80/20 split of `path`."""
+    split_seed: int = 0
+    """Seed of the train/test split."""
 
 
 @register("task", "germline.tasks.arithmetic:ArithmeticTask")
@@ -126,7 +90,8 @@ class Arithmetic(TaskBase):
     """Answer a short sum, difference or product with the bare number: reward 1 if exact."""
 
     kind: Literal["arithmetic"] = "arithmetic"
-    split_seed: int = Field(0, description="Seed of the train/test split of operand pairs.")
+    split_seed: int = 0
+    """Seed of the train/test split of operand pairs."""
 
 
 @register("task", "germline.tasks.countdown:CountdownTask")
@@ -139,28 +104,16 @@ class Countdown(TaskBase):
         return self.chat is True
 
     kind: Literal["countdown"] = "countdown"
-    path: Path | None = Field(
-        None,
-        description=(
-            "JSON list of {context, numbers, target, solution}; default: generated rows, see "
-            "`puzzles`."
-        ),
-    )
-    puzzles: Literal["small", "field"] = Field(
-        "small",
-        description=(
-            "Generated rows: `small`, 3 numbers up to 9, which the nano model can solve; `field`, "
-            "3 or 4 numbers up to 99, as in the papers."
-        ),
-    )
-    split: Literal["field", "seeded"] = Field(
-        "field",
-        description=(
-            "`field`: first 200 rows train, last 2000 test (generated rows likewise); "
-            "`seeded`: a seeded 80/20 split."
-        ),
-    )
-    split_seed: int = Field(0, description="Seed of the generated rows and of the seeded split.")
+    path: Path | None = None
+    """JSON list of {context, numbers, target, solution}; default: generated rows, see `puzzles`."""
+    puzzles: Literal["small", "field"] = "small"
+    """Generated rows: `small`, 3 numbers up to 9, which the nano model can solve; `field`, 3 or
+    4 numbers up to 99, as in the papers."""
+    split: Literal["field", "seeded"] = "field"
+    """`field`: first 200 rows train, last 2000 test (generated rows likewise); `seeded`: a
+    seeded 80/20 split."""
+    split_seed: int = 0
+    """Seed of the generated rows and of the seeded split."""
 
 
 @register("task", "germline.tasks.multiplication:MultiplicationTask")
@@ -168,10 +121,10 @@ class Multiplication(TaskBase):
     """Multiply two numbers of so many digits and answer with the bare number: 1 if exact."""
 
     kind: Literal["multiplication"] = "multiplication"
-    digits: int = Field(3, ge=1, le=6, description="Digits of each factor.")
-    split_seed: int = Field(
-        0, description="Seed of the factors drawn and of the train/test split of factor pairs."
-    )
+    digits: int = Field(3, ge=1, le=6)
+    """Digits of each factor."""
+    split_seed: int = 0
+    """Seed of the factors drawn and of the train/test split of factor pairs."""
 
 
 def _as_written(template: object) -> object:
@@ -184,7 +137,8 @@ def _as_written(template: object) -> object:
 class FileTask(TaskBase):
     """Settings of tasks made of a file."""
 
-    path: Path = Field(description="The file the task is made of.")
+    path: Path
+    """The file the task is made of."""
 
     @property
     def title(self) -> str:
@@ -200,35 +154,19 @@ class FileTask(TaskBase):
 class CustomTask(TaskBase):
     """Settings of tasks made of rows of your own."""
 
-    columns: dict[str, str] = Field(
-        {},
-        description=(
-            "Field of a row -> column of the data that holds it, such as `{prompt: question, "
-            "answer: solution}`."
-        ),
-    )
-    template: Annotated[str | None, BeforeValidator(_as_written)] = Field(
-        None,
-        description=(
-            "Prompt with `{field}` where a field of the row goes; default: the row's `prompt`, or "
-            "its `question`."
-        ),
-    )
-    split_seed: int = Field(
-        0, description="Seed of the 80/20 train/test split where no held-out rows are given."
-    )
-    sample_weight: str | None = Field(
-        None,
-        min_length=1,
-        description="Field of a row with a number that its rewards are multiplied by.",
-    )
-    digest: str | None = Field(
-        None,
-        description=(
-            "SHA-256 of code and examples, written when a run begins: a file that has changed "
-            "since is refused."
-        ),
-    )
+    columns: dict[str, str] = Field({})
+    """Field of a row -> column of the data that holds it, such as `{prompt: question, answer:
+    solution}`."""
+    template: Annotated[str | None, BeforeValidator(_as_written)] = None
+    """Prompt with `{field}` where a field of the row goes; default: the row's `prompt`, or its
+    `question`."""
+    split_seed: int = 0
+    """Seed of the 80/20 train/test split where no held-out rows are given."""
+    sample_weight: str | None = Field(None, min_length=1)
+    """Field of a row with a number that its rewards are multiplied by."""
+    digest: str | None = None
+    """SHA-256 of code and examples, written when a run begins: a file that has changed since is
+    refused."""
 
     @field_validator("template")
     @classmethod
@@ -263,36 +201,19 @@ def _weighted(value: object) -> object:
 class RewardedRows(CustomTask):
     """Settings of rows that are scored by built-in rewards."""
 
-    answer: str = Field(
-        "answer",
-        min_length=1,
-        description=(
-            "Field of a row with the gold answer, or a list of them, any of which is right; `a.b` "
-            "is the field `b` of the field `a`."
-        ),
-    )
-    reward: Annotated[dict[RewardName, float], BeforeValidator(_weighted)] = Field(
-        {"exact": 1.0},
-        description=(
-            "Reward of a completion: `exact`, `contains`, `numeric`, `regex`, `json` or `length`, "
-            "or several with weights such as `{exact: 1, length: 0.01}`; a reward of weight 0 is "
-            "only reported. `{}` leaves the reward to `scorers`."
-        ),
-    )
-    metric: str | None = Field(
-        None,
-        description=(
-            "The reward or scorer that held-out scores report; default: the reward of largest "
-            "weight."
-        ),
-    )
-    pattern: str | None = Field(
-        None,
-        description=("Pattern of `regex`, in Python syntax; default: the row's answer."),
-    )
-    tolerance: float = Field(
-        1e-6, ge=0, description="Largest difference of `numeric` between completion and answer."
-    )
+    answer: str = Field("answer", min_length=1)
+    """Field of a row with the gold answer, or a list of them, any of which is right; `a.b` is
+    the field `b` of the field `a`."""
+    reward: Annotated[dict[RewardName, float], BeforeValidator(_weighted)] = Field({"exact": 1.0})
+    """Reward of a completion: `exact`, `contains`, `numeric`, `regex`, `json` or `length`, or
+    several with weights such as `{exact: 1, length: 0.01}`; a reward of weight 0 is only
+    reported. `{}` leaves the reward to `scorers`."""
+    metric: str | None = None
+    """The reward or scorer that held-out scores report; default: the reward of largest weight."""
+    pattern: str | None = None
+    """Pattern of `regex`, in Python syntax; default: the row's answer."""
+    tolerance: float = Field(1e-6, ge=0)
+    """Largest difference of `numeric` between completion and answer."""
 
     @field_validator("pattern")
     @classmethod
@@ -323,40 +244,30 @@ class Jsonl(RewardedRows, FileTask):
     """A JSONL file scored by built-in rewards, no Python needed; see docs/own-task.md."""
 
     kind: Literal["jsonl"] = "jsonl"
-    test_path: Path | None = Field(
-        None, description="JSONL of held-out rows; default: a seeded 80/20 split of `path`."
-    )
+    test_path: Path | None = None
+    """JSONL of held-out rows; default: a seeded 80/20 split of `path`."""
 
 
 class DatasetSource(FileTask):
     """Settings of rows that the library `datasets` loads."""
 
-    path: Path = Field(
-        description=(
-            "Name on the Hugging Face hub, a folder, or a file (.parquet, .csv, .json, .arrow)."
-        )
-    )
-    subset: str | None = Field(None, description="Configuration of the dataset, such as `main`.")
-    revision: str | None = Field(
-        None, description="Branch, tag or commit on the hub; default: the newest."
-    )
-    split: str = Field(
-        "train", min_length=1, description="Split to train on, slices such as `train[:500]` too."
-    )
-    test_split: str | None = Field(
-        None, description="Split with the held-out rows; default: a seeded 80/20 split of `split`."
-    )
+    path: Path
+    """Name on the Hugging Face hub, a folder, or a file (.parquet, .csv, .json, .arrow)."""
+    subset: str | None = None
+    """Configuration of the dataset, such as `main`."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub; default: the newest."""
+    split: str = Field("train", min_length=1)
+    """Split to train on, slices such as `train[:500]` too."""
+    test_split: str | None = None
+    """Split with the held-out rows; default: a seeded 80/20 split of `split`."""
 
 
 class FileOrDataset(CustomTask, DatasetSource):
     """Settings of tasks whose rows are a file of yours or a dataset."""
 
-    test_path: Path | None = Field(
-        None,
-        description=(
-            "File of held-out rows, where `path` is a file; default: a seeded 80/20 split of it."
-        ),
-    )
+    test_path: Path | None = None
+    """File of held-out rows, where `path` is a file; default: a seeded 80/20 split of it."""
 
     @property
     def title(self) -> str:

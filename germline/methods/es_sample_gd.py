@@ -102,7 +102,7 @@ class EsSampleGradientDescentMethod(Method):
 
     def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
         """Return a fleet that follows the gradient."""
-        assert isinstance(fleet, LocalFleet)  # others are refused: config.incompatible_settings
+        assert isinstance(fleet, LocalFleet)  # others are refused by the method section
         return GradientFleet(fleet, self.section, partial(utilities, self.config.shaping))
 
 

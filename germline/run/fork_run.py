@@ -5,7 +5,7 @@ from __future__ import annotations  # help() shows the names of types as they ar
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from germline.config import Config, load_config
 from germline.graders.reward_functions import Rewards
@@ -14,7 +14,7 @@ from germline.record.ancestry import Ancestor
 from germline.report.diff import differing_settings
 from germline.run.callbacks import Callback
 from germline.run.inputs_from_python import read_run_inputs
-from germline.run.load_run import find_generation, settings_for
+from germline.run.load_run import find_generation
 from germline.run.resumed_config import DEFINES_WEIGHTS, EXPORT_FIRST
 from germline.run.train_run import Training, begin_run
 from germline.run.validate_args import validate_path
@@ -99,8 +99,7 @@ def forked_config(config: Config, overrides: Sequence[str], parent: Ancestor) ->
     Raises:
         GermlineError: an override would change the definition of theta.
     """
-    values = _with_other_kinds(config, overrides)
-    changed = load_config({**values, "seed": _own_seed(parent)}, overrides)
+    changed = load_config(config.model_copy(update={"seed": _own_seed(parent)}), overrides)
     for setting, (was, asked) in differing_settings([config, changed]).items():
         _check_other_theta(setting, was, asked)
     if config.engine.has_own_model != changed.engine.has_own_model:
@@ -109,14 +108,6 @@ def forked_config(config: Config, overrides: Sequence[str], parent: Ancestor) ->
             f"{config.engine.kind}, with which the weights were trained"
         )
     return changed
-
-
-def _with_other_kinds(config: Config, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the settings to override; a section of another kind keeps the settings it has."""
-    values = config.model_dump()
-    for section in ("strategy", "engine", "fleet", "method"):
-        values[section] = settings_for(config, overrides, section)[section]
-    return values
 
 
 def _check_other_theta(setting: str, was: object, asked: object) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from germline.config import Conciseness, Config, load_config
 from germline.config.loader import read_settings
+from germline.config.rules import check_rules
 from germline.run.loaded_model import LoadedModel
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs, read_inputs
 from germline.types import GermlineError
@@ -31,7 +32,10 @@ class RunInputs:
             GermlineError: a setting is wrong, or names what was given from Python as well.
         """
         if self.task == NO_INPUTS and self.model is None:
-            return source if isinstance(source, Config) else load_config(source)
+            if not isinstance(source, Config):
+                return load_config(source)
+            check_rules(source)
+            return source
         values = read_settings(source) if not isinstance(source, Config) else source.model_dump()
         task = values.get("task", {})
         if isinstance(source, Config) and source.task == Conciseness():

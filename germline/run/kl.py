@@ -12,7 +12,7 @@ from germline.protocols import TextScorer
 from germline.record import RunDirectory
 from germline.rollout import center_microbatch, cut_microbatches
 from germline.run.build_parts import make_decoding, make_engine
-from germline.run.load_run import close_engine, load_engine, settings_for, writers
+from germline.run.load_run import close_engine, load_engine, writers
 from germline.run.validate_args import validate_choice, validate_limit, validate_path
 from germline.tasks import make_task
 from germline.types import Completion, GermlineError, Split
@@ -41,7 +41,7 @@ def measure_kl(
     """
     validate_choice("split", split, ("train", "test"))
     directory = RunDirectory.open(validate_path("path", path))
-    config = load_config(settings_for(directory.config, overrides, "engine"), overrides)
+    config = load_config(directory.config, overrides)
     task = make_task(config.task)
     examples = task.examples(split)[: validate_limit(limit)]
     tuned, start = (

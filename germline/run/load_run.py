@@ -15,7 +15,6 @@ from germline.record import RunDirectory
 from germline.record.best_generation import best_score
 from germline.record.journal_check import check_journal
 from germline.record.missing_run import check_source
-from germline.registry import sections
 from germline.run.build_parts import make_engine
 from germline.run.validate_args import validate_path
 from germline.spaces.peft_files import is_adapter, read_adapter
@@ -39,16 +38,16 @@ def open_source(
     path = validate_path("source", source)
     check_source(path)
     directory = RunDirectory.open(path) if (path / "run.json").exists() else None
-    values: dict[str, Any] = {"model": str(source)}
-    if directory:
-        values = settings_for(directory.config, overrides, "engine")
-    elif is_adapter(path):
-        values = adapter_settings(path)
+    if directory is None:
+        values = adapter_settings(path) if is_adapter(path) else {"model": str(source)}
+        tasks = {} if task is None else {"task": task.model_dump()}
+        return None, load_config({**values, **tasks}, overrides)
+    config = directory.config
     if task is not None:
-        values["task"] = task.model_dump()
         # Training settings do not limit the tasks on which a run is evaluated.
-        values = {name: value for name, value in values.items() if name not in TRAINED_BY}
-    return directory, load_config(values, overrides)
+        defaults = {name: Config.model_fields[name].default for name in TRAINED_BY}
+        config = config.model_copy(update={"task": task, **defaults})
+    return directory, load_config(config, overrides)
 
 
 def adapter_settings(folder: Path) -> dict[str, Any]:
@@ -66,21 +65,6 @@ def adapter_settings(folder: Path) -> dict[str, Any]:
     model = "nano" if adapter.base == str(NANO_DIR) else adapter.base
     space = {"kind": "lora", "rank": adapter.rank, "alpha": adapter.alpha}
     return {"model": model, "space": {**space, "init_adapter": str(folder)}}
-
-
-def settings_for(config: Config, overrides: Sequence[str], section: str) -> dict[str, Any]:
-    """Return the settings of a run; a section of another kind keeps the settings it has.
-
-    `load_config` later raises for a kind that does not exist.
-    """
-    values = config.model_dump()
-    asked = dict(override.split("=", 1) for override in overrides if "=" in override)
-    kind = asked.get(f"{section}.kind", values[section]["kind"]).strip("\"'")
-    if kind != values[section]["kind"] and kind in sections(section):
-        known = sections(section)[kind].model_fields
-        kept = {name: value for name, value in values[section].items() if name in known}
-        values[section] = {**kept, "kind": kind}
-    return values
 
 
 def close_engine(engine: Engine) -> None:

@@ -2,18 +2,16 @@
 
 import logging
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from germline.checkpoint import newest_snapshot
 from germline.config import Config, Nes, load_config
-from germline.config.file_paths import absolute_model
+from germline.config.file_paths import absolute_path
 from germline.record import JournalEntry, RunDirectory
 from germline.record.best_generation import early_stop
 from germline.record.journal_check import warn_of_lost_lines
 from germline.report.diff import differing_settings
-from germline.run.load_run import settings_for
 from germline.run.loaded_model import is_from_python
 from germline.types import GermlineError, Update
 
@@ -33,8 +31,6 @@ EXPORT_FIRST = (
     "--out MODEL`) and begin a new run with them: `germline train CONFIG model=MODEL` with the "
     "changed settings"
 )
-OF_SEVERAL = ("quorum",)
-"""Settings of a fleet that have no effect with one engine."""
 
 
 def resumed_config(config: Config, overrides: Sequence[str]) -> Config:
@@ -43,32 +39,16 @@ def resumed_config(config: Config, overrides: Sequence[str]) -> Config:
     Raises:
         GermlineError: a setting is wrong, or would make it another run.
     """
-    recorded = settings_for(config, overrides, "fleet")
-    if "fleet.engines=1" in overrides:
-        # One engine would refuse the settings for several, which the override did not ask for.
-        recorded["fleet"] = {
-            name: value for name, value in recorded["fleet"].items() if name not in OF_SEVERAL
-        }
-    try:
-        changed = load_config(recorded, overrides)
-    except GermlineError:
-        # The override names another kind, which does not know the settings of the recorded one.
-        for override in overrides:
-            setting, _, kind = override.partition("=")
-            if setting.endswith(".kind"):
-                _check_change(setting, f"asked for is {kind!r}")
-        raise
-    changed = _with_absolute_model(config, changed)
-    for setting, (was, asked) in differing_settings([config, changed]).items():
+    changed = load_config(config, overrides)
+    if changed.model not in (config.model, "nano"):
+        changed = changed.model_copy(update={"model": absolute_path(changed.model)})
+    differing = differing_settings([config, changed])
+    # Where a section is of another kind, its other settings follow from that.
+    for setting in sorted(differing, key=lambda name: not name.endswith(".kind")):
+        was, asked = differing[setting]
         if setting == "model" and (is_from_python(config) or _was_moved(was, asked)):
             continue  # The folder that it is in now; its digest is compared.
-        if was is ... or asked is ...:
-            # One is a section and the other a value, so the settings differ as a whole.
-            section = setting.rpartition(".")[0]
-            was, asked = (_value_or_kind(one, section) for one in (config, changed))
-            _check_change(section, _both(was, asked))
-        else:
-            _check_change(setting, _both(was, asked))
+        _check_change(setting, was, asked)
     schedule = config.strategy.whole_run
     if schedule and changed.generations != config.generations:
         raise GermlineError(
@@ -122,13 +102,6 @@ def entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEn
     return entries
 
 
-def _with_absolute_model(config: Config, changed: Config) -> Config:
-    """Write an overridden model's folder as every run does, so that any working directory works."""
-    if changed.model in (config.model, "nano"):
-        return changed
-    return changed.model_copy(update={"model": absolute_model(changed.model)})
-
-
 def _was_moved(was: str, asked: str) -> bool:
     """Whether the folder or file of a model is gone, and another one is given in its place."""
     return Path(was).is_absolute() and not Path(was).exists() and Path(asked).exists()
@@ -157,25 +130,11 @@ def _check_recorded(path: Path, config: Config, entries: Sequence[JournalEntry])
             )
 
 
-def _value_or_kind(config: Config, setting: str) -> Any:
-    """Return the value of a setting; of a section with kinds, the kind."""
-    value: Any = config.model_dump(mode="json")
-    for name in setting.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value.get("kind", value) if isinstance(value, Mapping) else value
-
-
-def _both(was: object, asked: object) -> str:
-    """Write both values of a setting as a config spells them."""
-    shown = ["not set" if value is None else repr(value) for value in (was, asked)]
-    return f"it was {shown[0]}, asked for is {shown[1]}"
-
-
-def _check_change(setting: str, found: str) -> None:
+def _check_change(setting: str, was: object, asked: object) -> None:
     section, _, name = setting.partition(".")
     if section in RESUMABLE or (section == "engine" and name in SERVER):
         return
-    servers = ", ".join(f"engine.{one}" for one in SERVER)
+    shown = ["not set" if value in (None, ...) else repr(value) for value in (was, asked)]
     way = (
         f"germline train. {EXPORT_FIRST}"
         if section in DEFINES_WEIGHTS
@@ -183,6 +142,8 @@ def _check_change(setting: str, found: str) -> None:
         "GENERATION --out NEW with the changed settings"
     )
     raise GermlineError(
-        f"resume: {setting} cannot change within a run ({found}); start a new run for that: {way}. "
-        f"A resumed run may change {', '.join(RESUMABLE)}, and of a served engine {servers}"
+        f"resume: {setting} cannot change within a run (it was {shown[0]}, asked for is "
+        f"{shown[1]}); start a new run for that: {way}. A resumed run may change "
+        f"{', '.join(RESUMABLE)}, and of a served engine "
+        f"{', '.join(f'engine.{setting}' for setting in SERVER)}"
     )

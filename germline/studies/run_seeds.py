@@ -13,7 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from germline.config import Config, CustomTask, load_config
+from germline.config import Config, CustomTask, load_config, validate_config
+from germline.config.base import as_override
 from germline.config.file_paths import with_absolute_paths
 from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
 from germline.record import RunDirectory
@@ -110,7 +111,7 @@ class SeedStudy:
             GermlineError: its `seeds.json` is damaged, or a resumed run may not change a setting.
         """
         seeds, config = read_seeds_file(out)
-        return cls(resumed_config(load_config(config), overrides), seeds, out)
+        return cls(resumed_config(validate_config(config), overrides), seeds, out)
 
     def path(self, seed: int) -> Path:
         """Return the run directory of a seed."""
@@ -279,7 +280,7 @@ def _begin_or_resume(planned: Config, path: Path) -> Training | None:
     asked = {name: value for name, (_, value) in _differing(planned, path).items()}
     # Of another kind of fleet, the settings that it does not have go with the old kind.
     kept = {name: value for name, value in asked.items() if value is not ...}
-    return resume(path, [f"{name}={json.dumps(value)}" for name, value in kept.items()])
+    return resume(path, [as_override(name, value) for name, value in kept.items()])
 
 
 def _differing(planned: Config, path: Path) -> dict[str, list[Any]]:

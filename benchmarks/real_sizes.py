@@ -54,6 +54,7 @@ from germline.config import Config, MicrobatchSettings, load_config
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.estimates.machine import MachineLoad
 from germline.fleet import LocalFleet
+from germline.methods.method import Method
 from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.rollout import evaluate_members, members_per_microbatch
@@ -367,7 +368,7 @@ def _of_a_space(work: Work) -> Measured:
         directory = RunDirectory.create(Path(folder) / "run", config, digest, work.threads)
         begun = work.now()
         for record in generations(
-            strategy, shape, fleet, lambda _generation: examples, limits, range(1)
+            Method(strategy, shape), fleet, lambda _generation: examples, limits, range(1)
         ):
             directory.write(record, examples, peak_memory_mb())
         outside = work.now() - begun - fleet.seconds

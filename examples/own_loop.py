@@ -18,11 +18,12 @@ config = germline.load_config(
 
 with germline.build_run_parts(config) as parts:
     for generation in range(10):
-        population = parts.strategy.ask(generation)  # seeds, not tensors
+        population = parts.method.ask(generation)  # seeds, not tensors
         batch, decoding = parts.batch(generation), parts.decoding_of(generation)
         evaluation = parts.fleet.evaluate(population, batch, decoding)
-        utilities = parts.shape(evaluation, antithetic=population.antithetic)
-        parts.fleet.apply(parts.strategy.tell(population, utilities))  # coefficients, not tensors
+        utilities = parts.method.shape(evaluation, antithetic=population.antithetic)
+        update = parts.method.strategy.tell(population, utilities)  # coefficients, not tensors
+        parts.fleet.apply(update)
         fit = fitness(evaluation.rewards)  # members x examples -> members
         print(f"generation {generation}: fitness {fit.mean():.2f}, best {fit.max():.2f}")
     print("theta is now", parts.fleet.digest()[:16])

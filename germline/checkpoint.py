@@ -19,6 +19,8 @@ from germline.record import JournalEntry
 from germline.record.atomic_files import atomic_replace
 from germline.types import GermlineError, MeanUpdate, Update
 
+Updates = Sequence[Update | MeanUpdate]
+
 
 def save_snapshot(weights: MasterWeights, folder: Path, generation: int, *, keep: int) -> Path:
     """Write masters and moments after `generation`, atomically; drop all but the newest `keep`.
@@ -90,7 +92,7 @@ def restore(
     start = _load_newest(weights, entries, folder, generation) if folder else -1
     included = entries[: generation + 1]
     if strategy and start < generation and isinstance(entries[0].update, MeanUpdate):
-        included = recall_strategy(strategy, included)
+        included = recall_updates(strategy.recall, included)
     for entry in included[start + 1 :]:
         if isinstance(entry.update, Update) and entry.update.backpropagated:
             raise GermlineError(_unrepeatable(entry.update.generation, folder))
@@ -113,13 +115,15 @@ def restore(
     return digest
 
 
-def recall_strategy(strategy: Strategy, entries: Sequence[JournalEntry]) -> list[JournalEntry]:
-    """Let a strategy recall the updates of a journal; return the entries with complete updates.
+def recall_updates(
+    recall: Callable[[Updates], Updates], entries: Sequence[JournalEntry]
+) -> list[JournalEntry]:
+    """Let a strategy or a method recall the updates of a journal; return complete entries.
 
     Raises:
         GermlineError: the strategy computes another step: the arithmetic differs.
     """
-    updates = strategy.recall([entry.update for entry in entries])
+    updates = recall([entry.update for entry in entries])
     return [replace(entry, update=update) for entry, update in zip(entries, updates, strict=True)]
 
 

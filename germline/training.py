@@ -12,56 +12,62 @@ from germline import noise
 from germline.evaluation.member_kl import MemberKl
 from germline.fleet.engine_queries import ScalesQuery
 from germline.methods.method import Method
-from germline.protocols import CalibratedStrategy, Fleet, ReportingStrategy, Shaping, Strategy
+from germline.protocols import Fleet
 from germline.signal_metrics import SignalMetrics
 from germline.types import Decoding, Example, GenerationRecord, Update
 
 
-def generations(  # noqa: PLR0913 - strategy and shape become parts of the method
-    strategy: Strategy,
-    shape: Shaping,
+def generations(
+    method: Method,
     fleet: Fleet,
     batch_of: Callable[[int], Sequence[Example]],
     decoding: Decoding,
     span: range,
     diagnosis: SignalMetrics | None = None,
-    method: Method | None = None,
 ) -> Iterator[GenerationRecord]:
     """Run the generations of `span`, yielding one record after each update.
 
-    Without a method, members generate and the strategy learns from their fitness.
-
-    A generation depends on run seed, generation and the state of the strategy. So a strategy and a
+    A generation depends on run seed, generation and the state of the method. So a method and a
     diagnosis that recalled the updates of a stopped run continue it.
+
+    Args:
+        method: asks for members, evaluates them and learns; `Method(strategy, shape)` is the
+            evolution strategy.
+        fleet: engines with the weights that are trained.
+        batch_of: returns the examples of a generation.
+        decoding: of all completions.
+        span: numbers of the generations to run.
+        diagnosis: measures signal and noise.
 
     Raises:
         GermlineError: too many rewards of a generation are missing, twice in a row.
     """
-    diagnosis, method = diagnosis or SignalMetrics(), method or Method()
+    diagnosis = diagnosis or SignalMetrics()
     for generation in span:
         clock = _Clock()
         batch = batch_of(generation)
         sampling_noise = replace(decoding, noise_generation=generation)
-        divergence = MemberKl(fleet, batch_of, generation, sampling_noise, diagnosis.on_trial)
-        if isinstance(strategy, CalibratedStrategy):
-            strategy.calibrate(generation, divergence)
-            if divergence.trials:
-                clock.lap("calibrate_s")
-        population = strategy.ask(generation)
+        divergence = MemberKl(
+            fleet, batch_of, generation, sampling_noise, diagnosis.on_trial, method.present
+        )
+        method.strategy.calibrate(generation, divergence)
+        if divergence.trials:
+            clock.lap("calibrate_s")
+        population = method.ask(generation)
         clock.lap("ask_s")
-        evaluated = method.evaluate(strategy, fleet, population, batch, sampling_noise)
+        evaluated = method.evaluate(fleet, population, batch, sampling_noise)
         clock.lap("evaluate_s")
-        learned = method.learn(strategy, shape, population, evaluated)
+        learned = method.learn(population, evaluated)
         update, power = learned.update, learned.power
         clock.lap("tell_s")
         sigmas_differ = isinstance(update, Update) and update.sigma_update is not None
         scales = fleet.query(ScalesQuery()) if sigmas_differ else {}
         signals = diagnosis.of(
-            population, evaluated.members, learned.fitness, update, shape, evaluated.share
+            population, evaluated.members, learned.fitness, update, method.shape, evaluated.share
         )
         signals = replace(signals, signal_share=power.share if power else None)
         clock.lap("signals_s")
-        step = fleet.apply(update)
+        step = method.apply(fleet, update)
         clock.lap("apply_s")
         digest = fleet.digest()
         clock.lap("digest_s")
@@ -78,10 +84,7 @@ def generations(  # noqa: PLR0913 - strategy and shape become parts of the metho
             signals=replace(signals, step=step),
             sigmas={name: update.sigma * scale for name, scale in scales.items()},
             calibration=tuple(divergence.trials),
-            strategy_metrics={
-                **(strategy.metrics(update) if isinstance(strategy, ReportingStrategy) else {}),
-                **learned.metrics,
-            },
+            strategy_metrics={**method.metrics(update), **learned.metrics},
         )
 
 

@@ -23,6 +23,7 @@ from germline.fleet.remote_engine import (
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import EngineJob
 from germline.fleet.worker_pool import WorkerPool
+from germline.methods.method import Method
 from germline.protocols import Engine, Fleet
 from germline.run.build_parts import make_decoding, make_engine
 from germline.shaping import utilities
@@ -221,7 +222,7 @@ def digests(fleet: Fleet, count: int = 4) -> list[tuple[str, tuple[float, ...]]]
     strategy = make_strategy(CONFIG.strategy, run_seed=CONFIG.seed, generations=count)
     shape = partial(utilities, CONFIG.shaping)
     batch = batches(TASK.examples("train"), CONFIG.batch_size, CONFIG.seed)
-    loop = generations(strategy, shape, fleet, batch, DECODING, range(count))
+    loop = generations(Method(strategy, shape), fleet, batch, DECODING, range(count))
     return [(record.digest, record.fitness) for record in loop]
 
 

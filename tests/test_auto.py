@@ -5,12 +5,12 @@ from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
+from germline.fleet.prompt_search_fleet import PromptSearchFleet
 
 import germline
 from germline.config import AutoLearningRate, Nes, ZScore, load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet.engine_queries import LogProbabilitiesQuery
-from germline.fleet.prompt_search_fleet import PromptSearchFleet
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts, make_engine
 from germline.shaping import utilities

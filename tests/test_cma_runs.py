@@ -101,9 +101,7 @@ def test_a_language_model_goes_on_and_is_rebuilt_to_the_same_bits(tmp_path):
 
 def digests(fleet: Fleet, config: Config) -> list[str]:
     with build_run_parts(config) as parts:
-        loop = generations(
-            parts.strategy, parts.shape, fleet, parts.batch, parts.decoding, range(4)
-        )
+        loop = generations(parts.method, fleet, parts.batch, parts.decoding, range(4))
         return [record.digest for record in loop]
 
 

@@ -12,7 +12,8 @@ import germline
 from germline.checkpoint import list_snapshots
 from germline.config import load_config
 from germline.engines.inprocess import InProcessEngine
-from germline.methods.es_sample_gd import GradientFleet
+from germline.fleet import LocalFleet
+from germline.methods.es_sample_gd import EsSampleGradientDescentMethod
 from germline.methods.policy_gradient import AdvantageRow, PolicyGradient
 from germline.record import RunDirectory
 from germline.run import build_run_parts
@@ -46,12 +47,16 @@ def config(model, *overrides):
     return load_config(values, overrides)
 
 
+def members_of(parts, population, batch, decoding):
+    return parts.method.evaluate_members(parts.fleet, population, batch, decoding)
+
+
 @pytest.fixture(scope="module")
 def played(model):
     """Parts of a run that has played a generation, and what was written in it."""
     with build_run_parts(config(model)) as parts:
-        population, batch = parts.strategy.ask(0), parts.batch(0)
-        evaluation = parts.fleet.evaluate(population, batch, parts.decoding)
+        population, batch = parts.method.ask(0), parts.batch(0)
+        evaluation = members_of(parts, population, batch, parts.decoding)
         rows = [
             AdvantageRow(
                 population.members[one.member],
@@ -165,9 +170,9 @@ def test_the_temperature_of_sampling_is_that_of_the_probabilities(played):
 
 def advantages(model, rewards, *overrides):
     with build_run_parts(config(model, "strategy.sigma=0.05", *overrides)) as parts:
-        assert isinstance(parts.fleet, GradientFleet)
+        assert isinstance(parts.method, EsSampleGradientDescentMethod)
         evaluation = Evaluation(np.array(rewards), (), tokens=0, decode_seconds=0.0)
-        return parts.fleet._advantages(parts.strategy.ask(0), evaluation)
+        return parts.method._advantages(parts.method.ask(0), evaluation)
 
 
 REWARDS = [[1.0, 5.0], [2.0, 5.0], [3.0, 5.0], [2.0, 9.0]]
@@ -194,16 +199,17 @@ def test_a_missing_reward_has_no_say(model, advantage):
 
 def test_theta_takes_one_step_along_the_gradient(model):
     with build_run_parts(config(model, "strategy.sigma=0.05", "strategy.optimizer=sgd")) as parts:
-        assert isinstance(parts.fleet, GradientFleet)
-        engine, population = parts.fleet.engine, parts.strategy.ask(0)
+        assert isinstance(parts.method, EsSampleGradientDescentMethod)
+        assert isinstance(parts.fleet, LocalFleet)
+        engine, population = parts.fleet.engine, parts.method.ask(0)
         assert isinstance(engine, InProcessEngine)
-        evaluation = parts.fleet.evaluate(population, parts.batch(0), parts.decoding)
-        rows = parts.fleet._weighed(population, parts.batch(0), evaluation)
+        evaluation = members_of(parts, population, parts.batch(0), parts.decoding)
+        rows = parts.method._weighed(population, parts.batch(0), evaluation)
         gradient = PolicyGradient().of(engine, rows, evaluation.rewards.size)
         before = {
             one.name: engine.weights.tensors[one.name].clone() for one in engine.weights.searched
         }
-        parts.fleet.apply(parts.strategy.tell(population, np.zeros(4)))
+        parts.method.apply(parts.fleet, parts.method.strategy.tell(population, np.zeros(4)))
         for name, values in before.items():
             torch.testing.assert_close(
                 engine.weights.tensors[name] - values, 0.001 * gradient[name], rtol=1e-2, atol=1e-7
@@ -213,31 +219,32 @@ def test_theta_takes_one_step_along_the_gradient(model):
 def test_low_rank_members_explore_for_whole_matrices(model):
     values = config(model, "space=low_rank", "space.layers=0", "strategy.sigma=0.05")
     with build_run_parts(values) as parts:
-        assert isinstance(parts.fleet, GradientFleet)
-        engine, population = parts.fleet.engine, parts.strategy.ask(0)
+        assert isinstance(parts.method, EsSampleGradientDescentMethod)
+        assert isinstance(parts.fleet, LocalFleet)
+        engine, population = parts.fleet.engine, parts.method.ask(0)
         assert isinstance(engine, InProcessEngine)
         weights = engine.weights
         name = weights.searched[0].name
         before = weights.tensors[name].clone()
-        parts.fleet.evaluate(population, parts.batch(0), parts.decoding)
-        parts.fleet.apply(parts.strategy.tell(population, np.zeros(4)))
+        members_of(parts, population, parts.batch(0), parts.decoding)
+        parts.method.apply(parts.fleet, parts.method.strategy.tell(population, np.zeros(4)))
         assert torch.linalg.matrix_rank(weights.tensors[name] - before) > 4
 
 
 def test_a_sampling_center_writes_differently_each_time(model):
     values = config(model, "method.exploration=temperature", "task.temperature=1")
     with build_run_parts(values) as parts:
-        assert isinstance(parts.fleet, GradientFleet)
-        population, batch = parts.strategy.ask(0), parts.batch(0)
-        evaluation = parts.fleet.evaluate(population, batch, parts.decoding)
+        assert isinstance(parts.method, EsSampleGradientDescentMethod)
+        population, batch = parts.method.ask(0), parts.batch(0)
+        evaluation = members_of(parts, population, batch, parts.decoding)
         texts = [
             one.completion.text for one in evaluation.rollouts if one.example == batch[0].index
         ]
         assert len(set(texts)) > 1
         assert evaluation.rewards.shape == (4, 3)
-        rows = parts.fleet._weighed(population, batch, evaluation)
+        rows = parts.method._weighed(population, batch, evaluation)
         assert {row.member for row in rows} == {None}
-        again = parts.fleet.evaluate(population, batch, parts.decoding)
+        again = members_of(parts, population, batch, parts.decoding)
         assert [one.completion for one in again.rollouts] == [
             one.completion for one in evaluation.rollouts
         ]
@@ -246,7 +253,7 @@ def test_a_sampling_center_writes_differently_each_time(model):
 def test_any_number_of_samples_can_be_compared(model):
     sampling = ("method.exploration=temperature", "task.temperature=1", "strategy.antithetic=false")
     with build_run_parts(config(model, *sampling, "strategy.population=3")) as parts:
-        evaluation = parts.fleet.evaluate(parts.strategy.ask(0), parts.batch(0), parts.decoding)
+        evaluation = members_of(parts, parts.method.ask(0), parts.batch(0), parts.decoding)
     assert evaluation.rewards.shape == (3, 3)
 
 

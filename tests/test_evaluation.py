@@ -37,7 +37,7 @@ class Losing(GradedHere):
 
 def scored(lost=(), examples=EXAMPLES):
     fleet = LocalFleet(make_engine(CONFIG), Losing(TASK, lost), MicrobatchSettings())
-    return score_center(fleet, TASK, examples, DECODING, 12)
+    return score_center(fleet.evaluate_center, TASK, examples, DECODING, 12)
 
 
 def test_mean_and_standard_error_are_those_of_the_metric_over_examples():
@@ -87,7 +87,7 @@ class WithScorer(GradedHere):
 
 def test_a_score_that_a_scorer_loses_leaves_a_metric_of_another_part():
     fleet = LocalFleet(make_engine(CONFIG), WithScorer(TASK), MicrobatchSettings())
-    score, evaluation = score_center(fleet, TASK, EXAMPLES, DECODING, 12)
+    score, evaluation = score_center(fleet.evaluate_center, TASK, EXAMPLES, DECODING, 12)
     whole = scored()[0]
     assert (score.n, score.mean, score.values) == (9, whole.mean, whole.values)
     assert score.reward == np.nanmean(evaluation.rewards) != whole.reward
@@ -95,7 +95,7 @@ def test_a_score_that_a_scorer_loses_leaves_a_metric_of_another_part():
 
 def test_a_metric_is_known_where_every_reward_is_missing():
     fleet = LocalFleet(make_engine(CONFIG), WithScorer(TASK), MicrobatchSettings())
-    score, _ = score_center(fleet, TASK, EXAMPLES[1:3], DECODING, 12)
+    score, _ = score_center(fleet.evaluate_center, TASK, EXAMPLES[1:3], DECODING, 12)
     assert score.n == 2
     assert math.isnan(score.reward)
 
@@ -111,7 +111,7 @@ class WithoutMetric(GradedHere):
 
 def test_a_metric_that_is_missing_is_left_out_of_the_mean():
     fleet = LocalFleet(make_engine(CONFIG), WithoutMetric(TASK), MicrobatchSettings())
-    score, _ = score_center(fleet, TASK, EXAMPLES, DECODING, 12)
+    score, _ = score_center(fleet.evaluate_center, TASK, EXAMPLES, DECODING, 12)
     whole = scored()[0]
     assert score.n == 8
     assert score.mean == pytest.approx(np.mean(whole.values[1:]), rel=1e-15)
@@ -152,7 +152,9 @@ def test_right_and_wrong_make_a_share_and_costs_do_not():
     config = settings("task=arithmetic")
     task = make_task(config.task)
     fleet = LocalFleet(make_engine(config), GradedHere(task), MicrobatchSettings())
-    score, _ = score_center(fleet, task, task.examples("test")[:9], make_decoding(config, task), 0)
+    score, _ = score_center(
+        fleet.evaluate_center, task, task.examples("test")[:9], make_decoding(config, task), 0
+    )
     assert (score.mean, score.proportion) == (0.0, True)
 
     class AllRight(GradedHere):
@@ -160,14 +162,17 @@ def test_right_and_wrong_make_a_share_and_costs_do_not():
             return Grade(0.0, {"length": 0.0, "length_difference": 0.0})
 
     fleet = LocalFleet(make_engine(CONFIG), AllRight(TASK), MicrobatchSettings())
-    assert score_center(fleet, TASK, EXAMPLES, DECODING, 0)[0].proportion is False
+    assert score_center(fleet.evaluate_center, TASK, EXAMPLES, DECODING, 0)[0].proportion is False
 
 
 def test_held_out_luck_is_its_own():
     """Sampling for a score must not reuse the dice of a training generation."""
     fleet = LocalFleet(make_engine(CONFIG), GradedHere(TASK), MicrobatchSettings())
     sampling_noise = replace(DECODING, noise_stream="held out")
-    one = score_center(fleet, TASK, EXAMPLES, sampling_noise, 0)[1]
-    other = score_center(fleet, TASK, EXAMPLES, DECODING, 0)[1]
+    one = score_center(fleet.evaluate_center, TASK, EXAMPLES, sampling_noise, 0)[1]
+    other = score_center(fleet.evaluate_center, TASK, EXAMPLES, DECODING, 0)[1]
     assert one.rollouts != other.rollouts
-    assert one.rollouts == score_center(fleet, TASK, EXAMPLES, sampling_noise, 0)[1].rollouts
+    assert (
+        one.rollouts
+        == score_center(fleet.evaluate_center, TASK, EXAMPLES, sampling_noise, 0)[1].rollouts
+    )

@@ -12,8 +12,9 @@ import germline
 from germline.config import load_config
 from germline.config.kl_penalty import KlPenalty
 from germline.config.safe_alignment import SAMPLES
-from germline.fleet.kl_penalty import KlPenaltyFleet, divergence
-from germline.fleet.prompt_search_fleet import PromptSearchFleet
+from germline.methods.evolution_strategy import EvolutionStrategyMethod
+from germline.methods.kl_penalty import KlPenaltyTerm, divergence
+from germline.methods.method import Method
 from germline.protocols import TextScorer
 from germline.protocols.wrappers import EngineWrapper, FleetWrapper
 from germline.record import RunDirectory
@@ -32,11 +33,23 @@ def grades(path):
     return [json.loads(line) for line in (path / "rollouts.jsonl").read_text().splitlines()]
 
 
+def members_of(parts, population, batch, decoding):
+    return parts.method.evaluate_members(parts.fleet, population, batch, decoding)
+
+
+def center_of(parts, examples, decoding):
+    return parts.method.evaluate_center(parts.fleet, examples, decoding)
+
+
 def evaluated(config, generation=0):
     with build_run_parts(config) as parts:
-        population = parts.strategy.ask(generation)
+        population = parts.method.ask(generation)
         batch = parts.batch(generation)
-        return population, batch, parts.fleet.evaluate(population, batch, parts.decoding)
+        return (
+            population,
+            batch,
+            members_of(parts, population, batch, parts.decoding),
+        )
 
 
 @pytest.mark.parametrize(
@@ -107,10 +120,10 @@ def test_the_penalty_keeps_the_center_near_the_start(tmp_path):
         config = settings(f"task.kl_coef={coefficient}", *more, "strategy.learning_rate=0.3")
         with build_run_parts(config) as parts:
             for _ in germline.training.generations(
-                parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, range(12)
+                parts.method, parts.fleet, parts.batch, parts.decoding, range(12)
             ):
                 pass
-            center = parts.fleet.evaluate_center(parts.batch(0), parts.decoding)
+            center = center_of(parts, parts.batch(0), parts.decoding)
         return np.mean([one.grade.parts["kl"] for one in center.rollouts])
 
     assert last_kl("free", 0) > 2 * last_kl("held", 100) > 0
@@ -118,7 +131,7 @@ def test_the_penalty_keeps_the_center_near_the_start(tmp_path):
 
 def test_the_center_is_penalized_too_and_is_at_0_before_the_first_update():
     with build_run_parts(settings(COEF)) as parts:
-        found = parts.fleet.evaluate_center(parts.batch(0), parts.decoding)
+        found = center_of(parts, parts.batch(0), parts.decoding)
     assert {rollout.grade.parts["kl"] for rollout in found.rollouts} == {0.0}
 
 
@@ -126,13 +139,13 @@ def test_the_start_of_a_fork_is_where_it_forked(tmp_path):
     first = run(tmp_path / "first")
     fork = germline.fork(first, 3, [COEF, "generations=1"], tmp_path / "fork")
     with fork._parts as parts:
-        found = parts.fleet.evaluate_center(parts.batch(0), parts.decoding)
+        found = center_of(parts, parts.batch(0), parts.decoding)
     assert {rollout.grade.parts["kl"] for rollout in found.rollouts} == {0.0}
 
 
 def test_the_start_of_an_adapter_is_its_first_values():
     with build_run_parts(settings(COEF, "space={kind: lora, init_scale_b: 1}")) as parts:
-        found = parts.fleet.evaluate_center(parts.batch(0), parts.decoding)
+        found = center_of(parts, parts.batch(0), parts.decoding)
     assert {rollout.grade.parts["kl"] for rollout in found.rollouts} == {0.0}
 
 
@@ -152,8 +165,8 @@ def test_the_nano_model_in_process_is_at_its_start_before_the_first_update():
     small = {"strategy": {"population": 4, "sigma": 0.02, "learning_rate": 0.02}, "batch_size": 3}
     config = load_config({"task": task, **small})
     with build_run_parts(config) as parts:
-        center = parts.fleet.evaluate_center(parts.batch(0), parts.decoding)
-        members = parts.fleet.evaluate(parts.strategy.ask(0), parts.batch(0), parts.decoding)
+        center = center_of(parts, parts.batch(0), parts.decoding)
+        members = members_of(parts, parts.method.ask(0), parts.batch(0), parts.decoding)
     assert all(abs(one.grade.parts["kl"]) < 1e-6 for one in center.rollouts)
     assert max(one.grade.parts["kl"] for one in members.rollouts) > 1e-4
 
@@ -204,13 +217,17 @@ def test_a_completion_is_read_after_the_prompt_that_its_member_had():
     )
     engine = make_engine(config)
     with build_run_parts(config) as parts:
-        assert isinstance(parts.fleet, PromptSearchFleet)
-        population, batch = parts.strategy.ask(0), parts.batch(0)
-        found = parts.fleet.evaluate(population, batch, parts.decoding)
+        method = parts.method
+        assert isinstance(method, EvolutionStrategyMethod)
+        assert method.options is not None
+        population, batch = parts.method.ask(0), parts.batch(0)
+        found = members_of(parts, population, batch, parts.decoding)
         by_index = {example.index: example for example in batch}
         for one in found.rollouts:
             variant = population.prompt_variants[one.member]
-            example = parts.fleet._present(by_index[one.example], variant)
+            (example,), _ = method.options.prompted(
+                [by_index[one.example]], parts.decoding, variant
+            )
             p, q = (
                 engine.log_probabilities([who], [example], [[one.completion]])[0][0]
                 for who in (population.members[one.member], None)
@@ -232,16 +249,11 @@ class Losing(FleetWrapper):
 def test_what_cannot_be_measured_is_missing_and_never_0():
     config = settings(COEF)
     with build_run_parts(config) as parts:
-        assert isinstance(parts.fleet, KlPenaltyFleet)
-        inner = parts.fleet.inner
-        fleet = KlPenaltyFleet(
-            Losing(inner), make_engine(config), config.task, weight_of=lambda _: 1.0
-        )
-        found = fleet.evaluate(parts.strategy.ask(0), parts.batch(0), parts.decoding)
-        broken = KlPenaltyFleet(
-            inner, Broken(make_engine(config)), config.task, weight_of=lambda _: 1.0
-        )
-        center = broken.evaluate_center(parts.batch(0), parts.decoding)
+        losing, batch = Losing(parts.fleet), parts.batch(0)
+        found = parts.method.evaluate_members(losing, parts.method.ask(0), batch, parts.decoding)
+        broken = KlPenaltyTerm(Broken(make_engine(config)), config.task, weight_of=lambda _: 1.0)
+        method = Method(parts.method.strategy, parts.method.shape, [broken])
+        center = method.evaluate_center(parts.fleet, batch, parts.decoding)
     assert np.isnan(found.rewards[0]).all()
     assert not np.isnan(found.rewards[1:]).any()
     reason = "kl: the divergence from the start model is not known"

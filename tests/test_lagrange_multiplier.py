@@ -17,12 +17,21 @@ from germline.cli.progress_view import generation_line
 from germline.config import load_config
 from germline.config.safe_alignment import SAMPLES
 from germline.config.scorers import ClassifierSettings
+from germline.methods.lagrange_multiplier import LagrangeTerm
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts
 from germline.run.load_run import load_engine
 from germline.services.scorer import ScorerSettings, scorer_service
-from germline.strategies.lagrange_multiplier import LagrangianStrategy
-from germline.types import Completion, Evaluation, Example, GermlineError, Grade, Rollout
+from germline.types import (
+    Completion,
+    Evaluation,
+    Example,
+    GermlineError,
+    Grade,
+    Rollout,
+    StrategyState,
+    Update,
+)
 from tests.scripted_server import listening
 from tests.tiny_classifiers import save_pku_model
 from tests.toy_runs import LETTERS, SETTINGS, finish, journal, stopped_after
@@ -70,31 +79,29 @@ def evaluation(*members):
     return Evaluation(np.full((len(members), 2), 0.5), tuple(rollouts), 0, 0.0)
 
 
-def strategy(weight_of=lambda _: 1.0, **task):
+def lagrange_term(weight_of=lambda _: 1.0, **task):
     config = settings(**({"scorers": {"reward": REWARD, "cost": COST | {"weight": -2}}} | task))
-    inner = germline.strategies.make_strategy(config.search, run_seed=0, generations=4)
-    return LagrangianStrategy(config.task, WEIGHTS, inner, weight_of)
+    return LagrangeTerm(config.task, WEIGHTS, weight_of)
 
 
-def told(search, center=None, generation=0):
-    """Let the strategy see one generation whose center has these costs."""
-    population = search.ask(generation)
-    known = evaluation(*[[(1.0, 1.0)] * 2] * len(population))
+def told(term, center=None, generation=0):
+    """Let the term see one generation whose center has these costs; return what it records."""
+    known = evaluation(*[[(1.0, 1.0)] * 2] * 6)
     of_center = None if center is None else evaluation([(0.0, cost) for cost in center])
-    search.weigh(population, BATCH, known, of_center)
-    return search.tell(population, np.zeros(len(population)))
+    term.weigh(generation, BATCH, known, of_center)
+    return term.learn(generation)
 
 
-def next_lambda(search, generation):
-    return told(search, [0.0, 0.0], generation).strategy_state.values["lambda"]
+def next_lambda(term, generation):
+    return told(term, [0.0, 0.0], generation)["lambda"]
 
 
 # --- the equations
 
 
 def test_a_reward_is_that_of_all_other_parts_minus_lambda_times_the_cost():
-    weighed, of_center = strategy().weigh(
-        strategy().ask(0), BATCH, evaluation([(3, 1), (4, -1)]), evaluation([(0, 0), (1, 1)])
+    weighed, of_center = lagrange_term().weigh(
+        0, BATCH, evaluation([(3, 1), (4, -1)]), evaluation([(0, 0), (1, 1)])
     )
     assert weighed.rewards.tolist() == [[3 - 1 - 2 * 1, 4 - 1 + 2 * 1]]
     assert of_center.rewards.tolist() == [[-1, 1 - 1 - 2]]
@@ -102,15 +109,15 @@ def test_a_reward_is_that_of_all_other_parts_minus_lambda_times_the_cost():
 
 
 def test_the_weight_of_a_row_multiplies_reward_and_cost():
-    search = strategy(weight_of=lambda example: example.index / 2)
-    weighed, _ = search.weigh(search.ask(0), BATCH, evaluation([(3, 1), (3, 1)]), None)
+    search = lagrange_term(weight_of=lambda example: example.index / 2)
+    weighed, _ = search.weigh(0, BATCH, evaluation([(3, 1), (3, 1)]), None)
     assert weighed.rewards.tolist() == [[0.0 * 2, 0.0 * 4.5]]
-    weighed, _ = search.weigh(search.ask(0), BATCH, evaluation([(4, 1), (4, 1)]), None)
+    weighed, _ = search.weigh(0, BATCH, evaluation([(4, 1), (4, 1)]), None)
     assert weighed.rewards.tolist() == [[2.0, 4.5]]
 
 
 def test_lambda_follows_the_running_mean_of_the_excess_cost():
-    search = strategy(cost_limit=1.0, cost_ema=0.9, lambda_lr=0.1)
+    search = lagrange_term(cost_limit=1.0, cost_ema=0.9, lambda_lr=0.1)
     told(search, [2.0, 4.0], 0)  # excess 2
     told(search, [0.0, 0.0], 1)  # excess 0, not -1
     expected = 2 * math.exp(0.1 * 2)
@@ -127,27 +134,27 @@ def test_the_defaults_are_those_of_the_field():
 
 
 def test_lambda_stays_within_its_bounds():
-    search = strategy(lambda_max=2.5, lambda_lr=10.0)
+    search = lagrange_term(lambda_max=2.5, lambda_lr=10.0)
     told(search, [9.0, 9.0], 0)
     assert next_lambda(search, 1) == 2.5
 
 
 def test_lambda_stays_where_the_cost_of_the_center_is_missing():
-    search = strategy()
-    update = told(search, [math.nan, math.nan], 0)
-    assert "center_cost" not in update.strategy_state.values
+    search = lagrange_term()
+    values = told(search, [math.nan, math.nan], 0)
+    assert "center_cost" not in values
+    update = Update(0, 0, 0.1, 0.1, (), strategy_state=StrategyState(values))
     assert search.metrics(update)["center_cost"] is None
     assert next_lambda(search, 1) == 2.0
 
 
 def test_a_missing_cost_of_some_texts_leaves_the_mean_of_the_others():
-    update = told(strategy(), [math.nan, 3.0])
-    assert update.strategy_state.values["center_cost"] == 3.0
+    assert told(lagrange_term(), [math.nan, 3.0])["center_cost"] == 3.0
 
 
 def test_a_missing_reward_or_cost_is_a_missing_reward():
-    weighed, _ = strategy(safe_first=0.0).weigh(
-        strategy().ask(0), BATCH, evaluation([(math.nan, 1), (1, math.nan)], [(1, 1)] * 2), None
+    weighed, _ = lagrange_term(safe_first=0.0).weigh(
+        0, BATCH, evaluation([(math.nan, 1), (1, math.nan)], [(1, 1)] * 2), None
     )
     assert np.isnan(weighed.rewards[0]).all()
     assert not np.isnan(weighed.rewards[1]).any()
@@ -155,16 +162,16 @@ def test_a_missing_reward_or_cost_is_a_missing_reward():
 
 def test_what_no_engine_returned_stays_missing():
     whole = evaluation([(1, 1), (2, 2)], [(1, 1), (2, 2)])
-    search = strategy()
+    search = lagrange_term()
     some = Evaluation(whole.rewards, whole.rollouts[:3], 0, 0.0)
-    weighed, _ = search.weigh(search.ask(0), BATCH, some, None)
+    weighed, _ = search.weigh(0, BATCH, some, None)
     assert np.isnan(weighed.rewards).tolist() == [[False, False], [False, True]]
 
 
 def test_an_unsafe_completion_earns_the_lowest_reward_on_its_prompt():
-    search = strategy(safe_first=0.5)
+    search = lagrange_term(safe_first=0.5)
     members = evaluation([(9, 0.6), (1, 0.5)], [(-3, 0.0), (7, 0.0)], [(2, 0.5), (4, 0.6)])
-    weighed, _ = search.weigh(search.ask(0), BATCH, members, None)
+    weighed, _ = search.weigh(0, BATCH, members, None)
     without_cost = weighed.rewards + 2 * np.array([[0.6, 0.5], [0, 0], [0.5, 0.6]]) + 1
     assert without_cost == pytest.approx(np.array([[-3, 1], [-3, 7], [2, 1]]))
 

@@ -15,13 +15,13 @@ import germline
 from germline.cli.application import app
 from germline.cli.live_view import LiveView
 from germline.config import Nes, PromptSearch, load_config
-from germline.fleet.prompt_search_fleet import PromptSearchFleet
+from germline.methods.method import with_state
+from germline.methods.prompt_search import STATE, PromptOptions
 from germline.prompt_variant import PromptVariant
 from germline.record import RunDirectory
 from germline.report.text_format import most_likely_options
 from germline.run import build_run_parts
 from germline.strategies import make_strategy
-from germline.strategies.categorical import CategoricalSearch
 from germline.tasks.prompt_format import PromptFormatter
 from germline.types import Example, GermlineError, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
@@ -36,7 +36,31 @@ def choosing(population=8, antithetic=True, **section):
     section = section or {"temperature": [0, 1], "few_shot": [0, 1, 2]}
     nes = Nes(population=population, antithetic=antithetic, sigma=0.005, learning_rate=0.01)
     strategy = make_strategy(nes, run_seed=3, generations=100)
-    return CategoricalSearch(PromptSearch.model_validate(section), strategy, run_seed=3)
+    return Choosing(strategy, PromptOptions(PromptSearch.model_validate(section), 3, unprompted))
+
+
+def unprompted(example, _variant):
+    return example
+
+
+class Choosing:
+    """A strategy and the prompt options of its members, without a model."""
+
+    def __init__(self, strategy, options):
+        self.strategy, self.options = strategy, options
+        self.likeliest = options.likeliest
+
+    @property
+    def probabilities(self):
+        return self.options.probabilities
+
+    def ask(self, generation):
+        population = self.strategy.ask(generation)
+        return replace(population, prompt_variants=self.options.draw(population))
+
+    def tell(self, population, utilities):
+        state = {STATE: self.options.learn(population, utilities)}
+        return with_state(self.strategy.tell(population, utilities), state)
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +153,7 @@ def test_the_center_plays_the_likeliest_and_of_equals_the_first():
 
 def test_the_weights_learn_as_without_a_prompt_search():
     utilities = np.arange(8.0)
-    plain = choosing().inner
+    plain = choosing().strategy
     strategy = choosing()
     update = strategy.tell(strategy.ask(0), utilities)
     assert update.coefficients == plain.tell(plain.ask(0), utilities).coefficients
@@ -198,10 +222,8 @@ def test_too_few_solved_examples_are_told():
 
 def test_every_member_uses_its_options_and_graded_in_its_place():
     with build_run_parts(settings(*TOY)) as parts:
-        population, batch = parts.strategy.ask(0), parts.batch(0)
-        together = parts.fleet.evaluate(population, batch, parts.decoding)
-        assert isinstance(parts.fleet, PromptSearchFleet)
-        inner = parts.fleet.inner
+        population, batch = parts.method.ask(0), parts.batch(0)
+        together = parts.method.evaluate_members(parts.fleet, population, batch, parts.decoding)
         for place, (member, choice) in enumerate(
             zip(population.members, population.prompt_variants, strict=True)
         ):
@@ -211,7 +233,7 @@ def test_every_member_uses_its_options_and_graded_in_its_place():
                 replace(one, prompt=choice.template.replace("{prompt}", one.prompt))
                 for one in batch
             ]
-            alone = inner.evaluate(
+            alone = parts.fleet.evaluate(
                 replace(population, members=(member,), prompt_variants=()),
                 shown,
                 replace(parts.decoding, temperature=choice.temperature),
@@ -226,10 +248,9 @@ def test_rollouts_are_told_by_the_tasks_own_prompt(whole):
     assert not any(one.startswith("So: ") for one in prompts)
 
 
-def test_without_a_prompt_search_nothing_stands_around_the_fleet():
+def test_without_a_prompt_search_members_have_the_prompts_of_the_task():
     with build_run_parts(settings()) as parts:
-        assert not isinstance(parts.fleet, PromptSearchFleet)
-        assert parts.strategy.ask(0).prompt_variants == ()
+        assert parts.method.ask(0).prompt_variants == ()
 
 
 @pytest.mark.slow

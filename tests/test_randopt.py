@@ -12,11 +12,10 @@ from germline.cli.application import app
 from germline.config import Nes, RandOpt, load_config, smoke_config
 from germline.fleet import LocalFleet
 from germline.methods.majority_vote import answer_function, majority_rollout
-from germline.methods.method import make_method
+from germline.methods.method import Evaluated, make_method
 from germline.methods.randopt import (
     Ensemble,
-    RandomSearch,
-    VotingFleet,
+    RandOptMethod,
     recorded_fitness,
 )
 from germline.protocols import VotableTask
@@ -30,6 +29,7 @@ from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.types import (
     Completion,
+    Evaluation,
     Example,
     GermlineError,
     Grade,
@@ -107,10 +107,10 @@ def test_the_kept_members_of_a_run_are_those_of_the_largest_fitness(whole):
 
 
 def test_sigmas_go_in_turn_over_all_directions():
-    config = RandOpt(sigmas=(0.1, 0.2, 0.3))
+    config = randopt("method.sigmas=[0.1, 0.2, 0.3]")
     few = Nes(population=4, antithetic=False, sigma=0.005)
     nes = make_strategy(few, run_seed=0, generations=9)
-    search = RandomSearch(config, nes, Ensemble(1))
+    search = RandOptMethod(config, nes)
     asked = [
         one.sigma for generation in (0, 1) for one in search.ask(generation).seed_perturbations()
     ]
@@ -118,9 +118,9 @@ def test_sigmas_go_in_turn_over_all_directions():
 
 
 def test_a_pair_shares_its_sigma():
-    config = RandOpt(sigmas=(0.1, 0.2))
+    config = randopt("method.sigmas=[0.1, 0.2]")
     nes = make_strategy(Nes(population=4, sigma=0.005), run_seed=0, generations=9)
-    search = RandomSearch(config, nes, Ensemble(1))
+    search = RandOptMethod(config, nes)
     assert [one.sigma for one in search.ask(0).seed_perturbations()] == [0.1, 0.1, 0.2, 0.2]
 
 
@@ -129,17 +129,12 @@ def test_all_generations_play_the_same_examples():
         assert parts.batch(0) == parts.batch(3)
 
 
-def test_without_fitness_nothing_can_be_told():
-    nes = make_strategy(Nes(population=2, sigma=0.005), run_seed=0, generations=1)
-    search = RandomSearch(RandOpt(), nes, Ensemble(1))
-    with pytest.raises(GermlineError, match="needs the fitness"):
-        search.tell(search.ask(0), np.zeros(2))
-
-
 def test_a_generation_whose_members_are_equally_fit_has_no_signal():
+    nes = make_strategy(Nes(population=2, sigma=0.005), run_seed=0, generations=1)
+    method = make_method(randopt(), nes)
     for fitness, zero in (([1.0, 1.0], True), ([1.0, 2.0], False), ([1.0, None], True)):
         update = Update(0, 0, 0.1, 0.0, (), strategy_state=StrategyState({"told": fitness}))
-        assert make_method(randopt()).is_zero_signal(update) is zero
+        assert method.is_zero_signal(update) is zero
 
 
 def test_generations_whose_members_differ_are_recorded_as_such(whole):
@@ -217,13 +212,12 @@ def test_the_held_out_score_of_a_run_is_that_of_the_vote(whole):
     directory = RunDirectory.open(whole)
     config = directory.config
     with build_run_parts(config) as parts:
-        parts.strategy.recall([one.update for one in directory.journal.read()])
-        assert isinstance(parts.fleet, VotingFleet)
-        assert isinstance(parts.fleet.inner, LocalFleet)
-        kept = [one.member for one in parts.fleet.ensemble.kept]
+        parts.method.recall([one.update for one in directory.journal.read()])
+        assert isinstance(parts.fleet, LocalFleet)
+        kept = parts.method.voting_members()
         examples = parts.task.examples("test")[: config.held_out.examples]
         sampling_noise = replace(parts.decoding, noise_stream="held out")
-        engine = parts.fleet.inner.engine
+        engine = parts.fleet.engine
         # One by one, while the fleet plays those of one generation together.
         texts = [engine.generate([one], examples, sampling_noise)[0] for one in kept]
     answer = answer_function(parts.task)
@@ -301,9 +295,8 @@ def test_alone_a_run_speaks_as_its_best_member(whole):
     with build_run_parts(randopt()) as parts:
         example = Example(0, "What is a cow?", "", chat=True)
         sampling_noise = replace(parts.decoding, max_new_tokens=40, temperature=0.0, stop=())
-        assert isinstance(parts.fleet, VotingFleet)
-        assert isinstance(parts.fleet.inner, LocalFleet)
-        wanted = parts.fleet.inner.engine.generate([kept], [example], sampling_noise)[0][0].text
+        assert isinstance(parts.fleet, LocalFleet)
+        wanted = parts.fleet.engine.generate([kept], [example], sampling_noise)[0][0].text
     found = germline.generate(str(whole), [example.prompt], max_new_tokens=40)[0].text
     assert found == wanted
 
@@ -326,11 +319,13 @@ def test_a_run_is_named_by_the_sigmas_its_members_have():
 
 
 def test_of_several_sigmas_the_record_has_the_geometric_mean():
-    config = RandOpt(sigmas=(0.1, 0.4))
+    config = randopt("method={kind: randopt, ensemble_size: 2, sigmas: [0.1, 0.4]}")
     few = Nes(population=4, antithetic=False, sigma=0.005)
     nes = make_strategy(few, run_seed=0, generations=1, dimension=9)
-    search = RandomSearch(config, nes, Ensemble(2))
-    update = search.tell(search.ask(0), np.zeros(4), np.arange(4.0))
+    search = RandOptMethod(config, nes)
+    found = Evaluation(np.arange(4.0)[:, None], (), 0, 0.0)
+    update = search.learn(search.ask(0), Evaluated(rollouts=found, members=found)).update
+    assert isinstance(update, Update)
     assert update.sigma == pytest.approx(0.2)
 
 

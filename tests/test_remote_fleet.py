@@ -89,7 +89,7 @@ def test_a_search_of_coordinates_gives_the_same_run_where_engines_are_lost(tmp_p
     ]
     fleet = RemoteFleet(WorkerPool(remotes, Chance()), GradedHere(TASK), config.microbatch)
     with build_run_parts(config) as parts:
-        loop = (parts.strategy, parts.shape, fleet, parts.batch, parts.decoding, range(4))
+        loop = (parts.method, fleet, parts.batch, parts.decoding, range(4))
         reached = [record.digest for record in generations(*loop)]
     alone = finish(germline.train(config, tmp_path / "alone"))
     assert reached == [entry.digest for entry in RunDirectory.open(alone).journal.read()]

@@ -385,11 +385,11 @@ def test_the_parts_of_a_run_driven_by_hand_give_what_train_gives(plain):
     with build_run_parts(settings()) as parts:
         digests = []
         for generation in range(4):
-            population = parts.strategy.ask(generation)
+            population = parts.method.ask(generation)
             sampling_noise = replace(parts.decoding, noise_generation=generation)
             evaluation = parts.fleet.evaluate(population, parts.batch(generation), sampling_noise)
             assert not math.isnan(evaluation.rewards.sum())
-            shaped = parts.shape(evaluation, antithetic=True)
-            parts.fleet.apply(parts.strategy.tell(population, shaped))
+            shaped = parts.method.shape(evaluation, antithetic=True)
+            parts.fleet.apply(parts.method.strategy.tell(population, shaped))
             digests.append(parts.fleet.digest())
     assert digests == [entry.digest for entry in RunDirectory.open(plain).journal.read()]

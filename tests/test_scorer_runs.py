@@ -118,7 +118,7 @@ def test_what_members_wrote_is_scored_in_few_requests(tmp_path):
     with listening(by_length) as server:
         config = scored(server.url, "microbatch={members: 6, examples: 4}", concurrency=1)
         with build_run_parts(config) as parts:
-            parts.fleet.evaluate(parts.strategy.ask(0), parts.batch(0), parts.decoding)
+            parts.fleet.evaluate(parts.method.ask(0), parts.batch(0), parts.decoding)
     assert [len(body["query"]) for _, body in server.asked] == [24]
 
 

@@ -92,9 +92,9 @@ def test_members_are_those_that_the_generation_evaluated(name, tmp_path, monkeyp
     populations = {}
     evaluate = Method.evaluate
 
-    def watched(self, strategy, fleet, population, batch, decoding):
+    def watched(self, fleet, population, batch, decoding):
         populations[population.generation] = population.members
-        return evaluate(self, strategy, fleet, population, batch, decoding)
+        return evaluate(self, fleet, population, batch, decoding)
 
     monkeypatch.setattr(Method, "evaluate", watched)
     finish(germline.train(settings(*STRATEGIES[name]), tmp_path / "run"))

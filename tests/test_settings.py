@@ -152,9 +152,7 @@ def digests(overrides):
         built = build_run_parts(settings("generations=2", *overrides))
     with built as parts:
         span = range(parts.config.generations)
-        loop = generations(
-            parts.strategy, parts.shape, parts.fleet, parts.batch, parts.decoding, span
-        )
+        loop = generations(parts.method, parts.fleet, parts.batch, parts.decoding, span)
         return [record.digest for record in loop]
 
 
@@ -217,7 +215,7 @@ def test_cells_have_the_size_asked_for(monkeypatch):
             return play(members, examples, decoding)
 
         monkeypatch.setattr(parts.fleet.engine, "generate", watched)
-        parts.fleet.evaluate(parts.strategy.ask(0), parts.batch(0), parts.decoding)
+        parts.fleet.evaluate(parts.method.ask(0), parts.batch(0), parts.decoding)
     assert shapes == [(3, 4), (3, 4)]
 
 

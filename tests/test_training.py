@@ -88,9 +88,7 @@ def loop(fleet_of=LocalVariant, config=None, span=None):
     with build_run_parts(config) as parts:
         fleet = fleet_of(parts)
         span = span or range(config.generations)
-        records = list(
-            generations(parts.strategy, parts.shape, fleet, parts.batch, parts.decoding, span)
-        )
+        records = list(generations(parts.method, fleet, parts.batch, parts.decoding, span))
     return records, fleet
 
 

@@ -54,11 +54,11 @@ def config(model, *overrides):
 
 def one_generation(parts, number=0):
     """Return what the method evaluated in a generation, and what it learned."""
-    population = parts.strategy.ask(number)
+    population = parts.method.ask(number)
     evaluated = parts.method.evaluate(
-        parts.strategy, parts.fleet, population, parts.batch(number), parts.decoding_of(number)
+        parts.fleet, population, parts.batch(number), parts.decoding_of(number)
     )
-    learned = parts.method.learn(parts.strategy, parts.shape, population, evaluated)
+    learned = parts.method.learn(population, evaluated)
     return population, evaluated, learned
 
 
@@ -359,7 +359,7 @@ def test_few_members_try_a_sigma_where_members_only_score(overrides, members):
         return 0.002
 
     with build_run_parts(settings("strategy.sigma=auto", *overrides)) as parts:
-        strategy: Any = parts.strategy
+        strategy: Any = parts.method.strategy
         strategy.calibrate(0, divergence)
     assert set(tried) == {members}
 

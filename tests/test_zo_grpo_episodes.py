@@ -6,6 +6,7 @@ import pytest
 
 import germline
 from germline.config import load_config
+from germline.methods.method import check_task
 from germline.methods.zo_grpo import ZerothOrderGrpoMethod
 from germline.run import build_run_parts
 from germline.tasks import make_task
@@ -41,11 +42,11 @@ def episodes(folder):
 
 def test_all_turns_of_the_center_are_scored(tmp_path):
     with build_run_parts(settings(*episodes(tmp_path))) as parts:
-        population = parts.strategy.ask(0)
+        population = parts.method.ask(0)
         evaluated = parts.method.evaluate(
-            parts.strategy, parts.fleet, population, parts.batch(0), parts.decoding_of(0)
+            parts.fleet, population, parts.batch(0), parts.decoding_of(0)
         )
-        learned = parts.method.learn(parts.strategy, parts.shape, population, evaluated)
+        learned = parts.method.learn(population, evaluated)
         method = parts.method
         assert isinstance(method, ZerothOrderGrpoMethod)
         assert method.sampled is not None
@@ -72,8 +73,8 @@ def test_a_run_of_episodes_resumes_to_the_same_bits(tmp_path):
 
 def test_environments_that_ask_for_replies_themselves_are_refused(monkeypatch):
     config = load_config({"method": "zo_grpo", "task": "wordle"})
-    method, task = ZerothOrderGrpoMethod(config), make_task(config.task)
-    method.check_task(task)
+    task = make_task(config.task)
+    check_task(config, task)
     monkeypatch.setattr(type(task), "client", "http", raising=False)
     with pytest.raises(GermlineError, match=r"task\.client=http"):
-        method.check_task(task)
+        check_task(config, task)

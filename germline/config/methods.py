@@ -101,7 +101,7 @@ class MethodSection(KindSection):
             )
 
 
-@register("method", "germline.methods.method:EvolutionStrategyMethod")
+@register("method", "germline.methods.evolution_strategy:EvolutionStrategyMethod")
 class EvolutionStrategy(MethodSection):
     """Evolution strategy: the members, utilities and updates of `strategy`."""
 

@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 
 from germline.config.scorers import ScorerBase
-from germline.protocols import Fleet, Task
+from germline.protocols import Task
 from germline.record.metrics_rows import mean_parts, rollout_text
 from germline.scorers.scored_graders import ScorerPart, start_scorer
 from germline.scorers.types import Score
@@ -127,7 +127,7 @@ def _setting(name: str) -> str:
 
 
 def score_center(
-    fleet: Fleet,
+    evaluate: Callable[[Sequence[Example], Decoding], Evaluation],
     task: Task,
     examples: Sequence[Example],
     decoding: Decoding,
@@ -140,14 +140,14 @@ def score_center(
     a metric that is another part of the rubric is known.
 
     Args:
-        fleet: evaluates the center.
+        evaluate: evaluates the center on examples.
         task: defines the metric.
         examples: held out.
         decoding: of the completions.
         generation: number of updates before the score.
         scorers: score the same completions, apart from the reward.
     """
-    evaluation = fleet.evaluate_center(examples, decoding)
+    evaluation = evaluate(examples, decoding)
     recorded = {
         rollout.example: rollout.grade.parts.get(task.metric, math.nan)
         for rollout in evaluation.rollouts

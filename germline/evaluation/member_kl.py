@@ -42,6 +42,9 @@ EXAMPLES_OF_MEMBER = 4
 """Few members are measured on few examples, at least `FEWEST_EXAMPLES`."""
 
 
+Present = Callable[[Sequence[Example], Decoding], tuple[Sequence[Example], Decoding]]
+
+
 class MemberKl:
     """Measures members on training examples; the center generates its answers once, when needed.
 
@@ -52,6 +55,7 @@ class MemberKl:
             later generations.
         decoding: of the generation.
         on_trial: is called before and after each measurement.
+        present: returns the examples as the center is prompted with them, and its decoding.
 
     Attributes:
         trials: the measurements so far.
@@ -64,9 +68,11 @@ class MemberKl:
         generation: int,
         decoding: Decoding,
         on_trial: Callable[[SigmaTrial], None] = lambda _trial: None,
+        present: Present = lambda examples, decoding: (examples, decoding),
     ) -> None:
         self.trials: list[SigmaTrial] = []
         self._on_trial = on_trial
+        self._present = present
         self._fleet = fleet
         self._batch_of = batch_of
         self._generation = generation
@@ -102,8 +108,8 @@ class MemberKl:
 
     def _write(self, count: int) -> None:
         """Generate the center's answers, and keep the examples whose answers are not empty."""
-        examples = self._gathered(count)
-        rollouts = self._fleet.evaluate_center(examples, self._decoding).rollouts
+        examples, decoding = self._present(self._gathered(count), self._decoding)
+        rollouts = self._fleet.evaluate_center(examples, decoding).rollouts
         answered = [
             turn
             for turns in map(model_turns, examples, rollouts)

@@ -22,19 +22,19 @@ backwards in one process.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Self
 
 import numpy as np
 from jaxtyping import Float
 
 from germline.config import Config, EsSampleGradientDescent
 from germline.engines.inprocess import InProcessEngine
-from germline.fleet import LocalFleet
-from germline.methods.method import Method
+from germline.methods.method import Evaluated, Learned, Method
 from germline.methods.policy_gradient import AdvantageRow, PolicyGradient
-from germline.protocols import EpisodeTask, Fleet, Shaping, Strategy, Task
-from germline.protocols.wrappers import FleetWrapper, StrategyWrapper
+from germline.methods.reward_term import RewardTerm
+from germline.protocols import EpisodeTask, Fleet, Strategy, Task
 from germline.shaping import utilities
-from germline.signal_types import SignalPower, UpdateSize
+from germline.signal_types import UpdateSize
 from germline.types import (
     Decoding,
     Evaluation,
@@ -47,47 +47,26 @@ from germline.types import (
 )
 
 
-class SamplingStrategy(StrategyWrapper):
-    """The strategy: members of another one, whose rollouts give a gradient instead of an update."""
-
-    def __init__(self, config: EsSampleGradientDescent, inner: Strategy) -> None:
-        super().__init__(inner)
-        self.config = config
-
-    def ask(self, generation: int) -> Population:
-        """Return the members; with `exploration: temperature`, all of them equal the center."""
-        population = self.inner.ask(generation)
-        if self.config.exploration == "weights":
-            return population
-        members = tuple(replace(member, sigma=0.0) for member in population.seed_perturbations())
-        return replace(population, members=members, antithetic=False)
-
-    def tell(
-        self,
-        population: Population,
-        utilities: Float[np.ndarray, "members"],
-        fitness: Float[np.ndarray, "members"] | None = None,
-        center: float | None = None,
-        power: SignalPower | None = None,
-    ) -> Update | MeanUpdate:
-        """Return the inner strategy's update, marked as one that theta does not follow."""
-        update = self.inner.tell(population, utilities, fitness, center, power)
-        return replace(update, backpropagated=True) if isinstance(update, Update) else update
-
-
 class EsSampleGradientDescentMethod(Method):
     """Theta follows the policy gradient of the members' rollouts."""
 
-    def __init__(self, config: Config) -> None:
-        self.config = config
+    def __init__(
+        self, config: Config, strategy: Strategy, terms: Sequence[RewardTerm] = ()
+    ) -> None:
+        super().__init__(strategy, partial(utilities, config.shaping), terms)
         assert isinstance(config.method, EsSampleGradientDescent)
         self.section = config.method
+        self._evaluated: tuple[Population, Sequence[Example], Evaluation, Decoding] | None = None
 
-    def wrap_strategy(self, strategy: Strategy) -> Strategy:
-        """Return a strategy whose updates are marked as backpropagated."""
-        return SamplingStrategy(self.section, strategy)
+    @classmethod
+    def from_config(
+        cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
+    ) -> Self:
+        """Make the method of a run, see `Method.from_config`."""
+        return cls(config, strategy, terms)
 
-    def check_task(self, task: Task) -> None:
+    @classmethod
+    def check_task(cls, config: Config, task: Task) -> None:
         """Refuse a task of episodes.
 
         Raises:
@@ -96,55 +75,54 @@ class EsSampleGradientDescentMethod(Method):
         if isinstance(task, EpisodeTask):
             raise GermlineError(
                 "method.kind=es_sample_gd follows the gradient of single completions, and "
-                f"task.kind={self.config.task.kind} has episodes of several turns: "
+                f"task.kind={config.task.kind} has episodes of several turns: "
                 "use method.kind=es"
             )
 
-    def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
-        """Return a fleet that follows the gradient."""
-        assert isinstance(fleet, LocalFleet)  # others are refused by the method section
-        return GradientFleet(fleet, self.section, partial(utilities, self.config.shaping))
+    def ask(self, generation: int) -> Population:
+        """Return the members; with `exploration: temperature`, all of them equal the center."""
+        population = super().ask(generation)
+        if self.section.exploration == "weights":
+            return population
+        members = tuple(replace(member, sigma=0.0) for member in population.seed_perturbations())
+        return replace(population, members=members, antithetic=False)
 
-
-class GradientFleet(FleetWrapper):
-    """A fleet of one engine that follows the policy gradient of its last evaluation."""
-
-    def __init__(self, inner: LocalFleet, config: EsSampleGradientDescent, shape: Shaping) -> None:
-        super().__init__(inner)
-        self.config = config
-        self.shape = shape
-        self.engine = inner.engine
-        self._played: tuple[Population, Sequence[Example], Evaluation, Decoding] | None = None
-
-    def evaluate(
-        self, population: Population, batch: Sequence[Example], decoding: Decoding
+    def evaluate_members(
+        self, fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
         """Evaluate every member, or the center as many times with different sampling noise."""
-        if self.config.exploration == "weights":
-            evaluation = self.inner.evaluate(population, batch, decoding)
+        if self.section.exploration == "weights":
+            evaluation = super().evaluate_members(fleet, population, batch, decoding)
         else:
-            evaluation = self.inner.evaluate_center(batch, decoding, len(population))
-        self._played = population, batch, evaluation, decoding
+            evaluation = self.evaluate_center(fleet, batch, decoding, len(population))
+        self._evaluated = population, batch, evaluation, decoding
         return evaluation
 
-    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
+    def learn(self, population: Population, evaluated: Evaluated) -> Learned:
+        """Learn as an evolution strategy does; theta does not follow the update."""
+        learned = super().learn(population, evaluated)
+        if not isinstance(learned.update, Update):
+            return learned
+        return replace(learned, update=replace(learned.update, backpropagated=True))
+
+    def apply(self, fleet: Fleet, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply a step of the optimizer along the gradient g of the last evaluation.
 
         Raises:
             GermlineError: no evaluation came before, the engine has no gradients, or the step is
                 too large.
         """
-        engine = self.engine
-        if not isinstance(engine, InProcessEngine) or self._played is None:
+        engine = getattr(fleet, "engine", None)
+        if not isinstance(engine, InProcessEngine) or self._evaluated is None:
             raise GermlineError(
                 "method.kind=es_sample_gd follows the gradient of what an engine of "
                 "engine.kind=inprocess has just evaluated"
             )
         if isinstance(update, MeanUpdate) or update.skipped:
-            return self.inner.apply(update)
-        population, batch, evaluation, decoding = self._played
+            return fleet.apply(update)
+        population, batch, evaluation, decoding = self._evaluated
         rows = self._weighed(population, batch, evaluation)
-        method = PolicyGradient(decoding.temperature or 1.0, self.config.clip, self.config.rows)
+        method = PolicyGradient(decoding.temperature or 1.0, self.section.clip, self.section.rows)
         gradient = method.of(engine, rows, evaluation.rewards.size)
         weights = engine.weights
         for info in weights.searched:
@@ -159,7 +137,7 @@ class GradientFleet(FleetWrapper):
             )
         weights.check_finite(update)
         engine.refresh()
-        self._played = None
+        self._evaluated = None
         return None
 
     def _weighed(
@@ -168,7 +146,7 @@ class GradientFleet(FleetWrapper):
         """Return the completions with their advantages, except those with advantage 0."""
         advantages = self._advantages(population, evaluation)
         place_of = {example.index: place for place, example in enumerate(batch)}
-        center = self.config.exploration == "temperature"
+        center = self.section.exploration == "temperature"
 
         def weighed(one: Rollout) -> AdvantageRow:
             place = place_of[one.example]
@@ -183,9 +161,9 @@ class GradientFleet(FleetWrapper):
         self, population: Population, evaluation: Evaluation
     ) -> Float[np.ndarray, "members examples"]:
         rewards = evaluation.rewards
-        if self.config.advantage == "member":
-            utilities = self.shape(evaluation, antithetic=population.antithetic)
-            return np.where(np.isnan(rewards), 0.0, utilities[:, None])
+        if self.section.advantage == "member":
+            shaped = self.shape(evaluation, antithetic=population.antithetic)
+            return np.where(np.isnan(rewards), 0.0, shaped[:, None])
         columns = [
             self.shape(replace(evaluation, rewards=rewards[:, [place]]), antithetic=False)
             for place in range(rewards.shape[1])

@@ -1,33 +1,32 @@
 """The method of a run: how it evaluates a population and learns from it; the default is `es`.
 
     batch      = batch_of(generation)
-    population = strategy.ask(generation)
-    evaluated  = method.evaluate(strategy, fleet, population, batch, decoding)
-    learned    = method.learn(strategy, shape, population, evaluated)
-    step       = fleet.apply(learned.update)
+    population = method.ask(generation)
+    evaluated  = method.evaluate(fleet, population, batch, decoding)
+    learned    = method.learn(population, evaluated)
+    step       = method.apply(fleet, learned.update)
 
 `Method` itself is the evolution strategy: members generate, their fitness is shaped, and the
-strategy is told the utilities. A method that uses rollouts in another way overrides `evaluate` and
-`learn`.
+strategy is told the utilities. A method that uses rollouts in another way is a class in a file of
+its own, which overrides what differs; `config.methods` has its section.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Float64
 
 from germline import registry
 from germline.config import Config
-from germline.fleet.prompt_search_fleet import PromptSearchFleet
-from germline.protocols import ConstrainedStrategy, Fleet, Shaping, Strategy, Task
-from germline.shaping import fitness
+from germline.methods.reward_term import RewardTerm
+from germline.protocols import Fleet, Members, Shaping, Strategy, Task
+from germline.shaping import fitness, utilities
 from germline.signal_metrics import is_zero_signal, signal_power
-from germline.signal_types import SignalPower
-from germline.strategies.categorical import CategoricalSearch
-from germline.tasks.prompt_format import PromptFormatter
+from germline.signal_types import SignalPower, UpdateSize
 from germline.types import (
     Decoding,
     Evaluation,
@@ -87,31 +86,47 @@ class Method:
     """The evolution strategy, and the base class of the other methods.
 
     `config.method` has the facts about a method that need no objects, such as `trains_center`.
+
+    Args:
+        strategy: proposes members and learns from them.
+        shape: rewards -> utilities.
+        terms: change rewards, in this order.
     """
 
-    def check_task(self, task: Task) -> None:
+    def __init__(
+        self, strategy: Strategy, shape: Shaping, terms: Sequence[RewardTerm] = ()
+    ) -> None:
+        self.strategy = strategy
+        self.shape = shape
+        self.terms = tuple(terms)
+
+    @classmethod
+    def from_config(
+        cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
+    ) -> Self:
+        """Make the method of a run.
+
+        Args:
+            config: of the run.
+            strategy: of the run.
+            task: of the run; None where nothing is evaluated.
+            terms: change rewards, in this order.
+        """
+        return cls(strategy, partial(utilities, config.shaping), terms)
+
+    @classmethod
+    def check_task(cls, config: Config, task: Task) -> None:
         """Refuse a task that the method cannot train on, before a model is loaded.
 
         Raises:
             GermlineError: the task lacks something that the method needs.
         """
 
-    def wrap_strategy(self, strategy: Strategy) -> Strategy:
-        """Return the strategy of the run, which wraps the one that proposes members."""
-        return strategy
-
-    def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
-        """Return the fleet of the run, which wraps the fleet of engines.
-
-        Args:
-            fleet: the fleet of engines.
-            strategy: the strategy that `wrap_strategy` returned.
-            task: the task of the run.
-        """
-        return fleet
-
-    def recall(self, updates: Sequence[Update | MeanUpdate]) -> None:
-        """Restore what adapts from the updates of a stopped run."""
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
+        """Restore what adapts from the updates of a stopped run; return them, complete."""
+        for term in self.terms:
+            term.recall(updates)
+        return self.strategy.recall(updates)
 
     def batch_generation(self, generation: int) -> int:
         """Return the generation whose batch of examples this generation uses."""
@@ -130,40 +145,75 @@ class Method:
             decoding: of `sampled_at`.
         """
 
+    def ask(self, generation: int) -> Population:
+        """Return the members of a generation."""
+        population = self.strategy.ask(generation)
+        if any(term.needs_center for term in self.terms):
+            population = replace(population, evaluate_center=True)
+        return population
+
+    def present(
+        self, examples: Sequence[Example], decoding: Decoding
+    ) -> tuple[Sequence[Example], Decoding]:
+        """Return the examples as the center is prompted with them, and its decoding."""
+        return examples, decoding
+
+    def evaluate_members(
+        self, fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
+    ) -> Evaluation:
+        """Let every member generate for the batch."""
+        evaluation = fleet.evaluate(population, batch, decoding)
+        return self._graded(fleet, population.members, batch, evaluation)
+
+    def evaluate_center(
+        self, fleet: Fleet, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+    ) -> Evaluation:
+        """Evaluate what the run has learned so far: `rewards[samples, examples]`."""
+        prompted, decoding = self.present(examples, decoding)
+        evaluation = fleet.evaluate_center(prompted, decoding, samples)
+        return self._graded(fleet, [None] * samples, prompted, evaluation)
+
     def evaluate(
-        self,
-        strategy: Strategy,
-        fleet: Fleet,
-        population: Population,
-        batch: Sequence[Example],
-        decoding: Decoding,
+        self, fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluated:
-        """Let every member generate for the batch.
+        """Let every member generate for the batch, and the center where its fitness is needed.
 
         Raises:
             GermlineError: too many rewards are missing, twice in a row.
         """
         evaluation = evaluate_again(
-            lambda: fleet.evaluate(population, batch, decoding), population.generation
+            lambda: self.evaluate_members(fleet, population, batch, decoding),
+            population.generation,
         )
-        center = fleet.evaluate_center(batch, decoding) if population.evaluate_center else None
-        if isinstance(strategy, ConstrainedStrategy):
-            evaluation, center = strategy.weigh(population, batch, evaluation, center)
+        center = (
+            self.evaluate_center(fleet, batch, decoding) if population.evaluate_center else None
+        )
+        for term in self.terms:
+            evaluation, center = term.weigh(population.generation, batch, evaluation, center)
         return Evaluated(rollouts=evaluation, members=evaluation, center=center)
 
-    def learn(
-        self, strategy: Strategy, shape: Shaping, population: Population, evaluated: Evaluated
-    ) -> Learned:
+    def learn(self, population: Population, evaluated: Evaluated) -> Learned:
         """Shape the fitness of the members, and tell the strategy."""
         fit, center = _fitness(evaluated.members, evaluated.center)
-        utilities = shape(
+        shaped = self.shape(
             evaluated.members, antithetic=population.antithetic, baseline=population.baseline
         )
-        power = signal_power(population, evaluated.members, shape)
-        update = strategy.tell(population, utilities, fit, center, power)
-        return Learned(
-            fitness=fit, mean_rewards=fit, utilities=utilities, update=update, power=power
-        )
+        power = signal_power(population, evaluated.members, self.shape)
+        update = self.strategy.tell(population, shaped, fit, center, power)
+        for term in self.terms:
+            update = with_state(update, term.learn(population.generation))
+        return Learned(fitness=fit, mean_rewards=fit, utilities=shaped, update=update, power=power)
+
+    def apply(self, fleet: Fleet, update: Update | MeanUpdate) -> UpdateSize | None:
+        """Change theta by an update; return the size of the step."""
+        return fleet.apply(update)
+
+    def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
+        """Return what the strategy and the terms report of a generation, by name."""
+        found = dict(self.strategy.metrics(update))
+        for term in self.terms:
+            found |= term.metrics(update)
+        return found
 
     def is_zero_signal(self, update: Update | MeanUpdate) -> bool:
         """Say whether the generation of an update has no signal."""
@@ -185,42 +235,43 @@ class Method:
         """
         return None
 
+    def close(self) -> None:
+        """Release what the terms loaded."""
+        for term in self.terms:
+            term.close()
 
-class EvolutionStrategyMethod(Method):
-    """The method `es`: the strategy learns theta, and prompt options if some are given."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-
-    def check_task(self, task: Task) -> None:
-        """Refuse a task with fewer solved examples than `prompt_search.few_shot` needs.
-
-        Raises:
-            GermlineError: it has fewer.
-        """
-        if self.config.prompt_search.few_shot:
-            self._formatter(task)
-
-    def wrap_strategy(self, strategy: Strategy) -> Strategy:
-        """Return the strategy, wrapped in a search of prompt options if some are given."""
-        search = self.config.prompt_search
-        return CategoricalSearch(search, strategy, self.config.seed) if search.options else strategy
-
-    def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
-        """Return the fleet, wrapped in one that applies the members' prompt options."""
-        if not isinstance(strategy, CategoricalSearch):
-            return fleet
-        return PromptSearchFleet(fleet, self._formatter(task).format_prompt, strategy.likeliest)
-
-    def _formatter(self, task: Task) -> PromptFormatter:
-        most = max(self.config.prompt_search.few_shot, default=0)
-        return PromptFormatter(task.examples("train"), self.config.seed, most)
+    def _graded(
+        self, fleet: Fleet, members: Members, examples: Sequence[Example], evaluation: Evaluation
+    ) -> Evaluation:
+        for term in self.terms:
+            evaluation = term.grade(fleet, members, examples, evaluation)
+        return evaluation
 
 
-def make_method(config: Config) -> Method:
-    """Construct the method a config names."""
-    method: Method = registry.create("method", config, kind=config.method.kind)
+def make_method(
+    config: Config, strategy: Strategy, task: Task | None = None, terms: Sequence[RewardTerm] = ()
+) -> Method:
+    """Construct the method a config names; see `Method.from_config`."""
+    kind = config.method.kind
+    method: Method = registry.create("method", config, strategy, task, terms, kind=kind)
     return method
+
+
+def check_task(config: Config, task: Task) -> None:
+    """Refuse a task that the method of a config cannot train on.
+
+    Raises:
+        GermlineError: the task lacks something that the method needs.
+    """
+    registry.implementation("method", config.method.kind).check_task(config, task)
+
+
+def with_state(update: Update | MeanUpdate, values: Mapping[str, Any]) -> Update | MeanUpdate:
+    """Return an update whose strategy state, which the journal keeps, has more values."""
+    if not values:
+        return update
+    state = update.strategy_state
+    return replace(update, strategy_state=replace(state, values={**state.values, **values}))
 
 
 def evaluate_again(evaluate: Callable[[], Evaluation], generation: int) -> Evaluation:

@@ -22,18 +22,19 @@ different sampling noise, so the fitness of members of different generations dif
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
-from jaxtyping import Float
 
 from germline.config import Config, RandOpt
 from germline.evaluation import mean_and_error
 from germline.methods.majority_vote import answer_function, majority_rollout
-from germline.methods.method import Method
+from germline.methods.method import Evaluated, Learned, Method
+from germline.methods.reward_term import RewardTerm
 from germline.protocols import Fleet, Strategy, Task
-from germline.protocols.wrappers import FleetWrapper, StrategyWrapper
-from germline.signal_types import SignalPower
+from germline.shaping import fitness, utilities
+from germline.signal_metrics import signal_power
 from germline.types import (
     Decoding,
     Evaluation,
@@ -117,18 +118,53 @@ def recorded_fitness(update: Update | MeanUpdate) -> list[float]:
     return [math.nan if f is None else f for f in update.strategy_state.read()[STATE]]
 
 
-class RandomSearch(StrategyWrapper):
-    """The strategy: members of another one, of which an ensemble keeps the best; no update."""
+class RandOptMethod(Method):
+    """Members vote for the center: the result of a run is its ensemble.
 
-    def __init__(self, config: RandOpt, inner: Strategy, ensemble: Ensemble) -> None:
-        super().__init__(inner)
-        self.config = config
-        self.ensemble = ensemble
+    Args:
+        config: of the run.
+        strategy: proposes the members.
+        task: whose answers are voted on.
+        terms: change rewards.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        strategy: Strategy,
+        task: Task | None = None,
+        terms: Sequence[RewardTerm] = (),
+    ) -> None:
+        super().__init__(strategy, partial(utilities, config.shaping), terms)
+        assert isinstance(config.method, RandOpt)
+        self.section = config.method
+        self.ensemble = Ensemble(config.method.ensemble_size)
+        self.task = task
+
+    @classmethod
+    def from_config(
+        cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
+    ) -> Self:
+        """Make the method of a run, see `Method.from_config`."""
+        return cls(config, strategy, task, terms)
+
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
+        """Offer the members of a stopped run to the ensemble again."""
+        for update in updates:
+            if isinstance(update, Update):
+                self.strategy.recall([update])
+                members = self.ask(update.generation).seed_perturbations()
+                self.ensemble.add_candidates(members, recorded_fitness(update))
+        return updates
+
+    def batch_generation(self, generation: int) -> int:
+        """Return 0: the fitness of members of different generations is compared."""
+        return 0
 
     def ask(self, generation: int) -> Population:
         """Return the members of a generation; directions use the sigmas of the method in turn."""
-        population = self.inner.ask(generation)
-        sigmas = self.config.sigmas
+        population = super().ask(generation)
+        sigmas = self.section.sigmas
         if sigmas is None:
             return population
         members = population.seed_perturbations()
@@ -140,26 +176,11 @@ class RandomSearch(StrategyWrapper):
         )
         return replace(population, members=turned)
 
-    def tell(
-        self,
-        population: Population,
-        utilities: Float[np.ndarray, "members"],
-        fitness: Float[np.ndarray, "members"] | None = None,
-        center: float | None = None,
-        power: SignalPower | None = None,
-    ) -> Update:
-        """Offer the members to the ensemble; the update leaves theta unchanged.
-
-        Raises:
-            GermlineError: no fitness is given.
-        """
-        if fitness is None:
-            raise GermlineError(
-                "method.kind=randopt needs the fitness of the members: "
-                "strategy.tell(population, utilities, fitness)"
-            )
+    def learn(self, population: Population, evaluated: Evaluated) -> Learned:
+        """Offer the members to the ensemble; the update leaves theta unchanged."""
+        fit = fitness(evaluated.members.rewards)
         members = population.seed_perturbations()
-        self.ensemble.add_candidates(members, fitness.tolist())
+        self.ensemble.add_candidates(members, fit.tolist())
         update = Update(
             run_seed=members[0].run_seed,
             generation=population.generation,
@@ -168,42 +189,19 @@ class RandomSearch(StrategyWrapper):
             coefficients=(),
             skipped=True,
             strategy_state=StrategyState(
-                {STATE: [None if math.isnan(f) else f for f in fitness.tolist()]}
+                {STATE: [None if math.isnan(f) else f for f in fit.tolist()]}
             ),
         )
-        self.inner.recall([update])  # its sigma may be calibrated
-        return update
+        self.strategy.recall([update])  # its sigma may be calibrated
+        shaped = self.shape(
+            evaluated.members, antithetic=population.antithetic, baseline=population.baseline
+        )
+        power = signal_power(population, evaluated.members, self.shape)
+        return Learned(fitness=fit, mean_rewards=fit, utilities=shaped, update=update, power=power)
 
-    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
-        """Offer the members of a stopped run to the ensemble again."""
-        for update in updates:
-            if isinstance(update, Update):
-                self.inner.recall([update])
-                members = self.ask(update.generation).seed_perturbations()
-                self.ensemble.add_candidates(members, recorded_fitness(update))
-        return updates
-
-
-class RandOptMethod(Method):
-    """Members vote for the center: the result of a run is its ensemble."""
-
-    def __init__(self, config: Config) -> None:
-        self.config = config
-        assert isinstance(config.method, RandOpt)
-        self.section = config.method
-        self.ensemble = Ensemble(config.method.ensemble_size)
-
-    def wrap_strategy(self, strategy: Strategy) -> Strategy:
-        """Return a strategy that offers the members to the ensemble."""
-        return RandomSearch(self.section, strategy, self.ensemble)
-
-    def wrap_fleet(self, fleet: Fleet, strategy: Strategy, task: Task) -> Fleet:
-        """Return a fleet whose center is the ensemble."""
-        return VotingFleet(fleet, self.ensemble, task)
-
-    def batch_generation(self, generation: int) -> int:
-        """Return 0: the fitness of members of different generations is compared."""
-        return 0
+    def apply(self, fleet: Fleet, update: Update | MeanUpdate) -> None:
+        """Apply an update that changes nothing; there is no step to measure."""
+        fleet.apply(update)
 
     def is_zero_signal(self, update: Update | MeanUpdate) -> bool:
         """Say whether all members of a generation have the same fitness."""
@@ -225,24 +223,14 @@ class RandOptMethod(Method):
         """
         return self.ensemble.best()
 
-
-class VotingFleet(FleetWrapper):
-    """A fleet whose center is the ensemble: it answers by majority vote once members are kept."""
-
-    def __init__(self, inner: Fleet, ensemble: Ensemble, task: Task) -> None:
-        super().__init__(inner)
-        self.ensemble = ensemble
-        self.task = task
-        self._answer = answer_function(task)
-
     def evaluate_center(
-        self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+        self, fleet: Fleet, examples: Sequence[Example], decoding: Decoding, samples: int = 1
     ) -> Evaluation:
         """Evaluate every kept member, and return the completions that the votes elect."""
         ensemble = self.ensemble
         if not ensemble.kept:
-            return self.inner.evaluate_center(examples, decoding, samples)
-        parts = self._evaluate_kept(examples, decoding)
+            return super().evaluate_center(fleet, examples, decoding, samples)
+        parts = self._evaluate_kept(fleet, examples, decoding)
         by_member = [rollouts for _, rollouts in sorted(parts.by_place.items())]
         ensemble.kept = tuple(
             replace(one, score=self._score(rollouts))
@@ -255,11 +243,9 @@ class VotingFleet(FleetWrapper):
         rewards = np.array([[rollout.grade.reward for rollout in won]])
         return Evaluation(rewards, won, parts.tokens, parts.decode_seconds)
 
-    def apply(self, update: Update | MeanUpdate) -> None:
-        """Apply an update that changes nothing; there is no step to measure."""
-        self.inner.apply(update)
-
-    def _evaluate_kept(self, examples: Sequence[Example], decoding: Decoding) -> "_Ballots":
+    def _evaluate_kept(
+        self, fleet: Fleet, examples: Sequence[Example], decoding: Decoding
+    ) -> "_Ballots":
         """Evaluate the kept members, one generation after another: engines draw one at a time."""
         places: dict[int, list[int]] = {}
         for place, one in enumerate(self.ensemble.kept):
@@ -268,17 +254,19 @@ class VotingFleet(FleetWrapper):
         for generation, together in places.items():
             members = tuple(self.ensemble.kept[place].member for place in together)
             population = Population(generation, members, antithetic=False)
-            ballots.add(self.inner.evaluate(population, examples, decoding), together)
+            ballots.add(self.evaluate_members(fleet, population, examples, decoding), together)
         return ballots
 
     def _score(self, rollouts: Sequence[Rollout]) -> float:
+        assert self.task is not None
         parts = [rollout.grade.parts.get(self.task.metric) for rollout in rollouts]
         return mean_and_error([part for part in parts if part is not None])[0]
 
     def _vote(self, ballots: Sequence[Rollout], example: Example) -> Rollout:
         """Return the elected rollout among those whose reward is known, or among all if none is."""
+        assert self.task is not None
         graded = [ballot for ballot in ballots if not math.isnan(ballot.grade.reward)]
-        return majority_rollout(graded or ballots, self._answer, example)
+        return majority_rollout(graded or ballots, answer_function(self.task), example)
 
 
 @dataclass

@@ -38,8 +38,9 @@ Limits: strategies and spaces whose members are seeds.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -49,6 +50,7 @@ from germline.config import AutoLearningRate, Config, Nes, ZerothOrderGrpo
 from germline.config.methods import LEAST_EXAMPLES
 from germline.methods.group_advantages import draw_rows, group_advantages, mean_rewards
 from germline.methods.method import Evaluated, Learned, Method, evaluate_again
+from germline.methods.reward_term import RewardTerm
 from germline.methods.sampled_batch import (
     LogProbs,
     SampledBatch,
@@ -61,8 +63,8 @@ from germline.methods.sampled_batch import (
     scoring_group,
 )
 from germline.methods.step_length import StepLength, TokenSlopes
-from germline.protocols import Fleet, Shaping, Strategy, Task
-from germline.shaping import fitness
+from germline.protocols import Fleet, Strategy, Task
+from germline.shaping import fitness, utilities
 from germline.signal_metrics import signal_power
 from germline.strategies.nes import NaturalEvolution
 from germline.types import (
@@ -119,7 +121,13 @@ class ScoredEvaluation(Evaluated):
 class ZerothOrderGrpoMethod(Method):
     """The center samples and the members score, see the module."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(
+        self,
+        config: Config,
+        strategy: Strategy,
+        terms: Sequence[RewardTerm] = (),
+    ) -> None:
+        super().__init__(strategy, partial(utilities, config.shaping), terms)
         assert isinstance(config.method, ZerothOrderGrpo)
         self.section = config.method
         self.run_seed = config.seed
@@ -128,11 +136,20 @@ class ZerothOrderGrpoMethod(Method):
         self.step_length = StepLength(config.method.relative_step)
         self.sampled: SampledBatch | None = None
 
-    def recall(self, updates: Sequence[Update | MeanUpdate]) -> None:
+    @classmethod
+    def from_config(
+        cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
+    ) -> Self:
+        """Make the method of a run, see `Method.from_config`."""
+        return cls(config, strategy, terms)
+
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
         """Continue with the step lengths of a stopped run."""
         self.step_length.recall(updates)
+        return super().recall(updates)
 
-    def check_task(self, task: Task) -> None:
+    @classmethod
+    def check_task(cls, config: Config, task: Task) -> None:
         """Refuse environments that ask for replies themselves.
 
         Raises:
@@ -161,8 +178,8 @@ class ZerothOrderGrpoMethod(Method):
         """
         section = self.section
         samples = evaluate_again(
-            lambda: fleet.evaluate_center(
-                batch, replace(decoding, temperature=section.temperature), section.group_size
+            lambda: self.evaluate_center(
+                fleet, batch, replace(decoding, temperature=section.temperature), section.group_size
             ),
             decoding.noise_generation,
         )
@@ -174,12 +191,7 @@ class ZerothOrderGrpoMethod(Method):
         self.sampled = SampledBatch(samples, advantages, rows, log_probs)
 
     def evaluate(
-        self,
-        strategy: Strategy,
-        fleet: Fleet,
-        population: Population,
-        batch: Sequence[Example],
-        decoding: Decoding,
+        self, fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> ScoredEvaluation:
         """Let the center sample, and the members score: equations (1) and (2).
 
@@ -218,16 +230,15 @@ class ZerothOrderGrpoMethod(Method):
             },
         )
 
-    def learn(
-        self, strategy: Strategy, shape: Shaping, population: Population, evaluated: Evaluated
-    ) -> Learned:
+    def learn(self, population: Population, evaluated: Evaluated) -> Learned:
         """Weight every direction by equation (3), and choose the length of the step."""
         assert isinstance(evaluated, ScoredEvaluation)
         members = evaluated.members
         fit = fitness(members.rewards)
-        utilities = shape(members, antithetic=population.antithetic)
-        power = signal_power(population, members, shape, evaluated.share)
-        update = strategy.tell(population, utilities, fit, None, power)
+        shaped = self.shape(members, antithetic=population.antithetic)
+        power = signal_power(population, members, self.shape, evaluated.share)
+        strategy = self.strategy
+        update = strategy.tell(population, shaped, fit, None, power)
         assert isinstance(update, Update)
         metrics = dict(evaluated.metrics)
         if self.has_measured_rate:
@@ -239,7 +250,7 @@ class ZerothOrderGrpoMethod(Method):
         return Learned(
             fitness=fit,
             mean_rewards=mean_rewards(evaluated.rollouts.rewards),
-            utilities=utilities,
+            utilities=shaped,
             update=update,
             power=power,
             metrics=metrics,

@@ -21,12 +21,7 @@ from germline.protocols.spaces import (
     Space,
     Theta,
 )
-from germline.protocols.strategies import (
-    CalibratedStrategy,
-    ConstrainedStrategy,
-    ReportingStrategy,
-    Strategy,
-)
+from germline.protocols.strategies import Strategy
 from germline.signal_types import UpdateSize
 from germline.types import (
     Completion,
@@ -49,9 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BaseModel",
-    "CalibratedStrategy",
     "Closable",
-    "ConstrainedStrategy",
     "Conversations",
     "Engine",
     "EngineQuery",
@@ -66,7 +59,6 @@ __all__ = [
     "MemberAdapter",
     "Members",
     "Reply",
-    "ReportingStrategy",
     "ScoringGroup",
     "Shaping",
     "Space",

@@ -1,32 +1,27 @@
-"""The protocols of strategies: what every one does, and what some of them do besides."""
+"""The base class of strategies."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from germline.signal_types import SignalPower
-from germline.types import (
-    Evaluation,
-    Example,
-    MeanUpdate,
-    Perturbation,
-    Population,
-    Update,
-)
+from germline.types import MeanUpdate, Perturbation, Population, Update
 
 
-@runtime_checkable
-class Strategy(Protocol):
+class Strategy(ABC):
     """Proposes the members of a generation and computes its update, without tensors.
 
     `ask` depends on run seed and generation, and in a strategy that adapts on the earlier updates.
     """
 
+    @abstractmethod
     def ask(self, generation: int) -> Population:
         """Return the members of a generation."""
 
+    @abstractmethod
     def tell(
         self,
         population: Population,
@@ -45,6 +40,7 @@ class Strategy(Protocol):
             power: signal and noise of the generation; None where noise cannot be measured.
         """
 
+    @abstractmethod
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
         """Restore the state after the updates of a stopped run, from generation 0 on.
 
@@ -52,37 +48,16 @@ class Strategy(Protocol):
             The updates, with the offsets that a journal leaves out of a `MeanUpdate`.
         """
 
-
-@runtime_checkable
-class CalibratedStrategy(Protocol):
-    """A strategy that finds its sigma by trials: the loop calls `calibrate` before each `ask`."""
-
-    def calibrate(
+    def calibrate(  # noqa: B027 - most strategies are given their sigma
         self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
     ) -> None:
-        """Choose a generation's sigma by the KL divergence of members, in nats per token or NaN."""
+        """Choose a generation's sigma by trials; the loop calls this before each `ask`.
 
-
-@runtime_checkable
-class ConstrainedStrategy(Protocol):
-    """A strategy that weighs rubric parts by weights of its own, which change over a run."""
-
-    def weigh(
-        self,
-        population: Population,
-        batch: Sequence[Example],
-        evaluation: Evaluation,
-        of_center: Evaluation | None,
-    ) -> tuple[Evaluation, Evaluation | None]:
-        """Return the evaluations of members and center with the rewards of the generation.
-
-        The loop calls it before `tell`.
+        Args:
+            generation: the next one.
+            divergence: measures the KL divergence of members, in nats per token or NaN.
         """
-
-
-@runtime_checkable
-class ReportingStrategy(Protocol):
-    """A strategy with values of its own to record in generations.jsonl."""
 
     def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
         """Return JSON values by name, which a row of the update's generation will have."""
+        return {}

@@ -1,22 +1,15 @@
-"""Base classes of an engine, a fleet or a strategy around another one, which change some methods.
+"""Base classes of an engine or a fleet around another one, which change some methods.
 
-`EngineWrapper`, `FleetWrapper` and `StrategyWrapper` have every member of their protocol and pass
+`EngineWrapper` and `FleetWrapper` have every member of their protocol and pass
 each call on to `inner`; a subclass defines only the methods that it changes. The delegating members
 are made from the protocol, so a member that is added to a protocol needs no line here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from germline.protocols import (
-    CalibratedStrategy,
-    Engine,
-    Fleet,
-    ReportingStrategy,
-    Strategy,
-)
-from germline.types import MeanUpdate, Perturbation, Update
+from germline.protocols import Engine, Fleet
 
 Inner = TypeVar("Inner")
 WrapperClass = TypeVar("WrapperClass", bound=type)
@@ -64,19 +57,3 @@ class EngineWrapper(_Wrapper[Engine]):
 @_delegates(Fleet)
 class FleetWrapper(_Wrapper[Fleet]):
     """A fleet around another one: a subclass defines the methods that it changes."""
-
-
-@_delegates(Strategy)
-class StrategyWrapper(_Wrapper[Strategy]):
-    """A strategy around another one: a subclass defines the methods that it changes."""
-
-    def calibrate(
-        self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
-    ) -> None:
-        """Let the inner strategy choose its sigma, where it calibrates one."""
-        if isinstance(self.inner, CalibratedStrategy):
-            self.inner.calibrate(generation, divergence)
-
-    def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
-        """Return what the inner strategy reports."""
-        return self.inner.metrics(update) if isinstance(self.inner, ReportingStrategy) else {}

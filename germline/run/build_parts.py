@@ -18,14 +18,16 @@ from germline.config import (
 from germline.endpoint import serve_extra
 from germline.evaluation.held_out import HeldOutScorers
 from germline.fleet.engine_queries import DimensionQuery
-from germline.fleet.kl_penalty import KlPenaltyFleet
 from germline.graders.in_process_pool import InProcessPool, can_be_imported, warn_of_local_functions
 from germline.graders.pool import GraderPool, GraderSettings
 from germline.graders.reward_functions import FunctionRubric
+from germline.methods.kl_penalty import KlPenaltyTerm
+from germline.methods.lagrange_multiplier import LagrangeTerm
 from germline.methods.method import Method, make_method
+from germline.methods.reward_term import RewardTerm
 from germline.nano import NANO_DIR
 from germline.optimizers import make_optimizer
-from germline.protocols import Engine, EpisodeTask, Fleet, Shaping, Strategy, Task
+from germline.protocols import Engine, EpisodeTask, Fleet, Strategy, Task
 from germline.record.ancestry import Ancestor
 from germline.record.journal import JournalEntry
 from germline.run.build_fleet import engine_placement, make_fleet, warn_if_slow
@@ -40,11 +42,9 @@ from germline.run.machine_limits import (
 from germline.run.preflight import check_episode_rewards, check_run
 from germline.run.template_thinking import with_opened_thinking
 from germline.scorers.scored_graders import Graders, ScoredGraders
-from germline.shaping import utilities
 from germline.signal_metrics import SignalMetrics
 from germline.spaces import make_space
 from germline.strategies import make_strategy
-from germline.strategies.lagrange_multiplier import LagrangianStrategy
 from germline.tasks import make_task
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
 from germline.tasks.thinking import ThinkingStripper, own_grader, scored_text_of
@@ -59,13 +59,11 @@ class RunParts:
     """The objects of one run; a context manager that ends the processes of graders and engines.
 
     Attributes:
-        method: wraps strategy and fleet, and defines the result of the run.
+        method: asks for members, evaluates them, learns, and defines the result of the run.
     """
 
     config: Config
     task: Task
-    strategy: Strategy
-    shape: Shaping
     fleet: Fleet
     graders: Graders
     decoding: Decoding
@@ -81,6 +79,7 @@ class RunParts:
     def close(self) -> None:
         """End the processes of graders and engines."""
         self.fleet.close()
+        self.method.close()
         self.graders.close()
         self.held_out_scorers.close()
 
@@ -107,8 +106,7 @@ class RunParts:
 
     def generations(self, span: range, diagnosis: SignalMetrics) -> Iterator[GenerationRecord]:
         """Run the training loop over the generations of `span`."""
-        inputs = self.fleet, self.batch, self.decoding, span, diagnosis, self.method
-        return generations(self.strategy, self.shape, *inputs)
+        return generations(self.method, self.fleet, self.batch, self.decoding, span, diagnosis)
 
 
 def build_run_parts(
@@ -134,9 +132,9 @@ def build_run_parts(
         opened.callback(held_out_scorers.close)
         fleet = make_fleet(config, partial(make_engine, ancestors=ancestors), graders)
         opened.callback(fleet.close)
-        if config.task.kl_coef is not None:
-            start = _start_engine(config, ancestors)
-            fleet = KlPenaltyFleet(fleet, start, config.task, _example_weights(config))
+        terms = _reward_terms(config, task, ancestors)
+        for term in terms:
+            opened.callback(term.close)
         strategy = make_strategy(
             config.search,
             run_seed=config.seed,
@@ -146,24 +144,32 @@ def build_run_parts(
         config = with_population(config, strategy)
         warn_if_slow(config, len(task.examples("train")))
         _say_what_decays(config)
-        method = make_method(config)
-        strategy = method.wrap_strategy(strategy)
-        fleet = method.wrap_fleet(fleet, strategy, task)
-        if isinstance(config.task, SafeAlignment) and config.task.adapts:
-            weight_of = _example_weights(config)
-            strategy = LagrangianStrategy(config.task, task.rubric, strategy, weight_of)
+        method = make_method(config, strategy, task, terms)
         opened.pop_all()
     return RunParts(
         config=config,
         task=task,
-        strategy=strategy,
-        shape=partial(utilities, config.shaping),
         fleet=fleet,
         graders=graders,
         decoding=make_decoding(config, task),
         method=method,
         held_out_scorers=held_out_scorers,
     )
+
+
+def _reward_terms(config: Config, task: Task, ancestors: Sequence[Ancestor]) -> list[RewardTerm]:
+    """Return what changes rewards after the graders, in order.
+
+    Raises:
+        GermlineError: the start model of a KL penalty does not fit beside the engines.
+    """
+    terms: list[RewardTerm] = []
+    weight_of = _example_weights(config)
+    if config.task.kl_coef is not None:
+        terms.append(KlPenaltyTerm(_start_engine(config, ancestors), config.task, weight_of))
+    if isinstance(config.task, SafeAlignment) and config.task.adapts:
+        terms.append(LagrangeTerm(config.task, task.rubric, weight_of))
+    return terms
 
 
 def _say_what_decays(config: Config) -> None:

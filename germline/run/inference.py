@@ -8,6 +8,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,7 +16,7 @@ from germline.config import Config, Rows, TaskBase, load_config
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.fleet import LocalFleet
 from germline.graders.reward_functions import Rewards
-from germline.protocols import Engine, Fleet, Task
+from germline.protocols import Engine, Task
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors, write_atomically
 from germline.record.metrics_rows import episode_fields
@@ -29,9 +30,9 @@ from germline.run.inputs_from_python import NOTHING_GIVEN, RunInputs, read_run_i
 from germline.run.load_run import (
     close_engine,
     find_generation,
-    fleet_of_run,
     load_engine,
     load_single_model,
+    method_of_run,
     newest_generation,
     open_source,
 )
@@ -164,14 +165,17 @@ class SourceEvaluation:
             apart = make_held_out_scorers(config, task) if scorers else None
             if apart is not None:
                 opened.callback(apart.close)
-            fleet: Fleet = LocalFleet(engine, graders, config.microbatch)
+            fleet = LocalFleet(engine, graders, config.microbatch)
+            evaluate = fleet.evaluate_center
             if directory:
-                fleet = fleet_of_run(directory, fleet, task, last)
+                dimension = engine.weights.dimension
+                method = method_of_run(directory, dimension, task, last)
+                evaluate = partial(method.evaluate_center, fleet)
             sampling_noise = replace(make_decoding(config, self.task), noise_stream=HELD_OUT_NOISE)
             if directory and last is None:
                 last = newest_generation(directory)
             updates = 0 if last is None else last + 1
-            return score_center(fleet, self.task, self.examples, sampling_noise, updates, apart)
+            return score_center(evaluate, self.task, self.examples, sampling_noise, updates, apart)
 
 
 def open_evaluation(

@@ -7,10 +7,9 @@ from typing import Any, Literal
 
 from germline.checkpoint import last_restorable_generation, restore
 from germline.config import Config, TaskConfig, load_config
-from germline.fleet.engine_queries import DimensionQuery
 from germline.methods.method import Method, make_method
 from germline.nano import NANO_DIR
-from germline.protocols import Closable, Engine, Fleet, Strategy, Task
+from germline.protocols import Closable, Engine, Strategy, Task
 from germline.record import RunDirectory
 from germline.record.best_generation import best_score
 from germline.record.journal_check import check_journal
@@ -161,7 +160,7 @@ def load_single_model(
         newest_generation(directory)
     engine = load_engine(directory, config, generates=generates, generation=generation)
     if generation is None and not directory.config.method.trains_center:
-        update = _recalled_method(directory, engine.weights.dimension).result_update()
+        update = method_of_run(directory, engine.weights.dimension).result_update()
         if update is not None:
             engine.apply(update)
     return engine
@@ -171,7 +170,7 @@ def writers(directory: RunDirectory, dimension: int) -> list[Perturbation | None
     """Return the members that generate the answers of a run: None (the center), or the voters."""
     if directory.config.method.trains_center:
         return [None]
-    return [*_recalled_method(directory, dimension).voting_members()] or [None]
+    return [*method_of_run(directory, dimension).voting_members()] or [None]
 
 
 def count_voters(directory: RunDirectory) -> int:
@@ -179,30 +178,26 @@ def count_voters(directory: RunDirectory) -> int:
     return sum(member is not None for member in writers(directory, dimension=0))
 
 
-def _recalled_method(directory: RunDirectory, dimension: int) -> Method:
-    method = make_method(directory.config)
-    _recall(directory, method.wrap_strategy(strategy_of_run(directory.config, dimension)))
-    return method
-
-
-def fleet_of_run(
-    directory: RunDirectory, fleet: Fleet, task: Task, generation: int | None = None
-) -> Fleet:
-    """Return a fleet that evaluates the center of a run: its weights and its prompt options.
+def method_of_run(
+    directory: RunDirectory,
+    dimension: int,
+    task: Task | None = None,
+    generation: int | None = None,
+) -> Method:
+    """Return the method of a run as it was after a generation.
 
     Args:
         directory: of the run.
-        fleet: of engines with the weights of that generation.
-        task: the task to evaluate on.
+        dimension: number of searched numbers.
+        task: the task to evaluate on; None where nothing is evaluated.
         generation: the last update to include; default: all.
     """
-    method = make_method(directory.config)
-    dimension = fleet.query(DimensionQuery())
-    strategy = method.wrap_strategy(strategy_of_run(directory.config, dimension))
-    wrapped = method.wrap_fleet(fleet, strategy, task)
-    if wrapped is not fleet:
-        _recall(directory, strategy, generation)
-    return wrapped
+    config = directory.config
+    method = make_method(config, strategy_of_run(config, dimension), task)
+    entries = directory.journal.read()
+    included = entries if generation is None else entries[: generation + 1]
+    method.recall([entry.update for entry in included])
+    return method
 
 
 def strategy_of_run(config: Config, dimension: int) -> Strategy:
@@ -210,9 +205,3 @@ def strategy_of_run(config: Config, dimension: int) -> Strategy:
     return make_strategy(
         config.search, run_seed=config.seed, generations=config.generations, dimension=dimension
     )
-
-
-def _recall(directory: RunDirectory, strategy: Strategy, generation: int | None = None) -> None:
-    entries = directory.journal.read()
-    included = entries if generation is None else entries[: generation + 1]
-    strategy.recall([entry.update for entry in included])

@@ -8,7 +8,7 @@ import logging
 
 from germline.config import Config, CustomTask, Ray, Vllm
 from germline.config.scorers import HttpScorer
-from germline.methods.method import make_method
+from germline.methods.method import check_task
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_fleet import check_ray_installed
 from germline.run.machine_limits import (
@@ -62,7 +62,7 @@ def check_settings(config: Config, task: Task) -> None:
             "episodes of several turns: drop it, and measure the divergence with `germline eval "
             "RUN --kl`"
         )
-    make_method(config).check_task(task)
+    check_task(config, task)
 
 
 def check_episode_rewards(config: Config, task: Task) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from germline.checkpoint import recall_strategy
+from germline.checkpoint import recall_updates
 from germline.config import Config, InProcess
 from germline.config.file_paths import with_absolute_paths
 from germline.evaluation import HELD_OUT_NOISE, score_center
@@ -190,7 +190,6 @@ class Training:
         )
         updates = [entry.update for entry in self.directory.journal.read()]
         diagnosis.recall(updates)
-        parts.method.recall(updates)
         scores = [row.score for row in self.directory.held_out()]
         cores = SharedCores(self.config)
         finding_log = FindingLog(self.directory)
@@ -237,7 +236,7 @@ class Training:
         parts = self._parts
         sampling_noise = replace(parts.decoding, noise_stream=HELD_OUT_NOISE)
         score, evaluation = score_center(
-            parts.fleet,
+            partial(parts.method.evaluate_center, parts.fleet),
             parts.task,
             self._examples,
             sampling_noise,
@@ -367,7 +366,7 @@ def resume(
         parts = build_run_parts(_with_threads(loadable, threads), directory.ancestors, inputs.task)
         on_error.callback(parts.close)
         parts.held_out_scorers.check(_held_out_examples(parts), recorded.held_out.scorers)
-        complete = recall_strategy(parts.strategy, entries)
+        complete = recall_updates(parts.method.recall, entries)
         parts.restore(complete, directory.snapshots, directory.base_digest)
         directory.journal.cut(len(entries))
         directory.truncate(len(entries) - 1)

@@ -181,12 +181,12 @@ class ServedWeights:
         assert self._directory is not None
         config, entries = self._directory.config, self._entries()
         dimension = self.engine.weights.dimension
-        strategy = make_method(config).wrap_strategy(strategy_of_run(config, dimension))
+        method = make_method(config, strategy_of_run(config, dimension))
         updates = [entry.update for entry in entries[: generation + 1]]
         # A calibrated sigma is known from the generation's own update.
         is_calibrated = isinstance(getattr(config.search, "sigma", None), AutoSigma)
-        strategy.recall(updates if is_calibrated else updates[:-1])
-        members = strategy.ask(generation).members
+        method.recall(updates if is_calibrated else updates[:-1])
+        members = method.ask(generation).members
         if not is_calibrated or getattr(config.method, "sigmas", None):
             return members
         return [

@@ -32,7 +32,7 @@ Limit: the linear algebra of numpy rounds differently on other processors, so `r
 same bits on machines of one kind. It uses one thread, so the number of threads does not matter.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -46,11 +46,12 @@ from threadpoolctl import ThreadpoolController
 
 from germline import noise
 from germline.config import Cma, SepCma
+from germline.protocols import Strategy
 from germline.signal_types import SignalPower
 from germline.types import GermlineError, MeanUpdate, Population, Update, VectorPerturbation
 
 
-class CmaSearch(ABC):
+class CmaSearch(Strategy):
     """Ask and tell around an optimizer of the library `cmaes`.
 
     Attributes:

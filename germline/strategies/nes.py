@@ -27,6 +27,7 @@ import numpy as np
 from jaxtyping import Float
 
 from germline.config import AutoLearningRate, AutoSigma, Nes, RunningMeanBaseline, SkipZeroSignal
+from germline.protocols import Strategy
 from germline.schedules import value_at
 from germline.signal_types import SignalPower
 from germline.strategies.adaptive_values import RunningMeanFitness
@@ -43,7 +44,7 @@ from germline.types import (
 )
 
 
-class NaturalEvolution:
+class NaturalEvolution(Strategy):
     """Members and updates follow from the run seed, the generation and the updates so far.
 
     The updates so far matter only where sigma, the learning rate or the baseline adapts. The values

@@ -18,6 +18,7 @@ from germline import noise
 from germline.config import Config, Nes
 from germline.engines.master_weights import Masters
 from germline.fleet import LocalFleet
+from germline.methods.method import Method
 from germline.protocols import Engine, Shaping, Strategy, TextScorer
 from germline.run.build_fleet import engine_placement
 from germline.run.build_parts import make_decoding, make_engine, make_graders
@@ -134,7 +135,8 @@ class TrialEngine:
 
     def train(self, strategy: Strategy, span: range) -> Iterator[GenerationRecord]:
         """Run generations as in any run, on the training examples that do not score trials."""
-        return generations(strategy, self.shape, self.fleet, self.batch_of, self.decoding, span)
+        method = Method(strategy, self.shape)
+        return generations(method, self.fleet, self.batch_of, self.decoding, span)
 
     def restart(self) -> None:
         """Reset masters and optimizer moments to the initial state, bit for bit."""

@@ -16,6 +16,7 @@ from germline.checkpoint import restore, save_snapshot
 from germline.config import Full, ShapingConfig, ZScore
 from germline.engines.master_weights import Masters
 from germline.fleet.engine_queries import LogProbabilitiesQuery
+from germline.methods.method import Method
 from germline.optimizers import AscentOptimizer, Sgd
 from germline.protocols import Answer, Engine, EngineQuery, ScoringGroup, Strategy
 from germline.record import JournalEntry
@@ -76,7 +77,8 @@ class VectorFleet:
             return utilities(section, evaluation, antithetic=antithetic, baseline=baseline)
 
         batch = [Example(index, "", "", chat=False) for index in range(self.problem.examples)]
-        return generations(strategy, shape, self, lambda _generation: batch, Decoding(1), span)
+        method = Method(strategy, shape)
+        return generations(method, self, lambda _generation: batch, Decoding(1), span)
 
     def evaluate(
         self, population: Population, batch: Sequence[Example], decoding: Decoding

@@ -1,4 +1,4 @@
-"""A fleet whose rewards fall with the KL divergence of members from the start model.
+"""A term of the reward that falls with the KL divergence of members from the start model.
 
 For a token y_t that a member with the distribution p wrote, and the start model q,
 
@@ -23,69 +23,50 @@ import numpy as np
 
 from germline.config.kl_penalty import KL_PART, KlPenalty
 from germline.fleet.engine_queries import LogProbabilitiesQuery
+from germline.methods.reward_term import RewardTerm
 from germline.protocols import Closable, Engine, Fleet, Members
-from germline.protocols.wrappers import FleetWrapper
 from germline.shaping.replace_grades import replace_grades
-from germline.types import Decoding, Evaluation, Example, Grade, Population, Rollout
+from germline.types import Evaluation, Example, Grade, Rollout
 
 
-class KlPenaltyFleet(FleetWrapper):
+class KlPenaltyTerm(RewardTerm):
     """Adds the part `kl` to every grade, and the penalty to every reward.
 
     Args:
-        inner: the fleet that evaluates.
         start: an engine whose center is the start model.
         settings: coefficient and estimator.
         weight_of: what the reward of an example is multiplied by.
     """
 
     def __init__(
-        self,
-        inner: Fleet,
-        start: Engine,
-        settings: KlPenalty,
-        weight_of: Callable[[Example], float],
+        self, start: Engine, settings: KlPenalty, weight_of: Callable[[Example], float]
     ) -> None:
-        super().__init__(inner)
         self._start = start
         self._settings = settings
         self._weight_of = weight_of
 
-    def evaluate(
-        self, population: Population, batch: Sequence[Example], decoding: Decoding
+    def grade(
+        self, fleet: Fleet, members: Members, examples: Sequence[Example], evaluation: Evaluation
     ) -> Evaluation:
-        """Evaluate every member on the batch, and penalize its distance from the start model."""
-        evaluation = self.inner.evaluate(population, batch, decoding)
-        return self._penalized(evaluation, population.members, batch)
-
-    def evaluate_center(
-        self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
-    ) -> Evaluation:
-        """Evaluate the center on the examples, and penalize its distance likewise."""
-        evaluation = self.inner.evaluate_center(examples, decoding, samples)
-        return self._penalized(evaluation, [None] * samples, examples)
-
-    def close(self) -> None:
-        """Close the fleet and the start model."""
-        self.inner.close()
-        if isinstance(self._start, Closable):
-            self._start.close()
-
-    def _penalized(
-        self, evaluation: Evaluation, members: Members, batch: Sequence[Example]
-    ) -> Evaluation:
+        """Penalize the distance of every member from the start model."""
         written = {(one.member, one.example): one for one in evaluation.rollouts}
-        examples = list({example.index: example for example in batch}.values())
-        divergences = self._divergences(members, examples, written)
+        different = list({example.index: example for example in examples}.values())
+        divergences = self._divergences(fleet, members, different, written)
 
         def grade(rollout: Rollout, example: Example) -> Grade:
             kl = divergences.get((rollout.member, rollout.example), math.nan)
             return self._grade(rollout.grade, kl, self._weight_of(example))
 
-        return replace_grades(evaluation, batch, grade)
+        return replace_grades(evaluation, examples, grade)
+
+    def close(self) -> None:
+        """Close the start model."""
+        if isinstance(self._start, Closable):
+            self._start.close()
 
     def _divergences(
         self,
+        fleet: Fleet,
         members: Members,
         examples: Sequence[Example],
         written: Mapping[tuple[int, int], Rollout],
@@ -103,7 +84,7 @@ class KlPenaltyFleet(FleetWrapper):
             for member in complete
         ]
         asked = [members[member] for member in complete]
-        ours = self.inner.query(LogProbabilitiesQuery(asked, examples, completions))
+        ours = fleet.query(LogProbabilitiesQuery(asked, examples, completions))
         theirs = self._start.log_probabilities([None] * len(asked), examples, completions)
         return {
             (member, example.index): divergence(p, q, self._settings)

@@ -26,17 +26,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-from jaxtyping import Float
-
 from germline.config.safe_alignment import SafeAlignment
-from germline.protocols import Strategy
-from germline.protocols.wrappers import StrategyWrapper
+from germline.methods.reward_term import RewardTerm
 from germline.schedules import scale_within
 from germline.shaping.replace_grades import replace_grades
-from germline.signal_types import SignalPower
 from germline.strategies.adaptive_values import AdaptiveValue
-from germline.types import Evaluation, Example, Grade, MeanUpdate, Population, Rollout, Update
+from germline.types import Evaluation, Example, Grade, MeanUpdate, Rollout, Update
 
 LAMBDA, CENTER_COST = "lambda", "center_cost"
 """Names of the values in the strategy state, and in generations.jsonl."""
@@ -49,13 +44,12 @@ class Multiplier(NamedTuple):
     mean_excess: float | None = None
 
 
-class LagrangianStrategy(StrategyWrapper):
-    """A strategy whose rewards weigh a cost by a multiplier that adapts.
+class LagrangeTerm(RewardTerm):
+    """Weighs a cost by a multiplier that adapts.
 
     Args:
         settings: of the task.
         weights: of all rubric parts.
-        inner: the strategy that proposes members.
         weight_of: what the reward of an example is multiplied by.
     """
 
@@ -63,11 +57,10 @@ class LagrangianStrategy(StrategyWrapper):
         self,
         settings: SafeAlignment,
         weights: Mapping[str, float],
-        inner: Strategy,
         weight_of: Callable[[Example], float],
     ) -> None:
-        super().__init__(inner)
         self.settings = settings
+        self.needs_center = settings.lambda_lr > 0
         self._weights = {
             name: weight for name, weight in weights.items() if weight and name != settings.cost
         }
@@ -75,60 +68,40 @@ class LagrangianStrategy(StrategyWrapper):
         self._multiplier = AdaptiveValue("lambda", Multiplier(-weights[settings.cost]))
         self._center_cost: float | None = None
 
-    def ask(self, generation: int) -> Population:
-        """Return the members of the inner strategy; the center is evaluated where lambda adapts."""
-        population = self.inner.ask(generation)
-        wanted = population.evaluate_center or self.settings.lambda_lr > 0
-        return replace(population, evaluate_center=wanted)
-
     def weigh(
         self,
-        population: Population,
+        generation: int,
         batch: Sequence[Example],
         evaluation: Evaluation,
-        of_center: Evaluation | None,
+        center: Evaluation | None,
     ) -> tuple[Evaluation, Evaluation | None]:
         """Return the evaluations with the rewards of equation (1); keep the center's mean cost."""
-        multiplier = self._multiplier.at(population.generation).value
+        multiplier = self._multiplier.at(generation).value
         lowest = self._lowest_rewards(evaluation)
         weighed = self._weighed(evaluation, batch, multiplier, lowest)
-        if of_center is None:
+        if center is None:
             return weighed, None
-        self._center_cost = self._mean_cost(of_center)
-        return weighed, self._weighed(of_center, batch, multiplier, lowest)
+        self._center_cost = self._mean_cost(center)
+        return weighed, self._weighed(center, batch, multiplier, lowest)
 
-    def tell(
-        self,
-        population: Population,
-        utilities: Float[np.ndarray, "members"],
-        fitness: Float[np.ndarray, "members"] | None = None,
-        center: float | None = None,
-        power: SignalPower | None = None,
-    ) -> Update | MeanUpdate:
-        """Return the update of the inner strategy; change lambda: equations (2) to (4)."""
-        update = self.inner.tell(population, utilities, fitness, center, power)
-        values: dict[str, Any] = {LAMBDA: self._multiplier.at(population.generation).value}
+    def learn(self, generation: int) -> Mapping[str, Any]:
+        """Change lambda: equations (2) to (4)."""
+        values: dict[str, Any] = {LAMBDA: self._multiplier.at(generation).value}
         if self._center_cost is not None:
             values[CENTER_COST] = self._center_cost
         self._center_cost = None
-        self._follow(population.generation, values)
-        inner = update.strategy_state
-        return replace(update, strategy_state=replace(inner, values={**inner.values, **values}))
+        self._follow(generation, values)
+        return values
 
-    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
-        """Restore lambda, and the inner strategy, from the updates of a stopped run."""
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> None:
+        """Restore lambda from the updates of a stopped run."""
         for update in updates:
             self._follow(update.generation, update.strategy_state.read())
-        return self.inner.recall(updates)
 
     def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
-        """Report lambda and the mean cost of the center, besides what the inner strategy does."""
+        """Report lambda and the mean cost of the center."""
         state = update.strategy_state.values
-        return {
-            **super().metrics(update),
-            LAMBDA: state[LAMBDA],
-            CENTER_COST: state.get(CENTER_COST),
-        }
+        return {LAMBDA: state[LAMBDA], CENTER_COST: state.get(CENTER_COST)}
 
     def _follow(self, generation: int, values: Mapping[str, Any]) -> None:
         settings, mean = self.settings, self._multiplier.newest.mean_excess

@@ -1,6 +1,6 @@
 """The prompt search: template, temperature and number of solved examples, besides the weights.
 
-The inner strategy searches the weights. Beside it, each setting d of `prompt_search` has a
+The strategy searches the weights. Beside it, each setting d of `prompt_search` has a
 probability p_dk for each of its options k; all options are equally likely at first. Each member
 draws one option of every setting; the members of an antithetic pair share their options, so that
 their difference in fitness is due to the weights alone. With the utilities u_i of the members, and
@@ -22,7 +22,7 @@ while options differ much. Utilities must have mean 0; members with missing rewa
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -32,16 +32,8 @@ from jaxtyping import Float
 from germline import noise
 from germline.config import PromptSearch
 from germline.prompt_variant import PromptVariant
-from germline.protocols import Strategy
-from germline.protocols.wrappers import StrategyWrapper
-from germline.signal_types import SignalPower
 from germline.strategies.adaptive_values import AdaptiveValue
-from germline.types import (
-    GermlineError,
-    MeanUpdate,
-    Population,
-    Update,
-)
+from germline.types import Decoding, Evaluation, Example, MeanUpdate, Population, Rollout, Update
 
 Probabilities = tuple[tuple[float, ...], ...]
 """Probability of every option, setting by setting."""
@@ -53,13 +45,24 @@ STREAMS = {"few_shot": "shots"}
 """Names of noise streams where they differ from the setting: frozen, or old runs would change."""
 
 
-class CategoricalSearch(StrategyWrapper):
-    """Draws the prompt options of the inner strategy's members, and learns their probabilities."""
+class PromptOptions:
+    """Draws the prompt options of members, and learns their probabilities.
 
-    def __init__(self, config: PromptSearch, inner: Strategy, run_seed: int) -> None:
-        super().__init__(inner)
+    Args:
+        config: the settings and their options.
+        run_seed: of the run.
+        present: (example, variant) -> the example as the model is prompted with it.
+    """
+
+    def __init__(
+        self,
+        config: PromptSearch,
+        run_seed: int,
+        present: Callable[[Example, PromptVariant], Example],
+    ) -> None:
         self.config = config
         self.run_seed = run_seed
+        self._present = present
         equal = tuple((1 / len(options),) * len(options) for options in config.options.values())
         self._probabilities: AdaptiveValue[Probabilities] = AdaptiveValue(
             "the prompt options", equal
@@ -76,53 +79,81 @@ class CategoricalSearch(StrategyWrapper):
             [probabilities.index(max(probabilities)) for probabilities in self.probabilities]
         )
 
-    def ask(self, generation: int) -> Population:
-        """Return the members of the inner strategy, each with its prompt options."""
-        population = self.inner.ask(generation)
-        variants = tuple(self._variant(places) for places in self._drawn(population))
-        return replace(population, prompt_variants=variants)
+    def draw(self, population: Population) -> tuple[PromptVariant, ...]:
+        """Return the options of each member."""
+        return tuple(self._variant(places) for places in self._drawn(population))
 
-    def tell(
-        self,
-        population: Population,
-        utilities: Float[np.ndarray, "members"],
-        fitness: Float[np.ndarray, "members"] | None = None,
-        center: float | None = None,
-        power: SignalPower | None = None,
-    ) -> Update:
-        """Return the update of the inner strategy; change the probabilities: equations (1), (2).
-
-        Raises:
-            GermlineError: the inner strategy is one of coordinates.
-        """
-        update = self.inner.tell(population, utilities, fitness, center, power)
-        if isinstance(update, MeanUpdate):
-            raise GermlineError("prompt_search can be used with strategy.kind=nes only")
+    def learn(self, population: Population, utilities: Float[np.ndarray, "members"]) -> list[Any]:
+        """Change the probabilities, equations (1) and (2); return them for the journal."""
         drawn = self._drawn(population)
         probabilities = tuple(
             self._changed(before, [places[setting] for places in drawn], utilities.tolist())
             for setting, before in enumerate(self._probabilities.at(population.generation))
         )
         self._probabilities.follow(population.generation, probabilities)
-        inner = update.strategy_state
-        state = {**inner.values, STATE: [list(options) for options in probabilities]}
-        return replace(update, strategy_state=replace(inner, values=state))
+        return [list(options) for options in probabilities]
 
-    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
-        """Restore the probabilities, and the inner strategy, from the updates of a stopped run."""
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> None:
+        """Restore the probabilities from the updates of a stopped run."""
         for update in updates:
             self._probabilities.follow(update.generation, _recorded_probabilities(update))
-        return self.inner.recall(updates)
 
     def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
-        """Report the probability of every option, besides what the inner strategy reports."""
+        """Report the probability of every option."""
         by_option = {
             name: dict(zip(map(str, options), probabilities, strict=True))
             for (name, options), probabilities in zip(
                 self.config.options.items(), _recorded_probabilities(update), strict=True
             )
         }
-        return {**super().metrics(update), "option_probabilities": by_option}
+        return {"option_probabilities": by_option}
+
+    def prompted(
+        self, examples: Sequence[Example], decoding: Decoding, variant: PromptVariant
+    ) -> tuple[list[Example], Decoding]:
+        """Return the examples and the decoding that a variant makes of them."""
+        if variant.temperature is not None:
+            decoding = replace(decoding, temperature=variant.temperature)
+        return [self._present(example, variant) for example in examples], decoding
+
+    def evaluate(
+        self,
+        evaluate: Callable[[Population, Sequence[Example], Decoding], Evaluation],
+        population: Population,
+        batch: Sequence[Example],
+        decoding: Decoding,
+    ) -> Evaluation:
+        """Evaluate the members of each variant together, in the order of their first members.
+
+        So the microbatches depend on the population alone, not on the number of engines.
+
+        Args:
+            evaluate: evaluates the members of one variant on the prompted examples.
+            population: members with their variants.
+            batch: the examples before they are prompted.
+            decoding: of the generation.
+        """
+        rewards = np.full((len(population), len(batch)), np.nan)
+        rollouts: list[Rollout] = []
+        parts: list[Evaluation] = []
+        for variant in dict.fromkeys(population.prompt_variants):
+            places = [
+                place for place, one in enumerate(population.prompt_variants) if one == variant
+            ]
+            members = tuple(population.members[place] for place in places)
+            together = replace(population, members=members, prompt_variants=())
+            part = evaluate(together, *self.prompted(batch, decoding, variant))
+            rewards[places] = part.rewards
+            rollouts += [replace(one, member=places[one.member]) for one in part.rollouts]
+            parts.append(part)
+        rollouts.sort(key=lambda rollout: rollout.member)
+        return replace(
+            parts[0],
+            rewards=rewards,
+            rollouts=tuple(rollouts),
+            tokens=sum(part.tokens for part in parts),
+            decode_seconds=sum(part.decode_seconds for part in parts),
+        )
 
     def _drawn(self, population: Population) -> list[tuple[int, ...]]:
         """Return for each member the index of its option in every setting."""

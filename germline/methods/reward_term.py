@@ -1,0 +1,61 @@
+"""A term of the reward: what changes rewards between the graders and the fitness."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from germline.protocols import Fleet, Members
+from germline.types import Evaluation, Example, MeanUpdate, Update
+
+
+class RewardTerm:
+    """Base class of terms; each method does nothing unless a term overrides it.
+
+    Attributes:
+        needs_center: whether the center is evaluated on the batch of each generation.
+    """
+
+    needs_center: bool = False
+
+    def grade(
+        self, fleet: Fleet, members: Members, examples: Sequence[Example], evaluation: Evaluation
+    ) -> Evaluation:
+        """Change the grades of any evaluation, those of held-out scores too.
+
+        Args:
+            fleet: with the weights that were evaluated.
+            members: that were evaluated, a row each; None is the center.
+            examples: as the model was prompted with them.
+            evaluation: of the members on the examples.
+        """
+        return evaluation
+
+    def weigh(
+        self,
+        generation: int,
+        batch: Sequence[Example],
+        evaluation: Evaluation,
+        center: Evaluation | None,
+    ) -> tuple[Evaluation, Evaluation | None]:
+        """Change the rewards that a generation learns from; held-out scores keep theirs.
+
+        Args:
+            generation: whose members were evaluated.
+            batch: its examples.
+            evaluation: of the members.
+            center: evaluation of the center, where `needs_center` asked for it.
+        """
+        return evaluation, center
+
+    def learn(self, generation: int) -> Mapping[str, Any]:
+        """Adapt to the generation that was weighed; return the values to write to the journal."""
+        return {}
+
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> None:
+        """Restore what adapts from the updates of a stopped run."""
+
+    def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
+        """Return values by their names in generations.jsonl."""
+        return {}
+
+    def close(self) -> None:
+        """Release what the term loaded."""

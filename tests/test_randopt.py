@@ -106,8 +106,12 @@ def test_the_kept_members_of_a_run_are_those_of_the_largest_fitness(whole):
     assert [row["fitness"] for row in directory.ensemble()] == fitness[:3]
 
 
+def several(*sigmas):
+    return load_config({"method": {"kind": "randopt", "sigmas": list(sigmas)}})
+
+
 def test_sigmas_go_in_turn_over_all_directions():
-    config = randopt("method.sigmas=[0.1, 0.2, 0.3]")
+    config = several(0.1, 0.2, 0.3)
     few = Nes(population=4, antithetic=False, sigma=0.005)
     nes = make_strategy(few, run_seed=0, generations=9)
     search = RandOptMethod(config, nes)
@@ -118,7 +122,7 @@ def test_sigmas_go_in_turn_over_all_directions():
 
 
 def test_a_pair_shares_its_sigma():
-    config = randopt("method.sigmas=[0.1, 0.2]")
+    config = several(0.1, 0.2)
     nes = make_strategy(Nes(population=4, sigma=0.005), run_seed=0, generations=9)
     search = RandOptMethod(config, nes)
     assert [one.sigma for one in search.ask(0).seed_perturbations()] == [0.1, 0.1, 0.2, 0.2]
@@ -319,7 +323,7 @@ def test_a_run_is_named_by_the_sigmas_its_members_have():
 
 
 def test_of_several_sigmas_the_record_has_the_geometric_mean():
-    config = randopt("method={kind: randopt, ensemble_size: 2, sigmas: [0.1, 0.4]}")
+    config = several(0.1, 0.4)
     few = Nes(population=4, antithetic=False, sigma=0.005)
     nes = make_strategy(few, run_seed=0, generations=1, dimension=9)
     search = RandOptMethod(config, nes)

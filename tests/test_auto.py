@@ -1,16 +1,16 @@
 """The default search: sigma calibrated by behavior, a learning rate that follows the signal."""
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import numpy as np
 import pytest
-from germline.fleet.prompt_search_fleet import PromptSearchFleet
 
 import germline
 from germline.config import AutoLearningRate, Nes, ZScore, load_config
 from germline.engines.inprocess import InProcessEngine
-from germline.fleet.engine_queries import LogProbabilitiesQuery
+from germline.evaluation.member_kl import MemberKl
+from germline.protocols.wrappers import FleetWrapper
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts, make_engine
 from germline.shaping import utilities
@@ -220,17 +220,31 @@ def test_more_generations_than_were_planned_change_nothing_before_them(tmp_path)
     assert toy_runs.journal(short) == toy_runs.journal(whole)
 
 
+class Watched(FleetWrapper):
+    """A fleet that notes the prompts that it is asked about."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.prompts = []
+
+    def evaluate_center(self, examples, decoding, samples=1):
+        self.prompts.append([one.prompt for one in examples])
+        return self.inner.evaluate_center(examples, decoding, samples)
+
+    def query(self, query):
+        self.prompts.append([one.prompt for one in query.examples])
+        return self.inner.query(query)
+
+
 def test_members_read_the_prompts_that_the_center_answered():
     config = toy_runs.settings(*AUTO, "prompt_search.template=['Say: {prompt}', '{prompt}']")
     with build_run_parts(config) as parts:
-        assert isinstance(parts.fleet, PromptSearchFleet)
-        batch, members = parts.batch(0), [None, SeedPerturbation(0, 0, 0, 1, 0.1)]
-        rollouts = parts.fleet.evaluate_center(batch, parts.decoding).rollouts
-        written = [[one.completion for one in rollouts]] * 2
-        asked = [replace(one, prompt=f"Say: {one.prompt}") for one in batch]
-        found = parts.fleet.query(query := LogProbabilitiesQuery(members, batch, written))
-        assert found == parts.fleet.inner.query(replace(query, examples=asked))
-        assert found != parts.fleet.inner.query(query)
+        fleet = Watched(parts.fleet)
+        measured = MemberKl(fleet, parts.batch, 0, parts.decoding, present=parts.method.present)
+        measured([SeedPerturbation(0, 0, 0, sign, 0.1) for sign in (1, -1)])
+    answered, read = fleet.prompts
+    assert {*read} <= {*answered}
+    assert all(prompt.startswith("Say: ") for prompt in answered)
 
 
 @pytest.mark.parametrize("space", ["full", "lora"])

@@ -75,6 +75,6 @@ def test_environments_that_ask_for_replies_themselves_are_refused(monkeypatch):
     config = load_config({"method": "zo_grpo", "task": "wordle"})
     task = make_task(config.task)
     check_task(config, task)
-    monkeypatch.setattr(type(task), "client", "http", raising=False)
-    with pytest.raises(GermlineError, match=r"task\.client=http"):
+    monkeypatch.setattr(type(task), "asks_endpoint", True, raising=False)
+    with pytest.raises(GermlineError, match=r"method\.kind=zo_grpo scores conversations"):
         check_task(config, task)

@@ -155,11 +155,10 @@ class ZerothOrderGrpoMethod(Method):
         Raises:
             GermlineError: the task has such an environment.
         """
-        if getattr(task, "client", "direct") == "http":
+        if getattr(task, "asks_endpoint", False):
             raise GermlineError(
-                "method.kind=zo_grpo scores conversations, and with task.client=http the "
-                "environment does not tell which messages belong to one: use task.client=direct or "
-                "method.kind=es"
+                f"method.kind=zo_grpo scores conversations, and a task of kind {config.task.kind} "
+                "does not tell which messages belong to one: use method.kind=es"
             )
 
     def sampled_at(self, generation: int) -> int:

@@ -6,7 +6,7 @@ message describes them, the model calls them in its text, and a user message has
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 from pydantic_core import PydanticCustomError
@@ -111,7 +111,7 @@ class Message(BaseModel):
     tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
 
     @model_validator(mode="after")
-    def _has_content(self) -> Self:
+    def _has_content(self) -> "Message":
         if self.content is None and not (self.role == "assistant" and self.tool_calls):
             raise ValueError("`content` is required")
         return self

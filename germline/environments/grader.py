@@ -14,7 +14,7 @@ import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from germline.environments.adapters import adapt
 from germline.environments.episode import Episode, EpisodeRubric
@@ -80,6 +80,7 @@ class EpisodeCache:
         return episode
 
 
+@runtime_checkable
 class RubricGrader(Protocol):
     """A grader of episodes that knows the parts of their reward."""
 

@@ -22,7 +22,6 @@ backwards in one process.
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Self
 
 import numpy as np
 from jaxtyping import Float
@@ -61,7 +60,7 @@ class EsSampleGradientDescentMethod(Method):
     @classmethod
     def from_config(
         cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
-    ) -> Self:
+    ) -> "EsSampleGradientDescentMethod":
         """Make the method of a run, see `Method.from_config`."""
         return cls(config, strategy, terms)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 from germline.config import Config
 from germline.methods.method import Evaluated, Learned, Method, with_state
@@ -39,7 +39,7 @@ class EvolutionStrategyMethod(Method):
     @classmethod
     def from_config(
         cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
-    ) -> Self:
+    ) -> "EvolutionStrategyMethod":
         """Make the method of a run, see `Method.from_config`."""
         search, options = config.prompt_search, None
         if search.options:

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -103,7 +103,7 @@ class Method:
     @classmethod
     def from_config(
         cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
-    ) -> Self:
+    ) -> "Method":
         """Make the method of a run.
 
         Args:

@@ -23,7 +23,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -144,7 +144,7 @@ class RandOptMethod(Method):
     @classmethod
     def from_config(
         cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
-    ) -> Self:
+    ) -> "RandOptMethod":
         """Make the method of a run, see `Method.from_config`."""
         return cls(config, strategy, task, terms)
 

@@ -40,7 +40,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -139,7 +139,7 @@ class ZerothOrderGrpoMethod(Method):
     @classmethod
     def from_config(
         cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
-    ) -> Self:
+    ) -> "ZerothOrderGrpoMethod":
         """Make the method of a run, see `Method.from_config`."""
         return cls(config, strategy, terms)
 

@@ -13,10 +13,12 @@ import germline.engines.decode_batch
 from germline import noise
 from germline.engines.decode_batch import DecodeBatch
 from germline.engines.prompt_batch import pad_prompts
+from germline.engines.rows_in_progress import Detokenizer, RowsInProgress
 from germline.engines.sampling import choose_tokens
+from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.nano import NANO_DIR
 from germline.types import Decoding
-from tests.tiny import save_tiny
+from tests.tiny import save_tiny, tokenizer
 from tests.tiny_engines import (
     SPACES,
     TEXTS,
@@ -52,7 +54,8 @@ def flat(rows):
 
 
 def decode(ids):
-    return AutoTokenizer.from_pretrained(folder("qwen2")).decode(ids, skip_special_tokens=True)
+    words = AutoTokenizer.from_pretrained(folder("qwen2"))
+    return words.decode([one for one in ids if one not in (words.eos_token_id, words.pad_token_id)])
 
 
 def test_every_end_of_sequence_token_ends_a_completion(free, space, tmp_path):
@@ -98,11 +101,12 @@ def test_a_stop_string_ends_a_completion_and_is_not_part_of_its_text(free):
     assert {completion.finish for completion in flat(stopped)} >= {"stop", "length"}
 
 
-def test_text_is_the_decoded_tokens_without_special_ones(free):
+def test_text_is_the_decoded_tokens_without_those_that_end_or_fill_it(free):
     _, unstopped = free
     for completion in flat(unstopped):
         assert completion.text == decode(completion.tokens)
-        assert "<|" not in completion.text
+        assert "<|im_end|>" not in completion.text
+        assert "<|endoftext|>" not in completion.text
 
 
 @pytest.fixture(scope="module")
@@ -297,3 +301,35 @@ def test_every_position_has_luck_of_its_own():
     sampling_noise = noise.sampling_uniforms(5, 0, "train", [0], 20)[0]
     assert len(set(sampling_noise.tolist())) == 20
     assert len(set(row[0].tokens)) > math.isqrt(20)
+
+
+def tagged_tokenizer():
+    """Return a tokenizer whose tags of thinking are special tokens."""
+    words = tokenizer()
+    words.add_special_tokens({"additional_special_tokens": ["<think>", "</think>"]})
+    return words
+
+
+def test_special_tokens_that_are_part_of_a_text_stay_in_it():
+    words = tagged_tokenizer()
+    text = "<think>1 + 1 = 3</think>2"
+    ids = words(text)["input_ids"]
+    end = words.eos_token_id
+    assert Detokenizer(words)([words.pad_token_id, *ids, end]) == text
+    assert (
+        CompletionDecoder(words, frozenset({end})).completion([*ids, end], 1, Decoding(99)).text
+        == text
+    )
+
+
+@pytest.mark.parametrize("stop", ["3", " 3", "= 3</think>", "</think>", "é", "2"])
+def test_a_stop_string_is_found_at_the_token_that_completes_it(stop):
+    words = tagged_tokenizer()
+    ids = words("<think>1 + 1 é = 3</think>2 and so on")["input_ids"]
+    rows = RowsInProgress(Detokenizer(words), frozenset(), Decoding(99, stop=(stop,)), 1)
+    for token in ids:
+        rows.write([0], [token])
+    served = CompletionDecoder(words, frozenset()).completion(ids, 1, Decoding(99, stop=(stop,)))
+    assert rows.completion(0, 1) == served
+    assert served.finish == "stop"
+    assert not rows._decoded  # the texts before it are not kept

@@ -109,7 +109,7 @@ class InProcessEngine:
         self._decoder = TokenDecoder(
             self.model,
             fused,
-            Detokenizer(pretrained.tokenizer),
+            Detokenizer(pretrained.tokenizer, self.encoder.end_ids),
             self.encoder.end_ids,
             self._members.keep if self._members else lambda _members: None,
         )

@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from germline.engines.context_length import check_context
 from germline.engines.pretrained import PretrainedModel
+from germline.engines.rows_in_progress import control_ids
 from germline.types import Completion, Example, GermlineError
 
 
@@ -115,7 +116,7 @@ class PromptEncoder:
 
     Attributes:
         end_ids: every token that ends a text.
-        special_ids: tokens that are not part of the decoded text, end tokens included.
+        special_ids: control tokens, which are not part of a text, end tokens included.
         padding_id: a token of the model that fills rows.
     """
 
@@ -126,7 +127,7 @@ class PromptEncoder:
         # Members often get the same answer; there are too many different ones to keep them all.
         self._answer = lru_cache(PROMPTS_KEPT)(self._encode_answer)
         self.end_ids = _end_ids(pretrained)
-        self.special_ids = self.end_ids | frozenset(pretrained.tokenizer.all_special_ids)
+        self.special_ids = control_ids(pretrained.tokenizer, self.end_ids)
         padding = pretrained.tokenizer.pad_token_id
         # A padding token may have been added to the tokenizer alone.
         is_known = padding is not None and padding < self._model_tokens

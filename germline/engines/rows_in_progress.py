@@ -3,30 +3,56 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 
 from transformers import PreTrainedTokenizerBase
 
 from germline.types import Completion, Decoding, Finish
 
+_CONTROL = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+
+
+def control_ids(tokenizer: PreTrainedTokenizerBase, end_ids: frozenset[int]) -> frozenset[int]:
+    """Return the tokens that are no part of a text: those that begin, end or fill one.
+
+    Other special tokens, such as the tags of thinking and of tool calls, are part of it.
+
+    Args:
+        tokenizer: of the model.
+        end_ids: every token that ends a text.
+    """
+    ids = {getattr(tokenizer, f"{name}_token_id", None) for name in _CONTROL}
+    return end_ids | frozenset(int(token) for token in ids if token is not None)
+
 
 class Detokenizer:
-    """Decodes with one tokenizer, without special tokens.
+    """Decodes with one tokenizer, without control tokens.
 
     Vocabularies are padded to round numbers: Qwen2.5 has 151,936 rows of embeddings and a tokenizer
     of 151,665 tokens. A model, a perturbed member above all, may sample an id of the padding. Such
     an id counts as a token of the completion and adds nothing to its text.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, end_ids: frozenset[int] = frozenset()
+    ) -> None:
         self._tokenizer = tokenizer
         self._size = len(tokenizer)
+        self._control = control_ids(tokenizer, end_ids)
 
     def __call__(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids; ids that the tokenizer does not have add nothing."""
         if max(tokens, default=0) >= self._size:
             # Fast tokenizers skip such ids; others raise, or write "unknown".
             tokens = [token for token in tokens if token in self._known]
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+        written = [token for token in tokens if token not in self._control]
+        # Some tokenizers would put a blank on both sides of a special token.
+        return str(self._tokenizer.decode(written, spaces_between_special_tokens=False))
+
+    def last(self, tokens: Sequence[int], count: int) -> str:
+        """Return the text of the last `count` tokens that are part of a text."""
+        written = (token for token in reversed(tokens) if token not in self._control)
+        return self([*islice(written, count)][::-1])
 
     @cached_property
     def _known(self) -> frozenset[int]:
@@ -85,13 +111,18 @@ class RowsInProgress:
     def completion(self, number: int, prompt_tokens: int) -> Completion:
         """Return the completion of one row."""
         row = self.rows[number]
-        # The tokenizer drops special tokens only, and an end token need not be special.
-        written = row.tokens[:-1] if row.finish == "eos" else row.tokens
-        text = self._decode(written) if row.text is None else row.text
+        text = self._decode(row.tokens) if row.text is None else row.text
         return Completion(text, tuple(row.tokens), row.finish, prompt_tokens)
 
     def _stop_at_string(self, number: int) -> None:
-        text = self._decode(self.rows[number].tokens)
+        tokens = self.rows[number].tokens
+        # A stop string can only end in the newest token. Each token is at least a byte of the text,
+        # and the first ones of a tail may be decoded differently than after the tokens before it.
+        longest = max(len(stop.encode()) for stop in self.stop)
+        tail = self._detokenize.last(tokens, longest + 8)
+        if not any(stop in tail for stop in self.stop):
+            return
+        text = self._detokenize(tokens)
         places = [place for stop in self.stop if (place := text.find(stop)) >= 0]
         if places:
             self.rows[number].text = text[: min(places)]

@@ -52,4 +52,4 @@ class CompletionDecoder:
 
     @cached_property
     def _decode(self) -> Detokenizer:
-        return Detokenizer(self.tokenizer)
+        return Detokenizer(self.tokenizer, self.end_ids)

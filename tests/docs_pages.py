@@ -35,8 +35,8 @@ collect_ignore = [
     "germline/engines/vllm/worker_extension.py",
     # They import verifiers, which is installed in an environment of its own.
     "germline/environments/verifiers_endpoint.py",
-    "germline/environments/verifiers_environment.py",
-    "germline/environments/verifiers_policy.py",
+    "germline/environments/verifiers_taskset.py",
+    "germline/environments/verifiers_tools.py",
     "germline/tasks/verifiers_task.py",
 ]
 

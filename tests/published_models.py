@@ -1,6 +1,7 @@
 """Folders with the config.json of published models, without weights: their sizes are read there."""
 
 import json
+import os
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -63,8 +64,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 @cache
 def published(name: str) -> str:
-    """Return a folder with the config.json of a published model."""
-    folder = Path(tempfile.mkdtemp(prefix="germline-published-")) / name.rpartition("/")[2]
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(CONFIGS[name]), encoding="utf-8")
+    """Return a folder with the config.json of a published model, the same in every process."""
+    folder = Path(tempfile.gettempdir(), f"germline-published-{os.getuid()}", name)
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"config.json.{os.getpid()}"  # other workers write the same file
+    partial.write_text(json.dumps(CONFIGS[name]), encoding="utf-8")
+    partial.replace(folder / "config.json")
     return str(folder)

@@ -11,8 +11,6 @@ from germline.fleet.engine_queries import (
     with_each,
 )
 from germline.fleet.remote_engine import JobDone
-from germline.protocols import Engine, Fleet
-from germline.protocols.wrappers import EngineWrapper, FleetWrapper
 from germline.run.build_parts import make_engine
 from germline.types import Completion
 from tests.remote_engines import (
@@ -21,7 +19,6 @@ from tests.remote_engines import (
     EXAMPLES,
     STRATEGY,
     UPDATES,
-    evaluated,
     fleet_of,
     local,
     pool,
@@ -48,7 +45,7 @@ def written():
 
 def test_a_question_of_another_package_is_answered_by_every_fleet():
     expected = sorted(make_engine(CONFIG).weights.scales())
-    for fleet in (local(), fleet_of(pool(2)), FleetWrapper(local())):
+    for fleet in (local(), fleet_of(pool(2))):
         assert fleet.query(SearchedNames()) == expected
 
 
@@ -101,47 +98,3 @@ def test_the_items_of_a_field_are_changed_where_there_is_such_a_field():
     assert [one.index for one in changed.examples] == [one.index for one in EXAMPLES[:2]]
     assert changed.members == query.members
     assert with_each(DimensionQuery(), "examples", repr) == DimensionQuery()
-
-
-# --- wrappers
-
-
-class Recorder:
-    """Has every member of a protocol, and remembers which were used with which arguments."""
-
-    def __init__(self):
-        self.used = []
-
-    def __getattr__(self, name):
-        def use(*args, **kwargs):
-            self.used.append((name, args, kwargs))
-            return name
-
-        return "masters" if name == "weights" else use
-
-
-@pytest.mark.parametrize(("wrapper", "protocol"), [(EngineWrapper, Engine), (FleetWrapper, Fleet)])
-def test_a_wrapper_passes_every_member_of_its_protocol_on(wrapper, protocol):
-    names = [name for name in vars(protocol) if not name.startswith("_")]
-    assert len(names) > 6
-    inner = Recorder()
-    wrapped = wrapper(inner)
-    for name in names:
-        assert name in vars(wrapper), "isinstance of later Pythons looks at the class alone"
-        if name == "weights":
-            assert wrapped.weights == "masters"
-        else:
-            assert getattr(wrapped, name)(1, two=2) == name
-            assert inner.used[-1] == (name, (1,), {"two": 2})
-        assert getattr(wrapper, name).__doc__ == getattr(protocol, name).__doc__
-
-
-def test_a_method_that_a_subclass_defines_replaces_the_delegating_one():
-    class Mute(FleetWrapper):
-        def digest(self):
-            return "mute"
-
-    fleet = Mute(local())
-    assert isinstance(fleet, Fleet)
-    assert fleet.digest() == "mute"
-    assert evaluated(fleet).rewards.shape == (6, len(EXAMPLES))

@@ -41,8 +41,12 @@ facts = {}
 trained = run("train", "theirs.yaml", *overrides, "--out", "trained")
 facts["exit"] = trained.exit_code, trained.output[-2000:]
 config = RunDirectory.open(Path("trained")).config
-facts["kinds"] = [config.strategy.kind, config.space.kind, config.engine.kind]
-facts["settings"] = [config.strategy.step, config.strategy.sigma, config.space.ending]
+facts["kinds"] = [
+    part.kind for part in (config.strategy, config.space, config.engine, config.method)
+]
+facts["settings"] = [config.method.winners]
+facts["parts"] = list(RunDirectory.open(Path("trained")).generations()[0]["parts"])
+facts["settings"] += [config.strategy.step, config.strategy.sigma, config.space.ending]
 facts["run"] = json.loads(Path("trained/run.json").read_text())["plugins"]
 entries = RunDirectory.open(Path("trained")).journal.read()
 facts["digests"] = [entry.digest for entry in entries]
@@ -59,7 +63,7 @@ facts["resumed"] = [entry.digest for entry in resumed]
 facts["texts"] = [one.text for one in germline.generate("trained", ["abc"], max_new_tokens=8)]
 facts["listed"] = {
     what: [line for line in run("list", what).output.splitlines() if "germline-theirs" in line]
-    for what in ("strategies", "spaces", "engines", "rewards")
+    for what in ("strategies", "spaces", "engines", "rewards", "methods", "scorers")
 }
 facts["setting"] = [
     line
@@ -123,8 +127,9 @@ def facts(folder):
 
 def test_a_run_takes_kinds_settings_and_rewards_of_the_package(facts):
     assert facts["exit"][0] == 0, facts["exit"][1]
-    assert facts["kinds"] == ["sign_search", "biases", "upper_case"]
-    assert facts["settings"] == [0.2, 0.4, "bias"]
+    assert facts["kinds"] == ["sign_search", "biases", "upper_case", "best_members"]
+    assert facts["settings"] == [3, 0.2, 0.4, "bias"]
+    assert facts["parts"] == ["vowels", "loud"]
     assert facts["moved"]
     (text,) = facts["texts"]
     assert text[:3] == text[:3].upper()
@@ -143,6 +148,8 @@ def test_the_run_records_the_package_and_its_version(facts):
         "space.kind=biases": package,
         "strategy.kind=sign_search": package,
         "engine.kind=upper_case": package,
+        "method.kind=best_members": package,
+        "task.scorers.loud.kind=exclamations": package,
     }
 
 
@@ -152,6 +159,8 @@ def test_what_the_package_adds_is_listed_with_its_settings(facts):
         "spaces": "biases",
         "engines": "upper_case",
         "rewards": "vowels",
+        "methods": "best_members",
+        "scorers": "exclamations",
     }.items():
         (line,) = facts["listed"][what]
         assert line.startswith(name)
@@ -177,10 +186,10 @@ def test_without_the_package_its_runs_name_what_to_install(facts, folder):
     (listed, _) = list_runs(folder)
     assert isinstance(listed, UnreadableRun)
     assert listed.state == "missing plugin"
-    assert re.search(rf"task\.reward=vowels {message}", listed.reason)
+    assert re.search(rf"task\.scorers\.loud\.kind=exclamations {message}", listed.reason)
     shown = CliRunner().invoke(app, ["list", "runs", str(folder)])
     assert "\tmissing plugin\t" in shown.stdout
-    assert "task.reward=vowels comes from the package germline-theirs" in shown.stderr
+    assert "=exclamations comes from the package germline-theirs" in shown.stderr
     assert "germline-theirs" in listed.reason
 
 

@@ -32,6 +32,7 @@ from germline.config.math_tasks import Math as Math
 from germline.config.methods import EsSampleGradientDescent as EsSampleGradientDescent
 from germline.config.methods import EvolutionStrategy as EvolutionStrategy
 from germline.config.methods import MethodConfig as MethodConfig
+from germline.config.methods import MethodSection as MethodSection
 from germline.config.methods import RandOpt as RandOpt
 from germline.config.methods import ZerothOrderGrpo as ZerothOrderGrpo
 from germline.config.optimizers import Adam as Adam
@@ -72,6 +73,7 @@ from germline.config.strategies import GrowSigmaOnZeroSignal as GrowSigmaOnZeroS
 from germline.config.strategies import Nes as Nes
 from germline.config.strategies import RunningMeanBaseline as RunningMeanBaseline
 from germline.config.strategies import SkipZeroSignal as SkipZeroSignal
+from germline.config.scorers import ScorerBase as ScorerBase
 from germline.config.strategies import StrategyBase as StrategyBase
 from germline.config.strategies import StrategyConfig as StrategyConfig
 from germline.config.tasks import Arithmetic as Arithmetic

@@ -73,25 +73,34 @@ class MethodSection(KindSection):
         return self.kind
 
     def check(self, config: "Config") -> None:
-        """Refuse settings of other sections that the method cannot use.
-
-        A method that does not say otherwise learns from members that are seeds, and neither
-        searches prompt options nor compares rewards whose weights change over a run.
+        """Refuse settings of other sections that the method cannot use: here, prompt options.
 
         Raises:
             ValueError: names the settings and a remedy.
         """
-        strategy, task = config.strategy, config.task
-        if not isinstance(strategy, Nes):
-            raise ValueError(
-                f"strategy.kind={strategy.kind} cannot be used by method.kind={self.kind}, whose "
-                "members are seeds: use strategy.kind=nes"
-            )
         if config.prompt_search.options:
             names = ", ".join(config.prompt_search.options)
             raise ValueError(
                 f"the options of prompt_search ({names}) cannot be searched by method.kind="
                 f"{self.kind}: use method.kind=es, or drop them"
+            )
+
+
+class SeedsMethodSection(MethodSection):
+    """Base of the methods whose members are seeds, and whose rewards do not change over a run."""
+
+    def check(self, config: "Config") -> None:
+        """Refuse other strategies than nes, and a cost whose weight adapts.
+
+        Raises:
+            ValueError: names the settings and a remedy.
+        """
+        super().check(config)
+        strategy, task = config.strategy, config.task
+        if not isinstance(strategy, Nes):
+            raise ValueError(
+                f"strategy.kind={strategy.kind} cannot be used by method.kind={self.kind}, whose "
+                "members are seeds: use strategy.kind=nes"
             )
         if isinstance(task, SafeAlignment) and task.adapts:
             raise ValueError(
@@ -121,7 +130,7 @@ class EvolutionStrategy(MethodSection):
 
 
 @register("method", "germline.methods.randopt:RandOptMethod")
-class RandOpt(MethodSection):
+class RandOpt(SeedsMethodSection):
     """RandOpt: keep the best of many random members and let them vote; theta never changes."""
 
     kind: Literal["randopt"] = "randopt"
@@ -166,7 +175,7 @@ class RandOpt(MethodSection):
 
 
 @register("method", "germline.methods.es_sample_gd:EsSampleGradientDescentMethod")
-class EsSampleGradientDescent(MethodSection):
+class EsSampleGradientDescent(SeedsMethodSection):
     """Sample with ES, optimize with gradients: backpropagation on completions of the members."""
 
     kind: Literal["es_sample_gd"] = "es_sample_gd"
@@ -262,7 +271,7 @@ class EsSampleGradientDescent(MethodSection):
 
 
 @register("method", "germline.methods.zo_grpo:ZerothOrderGrpoMethod")
-class ZerothOrderGrpo(MethodSection):
+class ZerothOrderGrpo(SeedsMethodSection):
     """Zeroth-order GRPO: the center samples completions, and the members score them."""
 
     kind: Literal["zo_grpo"] = "zo_grpo"

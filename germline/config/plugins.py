@@ -48,7 +48,8 @@ def check_plugins(place: Path, recorded: Mapping[str, Mapping[str, str]]) -> Non
     """
     for setting, source in recorded.items():
         path, _, name = setting.partition("=")
-        entry = registry.entries(path.removesuffix(".kind").rpartition(".")[2]).get(name)
+        *outer, group = path.removesuffix(".kind").split(".")
+        entry = registry.entries("scorer" if outer[-1:] == ["scorers"] else group).get(name)
         if "package" not in source:
             if entry is None:
                 raise MissingPluginError(

@@ -54,6 +54,7 @@ from germline.config.schedules import NaturalGradientSigma as NaturalGradientSig
 from germline.config.schedules import PlateauSchedule as PlateauSchedule
 from germline.config.schedules import Scheduled as Scheduled
 from germline.config.schedules import SuccessRateSigma as SuccessRateSigma
+from germline.config.scorers import ScorerBase as ScorerBase
 from germline.config.sglang import Sglang as Sglang
 from germline.config.shaping import CenteredRanks as CenteredRanks
 from germline.config.shaping import LogRank as LogRank
@@ -73,7 +74,6 @@ from germline.config.strategies import GrowSigmaOnZeroSignal as GrowSigmaOnZeroS
 from germline.config.strategies import Nes as Nes
 from germline.config.strategies import RunningMeanBaseline as RunningMeanBaseline
 from germline.config.strategies import SkipZeroSignal as SkipZeroSignal
-from germline.config.scorers import ScorerBase as ScorerBase
 from germline.config.strategies import StrategyBase as StrategyBase
 from germline.config.strategies import StrategyConfig as StrategyConfig
 from germline.config.tasks import Arithmetic as Arithmetic

@@ -53,7 +53,7 @@ class Series:
     """
 
     label: str
-    x: Sequence[float]
+    x: Sequence[float] | Sequence[int]
     y: Sequence[Number]
     low: Sequence[Number] = ()
     high: Sequence[Number] = ()

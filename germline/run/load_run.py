@@ -23,8 +23,8 @@ from germline.types import GermlineError, Perturbation
 
 log = logging.getLogger(__name__)
 
-TRAINED_BY = ("method", "prompt_search")
-"""Sections about training; they are not validated when the run is evaluated on another task."""
+TRAINED_BY = ("method", "prompt_search", "batch_size")
+"""Settings of training alone; they are not judged when the run is evaluated on another task."""
 
 
 def open_source(

@@ -1,7 +1,7 @@
 """The read-only questions that a fleet passes on to one of its engines, see `Fleet.query`.
 
 A new question is one class here and the method of `Engine` or `MasterWeights` that answers it;
-fleets, wrappers and worker processes pass on any question. The items of a field called `examples`
+fleets and worker processes pass on any question. The items of a field called `examples`
 are rewritten by the fleets that send other examples to engines (`with_each`).
 """
 

@@ -43,11 +43,12 @@ def open_source(
         tasks = {} if task is None else {"task": task.model_dump()}
         return None, load_config({**values, **tasks}, overrides)
     config = directory.config
-    if task is not None:
-        # Training settings do not limit the tasks on which a run is evaluated.
-        defaults = {name: Config.model_fields[name].default for name in TRAINED_BY}
-        config = config.model_copy(update={"task": task, **defaults})
-    return directory, load_config(config, overrides)
+    if task is None:
+        return directory, load_config(config, overrides)
+    defaults = {name: Config.model_fields[name].default for name in TRAINED_BY}
+    judged = load_config(config.model_copy(update={"task": task, **defaults}), overrides)
+    # The method determines the unit of sigma, in which voting members are perturbed.
+    return directory, judged.model_copy(update={name: getattr(config, name) for name in TRAINED_BY})
 
 
 def adapter_settings(folder: Path) -> dict[str, Any]:

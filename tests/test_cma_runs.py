@@ -49,6 +49,15 @@ def whole(request, tmp_path_factory):
     return run(tmp_path_factory.mktemp("runs") / "whole", *RUNS[request.param]), RUNS[request.param]
 
 
+def test_weights_of_a_snapshot_are_scored_where_numpy_rounds_differently(whole, monkeypatch):
+    def recall(*_):
+        raise GermlineError("numpy rounds differently here")
+
+    expected = germline.evaluate(str(whole[0]))
+    monkeypatch.setattr(CmaSearch, "recall", recall)
+    assert germline.evaluate(str(whole[0])) == expected
+
+
 def test_a_journal_holds_what_was_told_and_not_where_that_led(whole):
     folder, _ = whole
     lines = [json.loads(line) for line in journal(folder).splitlines()]

@@ -69,6 +69,11 @@ def test_a_replaced_section_warns_of_the_settings_that_it_drops(file, caplog):
     assert caplog.text == ""  # the other settings of the judge are at their defaults
 
 
+def test_sections_at_their_defaults_are_no_dropped_settings(caplog):
+    load_config(load_config({}), ["space=lora", "strategy=cma"])
+    assert caplog.text == ""
+
+
 def test_another_kind_keeps_the_settings_that_both_have():
     base = {**BASE, "space": {"kind": "low_rank", "rank": 3, "include": ["*mlp*"]}}
     space = load_config(base, ["space.kind=lora"]).space

@@ -54,6 +54,14 @@ def train(folder, *overrides):
     return finish(germline.train(randopt(*overrides), folder))
 
 
+def test_voters_have_the_unit_of_their_run_on_a_task_that_is_named(tmp_path):
+    values = settings().model_dump() | {"strategy": {"population": 6}}  # sigma=auto, in rms of W
+    config = load_config(values, ["space=full", "method={kind: randopt, sigmas: [0.3]}"])
+    folder = str(finish(germline.train(config, tmp_path / "run")))
+    assert config.search.unit == "constant"
+    assert germline.evaluate(folder, config.task)[0] == germline.evaluate(folder)[0]
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     return train(tmp_path_factory.mktemp("whole") / "run")

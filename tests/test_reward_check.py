@@ -14,6 +14,7 @@ from germline.config.tasks import FileTask
 from germline.run.build_parts import make_graders
 from germline.run.reward_check import check_command, check_custom_reward
 from germline.tasks import make_task
+from germline.tasks.thinking import strip_thinking
 from germline.types import GermlineError
 from tests.toy_runs import SETTINGS, settings
 
@@ -88,3 +89,14 @@ def test_wrong_answers_are_not_sent_to_scorers_before_the_run(tmp_path):
         ):
             check_custom_reward(config, task, graders)
         assert [len(call.args[0]) for call in submit.call_args_list] == tried
+
+
+def test_answers_are_tried_where_the_template_of_the_model_opens_thinking(tmp_path):
+    rows = "train = [{'prompt': f'{n}?', 'answer': str(n)} for n in range(9)]\n"
+    reward = "def reward(completion, example):\n    return float(completion.split()[0] == '3')\n"
+    path = written(tmp_path, "digits.py", rows + reward)
+    config = settings(f"task={{kind: {path}, strip_thinking: true}}")
+    task = make_task(config.task)
+    strip_thinking(task, "think", is_opened=True)
+    with make_graders(config, task) as graders:
+        check_custom_reward(config, task, graders)  # an empty text would fail

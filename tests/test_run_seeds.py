@@ -11,9 +11,11 @@ from typer.testing import CliRunner, Result
 
 import germline
 from germline.cli.application import app
+from germline.config import Cma, Config, PromptSearch, Toy
 from germline.evaluation.seed_statistics import seed_statistics
 from germline.record import RunDirectory
 from germline.report.text_format import number
+from germline.run.dry_run import dry_run
 from germline.studies.run_seeds import SeedStudy, parse_seeds, train_seeds
 from germline.types import GermlineError
 
@@ -117,6 +119,13 @@ def test_the_folder_of_another_run_is_refused_and_left_as_it_is(tmp_path: Path) 
         finish(train_seeds(CONFIG, [0, 1], tmp_path / "run"))
     assert not (tmp_path / "run" / "seeds.json").exists()
     assert (tmp_path / "run" / "report.html").read_bytes() == before
+
+
+def test_a_config_made_in_python_is_refused_as_a_file_of_it_is(tmp_path: Path) -> None:
+    config = Config(engine=Toy(), prompt_search=PromptSearch(few_shot=(0, 1)), strategy=Cma())
+    for begin in (lambda out: train_seeds(config, [0], out), lambda out: dry_run(config, out)):
+        with pytest.raises(GermlineError, match=r"prompt_search=.* cannot be used with strategy"):
+            begin(tmp_path / "new")
 
 
 def test_a_seed_that_is_no_number_is_refused() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from germline.config.base import Section
 from germline.config.config_files import DuplicateKeyError, lines_of, read_file
 from germline.config.fields import read_argument
 from germline.config.file_paths import resolve_file_paths
@@ -116,13 +117,21 @@ class OverriddenSettings:
             for key, value in old.items()
             if key != "kind"
             and key not in kept
-            and not (key in fields and value == fields[key].get_default(call_default_factory=True))
+            and not (
+                key in fields
+                and value == _plain(fields[key].get_default(call_default_factory=True))
+            )
         ]
         if dropped:
             shown = new.get("kind") if isinstance(new, Mapping) else new
             self.dropped.append(
                 f"{name}={shown} has another kind, which drops {', '.join(dropped)}"
             )
+
+
+def _plain(default: object) -> object:
+    """Return a default as the values of a run have it: a section as a mapping."""
+    return default.model_dump() if isinstance(default, Section) else default
 
 
 def is_file(override: str) -> bool:

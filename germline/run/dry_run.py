@@ -90,7 +90,7 @@ def dry_run(
     Raises:
         GermlineError: the run would be refused, or the model's config.json cannot be read.
     """
-    config = with_absolute_paths(config if isinstance(config, Config) else load_config(config))
+    config = with_absolute_paths(load_config(config))
     path = choose_directory(config, None if out is None else validate_path("out", out))
     check_disk(config, path)
     with without_network():

@@ -16,7 +16,7 @@ from germline.run.build_parts import make_engine
 from germline.run.inputs_from_python import read_run_inputs
 from germline.run.load_run import find_generation, load_single_model, strategy_of_run
 from germline.run.loaded_model import LoadedModel, with_model_folder
-from germline.run.model_card import write_model_card
+from germline.run.model_card import Form, write_model_card
 from germline.run.validate_args import validate_choice, validate_path
 from germline.spaces.peft_files import rename_base
 from germline.types import GermlineError
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
-
-Form = Literal["adapter", "merged"]
-"""Form of exported weights: a PEFT adapter (if one was trained), or a Hugging Face folder."""
 
 FORMS = (*get_args(Form), None)
 """Forms that may be asked for; None is that of the space."""

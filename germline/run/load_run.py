@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from germline.checkpoint import last_restorable_generation, restore
 from germline.config import Config, TaskConfig, load_config
+from germline.methods.evolution_strategy import EvolutionStrategyMethod
 from germline.methods.method import Method, make_method
 from germline.nano import NANO_DIR
 from germline.protocols import Closable, Engine, Strategy, Task
@@ -22,8 +23,8 @@ from germline.types import GermlineError, Perturbation
 
 log = logging.getLogger(__name__)
 
-TRAINED_BY = ("method", "prompt_search")
-"""Sections about training; they are not validated when the run is evaluated on another task."""
+TRAINED_BY = ("method", "prompt_search", "batch_size")
+"""Settings of training alone; they are not judged when the run is evaluated on another task."""
 
 
 def open_source(
@@ -42,11 +43,12 @@ def open_source(
         tasks = {} if task is None else {"task": task.model_dump()}
         return None, load_config({**values, **tasks}, overrides)
     config = directory.config
-    if task is not None:
-        # Training settings do not limit the tasks on which a run is evaluated.
-        defaults = {name: Config.model_fields[name].default for name in TRAINED_BY}
-        config = config.model_copy(update={"task": task, **defaults})
-    return directory, load_config(config, overrides)
+    if task is None:
+        return directory, load_config(config, overrides)
+    defaults = {name: Config.model_fields[name].default for name in TRAINED_BY}
+    judged = load_config(config.model_copy(update={"task": task, **defaults}), overrides)
+    # The method determines the unit of sigma, in which voting members are perturbed.
+    return directory, judged.model_copy(update={name: getattr(config, name) for name in TRAINED_BY})
 
 
 def adapter_settings(folder: Path) -> dict[str, Any]:
@@ -184,7 +186,10 @@ def method_of_run(
     task: Task | None = None,
     generation: int | None = None,
 ) -> Method:
-    """Return the method of a run as it was after a generation.
+    """Return the method of a run, which evaluates the center as it was after a generation.
+
+    An evolution strategy without prompt options has a center of weights alone, so it recalls
+    nothing: CMA-ES would compute its whole search again, and only on a machine that rounds alike.
 
     Args:
         directory: of the run.
@@ -194,6 +199,8 @@ def method_of_run(
     """
     config = directory.config
     method = make_method(config, strategy_of_run(config, dimension), task)
+    if type(method) is EvolutionStrategyMethod and method.options is None:
+        return method
     entries = directory.journal.read()
     included = entries if generation is None else entries[: generation + 1]
     method.recall([entry.update for entry in included])

@@ -37,6 +37,7 @@ TEMPLATE = Path(__file__).parents[1] / "report" / "templates" / "model_card.md"
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 Form = Literal["adapter", "merged"]
+"""Form of exported weights: a PEFT adapter (if one was trained), or a Hugging Face folder."""
 
 
 def write_model_card(run: RunDirectory, folder: Path, form: Form, last: int) -> None:

@@ -34,8 +34,9 @@ def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
     place = f"reward {task.metric}()" if config.task.reward_functions else place
     examples = spread(task.examples("train"), QUICK)
     texts = [example.answer or example.prompt for example in examples]
-    grades = graders.submit(texts, examples).result()
-    again = graders.submit(texts, examples).result()
+    completions = [_completion(section, text) for text in texts]
+    grades = graders.submit(completions, examples).result()
+    again = graders.submit(completions, examples).result()
     for text, one, two in zip(texts, grades, again, strict=True):
         if one.reward != two.reward and not math.isnan(one.reward + two.reward):
             log.warning(
@@ -50,7 +51,7 @@ def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
         has_gold = any(example.answer for example in examples)
         _report_failure(config, task, place, grades[0].failure or "", has_gold=has_gold)
     elif not isinstance(task, EpisodeTask) and not section.scorers:  # they may cost money
-        _grade_wrong_answers(examples, graders)
+        _grade_wrong_answers(section, examples, graders)
     if problem := missing_reward(task, config, graders, examples):
         log.warning("%s: %s", place, problem)
 
@@ -90,7 +91,12 @@ def _report_failure(
     )
 
 
-def _grade_wrong_answers(examples: Sequence[Example], graders: Graders) -> None:
+def _completion(section: TaskBase, answer: str) -> str:
+    """Return a completion that ends thinking, which the model's template may open, and answers."""
+    return f"</{section.thinking_tag}>{answer}" if section.strip_thinking else answer
+
+
+def _grade_wrong_answers(section: TaskBase, examples: Sequence[Example], graders: Graders) -> None:
     """Refuse a reward that is below its floor for a plain wrong answer.
 
     Raises:
@@ -98,7 +104,8 @@ def _grade_wrong_answers(examples: Sequence[Example], graders: Graders) -> None:
     """
     golden = [example for example in examples if example.answer]
     wrong = wrong_answers([example.answer for example in golden])
-    graders.submit([text for text, _ in wrong], [golden[place] for _, place in wrong]).result()
+    completions = [_completion(section, text) for text, _ in wrong]
+    graders.submit(completions, [golden[place] for _, place in wrong]).result()
 
 
 def check_command(section: FileTask, config: Config) -> str:

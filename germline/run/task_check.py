@@ -232,6 +232,8 @@ def _gold_row(gold: Answers, again: Answers, empty: Answers, *, needs_tools: boo
             "column that holds the answers, such as task.columns={answer: solution}"
         )
         return replace(row, verdict="warning", remark=remark)
+    if again.error or again.failed:  # the second time
+        return again.row(may_fail=False)
     if gold.rewards != again.rewards:
         first, second = next(
             pair for pair in zip(gold.rewards, again.rewards, strict=True) if pair[0] != pair[1]

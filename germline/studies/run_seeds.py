@@ -189,7 +189,7 @@ def train_seeds(
     Raises:
         GermlineError: there are no seeds, or one is given twice.
     """
-    config = config if isinstance(config, Config) else load_config(config)
+    config = load_config(config)
     seeds = parse_seeds(seeds) if isinstance(seeds, str) else tuple(seeds)
     if not seeds:
         raise GermlineError("seeds: found none; name at least one, such as seeds=0..4")

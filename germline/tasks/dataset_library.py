@@ -34,15 +34,16 @@ def load_rows(config: DatasetSource) -> GivenRows:
     Raises:
         GermlineError: the rows cannot be read.
     """
-    if isinstance(config, FileOrDataset) and config.path.expanduser().is_file():
-        test = None
-        if config.test_path is not None:
-            test = _load(config, config.test_path, "train", "task.test_path")
-        return GivenRows(_load(config, config.path, "train", "task.path"), test)
     train = _load(config, config.path, config.split, "task.path")
-    if config.test_split is None:
+    test_split = config.test_split
+    if isinstance(config, FileOrDataset) and config.path.expanduser().is_file():
+        if config.test_path is not None:
+            return GivenRows(train, _load(config, config.test_path, "train", "task.test_path"))
+        if not config.changed("test_split"):  # the default names a split of the hub
+            test_split = None
+    if test_split is None:
         return GivenRows(train)
-    return GivenRows(train, _load(config, config.path, config.test_split, "task.path"))
+    return GivenRows(train, _load(config, config.path, test_split, "task.path"))
 
 
 def _load(config: DatasetSource, named: Path, split: str, setting: str) -> list[PlacedRow]:

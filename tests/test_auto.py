@@ -10,7 +10,6 @@ import germline
 from germline.config import AutoLearningRate, Nes, ZScore, load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.evaluation.member_kl import MemberKl
-from germline.protocols.wrappers import FleetWrapper
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts, make_engine
 from germline.shaping import utilities
@@ -29,6 +28,7 @@ from germline.types import (
     Update,
 )
 from tests import toy_runs
+from tests.wrappers import FleetWrapper
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 

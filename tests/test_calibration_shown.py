@@ -13,7 +13,6 @@ from germline.cli.progress_view import LineView
 from germline.cli.text_format import BARS
 from germline.config import load_config
 from germline.evaluation.member_kl import MemberKl
-from germline.protocols.wrappers import FleetWrapper
 from germline.record import RunDirectory
 from germline.record.metrics_rows import calibrated_kl
 from germline.report import charts
@@ -25,6 +24,7 @@ from germline.signal_types import SigmaTrial
 from germline.studies.probe import probe
 from germline.types import Completion, GermlineError, HeldOutScore, SeedPerturbation
 from tests import toy_runs
+from tests.wrappers import FleetWrapper
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 

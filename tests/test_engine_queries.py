@@ -12,7 +12,6 @@ from germline.fleet.engine_queries import (
 )
 from germline.fleet.remote_engine import JobDone
 from germline.protocols import Engine, Fleet
-from germline.protocols.wrappers import EngineWrapper, FleetWrapper
 from germline.run.build_parts import make_engine
 from germline.types import Completion
 from tests.remote_engines import (
@@ -26,6 +25,7 @@ from tests.remote_engines import (
     local,
     pool,
 )
+from tests.wrappers import EngineWrapper, FleetWrapper
 
 MEMBERS = [None, *STRATEGY.ask(0).members[:2]]
 

@@ -6,11 +6,11 @@ import pytest
 from germline.config import MicrobatchSettings
 from germline.fleet import LocalFleet
 from germline.protocols import Fleet
-from germline.protocols.wrappers import EngineWrapper
 from germline.run.build_parts import make_decoding, make_engine
 from germline.strategies import make_strategy
 from germline.tasks import make_task
 from tests.toy_runs import GradedHere, settings
+from tests.wrappers import EngineWrapper
 
 CONFIG = settings()
 TASK = make_task(CONFIG.task)

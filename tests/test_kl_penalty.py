@@ -16,12 +16,12 @@ from germline.methods.evolution_strategy import EvolutionStrategyMethod
 from germline.methods.kl_penalty import KlPenaltyTerm, divergence
 from germline.methods.method import Method
 from germline.protocols import TextScorer
-from germline.protocols.wrappers import EngineWrapper, FleetWrapper
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts, make_engine
 from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.toy_runs import SETTINGS, finish, journal, run, settings, stopped_after
+from tests.wrappers import EngineWrapper, FleetWrapper
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 

@@ -226,6 +226,14 @@ def test_parts_of_a_file_are_used_as_they_are_named(tmp_path):
         made(tmp_path, rows, "split=validation")
 
 
+def test_the_seed_of_a_split_is_used_where_a_file_is_split(tmp_path):
+    rows = [{**PROBLEM, "question": f"{number}?"} for number in range(10)]
+    one, other = (made(tmp_path, rows, f"split_seed={seed}") for seed in (1, 2))
+    assert one.examples("test") != other.examples("test")
+    with pytest.raises(GermlineError, match=r"task\.split_seed=1 would be ignored"):
+        load_config({"task": {"kind": "gsm8k"}}, ["task.split_seed=1"])
+
+
 @pytest.mark.parametrize("name", ["gsm8k", "math"])
 def test_a_smoke_run_takes_no_splits_of_the_hub(name, tmp_path):
     config = load_config(

@@ -35,15 +35,12 @@ def load_rows(config: DatasetSource) -> GivenRows:
         GermlineError: the rows cannot be read.
     """
     train = _load(config, config.path, config.split, "task.path")
-    test_split = config.test_split
-    if isinstance(config, FileOrDataset) and config.path.expanduser().is_file():
-        if config.test_path is not None:
-            return GivenRows(train, _load(config, config.test_path, "train", "task.test_path"))
-        if not config.changed("test_split"):  # the default names a split of the hub
-            test_split = None
-    if test_split is None:
+    given = config.test_path if isinstance(config, FileOrDataset) else None
+    if given is not None and config.path.expanduser().is_file():
+        return GivenRows(train, _load(config, given, "train", "task.test_path"))
+    if config.held_out_split is None:
         return GivenRows(train)
-    return GivenRows(train, _load(config, config.path, test_split, "task.path"))
+    return GivenRows(train, _load(config, config.path, config.held_out_split, "task.path"))
 
 
 def _load(config: DatasetSource, named: Path, split: str, setting: str) -> list[PlacedRow]:

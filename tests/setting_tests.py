@@ -71,6 +71,7 @@ SEEN_ELSEWHERE = {
     "record.figure_every": "test_the_figure_is_redrawn_when_it_is_due",
     "graders.workers": "test_as_many_graders_work_as_asked_for",
     "graders.memory_gb": "test_a_grader_out_of_memory_gives_the_floor",
+    "graders.variables": "tests of own tasks: test_a_reward_sees_the_variables_that_are_named",
     "graders.timeout_s": "test_a_grader_out_of_time_gives_the_floor",
     "task.chat": "test_examples_carry_the_chat_setting",
     "task.split": "test_the_split_changes_what_is_trained_on",

@@ -257,6 +257,9 @@ def test_rewards_that_depend_on_more_than_the_text_are_not_compared(task):
 def test_completions_that_are_cut_are_a_note():
     found = one(rollouts=[row(generation=1), row(finish="length"), row(1)])
     assert (found.code, found.level, found.values["share"]) == ("truncated", "note", 0.5)
+    assert "task.max_new_tokens" in found.sentence
+    assert "None" not in found.sentence
+    assert "=-" not in found.sentence  # the setting has no default, but that of the task
 
 
 def test_a_random_adapter_is_a_note_unless_the_run_is_a_fork():

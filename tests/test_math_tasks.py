@@ -217,6 +217,31 @@ def test_held_out_problems_may_stand_in_a_file_of_their_own(tmp_path):
     assert (len(task.examples("train")), len(task.examples("test"))) == (4, 1)
 
 
+def test_parts_of_a_file_are_used_as_they_are_named(tmp_path):
+    rows = [{**PROBLEM, "question": f"{number}?"} for number in range(10)]
+    task = made(tmp_path, rows, "split=train[:6]", "test_split=train[6:]")
+    asked = [[one.prompt[0] for one in task.examples(split)] for split in ("train", "test")]
+    assert asked == [list("012345"), list("6789")]
+    with pytest.raises(GermlineError, match="one file, which has no split 'validation'"):
+        made(tmp_path, rows, "split=validation")
+
+
+def test_the_seed_of_a_split_is_used_where_a_file_is_split(tmp_path):
+    rows = [{**PROBLEM, "question": f"{number}?"} for number in range(10)]
+    one, other = (made(tmp_path, rows, f"split_seed={seed}") for seed in (1, 2))
+    assert one.examples("test") != other.examples("test")
+    with pytest.raises(GermlineError, match=r"task\.split_seed=1 would be ignored"):
+        load_config({"task": {"kind": "gsm8k"}}, ["task.split_seed=1"])
+
+
+@pytest.mark.parametrize("name", ["gsm8k", "math"])
+def test_a_smoke_run_takes_no_splits_of_the_hub(name, tmp_path):
+    config = load_config(
+        {"task": {"kind": name, "path": "a/b", "split": "extra[:9]", "test_split": "other"}}
+    )
+    assert everything(make_task(smoke_config(config).task))
+
+
 def test_the_lenient_reading_can_be_rewarded(tmp_path):
     task = made(tmp_path, [{**PROBLEM, "question": f"{n}?"} for n in range(4)], "reading=lenient")
     assert (task.metric, task.rubric) == ("lenient", {"strict": 0.0, "lenient": 1.0})

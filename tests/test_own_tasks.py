@@ -151,6 +151,19 @@ def test_a_reward_sees_no_secrets_of_the_environment(tmp_path, monkeypatch):
     assert (grade.failure, grade.reward) == (None, 0.0)
 
 
+def test_a_reward_sees_the_variables_that_are_named(tmp_path, monkeypatch):
+    for name in ("JUDGE_API_KEY", "HF_TOKEN"):
+        monkeypatch.setenv(name, "secret")
+    source = """
+        import os
+        def reward(completion, example):
+            return float(sorted(k for k, v in os.environ.items() if v == "secret") == [completion])
+    """
+    file, named = written(tmp_path, ROWS, source), ["graders.variables=JUDGE_API_KEY"]
+    (grade,) = graded(file, "JUDGE_API_KEY", overrides=named)
+    assert (grade.failure, grade.reward) == (None, 1.0)
+
+
 def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
     source = """
         train = [{"prompt": f"{n}?", "left": [1, 2]} for n in range(5)]

@@ -147,6 +147,17 @@ def skip_the_time_alone(fleet, name, monkeypatch):
 
 
 @pytest.mark.slow
+def test_another_cluster_than_the_one_a_script_has_joined_is_refused(joined):
+    from germline.fleet.ray_cluster import RayCluster
+
+    with pytest.raises(GermlineError, match=rf"fleet\.address=10\.0\.0\.7:6379.*{joined.address}"):
+        RayCluster("10.0.0.7:6379", 1)
+    for address in (None, "auto", joined.address):
+        RayCluster(address, 1).close()
+    assert ray.is_initialized()
+
+
+@pytest.mark.slow
 def test_the_nano_model_on_two_actors_gives_the_bytes_of_one_engine_here(joined, tmp_path):
     journals = []
     for name, overrides in {

@@ -1,4 +1,4 @@
-"""Base classes of an engine or a fleet around another one, which change some methods.
+"""Base classes of an engine or a fleet around another one, which change some methods, for tests.
 
 `EngineWrapper` and `FleetWrapper` have every member of their protocol and pass
 each call on to `inner`; a subclass defines only the methods that it changes. The delegating members

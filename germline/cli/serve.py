@@ -100,6 +100,11 @@ def serve(  # noqa: PLR0913 - the options of a command
             f"serve: found {', '.join([*sources, *scorers.values()]) or 'nothing to serve'}: name "
             "one run or model, or --reward MODEL, --cost MODEL or both"
         )
+    if scorers and generation is not None:
+        raise GermlineError(
+            f"serve: --generation={generation} would be ignored with --reward and --cost, which "
+            "name models: drop it"
+        )
     if scorers:
         _serve_scorers(scorers, settings, host, port, token, as_json=as_json)
         return

@@ -37,7 +37,10 @@ class Gsm8k(MathProblems):
     @property
     def smoke_overrides(self) -> tuple[str, ...]:
         """Settings of a run of `--smoke`: problems that come with germline."""
-        return (f"task.path={SAMPLES / 'gsm8k_samples.jsonl'}", "task.test_path=null")
+        return (
+            f"task.path={SAMPLES / 'gsm8k_samples.jsonl'}",
+            *("task.test_path=null", "task.split=train", "task.test_split=test"),
+        )
 
 
 @register("task", "germline.tasks.math_problems:MathTask")
@@ -59,6 +62,6 @@ class Math(MathProblems):
         """Settings of a run of `--smoke`: problems that come with germline."""
         return (
             f"task.path={SAMPLES / 'math_samples.jsonl'}",
-            "task.test_path=null",
+            *("task.test_path=null", "task.split=train", "task.test_split=null"),
             "task.levels=[]",
         )

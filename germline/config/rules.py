@@ -90,7 +90,14 @@ IGNORED = (
     ),
     Rule("task.data task.puzzles", {"task.path": given}, KEEP_ONE),
     Rule("task.split_seed", {"task.test_path": given, "task.kind": other_than("safe_alignment")}),
-    Rule("task.split_seed", {"task.test_split": given, "task.kind": other_than("safe_alignment")}),
+    Rule(
+        "task.split_seed",
+        {
+            "task.test_split": given,
+            "task.held_out_split": given,
+            "task.kind": other_than("safe_alignment"),
+        },
+    ),
     Rule("task.split_seed", {"task.data": "paper"}),
     Rule(
         "task.kl_estimator task.kl_per",

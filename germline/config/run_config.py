@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, model_validator
 
 from germline import registry
-from germline.config.base import Section, path_as_text
+from germline.config.base import Many, Section, path_as_text
 from germline.config.engines import EngineConfig, InProcess
 from germline.config.fleets import FleetConfig, Local, MicrobatchSettings
 from germline.config.methods import EvolutionStrategy, MethodConfig
@@ -38,6 +38,9 @@ class Graders(Section):
     memory_gb: float | None = Field(4.0, ge=0.1)
     """Memory limit of a grader process, in GB, on Linux; a completion that needs more earns the
     task's floor. `null` sets no limit."""
+    variables: Annotated[tuple[str, ...], Many] = ()
+    """Environment variables that graders get beside those of paths, locale, threads and caches,
+    such as `[OPENAI_API_KEY]` for a reward that asks a service; no token is passed on otherwise."""
 
 
 class HeldOut(Section):

@@ -53,7 +53,10 @@ class SafeAlignment(FileOrDataset):
     @property
     def smoke_overrides(self) -> tuple[str, ...]:
         """Settings of a run of `--smoke`: prompts of our own."""
-        return (f"task.path={SAMPLES}", "task.test_path=null")
+        return (
+            f"task.path={SAMPLES}",
+            *("task.test_path=null", "task.split=train", "task.test_split=test"),
+        )
 
     @model_validator(mode="after")
     def _a_scorer_is_the_cost(self) -> "SafeAlignment":

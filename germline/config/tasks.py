@@ -262,6 +262,11 @@ class DatasetSource(FileTask):
     test_split: str | None = None
     """Split with the held-out rows; default: a seeded 80/20 split of `split`."""
 
+    @property
+    def held_out_split(self) -> str | None:
+        """The split with the held-out rows; None where they are of `split` or of another file."""
+        return self.test_split
+
 
 class FileOrDataset(CustomTask, DatasetSource):
     """Settings of tasks whose rows are a file of yours or a dataset."""
@@ -273,6 +278,12 @@ class FileOrDataset(CustomTask, DatasetSource):
     def title(self) -> str:
         """Name of the task: its kind."""
         return self.kind
+
+    @property
+    def held_out_split(self) -> str | None:
+        """As for any dataset; where the path is a file, only a split that was named for it."""
+        of_hub = not self.path.expanduser().is_file()
+        return self.test_split if of_hub or self.changed("test_split") else None
 
 
 @register("task", "germline.tasks.rows:DatasetTask")

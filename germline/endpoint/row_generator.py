@@ -22,7 +22,6 @@ from germline.types import Completion, Decoding, Example
 
 
 @runtime_checkable
-@runtime_checkable
 class HasTokenizer(Protocol):
     """An engine with the tokenizer of a model."""
 

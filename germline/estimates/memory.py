@@ -13,7 +13,6 @@ With s the bytes of a number in the serving dtype (2 in bf16 and fp16, 4 in fp32
     update        the gradient of the largest searched tensor x 4                            (9)
     calibration   texts read at once x (KV cache, and the larger of activations and logits) (10)
     scoring       the same, of the completions that members score                           (10)
-    snapshot      searched x 4 + moments                                                    (11)
 
 The start model of a KL penalty (`task.kl_coef`) has (1) and (3) again, with nothing searched.
 
@@ -195,11 +194,6 @@ def reading_bytes(shape: ModelShape, work: Workload, rows: int, new: int) -> int
     read = (texts * work.texts.prompt + at_once * length) * shape.kv_numbers
     of_mlp = tokens * (3 * shape.inner + 4 * shape.hidden)
     return (read + max(tokens * shape.vocabulary, of_mlp)) * work.dtype.itemsize
-
-
-def snapshot_bytes(work: Workload) -> int:
-    """Return equation (11): the size of one snapshot on disk."""
-    return work.searched * FP32 + moment_bytes(work)
 
 
 def batch_rows(work: Workload) -> int:

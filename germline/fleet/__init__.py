@@ -14,7 +14,6 @@ engine_processes.py     engines in processes of this machine, seen from the proc
 worker_process.py       the program of such a process
 ray_actors.py           engines as Ray actors
 ray_cluster.py          starts Ray or joins a cluster
-prompt_search_fleet.py  members that differ in how they are prompted
 """
 
 from germline.fleet.local_fleet import LocalFleet

@@ -43,6 +43,12 @@ class RayCluster:
         self._ours = not ray.is_initialized()
         self._may_grow = address is not None or not self._ours
         if not self._ours:
+            joined = ray.get_runtime_context().gcs_address
+            if address not in (None, "auto", joined):
+                raise GermlineError(
+                    f"fleet.address={address} is not the cluster this script has joined, {joined}: "
+                    "drop it, or call ray.shutdown() before"
+                )
             return
         own = {"num_cpus": cpus, "object_store_memory": STORE_BYTES, "include_dashboard": False}
         with _restored_signals(), _variables({**_QUIET, **(environment or {})}):

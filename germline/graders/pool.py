@@ -64,6 +64,7 @@ class GraderSettings:
             and its imports.
         memory_gb: memory limit of a process, in GB; None sets no limit.
         max_turns: limit of the model's turns in an episode; None: single completions.
+        variables: names of environment variables that the processes get beside the usual ones.
     """
 
     grader: Grader | EpisodeGrader
@@ -73,6 +74,7 @@ class GraderSettings:
     timeout_s: float = 2.0
     memory_gb: float | None = None
     max_turns: int | None = None
+    variables: tuple[str, ...] = ()
 
     def make(self) -> "GraderPool":
         """Start a pool."""
@@ -92,7 +94,7 @@ class GraderPool:
         GermlineError: the floor does not fit the rubric, or the grader cannot be sent to a process.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the attributes of its settings
         self,
         grader: Grader | EpisodeGrader,
         rubric: Mapping[str, float],
@@ -101,9 +103,10 @@ class GraderPool:
         timeout_s: float = 2.0,
         memory_gb: float | None = None,
         max_turns: int | None = None,
+        variables: tuple[str, ...] = (),
     ) -> None:
         self.settings = GraderSettings(
-            grader, rubric, floor, workers, timeout_s, memory_gb, max_turns
+            grader, rubric, floor, workers, timeout_s, memory_gb, max_turns, variables
         )
         self.max_turns = max_turns
         if set(floor) != set(rubric):
@@ -115,7 +118,7 @@ class GraderPool:
         self._floor = tuple(float(floor[part]) for part in self._rubric)
         self._name = _name(grader)
         memory_bytes = None if memory_gb is None else int(memory_gb * GB)
-        self._setup = GraderSetup(b"", tuple(self._rubric), timeout_s, memory_bytes)
+        self._setup = GraderSetup(b"", tuple(self._rubric), timeout_s, memory_bytes, variables)
         if workers:
             self._setup = self.worker_setup(grader)
         self._backlog: WorkQueue[_Job, Item] = WorkQueue()

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -49,7 +49,7 @@ PASSED_ON = re.compile(
     r"|HF_(HOME|HUB_CACHE|HUB_OFFLINE|DATASETS_CACHE|DATASETS_OFFLINE)"
 )
 """Names of the environment variables that graders get: they run code on what a model writes, so
-tokens and keys, such as HF_TOKEN, are not passed on."""
+tokens and keys, such as HF_TOKEN, are passed on where `graders.variables` names them."""
 
 _STARTS = 3
 _DEATHS = 2
@@ -67,7 +67,7 @@ class _Ending:
 class _Process:
     """One worker process, from start to end."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, variables: Collection[str]) -> None:
         command = [sys.executable, "-P", "-m", "germline.graders.worker_process", str(descriptor)]
         try:
             # In its own session, so that Ctrl-C reaches the parent only, and processes that the
@@ -76,7 +76,7 @@ class _Process:
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                env=grader_environment(),
+                env=grader_environment(variables),
                 pass_fds=(descriptor,),
                 start_new_session=True,
             )
@@ -259,7 +259,7 @@ class WorkerHandle:
         with self._lock:
             if self._stopped:
                 raise GermlineError("graders: the pool was closed while it was grading")
-            process = self._process = _Process(self._descriptor)
+            process = self._process = _Process(self._descriptor, self._setup.variables)
         try:
             process.send(self._setup)
             answer = process.read(START_S)
@@ -282,9 +282,13 @@ class WorkerHandle:
             process.close()
 
 
-def grader_environment() -> dict[str, str]:
-    """Return the environment of a worker process: of this one's, what `PASSED_ON` names."""
-    passed = {name: value for name, value in os.environ.items() if PASSED_ON.fullmatch(name)}
+def grader_environment(variables: Collection[str]) -> dict[str, str]:
+    """Return the environment of a worker: of this process's, these and what `PASSED_ON` names."""
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        if name in variables or PASSED_ON.fullmatch(name)
+    }
     return {**passed, "PYTHONPATH": module_search_path()}
 
 

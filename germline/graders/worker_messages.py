@@ -32,12 +32,14 @@ class GraderSetup:
         parts: names the grader must return, in the order of the values sent back.
         timeout_s: longest time for one completion, in seconds.
         memory_bytes: memory limit of the worker, in bytes; None sets no limit.
+        variables: names of environment variables that the worker gets beside the usual ones.
     """
 
     grader: bytes
     parts: tuple[str, ...]
     timeout_s: float
     memory_bytes: int | None = None
+    variables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

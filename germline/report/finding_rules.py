@@ -283,4 +283,4 @@ def truncated(run: Recorded) -> Iterator[Values]:
     latest = [row for row in rows if row["generation"] == rows[-1]["generation"]]
     share = sum(row["finish"] == "length" for row in latest) / max(1, len(latest))
     if share >= MANY_TRUNCATED:
-        yield {"share": share, "limit": run.config.task.max_new_tokens}
+        yield {"share": share}

@@ -203,8 +203,8 @@ RULES: Mapping[str, Rule] = {
     "truncated": Rule(
         "note",
         rules.truncated,
-        "{share} of the completions of the last generation were cut at task.max_new_tokens={limit}"
-        "; raise it if answers are incomplete.",
+        "{share} of the completions of the last generation were cut at their longest length; raise "
+        "task.max_new_tokens if answers are incomplete.",
         "rollouts",
     ),
     "solved": Rule(

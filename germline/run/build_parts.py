@@ -253,6 +253,7 @@ def _make_pool(config: Config, task: Task) -> GraderPool:
         timeout_s=section.timeout_s,
         memory_gb=section.memory_gb,
         max_turns=episodes.max_turns if episodes else None,
+        variables=section.variables,
     )
     if getattr(task, "asks_endpoint", False):
         return _endpoint_graders(settings)

@@ -118,6 +118,7 @@ def missing_reward(
             timeout_s=limits.timeout_s,
             memory_gb=limits.memory_gb,
             max_turns=turns,
+            variables=limits.variables,
         ) as pool:
             pool.redirect_output(Path(os.devnull))  # `graders` have printed the same
             if not all_have(floors, pool):
@@ -158,6 +159,7 @@ def check_tools(task: Task, config: Config, printed: Path) -> list[TaskCheckRow]
         timeout_s=limits.timeout_s,
         memory_gb=limits.memory_gb,
         max_turns=1,
+        variables=limits.variables,
     ) as pool:
         pool.redirect_output(printed)
         results = [_result(pool, name, arguments, example) for name, arguments in calls.items()]

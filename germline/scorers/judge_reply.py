@@ -29,6 +29,8 @@ LENGTH_FIELD, LENGTH_SETTING = "max_tokens", "max_new_tokens"
 """The field of a request with the longest reply, and the setting of `ChatSettings` it is from."""
 
 _LONGEST_SHOWN = 80
+_LONGEST_ALONE = 200
+"""Characters of a line that is a verdict alone: matching a longer one takes quadratic time."""
 
 Value = TypeVar("Value")
 
@@ -120,7 +122,10 @@ def read_verdict(
     text = without_thinking(reply.text, "think").strip()
     mark = rf"\[\[\s*({pattern})\s*\]\]"
     last = text.rpartition("\n")[2]
-    if alone := re.fullmatch(rf"{_EMPHASIS}{_LABEL}{_EMPHASIS}{mark}[\s*_`.!]*", last, re.I):
+    alone = re.fullmatch(
+        rf"{_EMPHASIS}{_LABEL}{_EMPHASIS}{mark}[\s*_`.!]*", last[: _LONGEST_ALONE + 1], re.I
+    )
+    if alone and len(last) <= _LONGEST_ALONE:
         return convert(alone.group(1))
     found = [convert(value) for value in re.findall(mark, text, re.I)]
     values = list(dict.fromkeys(found))

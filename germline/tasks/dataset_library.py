@@ -34,15 +34,13 @@ def load_rows(config: DatasetSource) -> GivenRows:
     Raises:
         GermlineError: the rows cannot be read.
     """
-    if isinstance(config, FileOrDataset) and config.path.expanduser().is_file():
-        test = None
-        if config.test_path is not None:
-            test = _load(config, config.test_path, "train", "task.test_path")
-        return GivenRows(_load(config, config.path, "train", "task.path"), test)
     train = _load(config, config.path, config.split, "task.path")
-    if config.test_split is None:
+    given = config.test_path if isinstance(config, FileOrDataset) else None
+    if given is not None and config.path.expanduser().is_file():
+        return GivenRows(train, _load(config, given, "train", "task.test_path"))
+    if config.held_out_split is None:
         return GivenRows(train)
-    return GivenRows(train, _load(config, config.path, config.test_split, "task.path"))
+    return GivenRows(train, _load(config, config.path, config.held_out_split, "task.path"))
 
 
 def _load(config: DatasetSource, named: Path, split: str, setting: str) -> list[PlacedRow]:

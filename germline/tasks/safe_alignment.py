@@ -8,7 +8,7 @@ has each stratum in its proportion, and both splits are ordered so that their be
 too: `task.train_examples=250` trains on a stratified sample.
 
 The task has no reward of its own. `task.scorers` has a reward model and a cost model, and
-`germline.strategies.lagrange_multiplier` adapts the weight of the cost.
+`germline.methods.lagrange_multiplier` adapts the weight of the cost.
 """
 
 from collections.abc import Mapping, Sequence

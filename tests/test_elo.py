@@ -292,7 +292,7 @@ def test_a_judge_whose_model_is_not_known_is_refused(trained, listed, said):
         (("-g", "-1", "-g", "3", "strategy.sigma=1"), "elo: strategy.sigma=1 has no effect here"),
         (("-g", "-1", "-g", "3", "judge.token_env=NO_SUCH"), "judge.token_env=NO_SUCH"),
         (("-g", "-1", "-g", "3", "judge.template=none.txt"), "none.txt cannot be read"),
-        (("-g", "-1", "-g", "3", "judge.modell=x"), "judge.modell: Extra inputs"),
+        (("-g", "-1", "-g", "3", "judge.modelx=x"), "judge.modelx: Extra inputs"),
         (("-g", "-1", "-g", "3", "judge.timeout_s=0"), "judge.timeout_s"),
     ],
 )

@@ -11,9 +11,8 @@ from germline.cli import shell_completion
 
 if TYPE_CHECKING:
     from germline.config import TaskConfig
-    from germline.config.base import Section
 
-AnySection = TypeVar("AnySection", bound="Section")
+AnySection = TypeVar("AnySection")
 
 Source = Annotated[
     str,
@@ -185,7 +184,8 @@ def read_section(
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place, why = first["loc"][0] if first["loc"] else "", first["msg"]
-        known = ", ".join(f"{prefix}{name}" for name in section.model_fields if name not in values)
+        fields: Any = section
+        known = ", ".join(f"{prefix}{name}" for name in fields.model_fields if name not in values)
         hint = f"; the settings are {known}" if first["type"] == "extra_forbidden" else ""
         raise GermlineError(
             f"{command}: {prefix}{place}: {why.removeprefix('Value error, ')}{hint}"

@@ -109,9 +109,6 @@ def test_a_coefficient_of_0_reports_the_divergence_and_leaves_the_run_as_it_is(t
     assert all("kl" not in row["parts"] for row in grades(plain))
     assert all(row["parts"]["kl"] >= 0 for row in grades(reported))
     assert all(row["parts"]["kl"] > 0 for row in RunDirectory.open(reported).generations())
-    drawn = "kl, a part of the reward (divergence from the start model, in nats per token; task."
-    assert drawn in (reported / "report.html").read_text()
-    assert "kl, a part of the reward" not in (plain / "report.html").read_text()
 
 
 def test_the_penalty_keeps_the_center_near_the_start(tmp_path):

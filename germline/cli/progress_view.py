@@ -68,7 +68,7 @@ class Clock:
     def left(self) -> str:
         """The time that is left, in words; empty while it is not known."""
         seconds = self.bar.tasks[0].time_remaining
-        return "" if seconds is None else f"{text_format.duration(seconds)} left"
+        return "" if seconds is None else f"{text_format.duration(float(seconds))} left"
 
 
 class LineView(SilentView):

@@ -24,7 +24,6 @@ from germline.example import Example
 from germline.graders.event_loop import await_result
 from germline.graders.reward_functions import exception_text
 from germline.graders.worker_messages import CAUSED_BY_CODE, InvalidGradeError
-from germline.protocols import EpisodeGrader
 
 RETURNED, RAISED = "returned ", "raised "
 """Beginnings of what a call of a tool came to."""
@@ -171,7 +170,7 @@ class SingleReplyGrader:
         episodes: the grader of episodes.
     """
 
-    episodes: EpisodeGrader
+    episodes: Callable[[Transcript, Example], Mapping[str, float] | str]
 
     def __call__(self, text: str, example: Example) -> Mapping[str, float]:
         """Return the parts of the episode."""

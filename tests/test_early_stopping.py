@@ -78,8 +78,7 @@ def test_patience_that_ends_after_the_run_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, every: int, patience: int, *, warned: bool
 ) -> None:
     trained(tmp_path / "run", held_out={"every": every, "examples": 4, "patience": patience})
-    told = "held_out.patience=3 never stops this run early: a score every 4 generations"
-    assert (told in caplog.text) == warned
+    assert ("held_out.patience=3 never stops this run early" in caplog.text) == warned
 
 
 def test_a_run_that_reaches_its_last_generation_did_not_stop_early(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def check_run(config: Config, task: Task | None) -> None:
         check_settings(config, task)
         _warn_of_small_splits(config, task)
         _warn_of_trained_prompts(task)
+    _warn_of_patience(config)
     check_threads(config)
     check_engines(config)
     check_population(config, config.batch_size if task is None else len(task.examples("train")))
@@ -130,3 +131,16 @@ def _warn_of_trained_prompts(task: Task) -> None:
             "tells less of new prompts: hold others out",
             *(len(both), short_text(both[0])),
         )
+
+
+def _warn_of_patience(config: Config) -> None:
+    """Warn where a run ends before so many held-out scores that it could stop early."""
+    held_out = config.held_out
+    if held_out.patience is None or held_out.patience * held_out.every < config.generations:
+        return
+    log.warning(
+        "held_out.patience=%d never stops this run early: so many scores, one every %d generations "
+        "(held_out.every), take %d generations, and the run has %d",
+        *(held_out.patience, held_out.every, held_out.patience * held_out.every),
+        config.generations,
+    )

@@ -54,7 +54,7 @@ def test_held_out_rows_may_stand_in_a_file_of_their_own(tmp_path):
 
 def test_a_template_makes_the_prompt(tmp_path):
     rows = many(lang="Irish", tags=["a", 1])
-    template = "'Say {prompt} in {lang} {tags} as {{json}}: {\"a\": 1}'"
+    template = 'Say {prompt} in {lang} {tags} as {{json}}: {"a": 1}'
     made = task(written(tmp_path, *rows), f"template={template}")
     assert {one.prompt for one in everything(made)} == {
         f'Say {n}? in Irish ["a", 1] as {{json}}: {{"a": 1}}' for n in range(10)
@@ -99,7 +99,7 @@ def test_the_field_of_an_answer_may_be_inside_another_one(tmp_path):
     path = written(tmp_path, *rows)
     for name in ("answer=reward_model.ground_truth", "columns={answer: reward_model.ground_truth}"):
         assert {one.answer for one in everything(task(path, name))} == set("0123")
-    made = task(path, "answer=prompt", "template='Say {reward_model.ground_truth}'")
+    made = task(path, "answer=prompt", "template=Say {reward_model.ground_truth}")
     assert {one.prompt for one in everything(made)} == {f"Say {n}" for n in range(4)}
 
 
@@ -138,7 +138,7 @@ def test_the_order_of_a_rubric_changes_nothing(tmp_path):
 
 def test_a_pattern_of_the_config_goes_for_every_row(tmp_path):
     rows = [{"prompt": f"{n}?"} for n in range(5)]
-    made = task(written(tmp_path, *rows), "reward=regex", "pattern='^[a-z]+$'")
+    made = task(written(tmp_path, *rows), "reward=regex", "pattern=^[a-z]+$")
     example = made.examples("test")[0]
     assert [reward(made, text, example) for text in ("word", "2 words")] == [1.0, 0.0]
     assert example.answer == ""

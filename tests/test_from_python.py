@@ -296,9 +296,7 @@ def test_a_run_that_was_begun_from_python_is_forked_with_what_was_given(tmp_path
 
 def test_a_training_without_an_update_says_so_in_the_log(tmp_path, caplog):
     germline.train(ON_ROWS, tmp_path / "constant", data=ROWS, reward=keep_in([])).run()
-    said = [one for one in caplog.messages if one.startswith("In every generation all members had")]
-    assert len(said) == 1
-    assert said[0].endswith(f"{tmp_path / 'constant' / 'report.html'} says more.")
+    assert caplog.text.count("without an update") == 1
     caplog.clear()
     germline.train(ON_ROWS, tmp_path / "learns", data=ROWS, reward=length).run()
-    assert "no update was made" not in caplog.text
+    assert "without an update" not in caplog.text

@@ -160,9 +160,11 @@ def _provenance(run: RunFacts) -> dict[str, str]:
         f"weights after {run.done}": run.entries[-1].digest if run.entries else "",
         "run directory": str(run.path),
     }
-    if not run.damage:
+    try:
         for one in run.run.ancestors:
             facts["starts from"] = f"{one.path} after generation {one.generation}, {one.digest}"
+    except GermlineError as error:  # the page of what is there helps to mend it
+        facts["starts from"] = str(error)
     return {name: bounded_text(str(value), 300) for name, value in facts.items() if value != ""}
 
 

@@ -40,10 +40,13 @@ def hub_access(source: str, setting: str) -> Iterator[None]:
         return
     is_cached = _is_cached(source)
     if not is_cached and not HUB_NAME.fullmatch(source):
+        moved = ""
+        if setting == "model" and Path(source).is_absolute():  # as run directories hold it
+            moved = "; `germline resume RUN model=FOLDER` tells a run where its model was moved"
         raise GermlineError(
             f"{setting}: {source!r} is no folder in {Path.cwd()}, and no name of a model on the "
             "Hugging Face hub, which is OWNER/NAME, such as Qwen/Qwen2.5-0.5B-Instruct: give one "
-            "of them"
+            f"of them{moved}"
         )
     unreachable = _unreachable()
     if unreachable is None:

@@ -90,7 +90,7 @@ def test_a_file_says_how_it_wants_to_be_played_and_the_config_has_the_last_word(
     example = made.examples("train")[0]
     assert not example.chat
     assert example.prompt.startswith("Digit ")
-    made = task(path, "max_new_tokens=3", "stop=[]", "chat=true", "template='{answer}'")
+    made = task(path, "max_new_tokens=3", "stop=[]", "chat=true", "template={answer}")
     example = made.examples("train")[0]
     assert (made.max_new_tokens, made.stop, example.chat) == (3, (), True)
     assert example.prompt == example.answer

@@ -49,7 +49,7 @@ def test_the_check_of_a_task_that_is_not_told_by_its_file_names_the_kind(tmp_pat
     assert isinstance(config.task, FileTask)
     assert shlex.split(check_command(config.task, config)) == [
         *("germline", "check", "task", "math"),
-        *("task.few_shot=1", f'task.path="{path}"'),
+        *("task.few_shot=1", f"task.path={path}"),
     ]
 
 

@@ -306,7 +306,7 @@ def test_a_raw_prompt_goes_in_without_the_chat_template(one_run):
 
 
 def test_a_model_that_is_not_there_says_so():
-    with pytest.raises(GermlineError, match=r"model: '\./nowhere' has no config\.json"):
+    with pytest.raises(GermlineError, match=r"model: '\./nowhere' is no folder"):
         generate("./nowhere", PROMPTS)
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -245,19 +245,12 @@ def test_kernels_that_cannot_run_are_told_and_done_without(caplog):
 def test_kernels_of_other_bits_would_be_found():
     assert tensor_noise._agree(torch_noise, CPU)
 
-    class Rounded:
-        """Sums in double precision."""
+    def weighted_sum(stream, weights, count, start, device):
+        drawn = torch_noise.normals(stream, [k for k, _ in weights], count, start, device)
+        return (torch.tensor([c for _, c in weights]).double() @ drawn.double()).float()
 
-        normals = staticmethod(torch_noise.normals)
-        concatenated_noise = staticmethod(torch_noise.concatenated_noise)
-        outer_sum = staticmethod(torch_noise.outer_sum)
-
-        @staticmethod
-        def weighted_sum(stream, weights, count, start, device):
-            drawn = torch_noise.normals(stream, [k for k, _ in weights], count, start, device)
-            return (torch.tensor([c for _, c in weights]).double() @ drawn.double()).float()
-
-    rounded: Any = Rounded()
+    rounded = ModuleType("rounded")  # sums in double precision
+    vars(rounded).update(vars(torch_noise), weighted_sum=weighted_sum)
     assert not tensor_noise._agree(rounded, CPU)
 
 

@@ -96,11 +96,11 @@ def compared(tmp_path_factory):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("report", "RUNS", "--out", "p.html"), "2 seeds do not decide between b and a"),
+        (("report", "RUNS", "--out", "p.html"), "2 seeds do not decide: b minus a is"),
         (("report", "a/seed-0", "b/seed-1", "--out", "p.html"), "(of examples, not of run seeds)"),
         (("list", "runs", "."), "held-out 0.1 -> 0.75"),
         (("doctor",), "self check"),
-        (("probe", "toy.yaml", "--out", "probe"), "the updates of two halves of the examples"),
+        (("probe", "toy.yaml", "--out", "probe"), "% degenerate texts, KL 0 nats per token"),
         (("eval", "nano", "nano", "--task", "arithmetic", "--limit", "2"), "difference to the"),
     ],
     ids=str,

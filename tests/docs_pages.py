@@ -48,6 +48,8 @@ def enter_a_fresh_folder(namespace: dict[str, Any]) -> None:
         if (ROOT / name).exists():
             (Path(folder.name) / name).symlink_to(ROOT / name)
     namespace["_folder"], namespace["_before"] = folder, Path.cwd()
+    # As in a script. Without a name, pickle looks for the page's functions in every loaded module.
+    namespace["__name__"] = "__main__"
     os.chdir(folder.name)
 
 

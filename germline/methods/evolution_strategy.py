@@ -57,6 +57,11 @@ class EvolutionStrategyMethod(Method):
         if config.prompt_search.few_shot:
             _formatter(config, task)
 
+    @property
+    def center_is_theta(self) -> bool:
+        """Whether there are no prompt options, whose probabilities change the center's prompts."""
+        return self.options is None
+
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
         """Restore what adapts from the updates of a stopped run; return them, complete."""
         if self.options:

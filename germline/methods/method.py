@@ -122,6 +122,11 @@ class Method:
             GermlineError: the task lacks something that the method needs.
         """
 
+    @property
+    def center_is_theta(self) -> bool:
+        """Whether `evaluate_center` depends on theta alone, and on nothing that is recalled."""
+        return False
+
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
         """Restore what adapts from the updates of a stopped run; return them, complete."""
         for term in self.terms:

@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 from germline.checkpoint import last_restorable_generation, restore
 from germline.config import Config, TaskConfig, load_config
-from germline.methods.evolution_strategy import EvolutionStrategyMethod
 from germline.methods.method import Method, make_method
 from germline.nano import NANO_DIR
 from germline.protocols import Closable, Engine, Strategy, Task
@@ -188,8 +187,8 @@ def method_of_run(
 ) -> Method:
     """Return the method of a run, which evaluates the center as it was after a generation.
 
-    An evolution strategy without prompt options has a center of weights alone, so it recalls
-    nothing: CMA-ES would compute its whole search again, and only on a machine that rounds alike.
+    Where the center is theta alone, nothing is recalled: CMA-ES would compute its whole search
+    again, and only on a machine that rounds alike.
 
     Args:
         directory: of the run.
@@ -199,7 +198,7 @@ def method_of_run(
     """
     config = directory.config
     method = make_method(config, strategy_of_run(config, dimension), task)
-    if type(method) is EvolutionStrategyMethod and method.options is None:
+    if method.center_is_theta:
         return method
     entries = directory.journal.read()
     included = entries if generation is None else entries[: generation + 1]

@@ -17,7 +17,7 @@ from germline.engines.rows_in_progress import Detokenizer, RowsInProgress
 from germline.engines.sampling import choose_tokens
 from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.nano import NANO_DIR
-from germline.types import Decoding
+from germline.types import Completion, Decoding
 from tests.tiny import save_tiny, tokenizer
 from tests.tiny_engines import (
     SPACES,
@@ -331,5 +331,7 @@ def test_a_stop_string_is_found_at_the_token_that_completes_it(stop):
         rows.write([0], [token])
     served = CompletionDecoder(words, frozenset()).completion(ids, 1, Decoding(99, stop=(stop,)))
     assert rows.completion(0, 1) == served
-    assert served.finish == "stop"
+    count = next(n for n in range(1, 1 + len(ids)) if stop in words.decode(ids[:n]))
+    text = words.decode(ids[:count])
+    assert served == Completion(text[: text.find(stop)], tuple(ids[:count]), "stop", 1)
     assert not rows._decoded  # the texts before it are not kept

@@ -8,5 +8,11 @@ from pathlib import Path
 
 NANO_DIR = Path(__file__).parent
 
+
+def model_source(model: str) -> str:
+    """Return the folder of the embedded model for `nano`, and any other source as it is."""
+    return str(NANO_DIR) if model == "nano" else model
+
+
 WEIGHTS_SHA256 = "f5e9d77c5f015d5df3a49384bafafa6bb3f9e51cec4eb0258ca3c6a039fa5468"
 """Digest of the shipped model.safetensors, printed by benchmarks/nano_training/train_model.py."""

@@ -25,7 +25,7 @@ from germline.methods.kl_penalty import KlPenaltyTerm
 from germline.methods.lagrange_multiplier import LagrangeTerm
 from germline.methods.method import Method, make_method
 from germline.methods.reward_term import RewardTerm
-from germline.nano import NANO_DIR
+from germline.nano import model_source
 from germline.optimizers import make_optimizer
 from germline.protocols import Engine, EpisodeTask, Fleet, Strategy, Task
 from germline.record.ancestry import Ancestor
@@ -296,7 +296,7 @@ def make_engine(
     engine: Engine = registry.create(
         "engine",
         config,
-        str(NANO_DIR) if config.model == "nano" else config.model,
+        model_source(config.model),
         make_space(config.space, config.seed) if searched else None,
         make_optimizer(config.optimizer),
         kind=config.engine.kind,

@@ -16,7 +16,7 @@ from germline.config import Config, TaskBase, load_config
 from germline.config.loader import read_task
 from germline.episodes import first_message
 from germline.graders.fuzz_texts import HOSTILE, fuzz_text
-from germline.nano import NANO_DIR
+from germline.nano import model_source
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import make_decoding, make_graders
 from germline.run.episode_checks import ExampleEpisode, check_tools, missing_reward, play_example
@@ -314,7 +314,7 @@ def _prompts(
     from germline.engines.pretrained import load_tokenizer
     from germline.engines.prompt_batch import encode_prompt
 
-    tokenizer, context = load_tokenizer(str(NANO_DIR) if config.model == "nano" else config.model)
+    tokenizer, context = load_tokenizer(model_source(config.model))
     everything = [*task.examples("train"), *task.examples("test")]
     try:
         encoded = [encode_prompt(tokenizer, example) for example in everything]

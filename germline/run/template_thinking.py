@@ -21,10 +21,10 @@ def with_opened_thinking(config: Config, task: Task) -> Task:
         return task
     from germline.engines.pretrained import load_tokenizer
     from germline.engines.prompt_batch import encode_prompt
-    from germline.nano import NANO_DIR
+    from germline.nano import model_source
 
     try:
-        tokenizer, _ = load_tokenizer(str(NANO_DIR) if config.model == "nano" else config.model)
+        tokenizer, _ = load_tokenizer(model_source(config.model))
         prompt = str(tokenizer.decode(encode_prompt(tokenizer, example)))
     except GermlineError:
         return task  # loading the model refuses it

@@ -20,6 +20,7 @@ from germline.config import (
     Section,
     load_config,
 )
+from germline.config.config_files import as_yaml, read_value
 
 
 def sections(section: type[BaseModel] = Config) -> set[type[BaseModel]]:
@@ -228,3 +229,13 @@ def test_a_config_survives_json():
     for overrides in (plain, [*plain, *adam]):
         config = load_config({}, overrides)
         assert load_config(config.model_dump(mode="json")) == config
+
+
+TEXTS = ["1e3", "010", "0o7", "0x1F", "yes", "12:30", "null", "~", "", "3", "1.5", "1_000", ".inf"]
+
+
+@pytest.mark.parametrize(
+    "value", [*TEXTS, "true", "# a", "a: b", 3, 1e-05, 1e20, True, None, ["1e3"]]
+)
+def test_what_is_written_as_yaml_is_read_as_it_was(value):
+    assert read_value(as_yaml({"x": value})) == {"x": value}

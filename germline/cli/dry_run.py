@@ -81,13 +81,12 @@ def memory_values(found: "Estimate") -> dict[str, Any]:
 
 
 def _show(plan: "DryRun", runs: int) -> None:
-    import yaml
-
     from germline.cli.tables import print_indented
+    from germline.config.config_files import as_yaml
     from germline.report.diff import changed_settings
 
     typer.secho("config (what differs from the defaults; --json has all settings)", bold=True)
-    typer.echo(yaml.safe_dump(changed_settings(plan.config), sort_keys=False))
+    typer.echo(as_yaml(changed_settings(plan.config)))
     for title, lines in (
         ("run", _run(plan, runs)),
         ("memory", _memory(plan)),

@@ -97,6 +97,26 @@ for _name, _pattern, _first in (
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes a text that YAML 1.1 or YAML 1.2 would read as another type, such as `1e3`."""
+
+
+for _first, _resolvers in _Loader.yaml_implicit_resolvers.items():
+    for _tag, _regex in _resolvers:
+        _Dumper.add_implicit_resolver(_tag, _regex, [_first])
+
+
+def as_yaml(value: object, *, sort_keys: bool = False, **layout: Any) -> str:
+    """Write settings so that a config file reads the same values.
+
+    Args:
+        value: JSON values.
+        sort_keys: whether keys are sorted; default: they keep their order.
+        layout: other arguments of `yaml.dump`, such as `width`.
+    """
+    return str(yaml.dump(value, Dumper=_Dumper, sort_keys=sort_keys, **layout))
+
+
 def lines_of(path: Path) -> dict[str, int]:
     """Return the line of every setting of a readable file, by name."""
     lines: dict[str, int] = {}

@@ -14,9 +14,9 @@ from itertools import groupby
 from typing import Any
 
 import torch
-import yaml
 
 from germline.config import Config, TaskBase, load_config
+from germline.config.config_files import as_yaml
 from germline.config.tasks import FileTask
 from germline.estimates.estimate import Estimate, estimate
 from germline.estimates.machine import Machine
@@ -325,8 +325,8 @@ def _comment(text: str, indent: str) -> list[str]:
 
 def _line(name: str, value: object, indent: str) -> str:
     if isinstance(value, dict | list):  # in one line, as a setting is written
-        shown = yaml.safe_dump(
-            value, width=10_000, allow_unicode=True, default_flow_style=True
+        shown = as_yaml(
+            value, sort_keys=True, width=10_000, allow_unicode=True, default_flow_style=True
         ).strip()
         return f"{indent}{name}: {shown}"
-    return indent + yaml.safe_dump({name: value}, width=10_000, allow_unicode=True).strip()
+    return indent + as_yaml({name: value}, width=10_000, allow_unicode=True).strip()

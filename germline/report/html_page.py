@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from germline.config.config_files import as_yaml
 from germline.record.atomic_files import write_atomically
 from germline.record.metrics_rows import batch_examples
 from germline.record.run_directory import installed_version
@@ -235,9 +235,7 @@ def _value(value: object) -> str:
 
 
 def _yaml(value: object, *, flow: bool = False) -> str:
-    return yaml.safe_dump(
-        value, sort_keys=False, allow_unicode=True, width=88, default_flow_style=flow
-    )
+    return as_yaml(value, allow_unicode=True, width=88, default_flow_style=flow)
 
 
 def _svg(chart: charts.Chart) -> str:

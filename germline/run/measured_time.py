@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import yaml
-
 from germline.config import Config, load_config
+from germline.config.config_files import as_yaml
 from germline.config.file_paths import with_absolute_paths
 from germline.record import RunDirectory
 from germline.types import GermlineError
@@ -81,7 +80,7 @@ def _trained(config: Config, population: int, examples: int) -> tuple[float, flo
     short = load_config(with_absolute_paths(config).model_dump(mode="json"), list(sizes))
     with TemporaryDirectory() as folder:
         file, out = Path(folder) / "config.yaml", Path(folder) / "run"
-        file.write_text(yaml.safe_dump(short.model_dump(mode="json")), encoding="utf-8")
+        file.write_text(as_yaml(short.model_dump(mode="json")), encoding="utf-8")
         command = [sys.executable, "-m", "germline", "train", str(file), "--out", str(out)]
         begun = time.perf_counter()
         done = subprocess.run(command, capture_output=True, text=True, check=False)

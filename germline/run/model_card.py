@@ -14,11 +14,10 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from huggingface_hub import ModelCardData
 from jinja2 import Environment
 
-from germline.config.config_files import TASK_SUFFIXES
+from germline.config.config_files import TASK_SUFFIXES, as_yaml
 from germline.config.file_paths import is_gguf
 from germline.evaluation import confidence_interval
 from germline.record import RunDirectory
@@ -71,7 +70,7 @@ def model_card(run: RunDirectory, name: str, form: Form, last: int) -> str:
     base_arguments = "NANO_DIR" if base == "nano" else f'"{base}"'
     if is_gguf(base):
         base_arguments = f'".", gguf_file="{base}"'
-    settings = yaml.safe_dump(_shortened(changed_settings(config)), sort_keys=False)
+    settings = as_yaml(_shortened(changed_settings(config)))
     template = _environment().from_string(TEMPLATE.read_text(encoding="utf-8"))
     scores = {row.score.generation: row.score for row in run.held_out() if row.score.n}
     known = {"start": scores.get(0), "these weights": scores.get(last + 1)}

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from germline.config.config_files import as_yaml
 from germline.record.atomic_files import explain_write_errors, write_atomically
 from germline.report.matplotlib_plots import PlotPanel, draw_panels
 from germline.studies.sigma_sweep import SigmaProbe
@@ -159,7 +158,7 @@ def write_advice(advice: ProbeAdvice, folder: Path, command: str) -> Path:
     settings: dict[str, dict[str, float | str]] = dict(advice.overrides)
     if advice.broken is not None:
         settings["record"] = {"edge": float(f"{advice.edge:.3g}")}
-    text = f"# Recommended by: {command}\n{yaml.safe_dump(settings, sort_keys=False)}"
+    text = f"# Recommended by: {command}\n{as_yaml(settings)}"
     write_atomically(file, text.encode())
     write_atomically(folder / "probe.json", f"{json.dumps(advice.values(), indent=2)}\n".encode())
     marks = {"recommended": advice.sigma}

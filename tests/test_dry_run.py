@@ -12,7 +12,7 @@ from germline.cli.application import app
 from germline.cli.dry_run import gigabytes
 from germline.config import load_config
 from germline.estimates.machine import Machine
-from germline.estimates.scorer_memory import scorer_parts
+from germline.estimates.memory import classifier_parts
 from germline.estimates.workload import TextLengths
 from germline.run import dry_run as module
 from germline.run.dry_run import Source, dry_run
@@ -88,7 +88,7 @@ def test_a_classifier_on_another_gpu_takes_no_memory_of_the_engine(tmp_path):
     texts = TextLengths(8, 20, 4, 16)
 
     def places(device):
-        parts = scorer_parts(load_config(scored(folder, device=device)), texts, on_gpu=True)
+        parts = classifier_parts(load_config(scored(folder, device=device)), texts, on_gpu=True)
         return {part.place for part in parts}
 
     assert (places("cuda:0"), places("cpu"), places("cuda:1")) == ({"device"}, {"host"}, set())

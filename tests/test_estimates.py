@@ -1,32 +1,29 @@
 """What a run needs, against what loading and generating then take: bytes are counted exactly."""
 
+import math
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks.memory import LiveTensors
 from germline.config import load_config
+from germline.config.config_files import preset_configs
 from germline.engines.decode_batch import PREFILL_BYTES
 from germline.engines.inprocess import InProcessEngine, torch_device
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.estimates import machine
-from germline.estimates.machine import available_bytes, machine_here, total_bytes
-from germline.estimates.memory import (
-    kv_bytes,
-    master_bytes,
-    memory_parts,
-    moment_bytes,
-    prefill_tokens,
-    total,
-)
+from germline.estimates.machine import Machine, available_bytes, machine_here, total_bytes
+from germline.estimates.memory import estimate, memory_parts, prefill_tokens, total
 from germline.estimates.model_shape import shape_of
 from germline.estimates.workload import TextLengths, text_lengths, workload
 from germline.run.build_parts import make_engine
 from germline.run.machine_limits import check_memory
 from germline.strategies import make_strategy
 from germline.tasks import make_task
-from germline.types import Decoding, GermlineError, Update
+from germline.types import Completion, Decoding, GermlineError, SeedPerturbation, Update
 from tests.published_models import published
 from tests.tiny import save_tiny
 
@@ -61,11 +58,6 @@ def test_sizes_are_read_from_a_folder_without_loading_it(tmp_path):
     assert shape.stored_dtype == torch.float32
 
 
-def test_a_folder_without_a_config_is_refused_by_name(tmp_path):
-    with pytest.raises(GermlineError, match=r"config\.json or the files of .* cannot be read"):
-        shape_of(str(tmp_path))
-
-
 @pytest.mark.parametrize(
     ("space", "optimizer"),
     [
@@ -80,13 +72,13 @@ def test_a_folder_without_a_config_is_refused_by_name(tmp_path):
 def test_searched_numbers_are_those_of_the_engine(space, optimizer):
     strategy = {"kind": "nes", "sigma": 0.01, "learning_rate": 0.01, "optimizer": optimizer}
     settings = {"space": space, "strategy": strategy, "engine": CPU}
-    config, _, work = work_of(settings, "nano")
+    config, shape, work = work_of(settings, "nano")
     engine = loaded(config)
     assert work.searched == engine.weights.dimension
     engine.apply(Update(0, 0, 0.01, 0.01, (1.0, -1.0)))
     moments = engine.weights.optimizer.state_dict()
-    state = sum(one.nbytes for one in moments.values()) + 4 * engine.weights.dimension
-    assert master_bytes(work, shared=False) + moment_bytes(work) == state
+    counted = part(memory_parts(config, shape, work), "optimizer moments").bytes
+    assert counted == sum(one.nbytes for one in moments.values())
 
 
 @pytest.mark.parametrize("space", ["low_rank", "lora", "full"])
@@ -187,10 +179,59 @@ def test_where_members_score_only_the_samples_of_the_center_have_a_cache():
         "batch_size": 8,
     }
     config, shape, work = work_of(scoring)
+    few = work_of({"strategy": {"population": 4}})
     assert (work.rows, work.generating, work.microbatches, work.scored) == (32, 1, 1, 6)
-    same_rows = work_of({"strategy": {"population": 4}})[2]
-    assert part(memory_parts(config, shape, work), "KV cache").bytes == kv_bytes(shape, same_rows)
-    assert part(memory_parts(config, shape, work), "members").phase == "scoring"
+    parts, same_rows = (memory_parts(*one) for one in ((config, shape, work), few))
+    assert part(parts, "KV cache").bytes == part(same_rows, "KV cache").bytes
+    assert part(parts, "members").phase == "scoring"
+
+
+NEW = 16
+AUTO = {"task": {"kind": "arithmetic", "max_new_tokens": NEW}, "strategy": {"population": 16}}
+
+
+def test_members_read_in_turn_and_take_the_memory_that_is_counted(monkeypatch):
+    config = load_config(AUTO)
+    engine = loaded(config)
+    examples = make_task(config.task).examples("train")[:64]
+    written = [Completion("", tuple(range(20, 20 + NEW)), "length", 0)] * len(examples)
+    members = [None, *(SeedPerturbation(0, 0, d, s, 0.01) for d in range(3) for s in (1, -1))]
+    length = engine.pack_completions(examples, [written]).rows.shape[1]
+    with LiveTensors() as live:
+        in_turn = engine.log_probabilities(members, examples, [written] * len(members))
+    monkeypatch.setattr("germline.engines.completion_scorer.TOKENS_AT_ONCE", 10**9)
+    with LiveTensors() as together:
+        whole = engine.log_probabilities(members, examples, [written] * len(members))
+    assert np.allclose(in_turn, whole, rtol=0, atol=3e-5)
+    assert live.peak < 0.5 * together.peak
+
+    shape = shape_of("nano")
+    work = workload(config, shape, TextLengths(8, length - NEW, 0, NEW), on_gpu=False)
+    parts = memory_parts(config, shape, work)
+    counted = sum(one.bytes for one in parts if one.phase in ("always", "calibration"))
+    counted -= part(parts, "program").bytes
+    assert counted == pytest.approx(live.peak, rel=0.25)
+    fixed = load_config(AUTO, ["strategy.sigma=0.01"])
+    without = memory_parts(fixed, shape, work)
+    assert total(without, "host", on_gpu=False) <= total(parts, "host", on_gpu=False)
+    assert not [one for one in without if one.phase == "calibration"]
+
+
+RECIPES = {name: path for name, path in preset_configs().items() if name.startswith("recipes/")}
+MEMORY_GB = {"8gb": 8.0, "2xt4": 15.8, "24gb": 24.0, "80gb": 80.0}
+USABLE = 0.9
+"""Share of a GPU's memory that an estimate may take: the rest is for what is not counted."""
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_fits_its_hardware_and_measures_sigma_and_learning_rate(name):
+    config = load_config(RECIPES[name])
+    assert not config.strategy.changed("sigma", "learning_rate")
+    gpu = re.search(r"8gb$|2xt4$|24gb$|80gb", name)
+    assert gpu
+    machine = Machine(gpu[0], True, USABLE * MEMORY_GB[gpu[0]] * 1e9, math.inf)
+    texts = text_lengths(config, make_task(config.task))
+    assert estimate(config, shape_of(published(config.model)), texts, machine).fits
 
 
 LIMITS = {

@@ -15,8 +15,7 @@ from germline.config import load_config
 from germline.config.file_paths import with_absolute_paths
 from germline.engines import gguf_file
 from germline.engines.pretrained import load_pretrained, load_tokenizer
-from germline.estimates.local_files import local_model_folder, local_weight_bytes
-from germline.estimates.model_shape import shape_of
+from germline.estimates.model_shape import local_model_folder, local_weight_bytes, shape_of
 from germline.types import Decoding, Example, GermlineError
 from tests.merged_models import assert_same_tokens
 from tests.tiny import save_tiny

@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from germline.config import Config
-    from germline.estimates.estimate import Estimate
+    from germline.estimates.memory import Estimate
     from germline.run.dry_run import DryRun, Source
 
 GIGABYTE = 1e9
@@ -97,7 +97,7 @@ def _show(plan: "DryRun", runs: int) -> None:
             print_indented(line)
         typer.echo("")
     if not plan.fits:
-        from germline.estimates.estimate import LESS_MEMORY
+        from germline.estimates.memory import LESS_MEMORY
 
         typer.secho(f"It does not fit. Less is needed by {LESS_MEMORY}.", fg="red")
     typer.echo("Nothing was written.")

@@ -116,8 +116,8 @@ def new_config(
     following = [f"germline train {name} --dry-run", f"germline train {name}"]
     if as_json:
         rows = [
-            {"setting": one.setting, "value": one.value, "reason": one.reason}
-            for one in found.settings
+            {"setting": setting, "value": choice.value, "reason": choice.reason}
+            for setting, choice in found.settings.items()
         ]
         memory = memory_values(found.estimate)
         print_json(
@@ -135,7 +135,7 @@ def _measured(config: "Config") -> "MeasuredTime":
     Raises:
         GermlineError: they are not.
     """
-    from germline.estimates.local_files import local_weight_bytes
+    from germline.estimates.model_shape import local_weight_bytes
     from germline.run.measured_time import measure_time
     from germline.types import GermlineError
 

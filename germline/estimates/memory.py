@@ -1,4 +1,4 @@
-"""Memory of a run: one equation for each part.
+"""Memory of a run: one equation for each part, before a run begins and without loading weights.
 
 With s the bytes of a number in the serving dtype (2 in bf16 and fp16, 4 in fp32):
 
@@ -13,6 +13,7 @@ With s the bytes of a number in the serving dtype (2 in bf16 and fp16, 4 in fp32
     update        the gradient of the largest searched tensor x 4                            (9)
     calibration   texts read at once x (KV cache, and the larger of activations and logits) (10)
     scoring       the same, of the completions that members score                           (10)
+    classifier    (1), and in a batch rows x length x (3 inner + 4 hidden + KV cache) x s   (11)
 
 The start model of a KL penalty (`task.kl_coef`) has (1) and (3) again, with nothing searched.
 
@@ -25,16 +26,18 @@ projections, their product, and the output. Attention (transformers' sdpa with a
 and values for every query head.
 
 Limits: the estimates have not been compared with the memory of a GPU, and files that are mapped
-while a model is loaded are not counted, because the system may free them.
+while a model is loaded are not counted, because the system may free them. Lengths in (11) are in
+tokens of the trained model and not of the classifier.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
 
 from germline.config import AutoSigma, Config, InProcess
+from germline.config.scorers import Classifier
 from germline.engines.completion_scorer import LOGITS_AT_ONCE, TOKENS_AT_ONCE
 from germline.engines.cpu_kernels import SMALL_SCORES
 from germline.engines.decode_batch import (
@@ -42,10 +45,13 @@ from germline.engines.decode_batch import (
     SMALLEST_BATCH,
     prefill_tokens_on_gpu,
 )
+from germline.engines.dtypes import serving_dtype
 from germline.engines.model_tensors import holds_exactly
-from germline.estimates.model_shape import ModelShape
-from germline.estimates.workload import Workload
+from germline.estimates.machine import Machine
+from germline.estimates.model_shape import ModelShape, classifier_shape_of
+from germline.estimates.workload import TextLengths, Workload, workload
 from germline.evaluation.member_kl import TOKENS, count_examples
+from germline.scorers.sequence_classifier import LONGEST_DEFAULT, padded_length
 
 FP32 = 4
 
@@ -58,14 +64,21 @@ GPU_PROGRAM_BYTES = 2e9
 CONTEXT_BYTES = 500e6
 """Device memory of a CUDA context and cuBLAS's workspace: assumed, not measured here."""
 
-HALF_SCRATCH_BYTES, HALF_SCRATCH_SHARE = 35e6, 0.07
-"""Memory that products and digests of half precision keep on a CPU: fixed, and per weight byte."""
+HALF_SCRATCH_BYTES, HALF_SCRATCH_SHARE, MOST_SHARED_SCRATCH = 35e6, 0.07, 80e6
+"""Memory that products and digests of half precision keep on a CPU: fixed, and per weight byte up
+to a limit (measured)."""
 
 SAMPLING_BYTES = 28
 """Bytes per logit while a token is sampled: fp32 probabilities, sorted ones, sums, indices."""
 
 SERVED_ROWS = 256
 """Texts that vLLM generates at once by default (max_num_seqs); others wait."""
+
+LESS_MEMORY = (
+    "engine.dtype=bfloat16, a smaller microbatch.rows, engine.master_device=host (with a GPU), "
+    "space=lora, or a smaller model"
+)
+"""What needs less memory, in the order in which it changes a run."""
 
 Place = Literal["device", "host"]
 Phase = Literal["always", "generation", "scoring", "update", "calibration"]
@@ -89,129 +102,65 @@ class Part:
     phase: Phase = "always"
 
 
-def weight_bytes(shape: ModelShape, dtype: torch.dtype) -> int:
-    """Return equation (1)."""
-    return shape.numbers * dtype.itemsize
+@dataclass(frozen=True)
+class Estimate:
+    """The memory that a run needs on a machine.
 
-
-def master_bytes(work: Workload, *, shared: bool) -> int:
-    """Return equation (2); `shared` means that the serving copy is the master."""
-    return 0 if shared else work.searched * FP32
-
-
-def stored_bytes(shape: ModelShape, work: Workload, searched_of_model: int) -> int:
-    """Return equation (3)."""
-    if holds_exactly(work.dtype, shape.stored_dtype):
-        return 0
-    return (shape.numbers - searched_of_model) * shape.stored_dtype.itemsize
-
-
-def moment_bytes(work: Workload) -> int:
-    """Return equation (4)."""
-    return work.searched * work.moment_bytes
-
-
-def member_bytes(work: Workload) -> int:
-    """Return equation (5): factors in fp32 while they are drawn, and in the serving dtype."""
-    if work.stacked > 1:
-        return work.stacked * work.searched * work.dtype.itemsize + work.largest * FP32
-    return work.members_at_once * work.member_numbers * (work.dtype.itemsize + FP32)
-
-
-def kv_bytes(shape: ModelShape, work: Workload) -> int:
-    """Return equation (6)."""
-    return batch_rows(work) * work.length * shape.kv_numbers * work.dtype.itemsize
-
-
-def activation_bytes(shape: ModelShape, work: Workload, tokens: int, new: int) -> int:
-    """Return equation (7).
-
-    Args:
-        shape: shape of the model.
-        work: work of a generation.
-        tokens: tokens that a layer computes at once, in all rows.
-        new: tokens that it computes per row.
+    Attributes:
+        work: the work of a generation.
+        parts: the parts of the memory.
+        machine: the memory that is available.
     """
-    of_mlp = tokens * (3 * shape.inner + 4 * shape.hidden)
-    rows = batch_rows(work)
-    scores = shape.heads // shape.kv_heads * new * work.length
-    repeated = 2 * rows * shape.heads * shape.head_dim * work.length
-    if not work.on_gpu and work.dtype == torch.float32 and scores <= SMALL_SCORES:
-        repeated = rows * shape.heads * new * work.length  # cpu_kernels multiplies these once
-    mask = 2 * rows * new * work.length
-    return (of_mlp + repeated + mask) * work.dtype.itemsize
+
+    work: Workload
+    parts: tuple[Part, ...]
+    machine: Machine
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The memories that the machine has."""
+        return ("device", "host") if self.machine.on_gpu else ("host",)
+
+    def needed(self, place: Place) -> float:
+        """Return the peak bytes in one place; on a CPU all of them are on the host."""
+        return total(self.parts, place, on_gpu=self.machine.on_gpu)
+
+    def available(self, place: Place) -> float:
+        """Return the bytes that are available in one place."""
+        return self.machine.device_bytes if place == "device" else self.machine.host_bytes
+
+    @property
+    def lacking(self) -> Place | None:
+        """The first place without enough memory; None if the run fits."""
+        return next((one for one in self.places if self.needed(one) > self.available(one)), None)
+
+    @property
+    def fits(self) -> bool:
+        """Whether every place has enough memory."""
+        return self.lacking is None
 
 
-def logit_bytes(shape: ModelShape, work: Workload) -> int:
-    """Return equation (8)."""
-    each = work.dtype.itemsize + (SAMPLING_BYTES if work.sampled else 0)
-    return batch_rows(work) * shape.vocabulary * each
+def estimate(config: Config, shape: ModelShape, texts: TextLengths, machine: Machine) -> Estimate:
+    """Compute the memory that a config needs on a machine.
 
-
-def update_bytes(work: Workload) -> int:
-    """Return equation (9)."""
-    return work.largest * FP32
-
-
-def half_scratch_bytes(shape: ModelShape, work: Workload) -> float:
-    """Return the memory a CPU needs in addition to half-precision weights, which was measured."""
-    weights = weight_bytes(shape, work.dtype)
-    return HALF_SCRATCH_BYTES + min(HALF_SCRATCH_SHARE * weights, 80e6)
-
-
-def calibration_bytes(shape: ModelShape, work: Workload, pairs: int) -> int:
-    """Return equation (10): members read the prompts, and then the center's texts piece by piece.
-
-    All prompts are taken to be as long as the longest one, and all texts to have the most tokens.
-    The cache of a piece is a copy, and the log-probabilities of a few rows are computed at a time.
+    Raises:
+        GermlineError: the space selects no tensor of this model, or the config.json of a scorer
+            cannot be read.
     """
-    new = min(TOKENS, work.texts.new_tokens)
-    return reading_bytes(shape, work, count_examples(new, 2 * pairs), new)
+    work = workload(config, shape, texts, on_gpu=machine.on_gpu)
+    scorers = classifier_parts(config, texts, on_gpu=machine.on_gpu)
+    return Estimate(work, (*memory_parts(config, shape, work), *scorers), machine)
 
 
-def texts_at_once(work: Workload, rows: int, new: int) -> tuple[int, int]:
-    """Return the members and the texts of each that are read at once, by their number of tokens.
-
-    Args:
-        work: work of a generation.
-        rows: texts of a member.
-        new: tokens of each whose log-probabilities are computed.
-    """
-    length = work.texts.prompt + new
-    members = min(max(1, TOKENS_AT_ONCE // (rows * length)), work.members)
-    return members, min(rows, max(1, TOKENS_AT_ONCE // length))
-
-
-def reading_bytes(shape: ModelShape, work: Workload, rows: int, new: int) -> int:
-    """Return equation (10) of so many texts of a member; see `texts_at_once`."""
-    length = work.texts.prompt + new
-    members, width = texts_at_once(work, rows, new)
-    members = min(members, work.stacked or members)
-    texts = members * width
-    most = max(1, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // shape.vocabulary))
-    at_once = min(texts, max(members, most // new))
-    tokens = min(at_once * new, max(at_once, most))
-    read = (texts * work.texts.prompt + at_once * length) * shape.kv_numbers
-    of_mlp = tokens * (3 * shape.inner + 4 * shape.hidden)
-    return (read + max(tokens * shape.vocabulary, of_mlp)) * work.dtype.itemsize
-
-
-def batch_rows(work: Workload) -> int:
-    """Return the rows of a microbatch with padding; microbatches of an engine run in turn."""
-    if work.is_served:
-        return min(work.rows, SERVED_ROWS)
-    slots = -(-work.rows // work.generating)
-    return work.generating * max(slots, -(-SMALLEST_BATCH // work.generating))
-
-
-def prefill_tokens(shape: ModelShape, work: Workload) -> tuple[int, int]:
-    """Return the tokens that a layer computes at once in prefill: in all rows, and per row."""
-    rows = batch_rows(work)
-    at_once = PREFILL_TOKENS
-    if work.on_gpu:
-        at_once = prefill_tokens_on_gpu(shape.hidden, shape.inner, work.length, work.dtype.itemsize)
-    width = max(1, min(work.texts.prompt - work.texts.prefix, at_once // rows))
-    return rows * width, width
+def total(parts: Sequence[Part], place: Place, *, on_gpu: bool) -> float:
+    """Return the peak bytes of one place; on a CPU every part is on the host."""
+    if not on_gpu:
+        parts = [replace(part, place="host") for part in parts]
+    always, *phases = (
+        sum(part.bytes for part in parts if part.place == place and part.phase == phase)
+        for phase in PHASES
+    )
+    return float(always + max(phases))
 
 
 def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part]:
@@ -232,70 +181,168 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
         and work.dtype == torch.float32
         and (masters_on_device or not work.on_gpu)
     )
-    stored = stored_bytes(shape, work, work.searched if work.searches_weights else 0)
+    frozen = shape.numbers - (work.searched if work.searches_weights else 0)
+    weights, members = shape.numbers * work.dtype.itemsize, _member_bytes(work)
     most_tokens = max(
-        activation_bytes(shape, work, *prefill_tokens(shape, work)),
-        activation_bytes(shape, work, batch_rows(work), 1),
+        _activation_bytes(shape, work, *prefill_tokens(shape, work)),
+        _activation_bytes(shape, work, _batch_rows(work), 1),
     )
     parts = [
-        Part("weights", weight_bytes(shape, work.dtype), "device"),
-        Part("fp32 masters", master_bytes(work, shared=shared), masters),
-        Part("optimizer moments", moment_bytes(work), masters),
-        Part("stored weights", stored, "host"),
-        Part("members", member_bytes(work), "device", "scoring" if work.scored else "generation"),
-        Part("KV cache", kv_bytes(shape, work), "device", "generation"),
+        Part("weights", weights, "device"),
+        Part("fp32 masters", 0 if shared else work.searched * FP32, masters),
+        Part("optimizer moments", work.searched * work.moment_bytes, masters),
+        Part("stored weights", _stored_bytes(shape, work, frozen), "host"),
+        Part("members", members, "device", "scoring" if work.scored else "generation"),
+        Part("KV cache", _kv_bytes(shape, work), "device", "generation"),
         Part("activations", most_tokens, "device", "generation"),
-        Part("logits", logit_bytes(shape, work), "device", "generation"),
-        Part("update", update_bytes(work), masters, "update"),
+        Part("logits", _logit_bytes(shape, work), "device", "generation"),
+        Part("update", work.largest * FP32, masters, "update"),
         Part("program", GPU_PROGRAM_BYTES if work.on_gpu else PROGRAM_BYTES, "host"),
     ]
     if work.scored:
-        needed = reading_bytes(shape, work, work.scored, work.texts.new_tokens)
+        needed = _reading_bytes(shape, work, work.scored, work.texts.new_tokens)
         parts.append(Part("scoring", needed, "device", "scoring"))
     sigma = getattr(config.search, "sigma", None)
     if isinstance(sigma, AutoSigma):
-        # Members take their part of the generation again.
-        needed = member_bytes(work) + calibration_bytes(shape, work, sigma.tried_pairs)
+        # All texts are taken to have the most tokens. Members take their part again.
+        new = min(TOKENS, work.texts.new_tokens)
+        examples = count_examples(new, 2 * sigma.tried_pairs)
+        needed = members + _reading_bytes(shape, work, examples, new)
         parts.append(Part("calibration of sigma", needed, "device", "calibration"))
     if config.task.kl_coef is not None:
-        parts.append(Part("start model", weight_bytes(shape, work.dtype), "device"))
-        parts.append(Part("start model, stored", stored_bytes(shape, work, 0), "host"))
+        parts.append(Part("start model", weights, "device"))
+        stored = _stored_bytes(shape, work, shape.numbers)
+        parts.append(Part("start model, stored", stored, "host"))
     if work.on_gpu:
         parts.append(Part("CUDA context", CONTEXT_BYTES, "device"))
     elif work.dtype.itemsize < FP32:
-        parts.append(Part("half-precision scratch", half_scratch_bytes(shape, work), "host"))
+        scratch = HALF_SCRATCH_BYTES + min(HALF_SCRATCH_SHARE * weights, MOST_SHARED_SCRATCH)
+        parts.append(Part("half-precision scratch", scratch, "host"))
     return parts
 
 
 def _served_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part]:
-    spread = getattr(config.engine, "tensor_parallel", 1)
+    size, spread = work.dtype.itemsize, getattr(config.engine, "tensor_parallel", 1)
     frozen = shape.numbers - (work.searched if work.searches_weights else 0)
+    members = work.members_at_once * work.member_numbers * size
     return [
-        Part("weights", weight_bytes(shape, work.dtype) / spread, "device"),
-        Part(
-            "members",
-            work.members_at_once * work.member_numbers * work.dtype.itemsize / spread,
-            "device",
-        ),
-        Part("KV cache", kv_bytes(shape, work) / spread, "device", "generation"),
-        Part("logits", logit_bytes(shape, work) / spread, "device", "generation"),
+        Part("weights", shape.numbers * size / spread, "device"),
+        Part("members", members / spread, "device"),
+        Part("KV cache", _kv_bytes(shape, work) / spread, "device", "generation"),
+        Part("logits", _logit_bytes(shape, work) / spread, "device", "generation"),
         Part("CUDA context", CONTEXT_BYTES, "device")
         if work.on_gpu
         else Part("program of the engine", PROGRAM_BYTES, "host"),
         Part("fp32 masters", work.searched * FP32, "host"),
-        Part("optimizer moments", moment_bytes(work), "host"),
+        Part("optimizer moments", work.searched * work.moment_bytes, "host"),
         Part("stored weights", frozen * shape.stored_dtype.itemsize, "host"),
-        Part("update", update_bytes(work), "host", "update"),
+        Part("update", work.largest * FP32, "host", "update"),
         Part("program", GPU_PROGRAM_BYTES if work.on_gpu else PROGRAM_BYTES, "host"),
     ]
 
 
-def total(parts: Sequence[Part], place: Place, *, on_gpu: bool) -> float:
-    """Return the peak bytes of one place; on a CPU every part is on the host."""
-    if not on_gpu:
-        parts = [replace(part, place="host") for part in parts]
-    always, *phases = (
-        sum(part.bytes for part in parts if part.place == place and part.phase == phase)
-        for phase in PHASES
-    )
-    return float(always + max(phases))
+def classifiers(config: Config) -> dict[str, Classifier]:
+    """Return the sequence classifiers that a run loads, by the section of each."""
+    return {
+        setting: scorer
+        for setting, scorer in config.scorers.items()
+        if isinstance(scorer, Classifier)
+    }
+
+
+def classifier_parts(config: Config, texts: TextLengths, *, on_gpu: bool) -> Iterator[Part]:
+    """Yield equation (11) of every classifier, except of those on another GPU than the engine.
+
+    Raises:
+        GermlineError: the config.json of a classifier cannot be read.
+    """
+    for setting, scorer in classifiers(config).items():
+        place: Place = "host" if scorer.device == "cpu" or not on_gpu else "device"
+        devices = (scorer.device, getattr(config.engine, "device", "auto"))
+        if place == "device" and len({name.partition(":")[2] or "0" for name in devices}) > 1:
+            continue
+        shape = classifier_shape_of(scorer.model, f"{setting}.model")
+        dtype = serving_dtype(scorer.dtype, shape.config_dtype, on_gpu=place == "device")
+        most = scorer.max_tokens or LONGEST_DEFAULT
+        tokens = scorer.batch_size * padded_length(min(texts.prompt + texts.new_tokens, most), most)
+        batch = tokens * (3 * shape.inner + 4 * shape.hidden + shape.kv_numbers) * dtype.itemsize
+        yield Part(setting, shape.numbers * dtype.itemsize, place)
+        yield Part(f"{setting}, a batch", batch, place, "generation")
+
+
+def _stored_bytes(shape: ModelShape, work: Workload, frozen: int) -> int:
+    """Return equation (3)."""
+    exact = holds_exactly(work.dtype, shape.stored_dtype)
+    return 0 if exact else frozen * shape.stored_dtype.itemsize
+
+
+def _member_bytes(work: Workload) -> int:
+    """Return equation (5): factors in fp32 while they are drawn, and in the serving dtype."""
+    if work.stacked > 1:
+        return work.stacked * work.searched * work.dtype.itemsize + work.largest * FP32
+    return work.members_at_once * work.member_numbers * (work.dtype.itemsize + FP32)
+
+
+def _kv_bytes(shape: ModelShape, work: Workload) -> int:
+    """Return equation (6)."""
+    return _batch_rows(work) * work.length * shape.kv_numbers * work.dtype.itemsize
+
+
+def _activation_bytes(shape: ModelShape, work: Workload, tokens: int, new: int) -> int:
+    """Return equation (7) of tokens that a layer computes at once, `new` of them in each row."""
+    of_mlp = tokens * (3 * shape.inner + 4 * shape.hidden)
+    rows = _batch_rows(work)
+    scores = shape.heads // shape.kv_heads * new * work.length
+    repeated = 2 * rows * shape.heads * shape.head_dim * work.length
+    if not work.on_gpu and work.dtype == torch.float32 and scores <= SMALL_SCORES:
+        repeated = rows * shape.heads * new * work.length  # cpu_kernels multiplies these once
+    mask = 2 * rows * new * work.length
+    return (of_mlp + repeated + mask) * work.dtype.itemsize
+
+
+def _logit_bytes(shape: ModelShape, work: Workload) -> int:
+    """Return equation (8)."""
+    each = work.dtype.itemsize + (SAMPLING_BYTES if work.sampled else 0)
+    return _batch_rows(work) * shape.vocabulary * each
+
+
+def _reading_bytes(shape: ModelShape, work: Workload, rows: int, new: int) -> int:
+    """Return equation (10): members read `rows` texts each, piece by piece.
+
+    All prompts are taken to be as long as the longest one. The cache of a piece is a copy, and the
+    log-probabilities of a few rows are computed at a time.
+
+    Args:
+        shape: shape of the model.
+        work: work of a generation.
+        rows: texts of a member.
+        new: tokens of each whose log-probabilities are computed.
+    """
+    length = work.texts.prompt + new
+    members = min(max(1, TOKENS_AT_ONCE // (rows * length)), work.members)
+    members = min(members, work.stacked or members)
+    texts = members * min(rows, max(1, TOKENS_AT_ONCE // length))
+    most = max(1, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // shape.vocabulary))
+    at_once = min(texts, max(members, most // new))
+    tokens = min(at_once * new, max(at_once, most))
+    read = (texts * work.texts.prompt + at_once * length) * shape.kv_numbers
+    of_mlp = tokens * (3 * shape.inner + 4 * shape.hidden)
+    return (read + max(tokens * shape.vocabulary, of_mlp)) * work.dtype.itemsize
+
+
+def _batch_rows(work: Workload) -> int:
+    """Return the rows of a microbatch with padding; microbatches of an engine run in turn."""
+    if work.is_served:
+        return min(work.rows, SERVED_ROWS)
+    slots = -(-work.rows // work.generating)
+    return work.generating * max(slots, -(-SMALLEST_BATCH // work.generating))
+
+
+def prefill_tokens(shape: ModelShape, work: Workload) -> tuple[int, int]:
+    """Return the tokens that a layer computes at once in prefill: in all rows, and per row."""
+    rows = _batch_rows(work)
+    at_once = PREFILL_TOKENS
+    if work.on_gpu:
+        at_once = prefill_tokens_on_gpu(shape.hidden, shape.inner, work.length, work.dtype.itemsize)
+    width = max(1, min(work.texts.prompt - work.texts.prefix, at_once // rows))
+    return rows * width, width

@@ -17,13 +17,15 @@ from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedConfig,
 )
+from transformers.utils.hub import cached_file
 
+from germline.config.file_paths import is_gguf
 from germline.engines.checkpoint_files import weight_files
 from germline.engines.dtypes import stored_dtype
 from germline.engines.hub_access import hub_access
 from germline.engines.model_tensors import list_tensors
 from germline.engines.pretrained import check_causal, silence_transformers, unpacked_source
-from germline.nano import NANO_DIR
+from germline.nano import model_source
 from germline.types import GermlineError, TensorInfo
 
 
@@ -32,7 +34,6 @@ class ModelShape:
     """The sizes that determine memory.
 
     Attributes:
-        source: the folder or Hugging Face id.
         tensors: every parameter, tied ones once.
         stored_dtype: dtype of the files, as they are loaded.
         config_dtype: dtype in config.json; `engine.dtype=auto` serves in it on a GPU.
@@ -44,7 +45,6 @@ class ModelShape:
         vocabulary: rows of the LM head.
     """
 
-    source: str
     tensors: tuple[TensorInfo, ...]
     stored_dtype: torch.dtype
     config_dtype: torch.dtype
@@ -105,9 +105,36 @@ def classifier_shape_of(source: str, setting: str) -> ModelShape:
     return _read(source, setting, AutoModelForSequenceClassification)
 
 
+def local_model_folder(source: str) -> Path | None:
+    """Return the folder of a model on this machine: itself, or in the Hugging Face cache.
+
+    That of a GGUF file may hold the config and the tokenizer alone.
+
+    Raises:
+        GermlineError: a GGUF file cannot be loaded.
+    """
+    source = unpacked_source(model_source(source), weights=False)
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    try:
+        file = cached_file(source, "config.json", local_files_only=True)
+    except (OSError, ValueError):  # it is not in the cache, or no name of a repository
+        return None
+    return None if file is None else Path(file).parent
+
+
+def local_weight_bytes(source: str) -> int | None:
+    """Return the size of the weights of a model on this machine; None if they are not here."""
+    if is_gguf(source):
+        return Path(source).expanduser().stat().st_size
+    folder = local_model_folder(source)
+    files = [] if folder is None else weight_files(folder)
+    return sum(file.stat().st_size for file in files) or None
+
+
 def _read(source: str, setting: str, kind: Any) -> ModelShape:
-    given = str(NANO_DIR) if source == "nano" else unpacked_source(source, weights=False)
-    path = Path(given).expanduser()
+    path = Path(unpacked_source(model_source(source), weights=False)).expanduser()
     try:
         place = str(path) if path.exists() else source
         with silence_transformers(), hub_access(place, setting):
@@ -116,7 +143,7 @@ def _read(source: str, setting: str, kind: Any) -> ModelShape:
             check_causal(source, config)
         # The files of a hub id are not inspected: that would download them.
         has_weights = path.is_dir() and bool(weight_files(path))
-        return _shape(source, config, stored_dtype(str(path)) if has_weights else None, kind)
+        return _shape(config, stored_dtype(str(path)) if has_weights else None, kind)
     except GermlineError:
         raise
     except Exception as error:  # a damaged or unusual config may raise anything in the libraries
@@ -126,16 +153,13 @@ def _read(source: str, setting: str, kind: Any) -> ModelShape:
         ) from error
 
 
-def _shape(
-    source: str, config: PreTrainedConfig, stored: torch.dtype | None, kind: Any
-) -> ModelShape:
+def _shape(config: PreTrainedConfig, stored: torch.dtype | None, kind: Any) -> ModelShape:
     with silence_transformers(), torch.device("meta"):
         model = kind.from_config(config)
     text = config.get_text_config()
     named = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
     heads = int(text.num_attention_heads)
     return ModelShape(
-        source=source,
         tensors=list_tensors(model),
         stored_dtype=named if stored is None else stored,
         config_dtype=named,

@@ -10,8 +10,7 @@ from germline.engines.batched_dense import AUTO_BYTES
 from germline.engines.dtypes import serving_dtype
 from germline.engines.pretrained import load_tokenizer, silence_transformers
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
-from germline.estimates.local_files import local_model_folder
-from germline.estimates.model_shape import ModelShape
+from germline.estimates.model_shape import ModelShape, local_model_folder
 from germline.optimizers import make_optimizer
 from germline.protocols import EpisodeTask, Task
 from germline.rollout import generation_grid, members_per_microbatch

@@ -15,11 +15,14 @@ from germline.config import Config, load_config
 from germline.config.file_paths import with_absolute_paths
 from germline.config.tasks import Dataset
 from germline.engines.hub_access import without_network
-from germline.estimates.estimate import Estimate, estimate
-from germline.estimates.local_files import local_weight_bytes
 from germline.estimates.machine import machine_here
-from germline.estimates.model_shape import ModelShape, classifier_shape_of, shape_of
-from germline.estimates.scorer_memory import classifiers
+from germline.estimates.memory import Estimate, classifiers, estimate
+from germline.estimates.model_shape import (
+    ModelShape,
+    classifier_shape_of,
+    local_weight_bytes,
+    shape_of,
+)
 from germline.estimates.workload import TextLengths, text_lengths
 from germline.protocols import Task
 from germline.record.new_directory import choose_directory
@@ -163,7 +166,7 @@ def _guessed_texts(config: Config) -> TextLengths:
 
 def _sources(config: Config, shape: ModelShape | None, *, is_local: bool) -> tuple[Source, ...]:
     models = [] if shape is None else [("model", config.model, shape)]
-    for setting, scorer in classifiers(config):
+    for setting, scorer in classifiers(config).items():
         of_scorer = classifier_shape_of(scorer.model, f"{setting}.model")
         models.append(("scorer", scorer.model, of_scorer))
     sources = []

@@ -185,9 +185,8 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
     """
     if config.engine.has_own_model or config.model == "nano":
         return
-    from germline.estimates.estimate import LESS_MEMORY, Estimate
     from germline.estimates.machine import machine_here
-    from germline.estimates.memory import memory_parts
+    from germline.estimates.memory import LESS_MEMORY, Estimate, memory_parts
     from germline.estimates.model_shape import shape_of
     from germline.estimates.workload import TextLengths, workload
 

@@ -39,7 +39,7 @@ def check_prompt_lengths(config: Config, task: Task) -> None:
     if not isinstance(config.engine, InProcess) or isinstance(task, EpisodeTask):
         return
     new = config.task.max_new_tokens or task.max_new_tokens
-    from germline.estimates.local_files import local_model_folder  # it imports torch: slow
+    from germline.estimates.model_shape import local_model_folder  # it imports torch: slow
 
     folder = local_model_folder(config.model)
     context = None if folder is None else _context_tokens(folder / "config.json")

@@ -1,7 +1,7 @@
 """How much signal a generation carries: ties, agreement of halves, effective directions.
 
 r_ij is the reward of member i on example j, F_i its fitness, u_i its utility and s_i its sign;
-values closer than `shaping.ties.RESOLUTION` are equal, as they are to every shaping.
+values closer than `shaping.RESOLUTION` are equal, as they are to every shaping.
 
     (1)  examples with max_i r_ij > min_i r_ij, of all examples
     (2)  pairs with F_2k and F_2k+1 known and different, of all pairs
@@ -38,7 +38,7 @@ from jaxtyping import Float, Float64
 
 from germline.protocols import Shaping
 from germline.random_walk import RandomWalk
-from germline.shaping.ties import RESOLUTION, rank_with_ties
+from germline.shaping import RESOLUTION, rank_with_ties
 from germline.signal_types import SigmaTrial, SignalPower, Signals
 from germline.types import Evaluation, MeanUpdate, Population, SeedPerturbation, Update
 
@@ -166,11 +166,7 @@ def half_agreement(
     ):
         return None
     even, odd = (
-        direction_weights(
-            population,
-            shape(Evaluation(half, (), 0, 0.0), antithetic=population.antithetic),
-        )
-        for half in (rewards[:, 0::2], rewards[:, 1::2])
+        _shaped_weights(population, half, shape) for half in (rewards[:, 0::2], rewards[:, 1::2])
     )
     if not even.any() and not odd.any():
         return None
@@ -197,26 +193,35 @@ def signal_power(
     groups = min(rewards.shape[1], MOST_GROUPS)
     if groups < 2 or not all(isinstance(member, SeedPerturbation) for member in population.members):
         return None
-
-    def weights(kept: Float[np.ndarray, "members examples"]) -> Float64[np.ndarray, " directions"]:
-        utilities = shape(
-            Evaluation(kept, (), 0, 0.0),
-            antithetic=population.antithetic,
-            baseline=population.baseline,
-        )
-        return direction_weights(population, utilities)
-
     places = np.arange(rewards.shape[1])
-    without = np.stack([weights(rewards[:, places % groups != g]) for g in range(groups)])
+    without = np.stack(
+        [
+            _shaped_weights(population, rewards[:, places % groups != g], shape)
+            for g in range(groups)
+        ]
+    )
     with np.errstate(over="ignore", invalid="ignore"):
         squares = ((without - without.mean(axis=0)) ** 2).sum(axis=0)
-        total, noise = np.mean(weights(rewards) ** 2), np.mean(squares) * (groups - 1) / groups
+        total = np.mean(_shaped_weights(population, rewards, shape) ** 2)
+        noise = np.mean(squares) * (groups - 1) / groups
         if share < 1:
             signal = total - noise
             total = max(0.0, signal) + share * noise
             noise = total - signal
     finite = np.isfinite(total) and np.isfinite(noise)
     return SignalPower(float(total), float(noise)) if finite else None
+
+
+def _shaped_weights(
+    population: Population, rewards: Float[np.ndarray, "members examples"], shape: Shaping
+) -> Float64[np.ndarray, " directions"]:
+    """Return the weight of each direction from the rewards of some examples alone."""
+    utilities = shape(
+        Evaluation(rewards, (), 0, 0.0),
+        antithetic=population.antithetic,
+        baseline=population.baseline,
+    )
+    return direction_weights(population, utilities)
 
 
 def direction_weights(

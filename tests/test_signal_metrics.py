@@ -1,12 +1,14 @@
 """Diagnosis: every number against a case worked out by hand."""
 
 import math
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from germline import signal_metrics
-from germline.config import ZScore
+from germline.config import Raw, ZScore
 from germline.shaping import fitness, utilities
 from germline.signal_metrics import SignalMetrics
 from germline.types import (
@@ -165,6 +167,15 @@ def test_one_example_has_no_halves_and_neither_has_silence():
     assert (
         signal_metrics.half_agreement(alone(2), of_rewards(rewards([1, 1], [1, 1])), shape) is None
     )
+
+
+def test_halves_are_compared_with_the_running_baseline_where_the_population_is():
+    population = replace(alone(1), baseline=0.5)
+    raw = partial(utilities, Raw())
+    for table, agreement in (([[1, 0]], -1), ([[1, 2]], 1)):
+        assert signal_metrics.half_agreement(population, of_rewards(rewards(*table)), raw) == (
+            pytest.approx(agreement)
+        )
 
 
 def test_members_given_by_coordinates_have_no_directions():

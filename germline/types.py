@@ -17,7 +17,6 @@ from germline.episode_types import Ended, Turn
 from germline.errors import EngineLost as EngineLost
 from germline.errors import GermlineError as GermlineError
 from germline.example import Example as Example
-from germline.prompt_variant import PromptVariant
 from germline.signal_types import SigmaTrial, Signals
 
 TensorKind = Literal[
@@ -82,6 +81,21 @@ def as_seed_perturbation(member: Perturbation) -> SeedPerturbation:
         "members given by coordinates cannot be used where directions are drawn: "
         "strategy.kind=cma and sep_cma need a space that has coordinates, such as space.kind=full"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PromptVariant:
+    """The prompt options of one member; None means the value of the task.
+
+    Attributes:
+        temperature: of sampling; 0 is greedy.
+        few_shot: number of solved training examples before the prompt.
+        template: text around the prompt, with `{prompt}` in place of the task's own prompt.
+    """
+
+    temperature: float | None = None
+    few_shot: int | None = None
+    template: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,12 @@ from germline.cli.live_view import LiveView
 from germline.config import Nes, PromptSearch, load_config
 from germline.methods.method import with_state
 from germline.methods.prompt_search import STATE, PromptOptions
-from germline.prompt_variant import PromptVariant
 from germline.record import RunDirectory
 from germline.report.text_format import most_likely_options
 from germline.run import build_run_parts
 from germline.strategies import make_strategy
 from germline.tasks.prompt_format import PromptFormatter
-from germline.types import Example, GermlineError, Update
+from germline.types import Example, GermlineError, PromptVariant, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")

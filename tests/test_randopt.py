@@ -11,11 +11,12 @@ import germline
 from germline.cli.application import app
 from germline.config import Nes, RandOpt, load_config, smoke_config
 from germline.fleet import LocalFleet
-from germline.methods.majority_vote import answer_function, majority_rollout
 from germline.methods.method import Evaluated, make_method
 from germline.methods.randopt import (
     Ensemble,
     RandOptMethod,
+    answer_function,
+    majority_rollout,
     recorded_fitness,
 )
 from germline.protocols import VotableTask

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from germline.shaping.replace_grades import replace_grades
+from germline.methods.reward_term import replace_grades
 from germline.types import Completion, Evaluation, Example, Grade, Rollout
 
 BATCH = [Example(index, f"{index}?", "", chat=True) for index in (7, 3, 7)]

@@ -7,9 +7,7 @@ import pytest
 
 from germline import registry, shaping
 from germline.config import CenteredRanks, PerExample, ShapingConfig, ZScore, load_config
-from germline.shaping import fitness
-from germline.shaping.ties import RESOLUTION
-from germline.shaping.utilities import centered_ranks, z_score
+from germline.shaping import RESOLUTION, centered_ranks, fitness, z_score
 from tests.evaluations import of_fitness, of_rewards
 
 NAN = math.nan

@@ -7,7 +7,7 @@ import pytest
 
 from germline import shaping
 from germline.config import LogRank, PerExample, Raw, ZScore
-from germline.shaping.utilities import log_rank, z_score
+from germline.shaping import log_rank, z_score
 from tests.evaluations import of_rewards
 
 NAN = math.nan

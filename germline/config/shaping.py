@@ -16,7 +16,7 @@ class ShapingBase(KindSection):
     utilities. 1: all members keep theirs."""
 
 
-@register("shaping", "germline.shaping.utilities:z_score")
+@register("shaping", "germline.shaping:z_score")
 class ZScore(ShapingBase):
     """Fitness in standard deviations from the mean."""
 
@@ -26,28 +26,28 @@ class ZScore(ShapingBase):
     clipping."""
 
 
-@register("shaping", "germline.shaping.utilities:centered_ranks")
+@register("shaping", "germline.shaping:centered_ranks")
 class CenteredRanks(ShapingBase):
     """Ranks from -0.5 (worst) to 0.5 (best); distances between rewards have no effect."""
 
     kind: Literal["centered_ranks"] = "centered_ranks"
 
 
-@register("shaping", "germline.shaping.utilities:log_rank")
+@register("shaping", "germline.shaping:log_rank")
 class LogRank(ShapingBase):
     """Utilities that fall with the logarithm of the rank; the worse half has equal utilities."""
 
     kind: Literal["log_rank"] = "log_rank"
 
 
-@register("shaping", "germline.shaping.utilities:mean_centered")
+@register("shaping", "germline.shaping:mean_centered")
 class Raw(ShapingBase):
     """Fitness minus its mean, in the unit of the reward; the learning rate depends on that unit."""
 
     kind: Literal["raw"] = "raw"
 
 
-@register("shaping", "germline.shaping.utilities:mean_centered")
+@register("shaping", "germline.shaping:mean_centered")
 class PerExample(ShapingBase):
     """Rewards compared with those of all members on the same example.
 

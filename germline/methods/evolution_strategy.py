@@ -9,11 +9,18 @@ from germline.config import Config
 from germline.methods.method import Evaluated, Learned, Method, with_state
 from germline.methods.prompt_search import STATE, PromptOptions
 from germline.methods.reward_term import RewardTerm
-from germline.prompt_variant import PromptVariant
 from germline.protocols import Fleet, Shaping, Strategy, Task
 from germline.shaping import utilities
 from germline.tasks.prompt_format import PromptFormatter
-from germline.types import Decoding, Evaluation, Example, MeanUpdate, Population, Update
+from germline.types import (
+    Decoding,
+    Evaluation,
+    Example,
+    MeanUpdate,
+    Population,
+    PromptVariant,
+    Update,
+)
 
 
 class EvolutionStrategyMethod(Method):

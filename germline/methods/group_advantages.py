@@ -5,7 +5,7 @@ import math
 import numpy as np
 from jaxtyping import Bool, Float, Float64
 
-from germline.shaping.ties import all_equal
+from germline.shaping import all_equal
 
 
 def group_advantages(

@@ -23,9 +23,8 @@ import numpy as np
 
 from germline.config.kl_penalty import KL_PART, KlPenalty
 from germline.fleet.engine_queries import LogProbabilitiesQuery
-from germline.methods.reward_term import RewardTerm
+from germline.methods.reward_term import RewardTerm, replace_grades
 from germline.protocols import Closable, Engine, Fleet, Members
-from germline.shaping.replace_grades import replace_grades
 from germline.types import Evaluation, Example, Grade, Rollout
 
 

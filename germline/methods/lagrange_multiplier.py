@@ -27,9 +27,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from germline.config.safe_alignment import SafeAlignment
-from germline.methods.reward_term import RewardTerm
+from germline.methods.reward_term import RewardTerm, replace_grades
 from germline.schedules import scale_within
-from germline.shaping.replace_grades import replace_grades
 from germline.strategies.adaptive_values import AdaptiveValue
 from germline.types import Evaluation, Example, Grade, MeanUpdate, Rollout, Update
 

@@ -31,9 +31,17 @@ from jaxtyping import Float
 
 from germline import noise
 from germline.config import PromptSearch
-from germline.prompt_variant import PromptVariant
 from germline.strategies.adaptive_values import AdaptiveValue
-from germline.types import Decoding, Evaluation, Example, MeanUpdate, Population, Rollout, Update
+from germline.types import (
+    Decoding,
+    Evaluation,
+    Example,
+    MeanUpdate,
+    Population,
+    PromptVariant,
+    Rollout,
+    Update,
+)
 
 Probabilities = tuple[tuple[float, ...], ...]
 """Probability of every option, setting by setting."""

@@ -5,14 +5,19 @@ are better at a task are so dense that N random ones need no search. Members are
 
     (1)  member i has the weights theta_0 + s_i sigma_i eps_i; F_i is its mean training reward
     (2)  kept are the K members of the largest F_i; of equal ones, those asked first
-    (3)  the answer is the one that most of the kept members give (`majority_vote`)
+    (3)  the answer is the one that most of the kept members give
 
 theta never changes: every update is skipped, and the digest stays that of the base model. A journal
 line holds the fitness of its members, from which a resumed run keeps the same ones.
 
+Two completions give the same answer where the task says so (`protocols.VotableTask`), and otherwise
+where their plain texts agree (`normalize_answer`). A completion without an answer abstains. Of
+answers with equally many votes, that of the fittest member wins.
+
 Deviations: directions use the sigmas of a list in turn, not at random; all generations use the
-training examples of generation 0, so that their members can be compared; and `majority_vote` says
-how a vote is scored. Pairs of +noise and -noise are drawn where `strategy.antithetic` asks for
+training examples of generation 0, so that their members can be compared; and what is scored is the
+whole completion of the fittest member that gave the winning answer, so a vote works with any
+reward. Pairs of +noise and -noise are drawn where `strategy.antithetic` asks for
 them; the paper's members are independent.
 
 Limits: K members answer at K times the cost of one. With task.temperature above 0, generations have
@@ -20,7 +25,8 @@ different sampling noise, so the fitness of members of different generations dif
 """
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -29,10 +35,10 @@ import numpy as np
 
 from germline.config import Config, RandOpt
 from germline.evaluation import mean_and_error
-from germline.methods.majority_vote import answer_function, majority_rollout
+from germline.graders.answer_match import normalize_answer
 from germline.methods.method import Evaluated, Learned, Method
 from germline.methods.reward_term import RewardTerm
-from germline.protocols import Fleet, Strategy, Task
+from germline.protocols import Fleet, Strategy, Task, VotableTask
 from germline.shaping import fitness, utilities
 from germline.signal_metrics import signal_power
 from germline.types import (
@@ -293,3 +299,30 @@ def _middle(sigmas: Sequence[float]) -> float:
 def _known(score: float | None) -> float | None:
     """Return None for NaN, which JSON does not have."""
     return None if score is None or math.isnan(score) else score
+
+
+Answer = Callable[[str, Example], str | None]
+"""(completion text, example) -> the answer that is voted on; None abstains."""
+
+
+def answer_function(task: Task) -> Answer:
+    """Return the function that extracts the answer from a completion of a task."""
+    return (
+        task.answer_of
+        if isinstance(task, VotableTask)
+        else lambda text, example: normalize_answer(text)
+    )
+
+
+def majority_rollout(rollouts: Sequence[Rollout], answer: Answer, example: Example) -> Rollout:
+    """Return the rollout of the best member among those that gave the majority's answer.
+
+    Args:
+        rollouts: the voting members' rollouts of one example, best member first.
+        answer: extracts the answer of a completion.
+        example: the example.
+    """
+    votes = [answer(rollout.completion.text, example) for rollout in rollouts]
+    # Counter keeps the order of first votes, and `most_common` is stable: best member first.
+    ranked = Counter(vote for vote in votes if vote is not None).most_common(1)
+    return rollouts[votes.index(ranked[0][0])] if ranked else rollouts[0]

@@ -1,10 +1,14 @@
 """A term of the reward: what changes rewards between the graders and the fitness."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from germline.protocols import Fleet, Members
-from germline.types import Evaluation, Example, MeanUpdate, Update
+from germline.types import Evaluation, Example, Grade, MeanUpdate, Rollout, Update
 
 
 class RewardTerm:
@@ -59,3 +63,27 @@ class RewardTerm:
 
     def close(self) -> None:
         """Release what the term loaded."""
+
+
+def replace_grades(
+    evaluation: Evaluation, batch: Sequence[Example], grade_of: Callable[[Rollout, Example], Grade]
+) -> Evaluation:
+    """Return an evaluation with other grades; the reward of a rollout that is not there is NaN.
+
+    An example that is in the batch twice has the same completions, and the grades of the last.
+
+    Args:
+        evaluation: of members on the batch.
+        batch: the examples, in the order of the table.
+        grade_of: returns the grade of a rollout of an example.
+    """
+    examples = {example.index: example for example in batch}
+    rollouts = tuple(
+        replace(one, grade=grade_of(one, examples[one.example])) for one in evaluation.rollouts
+    )
+    by_place = {(one.member, one.example): one.grade.reward for one in rollouts}
+    rewards = [
+        [by_place.get((member, example.index), math.nan) for example in batch]
+        for member in range(len(evaluation.rewards))
+    ]
+    return replace(evaluation, rewards=np.array(rewards), rollouts=rollouts)

@@ -23,7 +23,7 @@ from germline.config import (
     SuccessRateSigma,
 )
 from germline.schedules import value_at
-from germline.shaping.ties import all_equal
+from germline.shaping import all_equal
 from germline.strategies.adaptive_values import PlateauValue, SuccessRateValue, ZeroSignalGrowth
 from germline.strategies.calibrated_sigma import CalibratedSigma
 from germline.types import GermlineError, SigmaUpdate, Update

@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from germline.config import AutoLearningRate, AutoSigma, Config, Nes
-from germline.shaping.ties import RESOLUTION
+from germline.shaping import RESOLUTION
 from germline.strategies.sigma_adaptation import FIRST_GUESS
 from germline.studies.probe_advice import ProbeAdvice, describe
 from germline.studies.sigma_sweep import SigmaProbe, probe_center, probe_sigma

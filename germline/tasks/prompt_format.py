@@ -9,8 +9,7 @@ from dataclasses import replace
 from itertools import islice
 
 from germline import noise
-from germline.prompt_variant import PromptVariant
-from germline.types import Example, GermlineError
+from germline.types import Example, GermlineError, PromptVariant
 
 
 class PromptFormatter:

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 from germline.config.tasks import TaskBase
 from germline.environments.tool_calls import TOOLS_TITLE
-from germline.prompt_variant import PromptVariant
 from germline.protocols import Task
 from germline.tasks.prompt_format import PromptFormatter
 from germline.tasks.thinking import strip_thinking
-from germline.types import Example, GermlineError, Split
+from germline.types import Example, GermlineError, PromptVariant, Split
 
 PROMPT_SETTINGS = ("system_prompt", "few_shot", "train_examples", "strip_thinking")
 FEW_SHOT_SEED = 0

@@ -7,7 +7,8 @@ import pytest
 
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.report.html_page import write_report
+from germline.report.html_page import _environment, write_report
+from germline.report.matplotlib_plots import svg
 from germline.signal_types import Signals, UpdateSize
 from germline.types import HeldOutScore
 from tests import browser
@@ -116,11 +117,13 @@ def pages(tmp_path_factory):
         written(folder / "other-task", task="arithmetic"),
     ]
     begun = RunDirectory.create(folder / "begun", load_config({}), DIGEST, threads=1)
-    return {
-        "one": write_report(runs[0]),
-        "three": write_report(runs, folder / "three.html"),
-        "begun": write_report(begun.path),
-    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(_environment().filters, "svg", svg)
+        return {
+            "one": write_report(runs[0]),
+            "three": write_report(runs, folder / "three.html"),
+            "begun": write_report(begun.path),
+        }
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -134,10 +134,12 @@ def test_a_taken_folder_is_refused_before_anything_is_loaded(plain):
 
 
 @pytest.mark.usefixtures("drawn_figures")
-def test_the_figure_is_drawn(tmp_path):
-    drawn = (run(tmp_path / "run", "generations=1") / "evolution.png").read_bytes()
+def test_figure_and_charts_are_drawn(tmp_path):
+    path = run(tmp_path / "run", "generations=1")
+    drawn = (path / "evolution.png").read_bytes()
     assert drawn.startswith(b"\x89PNG")
     assert len(drawn) > 10_000
+    assert "<path" in (path / "report.html").read_text()
 
 
 def test_snapshots_come_when_they_are_due_and_at_the_end(tmp_path):

@@ -11,7 +11,7 @@ from germline.config.config_files import as_yaml
 from germline.record.atomic_files import explain_write_errors, write_atomically
 from germline.report.matplotlib_plots import PlotPanel, draw_panels
 from germline.studies.sigma_sweep import SigmaProbe
-from germline.studies.successive_halving import Trial
+from germline.studies.trial_engine import Trial
 
 MOSTLY_DEGENERATE = 0.5
 """Share of degenerate texts of the base model from which on a probe is in doubt."""
@@ -83,7 +83,7 @@ class ProbeAdvice:
         chosen = next(row for row in self.sigma_probes if row.sigma == self.sigma)
         broken = self.broken
         yield (
-            f"sigma {self.sigma:g}: members still write like the base model ({describe(chosen)}); "
+            f"sigma {self.sigma:g}: members still write like the base model ({chosen}); "
             + (
                 f"they break at about {self.edge:.2g}."
                 if broken
@@ -126,19 +126,6 @@ class ProbeAdvice:
             "notes": list(self.notes),
             "seconds": round(self.seconds, 1),
         }
-
-
-def describe(probe: SigmaProbe) -> str:
-    """Describe a measurement in a line."""
-    text = (
-        f"reward {probe.reward:.3g}, {probe.garbage:.0%} degenerate texts, "
-        f"KL {probe.divergence:.2g} nats per token"
-    )
-    if probe.sigma:
-        text += f", members differ on {probe.informative:.0%} of the examples"
-    if probe.agreement is not None:
-        text += f", agreement of halves {probe.agreement:.2f}"
-    return text
 
 
 def write_advice(advice: ProbeAdvice, folder: Path, command: str) -> Path:

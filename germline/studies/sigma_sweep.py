@@ -1,4 +1,4 @@
-"""Measure members at one sigma: whether they are sane, whether they differ, and their signal.
+"""Measure members at sigmas over several decades: whether they are sane, and their signal.
 
 A few members are evaluated on a few batches. Sanity is measured by degenerate texts and by the
 exact KL divergence from the base model, difference by the rewards, and signal by the agreement of
@@ -6,7 +6,8 @@ the updates that two halves of the examples give.
 """
 
 import math
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,10 +15,10 @@ import numpy as np
 from germline.evaluation.degenerate_text import degenerate_text_shares
 from germline.evaluation.kl_divergence import KlDivergence, measure_texts
 from germline.protocols import Strategy
-from germline.shaping import fitness
+from germline.shaping import RESOLUTION, fitness
 from germline.signal_metrics import half_agreement, informative_examples
 from germline.studies.trial_engine import TrialEngine
-from germline.types import Completion, Perturbation
+from germline.types import Completion, GermlineError, Perturbation
 
 MEMBERS = 8
 """Largest number of members at one sigma."""
@@ -27,6 +28,15 @@ BATCHES = 2
 
 MOST_EXAMPLES = 32
 """Largest number of examples of a batch that are evaluated."""
+
+SANE_KL = 0.1
+"""Nats per token; a little above it, members of nano write degenerate texts (measured)."""
+
+SANE_GARBAGE = 0.1
+"""Largest share of degenerate texts of sane members, beyond that of the center."""
+
+DECADES = 4
+"""Sigmas are tried from 1e-4 to 1 times the size of the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,88 @@ class SigmaProbe:
     agreement: float | None
     garbage: float
     divergence: float
+
+    def __str__(self) -> str:
+        """Describe the measurement in a line."""
+        text = (
+            f"reward {self.reward:.3g}, {self.garbage:.0%} degenerate texts, "
+            f"KL {self.divergence:.2g} nats per token"
+        )
+        if self.sigma:
+            text += f", members differ on {self.informative:.0%} of the examples"
+        if self.agreement is not None:
+            text += f", agreement of halves {self.agreement:.2f}"
+        return text
+
+
+def is_sane(sigma_probe: SigmaProbe, center: SigmaProbe) -> bool:
+    """Return whether members still write like the base model.
+
+    Their reward must not have collapsed either, that is, be below the center's by more than twice
+    its spread over members. If all members are alike, both means differ by rounding only.
+    """
+    rounding = RESOLUTION * max(abs(center.reward), abs(sigma_probe.reward))
+    return (
+        sigma_probe.divergence <= SANE_KL
+        and sigma_probe.garbage <= center.garbage + SANE_GARBAGE
+        and not center.reward - sigma_probe.reward > 2 * sigma_probe.spread + rounding
+    )
+
+
+def sigma_ladder(size: float) -> list[float]:
+    """List sigmas in half decades, in round numbers, up to the size of the weights."""
+    top = math.ceil(2 * math.log10(size) - 1e-9)
+    halves = [divmod(place, 2) for place in range(top - 2 * DECADES, top + 1)]
+    return [float(f"{'3' if half else '1'}e{decade}") for decade, half in halves]
+
+
+def sweep(
+    bench: TrialEngine, center: SigmaProbe, until: float, watch: Callable[[str], None]
+) -> list[SigmaProbe]:
+    """Measure members at growing sigmas, until they are broken at two in a row.
+
+    Args:
+        bench: the engine of the trials.
+        center: measurements of the base model.
+        until: time of `time.perf_counter` after which no sigma is begun.
+        watch: is called with each step.
+
+    Raises:
+        GermlineError: time ran out before that.
+    """
+    probes: list[SigmaProbe] = []
+    for sigma in sigma_ladder(bench.size()):
+        if probes and time.perf_counter() > until:
+            raise GermlineError(
+                f"probe: --minutes ran out at sigma {probes[-1].sigma:g}, before the sigma at "
+                "which members break was known: allow more, or use a smaller batch"
+            )
+        watch(f"sigma {sigma:g}")
+        probes.append(probe_sigma(bench, sigma))
+        watch(f"sigma {sigma:g}: {probes[-1]}")
+        if len(probes) > 1 and not any(is_sane(one, center) for one in probes[-2:]):
+            break
+    return probes
+
+
+def find_edge(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> float:
+    """Return the sigma at which members begin to break, between the last sane one and the next.
+
+    The KL grows like a power of sigma, so it is interpolated linearly in logarithms. If another
+    criterion fails first, or a KL is 0, the edge is assumed to be halfway.
+
+    Args:
+        sigma_probes: by rising sigma, at least one of them sane.
+        center: measurements of the base model.
+    """
+    sane = [place for place, one in enumerate(sigma_probes) if is_sane(one, center)]
+    below, *rest = sigma_probes[sane[-1] :]
+    if not rest:
+        return below.sigma
+    above, share = rest[0], 0.5
+    if 0 < below.divergence < SANE_KL < above.divergence < math.inf:
+        share = math.log(SANE_KL / below.divergence) / math.log(above.divergence / below.divergence)
+    return below.sigma * (above.sigma / below.sigma) ** share
 
 
 def probe_sigma(bench: TrialEngine, sigma: float) -> SigmaProbe:

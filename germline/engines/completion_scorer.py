@@ -8,7 +8,6 @@ and is not read.
 
 Rejected: one packed sequence per member with a block mask. It saves a forward pass, but computes
 attention between all completions of a member, which grows with the square of their tokens.
-`benchmarks/scoring.py` measures the time.
 """
 
 import math

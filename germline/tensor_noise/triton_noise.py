@@ -4,8 +4,8 @@ A program computes blocks of 16 samples; only the blocks that hold requested ele
 so a shard costs its own elements. Only the lower half of the table is stored (128 kB, which a
 multiprocessor can cache), because entry 65535 - q is minus entry q, exactly.
 
-Known limit: tested in Triton's interpreter and by compiling; `benchmarks/noise.py` measures the
-speed on a GPU.
+Known limit: tested in Triton's interpreter and by compiling; its speed on a GPU has not been
+measured.
 """
 
 import inspect

@@ -38,7 +38,7 @@ def members_of(parts, population, batch, decoding):
 
 
 def center_of(parts, examples, decoding):
-    return parts.method.evaluate_center(parts.fleet, examples, decoding)
+    return parts.method.evaluate_center_with_terms(parts.fleet, examples, decoding)
 
 
 def evaluated(config, generation=0):
@@ -130,6 +130,14 @@ def test_the_center_is_penalized_too_and_is_at_0_before_the_first_update():
     with build_run_parts(settings(COEF)) as parts:
         found = center_of(parts, parts.batch(0), parts.decoding)
     assert {rollout.grade.parts["kl"] for rollout in found.rollouts} == {0.0}
+
+
+def test_held_out_scores_are_those_of_eval_without_the_penalty(tmp_path):
+    path = run(tmp_path / "run", COEF)
+    recorded = RunDirectory.open(path).held_out()[-1].score
+    score, _ = germline.evaluate(str(path), limit=recorded.n)
+    for name in ("mean", "reward", "parts"):
+        assert getattr(recorded, name) == getattr(score, name)
 
 
 def test_the_start_of_a_fork_is_where_it_forked(tmp_path):
@@ -250,7 +258,7 @@ def test_what_cannot_be_measured_is_missing_and_never_0():
         found = parts.method.evaluate_members(losing, parts.method.ask(0), batch, parts.decoding)
         broken = KlPenaltyTerm(Broken(make_engine(config)), config.task, weight_of=lambda _: 1.0)
         method = Method(parts.method.strategy, parts.method.shape, [broken])
-        center = method.evaluate_center(parts.fleet, batch, parts.decoding)
+        center = method.evaluate_center_with_terms(parts.fleet, batch, parts.decoding)
     assert np.isnan(found.rewards[0]).all()
     assert not np.isnan(found.rewards[1:]).any()
     reason = "kl: the divergence from the start model is not known"

@@ -93,7 +93,7 @@ class EsSampleGradientDescentMethod(Method):
         if self.section.exploration == "weights":
             evaluation = super().evaluate_members(fleet, population, batch, decoding)
         else:
-            evaluation = self.evaluate_center(fleet, batch, decoding, len(population))
+            evaluation = self.evaluate_center_with_terms(fleet, batch, decoding, len(population))
         self._evaluated = population, batch, evaluation, decoding
         return evaluation
 

@@ -173,9 +173,19 @@ class Method:
     def evaluate_center(
         self, fleet: Fleet, examples: Sequence[Example], decoding: Decoding, samples: int = 1
     ) -> Evaluation:
-        """Evaluate what the run has learned so far: `rewards[samples, examples]`."""
+        """Evaluate what the run has learned so far: `rewards[samples, examples]`.
+
+        The rewards are those of the task, as held-out scores and `germline eval` report them.
+        """
         prompted, decoding = self.present(examples, decoding)
-        evaluation = fleet.evaluate_center(prompted, decoding, samples)
+        return fleet.evaluate_center(prompted, decoding, samples)
+
+    def evaluate_center_with_terms(
+        self, fleet: Fleet, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+    ) -> Evaluation:
+        """Evaluate the center by the rewards that the run learns from."""
+        evaluation = self.evaluate_center(fleet, examples, decoding, samples)
+        prompted, _ = self.present(examples, decoding)
         return self._graded(fleet, [None] * samples, prompted, evaluation)
 
     def evaluate(
@@ -191,7 +201,9 @@ class Method:
             population.generation,
         )
         center = (
-            self.evaluate_center(fleet, batch, decoding) if population.evaluate_center else None
+            self.evaluate_center_with_terms(fleet, batch, decoding)
+            if population.evaluate_center
+            else None
         )
         for term in self.terms:
             evaluation, center = term.weigh(population.generation, batch, evaluation, center)

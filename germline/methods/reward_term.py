@@ -23,7 +23,7 @@ class RewardTerm:
     def grade(
         self, fleet: Fleet, members: Members, examples: Sequence[Example], evaluation: Evaluation
     ) -> Evaluation:
-        """Change the grades of any evaluation, those of held-out scores too.
+        """Change the grades of what the run learns from; held-out scores keep those of the task.
 
         Args:
             fleet: with the weights that were evaluated.

@@ -177,7 +177,7 @@ class ZerothOrderGrpoMethod(Method):
         """
         section = self.section
         samples = evaluate_again(
-            lambda: self.evaluate_center(
+            lambda: self.evaluate_center_with_terms(
                 fleet, batch, replace(decoding, temperature=section.temperature), section.group_size
             ),
             decoding.noise_generation,

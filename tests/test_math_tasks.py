@@ -69,6 +69,10 @@ BOTH, LENIENT, WRONG = (1.0, 1.0), (0.0, 1.0), (0.0, 0.0)
         ("The answer is 18/1/h", WRONG),
         ("On day 3, 18 eggs", LENIENT),
         ("#### 36/2", BOTH),
+        ("#### 35 ½", WRONG),
+        ("#### - 18", WRONG),
+        ("The answer is 18 and 19", WRONG),  # a list
+        ("#### 18.000.000", WRONG),
         ("#### 17 2/2", WRONG),
         ("#### 18/2", WRONG),
         ("#### 1,8", WRONG),
@@ -124,6 +128,10 @@ def test_the_number_of_a_word_problem_is_read_twice(text, expected):
         (r"\boxed{-\$5}", "-5", BOTH),
         ("\\boxed{\u20135}", "-5", BOTH),
         (r"\boxed{1 1/2}", "1.5", BOTH),
+        (r"\boxed{1½}", "1.5", BOTH),
+        (r"\boxed{90°}", r"90^\circ", BOTH),
+        ("The answer is 3 and 5", "5,3", LENIENT),
+        ("The answer is = - 5", "-5", LENIENT),
         (r"\boxed{boxed}", "5", WRONG),
         (r"\boxed{18x}", "18", WRONG),
         (r"\boxed{[-2, 2]}", "(-2, 2)", WRONG),
@@ -160,6 +168,16 @@ def test_an_answer_that_costs_too_much_is_wrong_at_once(answer, monkeypatch):
 
     monkeypatch.setattr("germline.graders.math_match.parse", refuse)
     assert not is_equal(answer, r"\frac{1}{2}")
+
+
+@pytest.mark.parametrize("gold", ["5", "x^2", "(x+1)^{999}"])
+@pytest.mark.parametrize("answer", ["(x+1)^{998}", "(a+b+c)^{29}", r"\frac{x^{999}-1}{x-1}"])
+def test_expressions_with_other_values_are_wrong_without_being_expanded(answer, gold, monkeypatch):
+    def refuse(*_arguments, **_options):
+        raise AssertionError("the library was asked to expand them")
+
+    monkeypatch.setattr("germline.graders.math_match.verify", refuse)
+    assert not is_equal(answer, gold)
 
 
 def test_nothing_is_evaluated_as_code():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NoReturn
+from unicodedata import normalize
 
 from germline.example import Example
 from germline.graders.numbers import last_number, single_number
@@ -16,8 +17,11 @@ MAX_LENGTH_DIFFERENCE = 2000
 
 
 def grade_exact(text: str, example: Example) -> Mapping[str, float]:
-    """Return the part `exact`: 1 if the completion, stripped of white space, equals the answer."""
-    return {"exact": float(text.strip() == example.answer)}
+    """Return the part `exact`: 1 if the completion, stripped of white space, equals the answer.
+
+    Letters with accents are equal in both ways in which Unicode writes them (NFC and NFD).
+    """
+    return {"exact": float(normalize("NFC", text.strip()) == normalize("NFC", example.answer))}
 
 
 def contains_reward(text: str, example: Example) -> float:
@@ -28,7 +32,8 @@ def contains_reward(text: str, example: Example) -> float:
     Known limit: a completion that lists all possible answers contains the right one. If models
     learn that, add `length` to the rubric, or use `exact`.
     """
-    return float(_words(example.answer.strip()).search(text) is not None)
+    words = _words(normalize("NFC", example.answer.strip()))
+    return float(words.search(normalize("NFC", text)) is not None)
 
 
 def numeric_reward(text: str, example: Example, tolerance: float = 0.0) -> float:

@@ -18,6 +18,7 @@ too much to evaluate (towers of powers, factorials of large numbers, sums, deep 
 compared as text and number alone, and the time limit of the grader process holds for the rest.
 """
 
+import cmath
 import logging
 import re
 from collections import deque
@@ -39,6 +40,7 @@ from germline.graders.numbers import (
 
 try:
     from math_verify import LatexExtractionConfig, parse, verify
+    from sympy import Expr
 except ImportError:
     raise GermlineError(
         "task.kind=gsm8k and task.kind=math need the library `math-verify`: "
@@ -70,6 +72,7 @@ _PART = rf"{UNSIGNED}(?:\s*/\s*{UNSIGNED}(?!\s*/))?"
 _STRICT_NUMBER = re.compile(
     rf"\s*({SIGN}(?:[0-9]+\s+(?=[0-9]+\s*/))?{_PART}(?:,{_PART})*)"  # or a list of numbers
 )
+_AND = re.compile(r"\s*,?\s+(?:and|or)\s+")
 _LIST = re.compile(rf"{SIGN}{_PART}(?:,\s*{SIGN}{_PART})+")
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _ARGUMENT = re.compile(  # of a box without braces
@@ -82,7 +85,7 @@ _DISPLAYED = r"\$\$(.{1,300}?)\$\$|\\\[(.{1,300}?)\\\]|\\\((.{1,300}?)\\\)"
 _FORMULA = re.compile(
     _DISPLAYED + r"|\$((?!\s)[^$]{1,300}(?<!\s)|\s[^$]{1,300}\s)\$(?!\s*[0-9.])", re.DOTALL
 )
-_DROPPED = re.compile(r"(?:\\[!,;: ]|\\left|\\right|[\s$]|\\%|%|\\\$)+|\.$")
+_DROPPED = re.compile(r"(?:\\[!,;: ]|\\left|\\right|[\s$°]|\^\{?\\circ\}?|\\%|%|\\\$)+|\.$")
 _APART = re.compile(r"[0-9.] [0-9.]")
 _UNIT = re.compile(r"(?:\\ |\s)+[A-Za-z. ]+$|(?:\\ |\s)*\\(?:text|mathrm)\{[^{}]*\}$")
 _COSTLY = re.compile(
@@ -119,7 +122,10 @@ def strict_answer(text: str, marker: Marker) -> str | None:
     if marker == "boxed":
         return boxed_answer(text)
     _, hashes, after = text.rpartition(_HASHES)
-    found = _STRICT_NUMBER.match(with_plain_signs(after[:LONGEST_ANSWER])) if hashes else None
+    if not hashes:
+        return None
+    number = with_plain_signs(f"={after[:LONGEST_ANSWER]}")  # after it, a sign may have a space
+    found = _STRICT_NUMBER.match(number, 1)
     return found.group(1) if found else None
 
 
@@ -171,8 +177,33 @@ def is_equal(answer: str, gold: str) -> bool:
     if not mine or _APART.search(mine) or _COSTLY.search(answer) or not _is_nested_well(answer):
         return False
     # Their own timeout uses the alarm that the grader process needs.
-    parsed = _parsed(without_thousands(answer))
-    return bool(parsed) and bool(verify(_parsed_gold(gold), parsed, timeout_seconds=None))
+    parsed, right = _parsed(without_thousands(answer)), _parsed_gold(gold)
+    if not parsed or not right or _differ(parsed[0], right[0]):
+        return False
+    return bool(verify(right, parsed, timeout_seconds=None))
+
+
+def _differ(mine: Any, golden: Any) -> bool:
+    """Tell that two expressions with variables are not equal, by their values at two points.
+
+    The library expands both, which takes minutes for (x+1)^{999}.
+    """
+    if not isinstance(mine, Expr) or not isinstance(golden, Expr):
+        return False
+    variables = sorted(mine.free_symbols | golden.free_symbols, key=str)
+    if not variables:
+        return False
+    if mine.free_symbols != golden.free_symbols:
+        return True
+    try:
+        for first in (0.31, 0.77):
+            point = {one: first + 0.1 * place for place, one in enumerate(variables)}
+            values = [complex(one.evalf(subs=point)) for one in (mine, golden)]
+            if not cmath.isclose(*values, rel_tol=1e-6, abs_tol=1e-9):
+                return all(map(cmath.isfinite, values))
+    except (ArithmeticError, AttributeError, TypeError, ValueError):
+        pass  # it has no values, so the library decides
+    return False
 
 
 def _stated(text: str) -> str:
@@ -208,8 +239,10 @@ def _is_nested_well(text: str) -> bool:
 
 
 def _first_number(text: str) -> str:
-    """Return the first number of a text with a unit, or the text where it has no number."""
-    numbers = [] if _LIST.fullmatch(text) else _numbers(text)
+    """Return the first number of a text with a unit, or a list, or a text without a number."""
+    if _LIST.fullmatch(items := _AND.sub(",", text)):
+        return items
+    numbers = _numbers(text)
     is_number = _MEASURED.match(text) or not re.search(r"[\\^/]", text)
     return numbers[0] if numbers and is_number else text
 

@@ -2,17 +2,19 @@ r"""Read numbers as people and models write them; every value is an exact fracti
 
 - A comma separates thousands only between groups of three digits (`1,234,567`). Any other comma
   separates the items of a list: `3,14` is 3 and 14. In place of such a comma, a narrow or no-break
-  space, `{,}` and LaTeX's `\,` are read.
+  space, an apostrophe, `{,}`, `~` and LaTeX's `\,` are read. `1.234.567` is no number.
 - A minus is `-`, U+2212, an en dash or another dash of that length, before or after the sign of a
-  currency. After a letter, a digit, a full stop or a bracket it is a subtraction (`3-5`).
-- `2/4`, `\frac{2}{4}` and `\frac24` are fractions, `1 1/2` is a mixed number, and `1/2/2026` is
-  neither.
+  currency, and with a space after `=` or an opening bracket. After a letter, a digit, a full stop
+  or a closing bracket it is a subtraction (`3-5`).
+- `2/4`, `\frac{2}{4}`, `\frac24` and `½` are fractions, also of fractions; `1 1/2` is a mixed
+  number, and `1/2/2026` is neither.
 """
 
 import re
 from collections import deque
 from fractions import Fraction
 from itertools import pairwise
+from unicodedata import normalize
 
 LONGEST_NUMBER = 64
 """Numbers with more characters are ignored."""
@@ -20,14 +22,27 @@ LONGEST_NUMBER = 64
 LONGEST_TAIL = 1000
 """Characters up to the last digit of a text in which its last number is looked for."""
 
-_MINUS = dict.fromkeys(map(ord, "\u2212\u2010\u2011\u2012\u2013\ufe63\uff0d"), "-")
-_SEPARATOR = re.compile(
-    r"(?<=[0-9])(?:\{,\}|,?\\[,!;: ]|[\u00a0\u2007\u2009\u202f])(?=[0-9]{3}(?![0-9]))"
+DEEPEST_FRACTION = 8
+"""Levels of `\\frac` within `\\frac` that are read."""
+
+_VULGAR = "¼½¾⅐⅑⅒⅓⅔⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"
+_PLAIN = str.maketrans(
+    {
+        **dict.fromkeys("\u2212\u2010\u2011\u2012\u2013\ufe63\uff0d", "-"),
+        **dict.fromkeys("\u2044\u2215", "/"),
+        **{chr(0xFF10 + digit): str(digit) for digit in range(10)},
+        **{one: normalize("NFKC", one).replace("\u2044", "/") for one in _VULGAR},
+    }
 )
-_FRAC = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]*)\}|([0-9]))\s*(?:\{([^{}]*)\}|([0-9]))")
+_MIXED = re.compile(rf"(?<=[0-9])(?=[{_VULGAR}])")
+_SEPARATOR = re.compile(
+    r"(?<=[0-9])(?:\{,\}|,?\\[,!;: ]|[\u00a0\u2007\u2009\u202f~'\u2019])(?=[0-9]{3}(?![0-9]))"
+)
+_SPACED_SIGN = re.compile(r"(?<=[=({\[])(\s*[-+])\s+(?=[0-9.\\$€£¥])")
+_FRAC = re.compile(r"\\[dt]?frac\s*(?:\{([^{}\\]*)\}|([0-9]))\s*(?:\{([^{}\\]*)\}|([0-9]))")
 GROUPED = r"(?<![0-9])(?<![0-9],)[1-9][0-9]{0,2}(?:,[0-9]{3})+(?!,?[0-9])"
 SIGN = r"(?:(?:(?<![^\W_])(?<![.)\]}])[-+])?(?:\\?[$€£¥]\s?)?|\\?[$€£¥][-+])"
-UNSIGNED = rf"(?:(?:{GROUPED}|[0-9]+)(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
+UNSIGNED = rf"(?:(?:{GROUPED}|[0-9]+)(?:\.[0-9]+)*|(?<![0-9])\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 NUMBER = re.compile(SIGN + UNSIGNED)
 _GROUPED = re.compile(GROUPED)
 _EXPONENT = re.compile(r"[eE][-+]?[0-9]{4,}")
@@ -35,8 +50,9 @@ _SLASH = re.compile(r"\s*/\s*")
 
 
 def with_plain_signs(text: str) -> str:
-    """Return a text with `-` for every minus and `,` between groups of thousands."""
-    return _SEPARATOR.sub(",", text.translate(_MINUS))
+    """Return a text with `-` for every minus, `/` in fractions, and `,` between thousands."""
+    text = _MIXED.sub(" ", text).translate(_PLAIN)
+    return _SPACED_SIGN.sub(r"\1", _SEPARATOR.sub(",", text))
 
 
 def without_thousands(text: str) -> str:
@@ -52,7 +68,7 @@ def last_number(text: str) -> Fraction | None:
 def single_number(text: str) -> Fraction | None:
     """Return the last number of a text; None without one, or where it ends a list (`3,4`)."""
     numbers = _last_numbers(text)
-    if len(numbers) > 1 and _between(*numbers[-2:]) == ",":
+    if len(numbers) > 1 and _between(*numbers[-2:]).strip() in (",", ";", ":"):
         return None
     return _value(numbers)
 
@@ -71,7 +87,7 @@ def parse_number(text: str) -> Fraction | None:
 
 def _last_numbers(text: str) -> list[re.Match[str]]:
     end = max(map(text.rfind, "0123456789")) + 1
-    tail = text[max(0, end - LONGEST_TAIL) : end + 1]  # one more: `}` may end a fraction
+    tail = text[max(0, end - LONGEST_TAIL) : end + DEEPEST_FRACTION]  # braces may end fractions
     return [*deque(NUMBER.finditer(_plain_fractions(tail)), maxlen=3)]
 
 
@@ -79,10 +95,17 @@ def _plain_fractions(text: str) -> str:
     def plain(found: re.Match[str]) -> str:
         top, bottom = (found[1] or found[2] or "", found[3] or found[4] or "")
         gap = " " if found.string[found.start() - 1 : found.start()].isdigit() else ""
+        values = (parse_number(top), parse_number(bottom)) if "/" in top + bottom else (None, None)
+        if values[0] is not None and values[1]:
+            return f"{gap}{values[0] / values[1]}"
         return f"{gap}{top}/{bottom}"
 
     text = with_plain_signs(text)
-    return _FRAC.sub(plain, text) if "frac" in text else text
+    for _ in range(DEEPEST_FRACTION if "frac" in text else 0):  # the innermost ones first
+        text, count = _FRAC.subn(plain, text)
+        if not count:
+            break
+    return text
 
 
 def _value(numbers: list[re.Match[str]]) -> Fraction | None:
@@ -106,7 +129,7 @@ def _value(numbers: list[re.Match[str]]) -> Fraction | None:
 
 def _one(number: re.Match[str]) -> Fraction | None:
     text = number.group()
-    if len(text) > LONGEST_NUMBER or _EXPONENT.search(text):
+    if len(text) > LONGEST_NUMBER or _EXPONENT.search(text) or text.count(".") > 1:
         return None
     return Fraction(re.sub(r"[^-0-9.eE+]", "", text))
 

@@ -127,14 +127,14 @@ def make_rubric(names: Sequence[str], **settings: Any) -> BuiltinRubric:
     )
 
 
-@reward("exact")
+def _is_empty(answer: str) -> str:
+    return "" if answer.strip() else "must not be empty for reward=exact or contains"
+
+
+@reward("exact", check_answer=_is_empty)
 def exact(text: str, example: Example) -> float:
     """1 when the completion, stripped of white space, is the gold answer."""
     return grade_exact(text, example)["exact"]
-
-
-def _is_empty(answer: str) -> str:
-    return "" if answer else "must not be empty for reward=contains"
 
 
 reward("contains", check_answer=_is_empty)(contains_reward)

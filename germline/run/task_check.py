@@ -10,9 +10,9 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from germline.config import Config, TaskBase, load_config
+from germline.config import TaskBase, load_config
 from germline.config.loader import read_task
 from germline.episodes import first_message
 from germline.graders.fuzz_texts import HOSTILE, fuzz_text
@@ -21,11 +21,21 @@ from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import make_decoding, make_graders
 from germline.run.episode_checks import ExampleEpisode, check_tools, missing_reward, play_example
 from germline.run.task_check_row import TaskCheckRow, Verdict, examples_row, short_text
-from germline.run.tried_answers import QUICK, places, spread, wrong_answers
+from germline.run.tried_answers import (
+    QUICK,
+    answer_tokens,
+    as_written,
+    places,
+    spread,
+    wrong_answers,
+)
 from germline.scorers.scored_graders import Graders
 from germline.tasks import make_task
 from germline.tasks.environment_task import EnvironmentTask
-from germline.types import Example, GermlineError, Grade
+from germline.types import Decoding, Example, GermlineError, Grade
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 NUMBER = re.compile(r"\d+")
 
@@ -91,17 +101,22 @@ def check_task(
     section = read_task(section) if isinstance(section, str | Path) else section
     config = load_config({"task": section, "model": model}, overrides)
     made = make_task(config.task)
+    # Imported here: it imports torch, which loading a task does not need.
+    from germline.engines.pretrained import load_tokenizer
+
+    tokenizer, context = load_tokenizer(model_source(config.model))
+    decoding = make_decoding(config, made)
     with tempfile.NamedTemporaryFile(prefix="germline-check-", suffix=".log", delete=False) as file:
         printed = Path(file.name)
     with make_graders(config, made) as graders:
         graders.redirect_output(printed)
-        findings = [examples_row(made), *_reward_rows(made, graders)]
+        findings = [examples_row(made), *_reward_rows(made, graders, tokenizer, decoding)]
         examples = spread(made.examples("train"), QUICK)
         if problem := missing_reward(made, config, graders, examples):
             findings.append(TaskCheckRow("episodes", len(examples), (), "warning", problem))
         episode = _episode(made, graders) if prompts else None
     findings += check_tools(made, config, printed)
-    finding, shown = _prompts(made, config, prompts, episode)
+    finding, shown = _prompts(made, tokenizer, context, decoding, prompts, episode)
     findings.append(finding)
     wrote = printed.exists() and printed.stat().st_size > 0
     if not wrote:  # graders in this process leave the file
@@ -174,7 +189,9 @@ def _grade(
     return Answers(kind, tuple(texts), tuple(grades), error)
 
 
-def _reward_rows(task: Task, graders: Graders) -> list[TaskCheckRow]:
+def _reward_rows(
+    task: Task, graders: Graders, tokenizer: "PreTrainedTokenizerBase", decoding: Decoding
+) -> list[TaskCheckRow]:
     """Grade gold, wrong, empty and hostile answers, and compare their rewards."""
     some = [*spread(task.examples("train"), GOLD // 2), *spread(task.examples("test"), GOLD // 2)]
     golden = [example for example in some if example.answer]
@@ -183,7 +200,9 @@ def _reward_rows(task: Task, graders: Graders) -> list[TaskCheckRow]:
     hostile = [*HOSTILE, *fuzz_text(FUZZED)]
     targets = (some * len(hostile))[: len(hostile)]
     gold = _grade(graders, "gold answers", answers, golden)
-    again = _grade(graders, "gold answers", answers, golden)
+    tokens = [answer_tokens(tokenizer, answer) for answer in answers]
+    written = [as_written(tokenizer, one, decoding) for one in tokens]
+    again = _grade(graders, "gold answers", written, golden)
     empty = _grade(graders, "empty answers", [""] * len(some), some)
     mistaken = _grade(
         graders, "wrong answers", [text for text, _ in wrong], [golden[n] for _, n in wrong]
@@ -194,6 +213,10 @@ def _reward_rows(task: Task, graders: Graders) -> list[TaskCheckRow]:
         isinstance(task, EnvironmentTask) and task.has_tools and not _is_better(gold, empty)
     )
     first = _gold_row(gold, again, empty, needs_tools=needs_tools)
+    cut = sum(len(one) > decoding.max_new_tokens for one in tokens)
+    if cut and first.verdict == "ok":
+        remark = f"{cut} have more than max_new_tokens={decoding.max_new_tokens} tokens"
+        first = replace(first, verdict="warning", remark=remark)
     rows = [first, empty.row()]
     if wrong:
         rows.append(_wrong_row(mistaken, gold, [place for _, place in wrong]))
@@ -232,17 +255,29 @@ def _gold_row(gold: Answers, again: Answers, empty: Answers, *, needs_tools: boo
             "column that holds the answers, such as task.columns={answer: solution}"
         )
         return replace(row, verdict="warning", remark=remark)
-    if again.error or again.failed:  # the second time
+    if again.error:  # the second time
         return again.row(may_fail=False)
-    if gold.rewards != again.rewards:
-        first, second = next(
-            pair for pair in zip(gold.rewards, again.rewards, strict=True) if pair[0] != pair[1]
-        )
+    lost = []
+    for text, written, first, second in zip(
+        gold.texts, again.texts, gold.rewards, again.rewards, strict=True
+    ):
+        if text != written and not second >= first:
+            lost.append((text, written))
+        elif text == written and second != first:
+            remark = (
+                f"the reward is not deterministic: {first:g} and then {second:g} for the same "
+                "answer; compute it from the completion and the row alone, or a run cannot be "
+                "resumed"
+            )
+            return replace(row, verdict="wrong", remark=remark)
+    if lost:
         remark = (
-            f"the reward is not deterministic: {first:g} and then {second:g} for the same answer; "
-            "compute it from the completion and the row alone, or a run cannot be resumed"
+            f"{len(lost)} of {len(gold.texts)} earn less as a model can write them: "
+            f"{short_text(lost[0][0])} becomes {short_text(lost[0][1])}, as task.stop cuts it or "
+            "the tokenizer has no such text"
         )
-        return replace(row, verdict="wrong", remark=remark)
+        every = len(lost) == len(gold.texts)
+        return replace(row, verdict="wrong" if every else "warning", remark=remark)
     if needs_tools:
         remark = "earn no more than empty ones as the only reply, without a tool call"
         return replace(row, remark=remark)
@@ -306,22 +341,24 @@ def _episode(task: Task, graders: Graders) -> ExampleEpisode | None:
 
 
 def _prompts(
-    task: Task, config: Config, count: int, episode: ExampleEpisode | None
+    task: Task,
+    tokenizer: "PreTrainedTokenizerBase",
+    context: int | None,
+    decoding: Decoding,
+    count: int,
+    episode: ExampleEpisode | None,
 ) -> tuple[TaskCheckRow, tuple[ShownPrompt, ...]]:
     """Encode every prompt as the engine does, and decode some of them for display."""
-    # Imported here: they import torch, which the rest of a check does not need.
     from germline.engines.context_length import context_remedy
-    from germline.engines.pretrained import load_tokenizer
     from germline.engines.prompt_batch import encode_prompt
 
-    tokenizer, context = load_tokenizer(model_source(config.model))
     everything = [*task.examples("train"), *task.examples("test")]
     try:
         encoded = [encode_prompt(tokenizer, example) for example in everything]
     except GermlineError as error:
         return TaskCheckRow("prompts", len(everything), (), "wrong", str(error)), ()
     lengths = [len(ids) for ids in encoded]
-    new = make_decoding(config, task).max_new_tokens
+    new = decoding.max_new_tokens
     turns = f" in each of up to {task.max_turns} turns" if isinstance(task, EpisodeTask) else ""
     some = " to ".join(map(str, dict.fromkeys((min(lengths), max(lengths)))))
     remark = f"{some} tokens, and up to {new} new ones{turns}"

@@ -2,8 +2,12 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from germline.types import Example
+from germline.types import Decoding, Example
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 QUICK = 4
 """Number of examples that are tried at the start of a run."""
@@ -31,6 +35,25 @@ def wrong_answers(gold: Sequence[str]) -> list[tuple[str, int]]:
         if _number(answer):
             wrong.append(("0", place))
     return wrong
+
+
+def answer_tokens(tokenizer: "PreTrainedTokenizerBase", answer: str) -> list[int]:
+    """Return the tokens of an answer."""
+    return list(tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"])
+
+
+def as_written(
+    tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[int], decoding: Decoding
+) -> str:
+    """Return the text that the reward gets when a model writes these tokens."""
+    from germline.engines.rows_in_progress import Detokenizer, RowsInProgress  # imports torch: slow
+
+    end = tokenizer.eos_token_id
+    ends = frozenset() if end is None else frozenset([int(end)])
+    row = RowsInProgress(Detokenizer(tokenizer, ends), ends, decoding, 1)
+    for token in tokens:
+        row.write([0], [token])
+    return row.completion(0, 0).text
 
 
 def _number(answer: str) -> float | None:

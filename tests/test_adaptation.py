@@ -26,19 +26,16 @@ from germline.run import resume, train
 from germline.schedules import scale_within
 from germline.shaping import utilities
 from germline.spaces import make_space
-from germline.strategies.adaptive_values import (
-    RunningMeanFitness,
-    SuccessRateValue,
-    ZeroSignalGrowth,
-)
+from germline.strategies.adaptive_values import RunningMeanFitness
 from germline.strategies.nes import NaturalEvolution
-from germline.strategies.sigma_adaptation import success_rate
+from germline.strategies.sigma_rules import SuccessSigma, ZeroSignalGrowth, success_rate
 from germline.testing import VectorFleet, sphere
 from germline.types import (
     Decoding,
     GermlineError,
     SeedPerturbation,
     SigmaUpdate,
+    StrategyState,
     TensorInfo,
     Update,
 )
@@ -136,18 +133,23 @@ def test_a_sigma_that_changed_is_drawn_in_the_report(wholes, tmp_path):
 # --- sigma by success
 
 
+def update_with(generation, success):
+    state = {} if success is None else {"success": success}
+    return Update(0, generation, 0.1, 0.1, (1.0,), strategy_state=StrategyState(state))
+
+
 def test_sigma_follows_the_equation_of_success():
-    told = SuccessRateValue(SuccessRateSigma(start=0.1, target=0.2, rate=0.5))
+    told = SuccessSigma(SuccessRateSigma(start=0.1, target=0.2, rate=0.5))
     for generation, share in enumerate([0.5, 0.0, None]):
-        told.tell(generation, share)
+        told.tell(update_with(generation, share))
     after = [0.1, 0.1 * math.exp(0.15), 0.1 * math.exp(0.05), 0.1 * math.exp(0.05)]
     assert [told.at(generation) for generation in range(4)] == pytest.approx(after, rel=1e-12)
 
 
 def test_sigma_by_success_stays_within_its_limits():
-    told = SuccessRateValue(SuccessRateSigma(start=0.1, rate=100, min=0.05, max=0.3))
+    told = SuccessSigma(SuccessRateSigma(start=0.1, rate=100, min=0.05, max=0.3))
     for generation, share in enumerate([1.0, 0.0]):
-        told.tell(generation, share)
+        told.tell(update_with(generation, share))
     assert (told.at(1), told.at(2)) == (0.3, 0.05)
 
 

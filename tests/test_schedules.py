@@ -13,8 +13,8 @@ from germline.config import (
 from germline.record import RunDirectory
 from germline.run import resume, train
 from germline.schedules import value_at
-from germline.strategies.adaptive_values import PlateauValue
-from germline.types import GermlineError
+from germline.strategies.sigma_rules import PlateauSigma
+from germline.types import GermlineError, StrategyState, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -64,11 +64,16 @@ def test_generation_outside_the_run_is_refused(generation):
 # --- plateaus
 
 
+def update_with(generation, fitness):
+    state = {} if fitness is None else {"fitness": fitness}
+    return Update(0, generation, 1.0, 0.1, (1.0,), strategy_state=StrategyState(state))
+
+
 def fallen(fitness, **settings):
     """Return the values of all generations, the one after the last told included."""
-    plateaus = PlateauValue(PlateauSchedule(start=1.0, **settings))
+    plateaus = PlateauSigma(PlateauSchedule(start=1.0, **settings))
     for generation, one in enumerate(fitness):
-        plateaus.tell(generation, one)
+        plateaus.tell(update_with(generation, one))
     return [plateaus.at(generation) for generation in range(len(fitness) + 1)]
 
 
@@ -95,8 +100,8 @@ def test_a_generation_whose_fitness_was_lost_says_nothing():
 
 
 def test_a_value_whose_reasons_are_not_known_is_refused():
-    plateaus = PlateauValue(PlateauSchedule(start=1.0))
-    plateaus.tell(0, 1.0)
+    plateaus = PlateauSigma(PlateauSchedule(start=1.0))
+    plateaus.tell(update_with(0, 1.0))
     assert plateaus.at(1) == plateaus.at(0) == 1.0
     with pytest.raises(
         GermlineError, match=r"in generation 2 depends .* called for 1 of them\..*recall"
@@ -106,10 +111,10 @@ def test_a_value_whose_reasons_are_not_known_is_refused():
 
 @pytest.mark.parametrize("generation", [0, 2])
 def test_a_generation_is_told_once_and_in_order(generation):
-    plateaus = PlateauValue(PlateauSchedule(start=1.0))
-    plateaus.tell(0, 1.0)
+    plateaus = PlateauSigma(PlateauSchedule(start=1.0))
+    plateaus.tell(update_with(0, 1.0))
     with pytest.raises(GermlineError, match=f"generation 1 next, found generation {generation}"):
-        plateaus.tell(generation, 2.0)
+        plateaus.tell(update_with(generation, 2.0))
 
 
 # --- in runs

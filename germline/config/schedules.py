@@ -14,7 +14,7 @@ CALIBRATION_PAIRS = 8
 """Antithetic pairs that try a sigma, where members generate."""
 
 
-@register("sigma")
+@register("sigma", "germline.strategies.sigma_rules:ScheduledSigma")
 @register("learning_rate")
 class LinearSchedule(KindSection):
     """A linear change from `start` in generation 0 to `end` in the last generation."""
@@ -26,7 +26,7 @@ class LinearSchedule(KindSection):
     """Value in the last generation."""
 
 
-@register("sigma")
+@register("sigma", "germline.strategies.sigma_rules:ScheduledSigma")
 @register("learning_rate")
 class CosineSchedule(KindSection):
     """Half a cosine over the run, flat at both ends: from `start` to `end` in the last generation.
@@ -43,7 +43,7 @@ class CosineSchedule(KindSection):
     """Generations of rise before `start` is reached."""
 
 
-@register("sigma")
+@register("sigma", "germline.strategies.sigma_rules:PlateauSigma")
 class PlateauSchedule(KindSection):
     """A constant value that is lowered whenever fitness stops rising."""
 
@@ -87,7 +87,7 @@ class AdaptiveSigma(KindSection):
         return self
 
 
-@register("sigma")
+@register("sigma", "germline.strategies.sigma_rules:SuccessSigma")
 class SuccessRateSigma(AdaptiveSigma):
     """A sigma that grows while many members are fitter than the center, else shrinks (1/5 rule).
 
@@ -101,7 +101,7 @@ class SuccessRateSigma(AdaptiveSigma):
     """After each generation ln sigma grows by this times (share - target)."""
 
 
-@register("sigma")
+@register("sigma", "germline.strategies.sigma_rules:NaturalSigma")
 class NaturalGradientSigma(AdaptiveSigma):
     """A sigma for every tensor, each following the natural gradient (SNES); limits hold for each.
 
@@ -114,7 +114,7 @@ class NaturalGradientSigma(AdaptiveSigma):
     """Learning rate of ln sigma (the eta_sigma of Wierstra et al.)."""
 
 
-@register("sigma")
+@register("sigma", "germline.strategies.calibrated_sigma:CalibratedSigma")
 class AutoSigma(KindSection):
     """Sigma calibrated so that members keep a chosen KL divergence from the center.
 

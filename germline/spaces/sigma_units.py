@@ -7,7 +7,7 @@ The unit is measured once, on the starting weights, as `strategy.sigma_unit` say
     std         standard deviation of W
     rms         root mean square of W; of a bias of zeros, that of the weight of its module
 
-The scale of a tensor is 1 unless `strategy.sigma_adaptation` gives every tensor a sigma of its own.
+The scale of a tensor is 1 unless `strategy.sigma=natural` gives every tensor a sigma of its own.
 A member of sigma then adds sigma * unit_t * scale_t * eps to tensor t. With the coefficients s_k of
 a `SigmaUpdate`, each scale changes by
 

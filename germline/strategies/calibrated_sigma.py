@@ -23,12 +23,17 @@ The sigma of a generation is in its update, so a resumed run continues with it.
 import logging
 import math
 from collections.abc import Callable
+from typing import Any
 
 from germline.config import AutoSigma
 from germline.strategies.adaptive_values import AdaptiveValue
+from germline.strategies.sigma_rules import SigmaRule
 from germline.types import GermlineError, Update
 
 log = logging.getLogger(__name__)
+
+FIRST_GUESS = {"constant": 0.003, "mean_abs": 0.1, "std": 0.1, "rms": 0.1}
+"""First sigma of the calibration, by `sigma_unit`; on nano it ends within a factor of 3 of it."""
 
 TRIALS = 8
 """Most trials before generation 0, where nothing is known of the model."""
@@ -56,7 +61,7 @@ FEW, ENOUGH = 0.1, 0.3
 it shrinks again."""
 
 
-class CalibratedSigma(AdaptiveValue[float]):
+class CalibratedSigma(AdaptiveValue[float], SigmaRule):
     """Sigma by generation: calibrated in some generations, kept in the others."""
 
     def __init__(self, settings: AutoSigma, start: float) -> None:
@@ -67,6 +72,11 @@ class CalibratedSigma(AdaptiveValue[float]):
         self._steps = 0  # of growth
         ratio = math.sqrt(settings.max_kl / settings.target_kl)
         self._most_steps = math.floor(math.log(ratio) / math.log(GROWTH))
+
+    @classmethod
+    def from_config(cls, settings: Any, generations: int, unit: str) -> "CalibratedSigma":
+        """Begin at the first guess of the unit."""
+        return cls(settings, FIRST_GUESS[unit])
 
     def at(self, generation: int) -> float:
         """Return the sigma of the members of a generation.

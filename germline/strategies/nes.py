@@ -14,7 +14,7 @@ al. 2017 (arXiv 1703.03864); the convention and the paper's settings (sigma 1e-3
 Beyond the paper: by default sigma is calibrated to a KL divergence (`strategies.calibrated_sigma`),
 and the learning rate follows the measured signal (`strategies.signal_learning_rate`): the
 coefficients then give the direction of a step and the learning rate its length. Off by default:
-other adaptations of sigma (`strategies.sigma_adaptation`), directions that are reused in several
+other adaptations of sigma (`strategies.sigma_rules`), directions that are reused in several
 generations, and a running mean of earlier fitness as the baseline.
 """
 
@@ -26,12 +26,19 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from germline.config import AutoLearningRate, AutoSigma, Nes, RunningMeanBaseline, SkipZeroSignal
+from germline.config import (
+    AutoLearningRate,
+    AutoSigma,
+    GrowSigmaOnZeroSignal,
+    Nes,
+    RunningMeanBaseline,
+    SkipZeroSignal,
+)
 from germline.protocols import Strategy
 from germline.schedules import value_at
 from germline.signal_types import SignalPower
 from germline.strategies.adaptive_values import RunningMeanFitness
-from germline.strategies.sigma_adaptation import SigmaSchedule, success_rate
+from germline.strategies.sigma_rules import ZeroSignalGrowth, make_sigma_rule, success_rate
 from germline.strategies.signal_learning_rate import SignalLearningRate
 from germline.types import (
     GermlineError,
@@ -55,8 +62,9 @@ class NaturalEvolution(Strategy):
         self.config = config
         self.run_seed = run_seed
         self.generations = generations
-        self.sigma = SigmaSchedule(config, generations)
-        running, rate = config.baseline, config.learning_rate
+        self.sigma = make_sigma_rule(config, generations)
+        grows, running, rate = config.zero_signal, config.baseline, config.learning_rate
+        self.growth = ZeroSignalGrowth(grows) if isinstance(grows, GrowSigmaOnZeroSignal) else None
         self.baseline = (
             RunningMeanFitness(running) if isinstance(running, RunningMeanBaseline) else None
         )
@@ -93,7 +101,7 @@ class NaturalEvolution(Strategy):
     def ask(self, generation: int) -> Population:
         """Return N members: directions 0..N-1, or pairs (+, -) of directions 0..N/2-1."""
         config = self.config
-        sigma = self.sigma.at(generation)
+        sigma = self.sigma.at(generation) * (self.growth.at(generation) if self.growth else 1.0)
         per_direction = (1, -1) if config.antithetic else (1,)
         members = tuple(
             SeedPerturbation(
@@ -193,6 +201,8 @@ class NaturalEvolution(Strategy):
     def _follow(self, update: Update) -> None:
         state = update.strategy_state.read()
         self.sigma.tell(update)
+        if self.growth:
+            self.growth.tell(update.generation, no_signal=update.has_no_signal)
         if self.signal_rate:
             self.signal_rate.tell(SignalPower(**state["power"]) if "power" in state else None)
         if self.baseline:

@@ -35,7 +35,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from germline.config import AutoLearningRate, AutoSigma, Config, Nes
-from germline.strategies.sigma_adaptation import FIRST_GUESS
+from germline.strategies.calibrated_sigma import FIRST_GUESS
 from germline.studies.probe_advice import ProbeAdvice
 from germline.studies.sigma_sweep import SigmaProbe, find_edge, is_sane, probe_center, sweep
 from germline.studies.trial_engine import (

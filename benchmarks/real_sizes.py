@@ -54,6 +54,7 @@ from germline.config import Config, MicrobatchSettings, load_config
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.estimates.machine import MachineLoad
 from germline.fleet import LocalFleet
+from germline.generation_loop import generations
 from germline.methods.method import Method
 from germline.protocols import Engine
 from germline.record import RunDirectory
@@ -62,7 +63,6 @@ from germline.run.build_parts import make_engine
 from germline.run.peak_memory import peak_memory_mb
 from germline.shaping import utilities
 from germline.strategies import make_strategy
-from germline.training import generations
 from germline.types import Decoding, Evaluation, Example, Grade, Population
 
 VARIANTS = ("field", "plain", "low_rank", "lora", "full", "floor")

@@ -23,13 +23,13 @@ from germline.fleet.remote_engine import (
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import EngineJob
 from germline.fleet.worker_pool import WorkerPool
+from germline.generation_loop import batches, generations
 from germline.methods.method import Method
 from germline.protocols import Engine, Fleet
 from germline.run.build_parts import make_decoding, make_engine
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.tasks import make_task
-from germline.training import batches, generations
 from germline.types import Evaluation, GermlineError
 from tests.toy_runs import ADAM_FULL, GradedHere, settings
 

@@ -10,6 +10,7 @@ import germline
 from germline.config import AutoLearningRate, Nes, ZScore, load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet.engine_queries import LogProbabilitiesQuery
+from germline.generation_loop import generations
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts, make_engine
 from germline.shaping import utilities
@@ -18,7 +19,6 @@ from germline.signal_types import SignalPower
 from germline.strategies.nes import NaturalEvolution
 from germline.strategies.signal_learning_rate import SignalLearningRate
 from germline.tasks import make_task
-from germline.training import generations
 from germline.types import (
     Decoding,
     Evaluation,

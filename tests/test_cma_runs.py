@@ -12,13 +12,13 @@ from germline.fleet import LocalFleet
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import ApplyJob, GenerateJob
 from germline.fleet.worker_pool import WorkerPool
+from germline.generation_loop import generations
 from germline.protocols import Fleet
 from germline.record import RunDirectory
 from germline.run import build_run_parts
 from germline.run.build_parts import make_engine
 from germline.strategies.cma import CmaSearch, CovarianceMatrixAdaptation
 from germline.tasks import make_task
-from germline.training import generations
 from germline.types import GermlineError, MeanUpdate
 from tests.remote_engines import Chance, Fault, Nearby, killed_at
 from tests.toy_runs import GradedHere, finish, journal, run, settings, stopped_after

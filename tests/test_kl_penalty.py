@@ -116,7 +116,7 @@ def test_the_penalty_keeps_the_center_near_the_start(tmp_path):
         more = ("generations=12", "held_out.every=12", "task.kl_per=completion")
         config = settings(f"task.kl_coef={coefficient}", *more, "strategy.learning_rate=0.3")
         with build_run_parts(config) as parts:
-            for _ in germline.training.generations(
+            for _ in germline.generation_loop.generations(
                 parts.method, parts.fleet, parts.batch, parts.decoding, range(12)
             ):
                 pass

@@ -15,13 +15,13 @@ from germline.fleet.remote_engine import JobRaised, Outcome
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import ApplyJob, DigestJob, GenerateJob, RestoreJob
 from germline.fleet.worker_pool import WorkerPool
+from germline.generation_loop import generations
 from germline.noise import NOISE_VERSION
 from germline.protocols import Fleet
 from germline.record import JournalEntry, RunDirectory
 from germline.run.build_parts import build_run_parts, make_decoding, make_engine
 from germline.strategies import make_strategy
 from germline.tasks import make_task
-from germline.training import generations
 from germline.types import Decoding, GermlineError, Update
 from tests.remote_engines import (
     DECODING,

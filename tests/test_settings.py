@@ -10,11 +10,11 @@ import torch
 from germline import registry
 from germline.config import Config, KindOf, Section, load_config
 from germline.fleet import LocalFleet
+from germline.generation_loop import generations
 from germline.record import RunDirectory
 from germline.rollout import members_per_microbatch
 from germline.run import build_run_parts, train
 from germline.run.build_parts import make_engine
-from germline.training import generations
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
 from tests.setting_tests import SEEN_ELSEWHERE

@@ -18,6 +18,7 @@ from germline.config import (
 from germline.endpoint import serve_extra
 from germline.evaluation.held_out import HeldOutScorers
 from germline.fleet.engine_queries import DimensionQuery
+from germline.generation_loop import batches, generations
 from germline.graders.in_process_pool import InProcessPool, can_be_imported, warn_of_local_functions
 from germline.graders.pool import GraderPool, GraderSettings
 from germline.graders.reward_functions import FunctionRubric
@@ -48,7 +49,6 @@ from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
 from germline.tasks.thinking import ThinkingStripper, own_grader, scored_text_of
-from germline.training import batches, generations
 from germline.types import Decoding, Example, GenerationRecord
 
 log = logging.getLogger(__name__)

@@ -23,6 +23,7 @@ from germline import noise
 from germline.config import Config, Nes
 from germline.engines.master_weights import Masters
 from germline.fleet import LocalFleet
+from germline.generation_loop import batches, generations
 from germline.methods.method import Method
 from germline.protocols import Engine, Shaping, Strategy, TextScorer
 from germline.run.build_fleet import engine_placement
@@ -32,7 +33,6 @@ from germline.run.template_thinking import with_opened_thinking
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.tasks import make_task
-from germline.training import batches, generations
 from germline.types import (
     Decoding,
     Example,

@@ -16,6 +16,7 @@ from germline.checkpoint import restore, save_snapshot
 from germline.config import Full, ShapingConfig, ZScore
 from germline.engines.master_weights import Masters
 from germline.fleet.engine_queries import LogProbabilitiesQuery
+from germline.generation_loop import generations
 from germline.methods.method import Method
 from germline.optimizers import AscentOptimizer, Sgd
 from germline.protocols import Answer, Engine, EngineQuery, ScoringGroup, Strategy
@@ -23,7 +24,6 @@ from germline.record import JournalEntry
 from germline.shaping import utilities
 from germline.spaces import make_space
 from germline.testing.benchmark_functions import ObjectiveFunction
-from germline.training import generations
 from germline.types import (
     Decoding,
     Evaluation,

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from germline.fleet import LocalFleet
+from germline.generation_loop import batches, generations
 from germline.record import RunDirectory
 from germline.rollout import GeneratedMicrobatch, gather_rewards, microbatch_starts
 from germline.run import Training, build_run_parts, resume
-from germline.training import batches, generations
 from germline.types import Example, GermlineError, Grade
 from tests.toy_runs import GradedHere, finish, journal, run, settings, stopped_after
 

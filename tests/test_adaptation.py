@@ -333,34 +333,3 @@ def test_sigma_grows_for_members_and_updates_alike():
     assert strategy.ask(1).members[0].sigma == pytest.approx(0.2)
     assert strategy.tell(strategy.ask(1), np.array([1.0, -1.0])).sigma == pytest.approx(0.2)
     assert strategy.ask(2).members[0].sigma == pytest.approx(0.1)
-
-
-# --- what is refused
-
-
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["strategy.population=1"], r"population=1 has no other member to compare with: use"),
-        ([RUNNING], r"baseline=running would be ignored with .*antithetic=true"),
-        ([RUNNING, "strategy.antithetic=false"], r"baseline=running .*shaping\.kind=z_score.*raw"),
-        (
-            [RUNNING, *ALONE, "shaping.elite=0.5"],
-            r"baseline=running cannot.*shaping\.elite=0\.5",
-        ),
-        (["strategy.sigma={kind: success, start: 2}"], r"start=2 is not between min=1e-06 and max"),
-        (
-            ["strategy.sigma={kind: success, start: 2, max: 1e7}"],
-            r"sigma\.max: must be less than or equal to 1000000",
-        ),
-        (
-            ["strategy.sigma={kind: natural, start: 1, min: 2}"],
-            r"min=2 and max=1: change start or the limit",
-        ),
-        (["strategy.noise_reuse=0"], r"noise_reuse: must be greater than or equal to 1"),
-        (["strategy.zero_signal=ignore"], r"zero_signal: .*'ignore'.*'count', 'skip', 'grow'"),
-    ],
-)
-def test_what_would_have_no_effect_is_refused(overrides, message):
-    with pytest.raises(GermlineError, match=message):
-        settings(*overrides)

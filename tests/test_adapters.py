@@ -374,21 +374,6 @@ def test_there_is_no_adapter_to_write_in_other_spaces(space, tmp_path):
 # --- settings
 
 
-@pytest.mark.parametrize(
-    ("settings", "word"),
-    [
-        ({"init_scale_a": 0, "init_scale_b": 0}, "init_scale_b=0"),
-        ({"init_scale_a": 0, "freeze_a": True}, "freeze_a=true"),
-        ({"rank": 0}, "rank"),
-        ({"alpha": 0}, "alpha"),
-        ({"alpha": float("inf")}, "alpha"),
-    ],
-)
-def test_settings_that_cannot_be_meant_are_refused(settings, word):
-    with pytest.raises(ValueError, match=word):
-        Lora(**settings)
-
-
 def test_smoke_starts_from_no_adapter_as_it_plays_with_another_model():
     space = {"kind": "lora", "rank": 4, "layers": "0-9", "init_adapter": "somewhere"}
     small = smoke_config(load_config({"model": "some/model", "space": space}))

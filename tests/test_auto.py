@@ -22,7 +22,6 @@ from germline.tasks import make_task
 from germline.types import (
     Decoding,
     Evaluation,
-    GermlineError,
     Population,
     SeedPerturbation,
     StrategyState,
@@ -270,32 +269,6 @@ def test_old_settings_are_what_they_were():
     config = load_config({"strategy": {"sigma": 0.01, "learning_rate": 0.02}})
     assert config.strategy.unit == "constant"
     assert load_config({}).strategy.unit == "rms"
-
-
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["batch_size=1"], r"batch_size=1 has one: use batch_size=2"),
-        (["strategy.optimizer=adam"], r"optimizer adam would change: give learning_rate"),
-        (["strategy.optimizer.momentum=0.9"], r"optimizer momentum would change"),
-        (
-            ["strategy={population: 1, antithetic: false, baseline: running}", "shaping=raw"],
-            r"population=1 has no other member",
-        ),
-        (["strategy.kind=cma", "strategy.learning_rate=auto"], r"strategy\.learning_rate"),
-        (
-            ["method=es_sample_gd"],
-            r"learning_rate=auto cannot be used by method\.kind=es_sample_gd",
-        ),
-        (["strategy.learning_rate={kind: auto, max_step: 0.1}"], r"least_step=0\.25 is above max"),
-        (["strategy.sigma={kind: auto, target_kl: 1e-12}"], r"target_kl.*0\.000001"),
-        (["strategy.zero_signal=grow"], r"sigma=auto grows by itself"),
-        (["strategy.sigma={kind: auto, max_kl: 0.001}"], r"max_kl=0\.001 is below target_kl"),
-    ],
-)
-def test_what_auto_does_not_fit_is_refused(overrides, said):
-    with pytest.raises(GermlineError, match=said):
-        load_config({}, overrides)
 
 
 def test_a_population_of_two_and_constant_rewards_do_no_harm(tmp_path):

@@ -9,7 +9,7 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from germline import noise
-from germline.config import Cma, LowRank, SepCma, load_config
+from germline.config import Cma, LowRank, SepCma
 from germline.engines.master_weights import Masters
 from germline.run import build_run_parts
 from germline.run.build_parts import make_engine
@@ -260,14 +260,6 @@ def test_a_dimension_too_large_is_refused_with_what_would_do():
     with pytest.raises(GermlineError, match="sep_cma can search up to 1,000,000 numbers") as caught:
         searched(SepCma(), 1_000_001)
     assert "strategy.kind=sep_cma," not in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", ["cma", "sep_cma"])
-def test_a_space_without_coordinates_is_refused(kind):
-    with pytest.raises(GermlineError) as caught:
-        load_config({"strategy": kind})
-    assert f"strategy.kind={kind} cannot be used with space.kind=low_rank" in str(caught.value)
-    assert "space.kind=subspace" in str(caught.value)
 
 
 def test_one_number_is_too_few():

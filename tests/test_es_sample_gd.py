@@ -346,48 +346,6 @@ def test_the_shipped_run_learns_in_three_generations(tmp_path):
 # --- bad input
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["space=lora"], r"space\.kind=lora cannot be used .* space\.kind=full or low_rank"),
-        (["engine=toy"], r"engine\.kind=toy cannot be used .* no gradients"),
-        (["fleet.engines=2"], r"fleet\.engines=2 cannot be used"),
-        (["method.exploration=temperature"], r"task\.temperature=0 writes the same"),
-        (
-            ["method.exploration=temperature", "task.temperature=1", "strategy.sigma=0.1"],
-            r"strategy\.sigma=0\.1 would be ignored",
-        ),
-        (
-            ["method.exploration=temperature", "task.temperature=1", "method.clip=0.2"],
-            r"method\.clip=0\.2 would be ignored",
-        ),
-        (
-            [
-                "space={kind: low_rank, rank: 4}",
-                "method.exploration=temperature",
-                "task.temperature=1",
-            ],
-            r"space\.rank=4 would be ignored",
-        ),
-        (["strategy.sigma={kind: natural, start: 0.1}"], r"sigma\.kind=natural cannot be used"),
-        (
-            [
-                "strategy={antithetic: false, baseline: running, learning_rate: 0.001}",
-                "shaping=raw",
-            ],
-            r"strategy\.baseline=running would be ignored",
-        ),
-        (["method.clip=0"], r"method\.clip"),
-        (["method.rows=0"], r"method\.rows"),
-        (["prompt_search.few_shot=[0, 1]"], r"cannot be searched by method\.kind=es_sample_gd"),
-    ],
-)
-def test_what_has_no_gradient_or_no_say_is_refused(overrides, said):
-    base = {"method": "es_sample_gd", "space": "full", "strategy": {"learning_rate": 0.001}}
-    with pytest.raises(GermlineError, match=said):
-        load_config(base, overrides)
-
-
 def test_episodes_have_no_gradient_of_one_completion(model):
     played = config(model, "strategy.sigma=0.05", "task={kind: wordle, max_new_tokens: 2}")
     with (

@@ -274,36 +274,6 @@ class Broken(EngineWrapper):
         return [[[math.nan] * len(one.tokens) for one in row] for row in completions]
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (
-            ("engine=vllm",),
-            r"task\.kl_coef=0\.5 .*engine\.kind=vllm",
-        ),
-        (
-            ("engine={kind: sglang, launch: true}",),
-            r"task\.kl_coef=0\.5 .*engine\.kind=sglang",
-        ),
-        (("fleet=ray",), r"task\.kl_coef=0\.5 .*fleet\.kind=ray"),
-        (
-            ("engine=inprocess", "space=full", "method=es_sample_gd", "task.temperature=1"),
-            r"task\.kl_coef=0\.5 .*method\.kind=es_sample_gd has gradients of one model",
-        ),
-        (("task.kl_coef=-1",), r"task\.kl_coef: must be greater than or equal to 0"),
-        (("task.kl_estimator=k2",), r"task\.kl_estimator"),
-    ],
-)
-def test_where_it_cannot_be_it_is_refused_by_name(more, message):
-    with pytest.raises(GermlineError, match=message):
-        settings(COEF, *more)
-
-
-def test_an_estimator_without_a_coefficient_is_refused():
-    with pytest.raises(GermlineError, match=r"task\.kl_estimator=k1 .*task\.kl_coef=null"):
-        settings("task.kl_estimator=k1")
-
-
 def test_the_rubric_has_its_weight():
     assert make_task(settings(COEF).task).rubric["kl"] == -0.5
     assert "kl" not in make_task(settings().task).rubric

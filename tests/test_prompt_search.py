@@ -338,37 +338,6 @@ def test_the_shipped_run_finds_the_better_template(tmp_path):
 # --- bad input
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (["prompt_search.temperatur=[0, 1]"], "did you mean"),
-        (["prompt_search.temperature=[0.7]"], r"temperature=\[0\.7\] leaves nothing to choose"),
-        (["prompt_search.few_shot=[1, 1]"], r"few_shot=\[1, 1\] has an option twice"),
-        (["prompt_search.few_shot=[0, -1]"], r"prompt_search\.few_shot"),
-        (
-            ["prompt_search.template=['{prompt}', 'hello']"],
-            "has no place for the task's prompt",
-        ),
-        (
-            ["prompt_search={few_shot: [0, 1, 2], min_probability: 0.4}"],
-            r"min_probability=0\.4 for each of the 3 options",
-        ),
-        (["prompt_search.learning_rate=0.1"], r"learning_rate=0\.1 would be ignored"),
-        (
-            ["prompt_search.temperature=[0, 1]", "task.temperature=0.5"],
-            r"task\.temperature=0\.5 would be ignored",
-        ),
-        (
-            ["prompt_search.few_shot=[0, 1]", "method=randopt"],
-            r"cannot be searched by method\.kind=randopt",
-        ),
-    ],
-)
-def test_options_that_leave_nothing_to_choose_are_refused(overrides, said):
-    with pytest.raises(GermlineError, match=said):
-        load_config({}, overrides)
-
-
 def test_solved_examples_are_refused_where_a_task_has_no_answers(tmp_path):
     (tmp_path / "mine.py").write_text(
         "train = [{'prompt': f'{n}'} for n in range(9)]\n"

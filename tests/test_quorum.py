@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 import germline
-from germline.config import MicrobatchSettings, load_config
+from germline.config import MicrobatchSettings
 from germline.fleet.quorum import GRACE, Quorum
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import CatchUpJob, RestoreJob
 from germline.fleet.worker_pool import PoolSettings, WorkerPool
 from germline.rollout import cut_microbatches
-from germline.types import GermlineError
 from tests.remote_engines import (
     CONFIG,
     DECODING,
@@ -25,7 +24,6 @@ from tests.remote_engines import (
 )
 from tests.test_engine_timeouts import Clockwork
 from tests.toy_runs import (
-    SETTINGS,
     GradedHere,
     finish,
     journal,
@@ -186,11 +184,6 @@ def test_a_share_of_members_is_rounded_up(share, needed, clockwork):
 
 
 # --- runs
-
-
-def test_one_engine_here_has_nobody_to_leave_out():
-    with pytest.raises(GermlineError, match=r"fleet\.quorum=0\.9 would be ignored"):
-        load_config(SETTINGS, ["fleet.quorum=0.9"])
 
 
 @pytest.mark.slow

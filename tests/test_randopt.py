@@ -366,33 +366,6 @@ def test_a_damaged_ensemble_is_told(whole, tmp_path):
 # --- bad input
 
 
-@pytest.mark.parametrize(
-    ("overrides", "said"),
-    [
-        (("strategy.learning_rate=0.5",), r"strategy\.learning_rate=0\.5 would be ignored"),
-        (("strategy.optimizer.weight_decay=0.5",), r"strategy\.optimizer=sgd would be ignored"),
-        (("shaping=raw",), r"shaping=raw would be ignored"),
-        (("strategy.sigma={start: 0.3, end: 0.1}",), r"sigma\.kind=linear cannot be used"),
-        (("method.sigmas=[0.1, 0.2]",), r"strategy\.sigma=0.3 would be ignored with"),
-        (
-            ("method.sigmas=[0.1, 0.2]", "strategy.sigma={kind: auto, target_kl: 0.01}"),
-            r"strategy\.sigma=auto would be ignored with",
-        ),
-        (
-            ("method.sigmas=[0.1, 1e7]",),
-            r"method\.sigmas\.1: must be less than or equal to 1000000",
-        ),
-        (("method.ensemble_size=25",), r"method\.ensemble_size=25 is more than the 24 members"),
-        (("method.ensemble_size=0",), r"method\.ensemble_size"),
-        (("method.sigmas=[0.1, 0]",), r"method\.sigmas"),
-        (("method.kind=randop",), r"did you mean 'randopt'"),
-    ],
-)
-def test_what_randopt_cannot_use_is_refused(overrides, said):
-    with pytest.raises(GermlineError, match=said):
-        randopt(*overrides)
-
-
 def test_smoke_keeps_fewer_than_play():
     config = load_config(
         {"method": {"kind": "randopt", "ensemble_size": 50}, "strategy": {"population": 64}}

@@ -1,7 +1,6 @@
 """The task `safe_alignment`: rows of PKU-SafeRLHF, the stratified split, and its settings."""
 
 import json
-import re
 from collections import Counter
 from typing import Any
 
@@ -49,13 +48,6 @@ def section(tmp_path, rows, **more):
 
 def task_of(tmp_path, rows, **more):
     return make_task(load_config({"task": section(tmp_path, rows, **more)}).task)
-
-
-def refused(**more):
-    settings = {"kind": "safe_alignment", "scorers": SCORERS} | more
-    with pytest.raises(GermlineError) as error:
-        load_config({"task": settings})
-    return str(error.value)
 
 
 def test_only_the_prompts_are_played_and_each_of_them_once(tmp_path):
@@ -195,45 +187,3 @@ def test_the_check_of_the_task_finds_no_gold_answers_and_nothing_printed(tmp_pat
     assert [finding.verdict for finding in report.findings] == ["ok", "warning", "ok", "ok", "ok"]
     assert "no example has an `answer`" in report.findings[1].remark
     assert report.printed is None
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"scorers": {}}, r"cost=cost is not the name of a scorer \(scorers found: none\)"),
-        ({"cost": "harm"}, r"cost=harm is not the name of a scorer .*reward, cost"),
-        (
-            {"scorers": SCORERS | {"cost": SCORERS["cost"] | {"weight": 1}}},
-            r"scorers\.cost\.weight=1 does not lower the reward",
-        ),
-        (
-            {"scorers": SCORERS | {"cost": {"kind": "germline", "url": "http://x", "weight": -1}}},
-            r"scorers\.cost\.output=reward is the score of the reward model",
-        ),
-        ({"scorers": {"cost": SCORERS["cost"]}}, "has no reward beside the cost"),
-        ({"metric": "help"}, r"metric=help is not one of scorers=reward, cost"),
-        ({"lambda_max": 0.5}, r"makes lambda start at 1, outside lambda_min=0\.0001 to"),
-        ({"lambda_min": 2}, r"makes lambda start at 1, outside lambda_min=2 to"),
-        ({"lambda_min": 0}, r"task\.lambda_min: must be greater than 0"),
-        ({"lambda_lr": -1}, r"task\.lambda_lr: must be .*found -1"),
-        ({"lambda_lr": "fast"}, r"task\.lambda_lr: must be a valid number"),
-        ({"cost_ema": 1}, r"task\.cost_ema: must be less than 1"),
-        ({"cost_limit": float("nan")}, r"task\.cost_limit: must be a finite number"),
-        ({"safe_first": True}, "safe_first=true"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused_by_name(more, message):
-    text = refused(**more)
-    assert re.search(message, text), text
-
-
-@pytest.mark.parametrize(
-    ("method", "more"),
-    [("randopt", {}), ("es_sample_gd", {"space": "full", "strategy": STRATEGY})],
-)
-def test_an_adaptive_lambda_needs_the_method_es(method, more):
-    task = {"kind": "safe_alignment", "scorers": SCORERS}
-    with pytest.raises(GermlineError, match=r"task\.lambda_lr=0\.005 .*needs method\.kind=es"):
-        load_config({"task": task, "method": method, **more})
-    kept = load_config({"task": task | {"lambda_lr": 0}, "method": "randopt"})
-    assert kept.method.kind == "randopt"

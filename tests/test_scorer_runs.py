@@ -195,11 +195,6 @@ def test_penalties_are_parts_of_the_reward():
     assert differences == pytest.approx(expected)
 
 
-def test_a_penalty_that_shrinks_is_refused():
-    with pytest.raises(GermlineError, match=r"end=10 must be greater than start=10"):
-        settings("task.scorers.long={kind: length, start: 10, end: 10}")
-
-
 def test_the_reward_of_a_row_is_multiplied_by_its_weight(tmp_path):
     rows = [{"prompt": f"{n}?", "answer": "a", "w": n} for n in range(10)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

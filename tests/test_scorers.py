@@ -306,31 +306,6 @@ def test_a_token_that_is_not_set_is_an_error_that_names_the_variable(monkeypatch
         scorer("http://localhost:1", kind="openrlhf", token_env="REWARD_TOKEN")
 
 
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ({"url": "localhost:8000"}, "must be an address such as http://localhost:8000"),
-        ({"url": "http://me:secret@host"}, "must hold no password"),
-        ({"template": "no place"}, "does not say where the completion goes"),
-    ],
-)
-def test_a_wrong_setting_is_named(section, message):
-    with pytest.raises(GermlineError, match=rf"task\.scorers\.good\.\w+: .*{message}"):
-        load_config(
-            {"task": {"scorers": {"good": {"kind": "openrlhf", "url": "http://x"} | section}}}
-        )
-
-
-def test_a_scorer_with_an_unknown_kind_or_name_is_refused():
-    with pytest.raises(
-        GermlineError,
-        match=r"task\.scorers\.good: there is no kind 'judgge' \(did you mean 'judge'",
-    ):
-        load_config({"task": {"scorers": {"good": {"kind": "judgge"}}}})
-    with pytest.raises(GermlineError, match="letters, digits"):
-        load_config({"task": {"scorers": {"a b": {"kind": "openrlhf", "url": "http://x"}}}})
-
-
 def test_settings_of_a_scorer_can_be_overridden_by_its_name():
     section = json.dumps({"kind": "openrlhf", "url": "http://x"})
     config = load_config({}, [f"task.scorers.good={section}", "task.scorers.good.weight=2"])

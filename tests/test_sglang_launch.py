@@ -211,28 +211,3 @@ def test_settings_of_a_launched_server_reach_it(shown):
 )
 def test_a_gpu_is_selected_by_its_number(device, flags):
     assert launch._device_flags(device) == flags
-
-
-@pytest.mark.parametrize(
-    ("section", "words"),
-    [
-        ({}, "base_url=None and launch=false: set either engine\\.base_url"),
-        ({"base_url": "http://x:1", "launch": True}, "base_url=http://x:1 and launch=true"),
-        ({"base_url": "x:1"}, "base_url"),
-        (
-            {"base_url": "http://x:1", "threads": 2},
-            "threads=2 would be ignored with engine.base_url",
-        ),
-        ({"base_url": "http://x:1", "options": ["--a"]}, "options=.* would be ignored"),
-    ],
-)
-def test_a_config_needs_exactly_one_server(section, words):
-    with pytest.raises(GermlineError, match=words):
-        load_config({"engine": {"kind": "sglang", **section}})
-
-
-def test_several_engines_with_one_server_are_refused():
-    with pytest.raises(GermlineError, match=r"fleet\.engines=2 .*engine\.base_url"):
-        load_config(
-            {"engine": {"kind": "sglang", "base_url": "http://x:1"}, "fleet": {"engines": 2}}
-        )

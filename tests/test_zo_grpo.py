@@ -22,7 +22,7 @@ from germline.report.run_facts import RunFacts
 from germline.run import build_run_parts
 from germline.run.load_run import load_engine
 from germline.run.model_card import model_card
-from germline.types import GermlineError, Population, SeedPerturbation
+from germline.types import Population, SeedPerturbation
 from tests.tiny import save_tiny
 from tests.toy_runs import finish, journal, settings, stopped_after
 
@@ -298,27 +298,6 @@ def test_two_engines_in_processes_give_the_journal_of_one(tmp_path):
     one = finish(germline.train(settings(*TOY), tmp_path / "one"))
     two = finish(germline.train(settings(*TOY, "fleet.engines=2"), tmp_path / "two"))
     assert journal(one) == journal(two)
-
-
-@pytest.mark.parametrize(
-    ("setting", "named"),
-    [
-        ("method.temperature=0", "method.temperature"),
-        ("method.group_size=1", "method.group_size"),
-        ("strategy.kind=cma", "strategy.kind=cma"),
-        ("strategy.sigma={kind: plateau, start: 0.1}", "strategy.sigma.kind=plateau"),
-        ("prompt_search.temperature=[0.5, 1]", "prompt_search"),
-        ("batch_size=1", "batch_size=1"),
-    ],
-)
-def test_what_the_method_cannot_use_is_refused_by_name(setting, named):
-    with pytest.raises(GermlineError, match=named.replace(".", r"\.")):
-        load_config({"method": "zo_grpo"}, [setting])
-
-
-def test_a_quorum_is_refused_as_all_members_score():
-    with pytest.raises(GermlineError, match=r"fleet\.quorum"):
-        load_config({"method": "zo_grpo"}, ["fleet.engines=2", "fleet.quorum=0.5"])
 
 
 def test_the_population_has_a_default_of_its_own_that_a_config_overrides():

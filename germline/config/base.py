@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
@@ -78,6 +79,25 @@ class Section(BaseModel):
             for setting in self.changed()
             if setting not in without
         ]
+
+
+def in_order(*names: str, strictly: bool = False) -> Any:
+    """Return a validator of a section: of these settings, none is less than the one before it.
+
+    Args:
+        names: the settings; those that are null are left out.
+        strictly: whether each has to be larger than the one before it.
+    """
+
+    def check(section: Section) -> Section:
+        given = [(name, getattr(section, name)) for name in names]
+        known = [(name, value) for name, value in given if value is not None]
+        for (low, below), (high, above) in pairwise(known):
+            if below > above or (strictly and below == above):
+                raise ValueError(f"{high}={above:g} must be above {low}={below:g}")
+        return section
+
+    return model_validator(mode="after")(check)
 
 
 def as_override(setting: str, value: object) -> str:

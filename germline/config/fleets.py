@@ -4,22 +4,19 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from germline.config.base import KindOf, KindSection, Section
+from germline.config.base import KindOf, KindSection, Section, in_order
 from germline.registry import register
 
 
 class MicrobatchSettings(Section):
     """The fixed size of microbatches: batches have the same shapes on any number of engines."""
 
-    members: int | None = Field(
-        None, ge=1, description="Members per microbatch; default: as many as `rows` allows."
-    )
-    rows: int = Field(
-        1024,
-        ge=1,
-        description="Rows per microbatch (members x examples) where `members` is not set.",
-    )
-    examples: int = Field(256, ge=1, description="Examples per microbatch.")
+    members: int | None = Field(None, ge=1)
+    """Members per microbatch; default: as many as `rows` allows."""
+    rows: int = Field(1024, ge=1)
+    """Rows per microbatch (members x examples) where `members` is not set."""
+    examples: int = Field(256, ge=1)
+    """Examples per microbatch."""
 
 
 def _devices(value: object) -> object:
@@ -37,30 +34,15 @@ Devices = Annotated[Literal["auto"] | tuple[str, ...], BeforeValidator(_devices)
 class FleetBase(KindSection):
     """Settings of every fleet about engines that are slow or hang."""
 
-    quorum: float = Field(
-        1.0,
-        gt=0.5,
-        le=1,
-        description=(
-            "Share of the members with which a generation may close: the other members get 50 % "
-            "more time and are then dropped (utility 0). Which members are dropped depends on the "
-            "speed of the machines, so two runs may differ; each is replayed exactly. 1: wait for "
-            "all members."
-        ),
-    )
-    hang_factor: float | None = Field(
-        10.0,
-        ge=2,
-        description=(
-            "A remote engine counts as hung, and is started again, when a job takes this many "
-            "times longer than the slowest job of its kind and size so far. `null`: no limit."
-        ),
-    )
-    hang_timeout_s: float = Field(
-        120.0,
-        gt=0,
-        description="Shortest time after which a remote engine can count as hung, in seconds.",
-    )
+    quorum: float = Field(1.0, gt=0.5, le=1)
+    """Share of the members with which a generation may close: the other members get 50 % more time
+    and are then dropped (utility 0). Which members are dropped depends on the speed of the
+    machines, so two runs may differ; each is replayed exactly. 1: wait for all members."""
+    hang_factor: float | None = Field(10.0, ge=2)
+    """A remote engine counts as hung, and is started again, when a job takes this many times longer
+    than the slowest job of its kind and size so far. `null`: no limit."""
+    hang_timeout_s: float = Field(120.0, gt=0)
+    """Shortest time after which a remote engine can count as hung, in seconds."""
 
 
 @register("fleet")
@@ -68,23 +50,13 @@ class Local(FleetBase):
     """One engine in this process, or several on this machine in processes of their own."""
 
     kind: Literal["local"] = "local"
-    engines: int = Field(
-        1,
-        ge=1,
-        description=(
-            "Engines that share the microbatches of a generation; with more than one, each runs in "
-            "a process of its own. The number of engines changes no bit of a run. Each engine uses "
-            "`engine.threads` CPU threads: set that to the cores divided by the engines, and keep "
-            "it."
-        ),
-    )
-    devices: Devices = Field(
-        "auto",
-        description=(
-            "A device for each engine, such as `[cuda:0, cuda:1]`. `auto` assigns the GPUs in turn "
-            "where `engine.device` is `auto` and there are GPUs, else `engine.device` to all."
-        ),
-    )
+    engines: int = Field(1, ge=1)
+    """Engines that share the microbatches of a generation; with more than one, each runs in a
+    process of its own. The number of engines changes no bit of a run. Each engine uses
+    `engine.threads` CPU threads: set that to the cores divided by the engines, and keep it."""
+    devices: Devices = "auto"
+    """A device for each engine, such as `[cuda:0, cuda:1]`. `auto` assigns the GPUs in turn where
+    `engine.device` is `auto` and there are GPUs, else `engine.device` to all."""
 
     @model_validator(mode="after")
     def _one_device_for_each(self) -> "Local":
@@ -101,52 +73,23 @@ class Ray(FleetBase):
     """Engines as Ray actors, on this machine or on the hosts of a cluster."""
 
     kind: Literal["ray"] = "ray"
-    engines: int = Field(
-        1,
-        ge=1,
-        description=(
-            "Engines that share the microbatches of a generation. The number of engines changes no "
-            "bit of a run on equal machines. Each engine uses `engine.threads` CPU threads."
-        ),
-    )
-    address: str | None = Field(
-        None,
-        min_length=1,
-        description=(
-            "Address of a running cluster: `auto` on one of its machines, or host:port of its head "
-            "node. Default: Ray is started on this machine, and stopped with the run."
-        ),
-    )
-    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        {"CPU": 1.0},
-        min_length=1,
-        description=(
-            "Resources that one engine needs on one node, by the names that Ray uses: "
-            "`{CPU: 4, GPU: 1}`. Tensor parallel engines need several GPUs; `memory` is in bytes."
-        ),
-    )
-    min_engines: int | None = Field(
-        None,
-        ge=1,
-        description=(
-            "Engines that must have loaded before the run begins; the others join between two "
-            "generations when the cluster has resources for them. Default: all engines."
-        ),
-    )
-    placement_timeout_s: float = Field(
-        30.0,
-        gt=0,
-        description=(
-            "Longest wait for resources while too few engines have any to begin or go on, in "
-            "seconds; set it longer where the cluster has to grow first."
-        ),
-    )
+    engines: int = Field(1, ge=1)
+    """Engines that share the microbatches of a generation. The number of engines changes no bit of
+    a run on equal machines. Each engine uses `engine.threads` CPU threads."""
+    address: str | None = Field(None, min_length=1)
+    """Address of a running cluster: `auto` on one of its machines, or host:port of its head node.
+    Default: Ray is started on this machine, and stopped with the run."""
+    resources: dict[str, Annotated[float, Field(gt=0)]] = Field({"CPU": 1.0}, min_length=1)
+    """Resources that one engine needs on one node, by the names that Ray uses: `{CPU: 4, GPU: 1}`.
+    Tensor parallel engines need several GPUs; `memory` is in bytes."""
+    min_engines: int | None = Field(None, ge=1)
+    """Engines that must have loaded before the run begins; the others join between two generations
+    when the cluster has resources for them. Default: all engines."""
+    placement_timeout_s: float = Field(30.0, gt=0)
+    """Longest wait for resources while too few engines have any to begin or go on, in seconds; set
+    it longer where the cluster has to grow first."""
 
-    @model_validator(mode="after")
-    def _no_more_to_begin_than_there_are(self) -> "Ray":
-        if self.min_engines is not None and self.min_engines > self.engines:
-            raise ValueError(f"min_engines={self.min_engines} is more than engines={self.engines}")
-        return self
+    _order = in_order("min_engines", "engines")
 
 
 FleetConfig = Annotated[Local | Ray, KindOf("fleet", default="local")]

@@ -12,10 +12,12 @@ from typing import Any
 from germline.config.base import Section
 from germline.config.errors import PlaceOf
 from germline.config.run_config import Config
-from germline.config.schedules import CosineSchedule
-from germline.config.spaces import LowRank
-from germline.config.strategies import Nes
+from germline.config.schedules import LARGEST_SIGMA
+from germline.config.strategies import LOST_IN_FP32, Nes
 from germline.types import GermlineError
+
+ITSELF = ""
+"""Stands for the refused setting in the conditions of a rule."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ def other_than(*values: object) -> Callable[[object], bool]:
     return lambda value: value not in values
 
 
+def above(limit: float) -> Callable[[object], bool]:
+    """Return whether a setting is a number above a limit."""
+    return lambda value: isinstance(value, float | int) and value > limit
+
+
 def without(name: str) -> Callable[[Collection[str]], bool]:
     """Return whether a setting does not hold a name."""
     return lambda value: name not in value
@@ -63,9 +70,14 @@ MEMBERS = ("kind", "population", "antithetic", "sigma", "sigma_unit")
 """Settings of nes that determine which members are evaluated; the others determine the update."""
 
 KEEP_ONE = "drop one of them"
+NUMBER = "give a number, such as 0.01"
 SAMPLING = {"method.exploration": "temperature"}
 VOTING = {"method.kind": anything, "method.trains_center": False}
 FUNCTIONS = {"task.reward_functions": given}
+MEASURED = {"strategy.learning_rate.kind": "auto"}
+OF_SEEDS = {"method.kind": anything, "method.members_are_seeds": True}
+SCORING = {"method.kind": anything, "method.members_generate": False}
+BACKPROPAGATION = {"method.kind": "es_sample_gd"}
 
 IGNORED = (
     Rule("model", {"engine.kind": anything, "engine.has_own_model": True}, KEEP_ONE),
@@ -128,16 +140,65 @@ IGNORED = (
     Rule(" ".join(f"strategy.{name}" for name in Nes.model_fields if name not in MEMBERS), VOTING),
     Rule("shaping", VOTING),
     Rule("strategy.sigma", {"method.sigmas": given}, KEEP_ONE),
-    Rule("strategy.baseline", {"method.kind": "es_sample_gd"}),
+    Rule("strategy.baseline", BACKPROPAGATION),
     Rule("strategy.noise_reuse strategy.sigma space.rank method.clip", SAMPLING),
 )
 """A setting that was given, and is not at its default, would have no effect."""
 
 IMPOSSIBLE = (
+    # Members that cannot be compared, or updates that are lost or overshoot.
     Rule(
-        "fleet.engines",
-        {"engine.base_url": given, "fleet.engines": other_than(1)},
-        "one server serves one engine: use fleet.engines=1, or engines that start their own",
+        "strategy.population",
+        {"strategy.antithetic": True, ITSELF: lambda number: number % 2},
+        "pairs need an even one: add 1, or use strategy.antithetic=false",
+    ),
+    Rule(
+        "strategy.population",
+        {"strategy.baseline.kind": other_than("running"), ITSELF: 1},
+        "one member has no other to compare with: use 2, or antithetic=false with baseline=running "
+        "and shaping=raw",
+    ),
+    Rule("strategy.learning_rate", {"strategy.population": 1, **MEASURED}, NUMBER),
+    Rule("batch_size", {**MEASURED, "method.trains_center": True, ITSELF: 1}, "use 2 or more"),
+    Rule(
+        "strategy.sigma strategy.sigma.start strategy.sigma.end",
+        {ITSELF: above(LARGEST_SIGMA)},
+        "use a sigma near the size of the weights or below, such as 0.005",
+    ),
+    Rule(
+        "strategy.sigma.start strategy.sigma.end",
+        {ITSELF: 0},
+        "all members would equal the center, and nothing is learned: use a number above 0",
+    ),
+    Rule(
+        "strategy.learning_rate.end",
+        {"strategy.learning_rate.start": 0, ITSELF: 0},
+        "the model would stay as it was: start or end above 0",
+    ),
+    Rule(
+        "strategy.optimizer.weight_decay",
+        {"strategy.learning_rate": anything, "strategy.decay_share": above(1)},
+        "their product is above 1, so theta would overshoot: use less",
+    ),
+    Rule(
+        "strategy.optimizer.weight_decay",
+        {
+            "strategy.learning_rate": anything,
+            "strategy.decay_share": lambda share: 0 < share < LOST_IN_FP32,
+        },
+        "fp32 rounds their product away, so theta would not move: use more",
+    ),
+    # Two rules for one number.
+    Rule(
+        "strategy.optimizer.kind",
+        {**MEASURED, ITSELF: other_than("sgd")},
+        f"auto chooses the length of steps: {NUMBER}, or use sgd",
+    ),
+    Rule("strategy.optimizer.momentum", {**MEASURED, ITSELF: above(0)}, NUMBER),
+    Rule(
+        "strategy.zero_signal",
+        {"strategy.sigma.kind": "auto", "strategy.zero_signal.kind": "grow"},
+        "sigma=auto grows by itself: drop it, or give sigma as a number",
     ),
     Rule(
         "strategy.baseline",
@@ -150,30 +211,90 @@ IMPOSSIBLE = (
         "use shaping.elite=1",
     ),
     Rule(
-        "prompt_search",
-        {"strategy.kind": other_than("nes"), "prompt_search.options": given},
-        "use strategy.kind=nes, or drop the options",
+        "space.init_scale_a",
+        {"space.init_scale_b": 0, ITSELF: 0},
+        "no direction would change the model: drop it",
+    ),
+    Rule(
+        "space.init_scale_a",
+        {"space.freeze_a": True, ITSELF: 0},
+        "no direction would change the model: drop it",
+    ),
+    # What engines, fleets and spaces cannot do.
+    Rule(
+        "fleet.engines",
+        {"engine.base_url": given, ITSELF: other_than(1)},
+        "one server serves one engine: use fleet.engines=1, or engines that start their own",
     ),
     Rule(
         "task.kl_coef",
-        {"engine.kind": anything, "engine.is_served": True, "task.kl_coef": given},
+        {"engine.kind": anything, "engine.is_served": True, ITSELF: given},
         "the start model is loaded beside the trained one: use engine=inprocess, or drop kl_coef "
         "and measure the divergence with `germline eval RUN --kl`",
     ),
     Rule(
         "task.kl_coef",
-        {"fleet.kind": "ray", "task.kl_coef": given},
+        {"fleet.kind": "ray", ITSELF: given},
         "the start model is loaded in the training process: use fleet.kind=local, or drop kl_coef",
     ),
     Rule(
         "strategy.kind",
-        {
-            "space.kind": anything,
-            "space": lambda space: isinstance(space, LowRank),
-            "strategy.has_coordinates": True,
-        },
+        {"space.kind": anything, "space.has_coordinates": False, "strategy.has_coordinates": True},
         "such members are products of random vectors without coordinates: use space.kind="
         "subspace, singular or lora, or full with few tensors (space.include)",
+    ),
+    # What methods cannot do.
+    Rule(
+        "prompt_search",
+        {"strategy.kind": other_than("nes"), "prompt_search.options": given},
+        "use strategy.kind=nes, or drop the options",
+    ),
+    Rule(
+        "prompt_search",
+        {
+            "method.kind": anything,
+            "method.searches_prompts": False,
+            "prompt_search.options": given,
+        },
+        "use method.kind=es, or drop the options",
+    ),
+    Rule("strategy.kind", {**OF_SEEDS, ITSELF: other_than("nes")}, "use strategy.kind=nes"),
+    Rule(
+        "task.lambda_lr",
+        {**OF_SEEDS, "task.adapts": True},
+        "rewards would change over the run: set task.lambda_lr=0 and task.safe_first=null, or use "
+        "method.kind=es",
+    ),
+    Rule(
+        "strategy.sigma.kind",
+        {"method.kind": "randopt", ITSELF: other_than("auto")},
+        "give a number or auto, or method.sigmas=[...] for several",
+    ),
+    Rule(
+        "strategy.sigma.kind",
+        {**SCORING, ITSELF: other_than("auto", "linear", "cosine")},
+        "members have no rewards of their own: give a number or auto",
+    ),
+    Rule("fleet.quorum", {**SCORING, ITSELF: other_than(1)}, "all scores are needed: drop it"),
+    Rule(
+        "strategy.sigma.kind",
+        {**BACKPROPAGATION, ITSELF: "natural"},
+        "its gradient does not contain sigma: give a number or another schedule",
+    ),
+    Rule("strategy.learning_rate", {**BACKPROPAGATION, **MEASURED}, NUMBER),
+    Rule(
+        "space.kind",
+        {**BACKPROPAGATION, ITSELF: other_than("full", "low_rank")},
+        "the gradient moves whole tensors of the model: use full or low_rank",
+    ),
+    Rule("engine.kind", {**BACKPROPAGATION, ITSELF: other_than("inprocess")}, "use inprocess"),
+    Rule("fleet.kind", {**BACKPROPAGATION, ITSELF: other_than("local")}, "use local"),
+    Rule("fleet.engines", {**BACKPROPAGATION, ITSELF: other_than(1)}, "one model trains: use 1"),
+    Rule("task.kl_coef", {**BACKPROPAGATION, ITSELF: given}, "gradients are of one model: drop it"),
+    Rule(
+        "task.temperature",
+        {**SAMPLING, ITSELF: 0},
+        "every completion would be the same: set task.temperature=1",
     ),
 )
 """Combinations that cannot run, whoever gave them."""
@@ -192,40 +313,22 @@ def check_rules(
     Raises:
         GermlineError: names the setting, the other one and a remedy.
     """
-    for rule in IGNORED:
-        for setting in rule.settings.split():
-            if _is_asked_for(config, setting, recorded) and _holds(config, rule):
-                raise _refusal(config, rule, setting, "would be ignored", place_of)
-    for rule in IMPOSSIBLE:
-        if _holds(config, rule):
-            raise _refusal(config, rule, rule.settings, "cannot be used", place_of)
-    for name in ("sigma", "learning_rate"):
-        schedule, last = getattr(config.strategy, name, None), config.generations - 2
-        if isinstance(schedule, CosineSchedule) and 0 < schedule.warmup > last:
-            setting = f"strategy.{name}.warmup"
-            raise GermlineError(
-                f"config: {place_of(setting)}{setting}={schedule.warmup} cannot be used with "
-                f"generations={config.generations}: use warmup={max(0, last)} or less"
-            )
-    try:
-        config.method.check(config)
-    except ValueError as error:
-        raise GermlineError(f"config: {error}") from None
+    for verb, rules in (("would be ignored", IGNORED), ("cannot be used", IMPOSSIBLE)):
+        for rule in rules:
+            for setting in rule.settings.split():
+                asked = rules is IMPOSSIBLE or _is_asked_for(config, setting, recorded)
+                if asked and _holds(config, rule, setting):
+                    cause = next(iter(rule.beside))
+                    beside = f" with {cause}={_shown(_value(config, cause))}" if cause else ""
+                    raise GermlineError(
+                        f"config: {place_of(setting)}{setting}={_shown(_value(config, setting))} "
+                        f"{verb}{beside}: {rule.remedy}"
+                    )
 
 
-def _refusal(
-    config: Config, rule: Rule, setting: str, verb: str, place_of: PlaceOf
-) -> GermlineError:
-    cause = next(iter(rule.beside))
-    return GermlineError(
-        f"config: {place_of(setting)}{setting}={_shown(_value(config, setting))} {verb} with "
-        f"{cause}={_shown(_value(config, cause))}: {rule.remedy}"
-    )
-
-
-def _holds(config: Config, rule: Rule) -> bool:
-    for setting, wanted in rule.beside.items():
-        value = _value(config, setting)
+def _holds(config: Config, rule: Rule, setting: str) -> bool:
+    for name, wanted in rule.beside.items():
+        value = _value(config, name or setting)
         if value is ... or not (wanted(value) if callable(wanted) else value == wanted):
             return False
     return True
@@ -235,12 +338,10 @@ def _is_asked_for(config: Config, setting: str, recorded: Config | None) -> bool
     """Whether a setting differs from its default and from that of the recorded run."""
     path, _, name = setting.rpartition(".")
     section = _value(config, path) if path else config
-    field = getattr(type(section), "model_fields", {}).get(name)
-    if field is None:
+    if not isinstance(section, Section) or name not in type(section).model_fields:
         return False
-    value = getattr(section, name)
     known = ... if recorded is None else _value(recorded, setting)
-    return value not in (field.get_default(call_default_factory=True), known)
+    return bool(section.changed(name)) and getattr(section, name) != known
 
 
 def _value(config: Config, setting: str) -> Any:

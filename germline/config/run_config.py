@@ -14,13 +14,18 @@ from germline.config.base import Many, Section, path_as_text
 from germline.config.engines import EngineConfig, InProcess
 from germline.config.fleets import FleetConfig, Local, MicrobatchSettings
 from germline.config.methods import EvolutionStrategy, MethodConfig
-from germline.config.optimizers import OptimizerBase, Sgd
 from germline.config.prompt_search import PromptSearch
 from germline.config.schedules import AutoSigma
 from germline.config.scorers import ScorerBase, Scorers
-from germline.config.shaping import ShapingConfig, ZScore
 from germline.config.spaces import LowRank, SpaceConfig
-from germline.config.strategies import Nes, StrategyConfig
+from germline.config.strategies import (
+    Nes,
+    OptimizerBase,
+    Sgd,
+    ShapingConfig,
+    StrategyConfig,
+    ZScore,
+)
 from germline.config.tasks import Conciseness, TaskConfig
 
 UNPERTURBED = 0.005

@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from germline.config.base import KindSection, NumberOrKindOf
+from germline.config.base import KindSection, NumberOrKindOf, in_order
 from germline.registry import register
 
 LARGEST_SIGMA = 1e6
@@ -57,14 +57,7 @@ class PlateauSchedule(KindSection):
     min: float = Field(1e-6, gt=0)
     """The value never falls below this."""
 
-    @model_validator(mode="after")
-    def _there_is_room_to_fall(self) -> "PlateauSchedule":
-        if self.min >= self.start:
-            raise ValueError(
-                f"min={self.min:g} is not below start={self.start:g}, so the value cannot fall: "
-                "lower min"
-            )
-        return self
+    _order = in_order("min", "start")
 
 
 class AdaptiveSigma(KindSection):
@@ -77,14 +70,7 @@ class AdaptiveSigma(KindSection):
     max: float = Field(1.0, gt=0, le=LARGEST_SIGMA)
     """The value never rises above this."""
 
-    @model_validator(mode="after")
-    def _starts_between_its_limits(self) -> "AdaptiveSigma":
-        if not self.min <= self.start <= self.max:
-            raise ValueError(
-                f"start={self.start:g} is not between min={self.min:g} and max={self.max:g}: "
-                "change start or the limit"
-            )
-        return self
+    _order = in_order("min", "start", "max")
 
 
 @register("sigma", "germline.strategies.sigma_rules:SuccessSigma")
@@ -141,13 +127,7 @@ class AutoSigma(KindSection):
         """The pairs that try a sigma."""
         return self.pairs or CALIBRATION_PAIRS
 
-    @model_validator(mode="after")
-    def _may_grow(self) -> "AutoSigma":
-        if self.max_kl < self.target_kl:
-            raise ValueError(
-                f"max_kl={self.max_kl:g} is below target_kl={self.target_kl:g}: raise max_kl"
-            )
-        return self
+    _order = in_order("target_kl", "max_kl")
 
 
 @register("learning_rate")
@@ -170,14 +150,7 @@ class AutoLearningRate(KindSection):
     memory: float = Field(0.9, ge=0, lt=1)
     """Decay of the moving average of the measured signal, per generation."""
 
-    @model_validator(mode="after")
-    def _the_least_step_is_no_longer_than_the_longest(self) -> "AutoLearningRate":
-        if self.least_step > self.max_step:
-            raise ValueError(
-                f"least_step={self.least_step:g} is above max_step={self.max_step:g}, which would "
-                "have no effect at first: lower least_step"
-            )
-        return self
+    _order = in_order("least_step", "max_step")
 
 
 Scheduled = float | LinearSchedule | CosineSchedule
@@ -191,19 +164,6 @@ Adaptive = Annotated[
     NumberOrKindOf("sigma", default="auto"),
 ]
 """A number, a schedule over the generations, or a sigma that adapts."""
-
-
-def check_sigma_overflow(sigma: float) -> None:
-    """Check that sigma is at most `LARGEST_SIGMA`.
-
-    Raises:
-        ValueError: it is larger.
-    """
-    if sigma > LARGEST_SIGMA:
-        raise ValueError(
-            f"sigma={sigma:g} is above {LARGEST_SIGMA:g}, where every member is broken: use a "
-            "sigma near the size of the weights or below, such as 0.005; `germline probe` finds it"
-        )
 
 
 def first_and_last_value(value: Adaptive | AutoLearningRate) -> tuple[float, float] | None:

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from germline.config.base import KindOf, KindSection, Section, path_as_text
+from germline.config.base import KindOf, KindSection, Section, in_order, path_as_text
 from germline.registry import register
 
 TEMPLATES = {
@@ -197,13 +197,7 @@ class Judge(ChatSettings, HttpScorer):
     highest: float = 10.0
     """Best grade, which is the score 1."""
 
-    @model_validator(mode="after")
-    def _grades_have_an_order(self) -> "Judge":
-        if self.highest <= self.lowest:
-            raise ValueError(
-                f"highest={self.highest:g} must be greater than lowest={self.lowest:g}"
-            )
-        return self
+    _order = in_order("lowest", "highest", strictly=True)
 
 
 def _has_both_answers(text: str) -> str:
@@ -266,11 +260,7 @@ class LengthPenalty(ScorerBase):
     end: int = Field(ge=1)
     """Characters from which the penalty is 1."""
 
-    @model_validator(mode="after")
-    def _the_penalty_grows(self) -> "LengthPenalty":
-        if self.end <= self.start:
-            raise ValueError(f"end={self.end} must be greater than start={self.start}")
-        return self
+    _order = in_order("start", "end", strictly=True)
 
 
 @register("scorer", "germline.scorers.text_penalties:RepetitionScorer")

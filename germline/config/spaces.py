@@ -1,8 +1,8 @@
 """Settings of spaces: which numbers are searched."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from germline.config.base import KindOf, KindSection, Many
 from germline.registry import register
@@ -23,6 +23,8 @@ class SpaceBase(KindSection):
     layers: Annotated[str | None, BeforeValidator(_one_layer)] = None
     """Decoder layers to search, such as `0-9` or `0,3,20-23`; tensors outside layers are then
     left alone."""
+    has_coordinates: ClassVar[bool] = True
+    """Whether a member may be any vector of the searched numbers."""
 
     @property
     def trains_an_adapter(self) -> bool:
@@ -55,6 +57,7 @@ class LowRank(LinearSpace):
     """EGGROLL: noise A B^T / sqrt(rank) on the linear layers of the decoder blocks."""
 
     kind: Literal["low_rank"] = "low_rank"
+    has_coordinates = False
     rank: int = Field(1, ge=1)
     """Rank of a member's perturbation."""
 
@@ -87,16 +90,6 @@ class Lora(LinearSpace):
     def starts_at_random(self) -> bool:
         """Whether neither A nor B starts at 0, and both are drawn from the run seed."""
         return self.init_adapter is None and self.init_scale_b > 0 and self.init_scale_a != 0
-
-    @model_validator(mode="after")
-    def _the_adapter_can_move(self) -> "Lora":
-        if self.init_scale_a == 0 and (self.init_scale_b == 0 or self.freeze_a):
-            other = "freeze_a=true" if self.freeze_a else "init_scale_b=0"
-            raise ValueError(
-                f"init_scale_a=0 with {other} leaves no direction in which the model changes: "
-                "leave init_scale_a out"
-            )
-        return self
 
 
 @register("space", "germline.spaces.subspace:Subspace")

@@ -1,11 +1,10 @@
-"""Settings of strategies, which propose members and compute updates."""
+"""Settings of strategies, which propose members and compute updates; shaping and optimizers."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from germline.config.base import KindOf, KindSection
-from germline.config.optimizers import OptimizerConfig, Sgd
 from germline.config.schedules import (
     Adaptive,
     AutoLearningRate,
@@ -13,10 +12,101 @@ from germline.config.schedules import (
     CosineSchedule,
     LinearSchedule,
     Rate,
-    check_sigma_overflow,
     first_and_last_value,
 )
 from germline.registry import register
+
+
+class ShapingBase(KindSection):
+    """Settings that every shaping has."""
+
+    elite: float = Field(1.0, gt=0, le=1)
+    """Share of the fittest members that keep their utility; all others get the mean of their
+    utilities. 1: all members keep theirs."""
+
+
+@register("shaping", "germline.shaping:z_score")
+class ZScore(ShapingBase):
+    """Fitness in standard deviations from the mean."""
+
+    kind: Literal["z_score"] = "z_score"
+    clip: float | None = Field(None, gt=0)
+    """Largest absolute z-score, in standard deviations; larger ones are clipped. Default: no
+    clipping."""
+
+
+@register("shaping", "germline.shaping:centered_ranks")
+class CenteredRanks(ShapingBase):
+    """Ranks from -0.5 (worst) to 0.5 (best); distances between rewards have no effect."""
+
+    kind: Literal["centered_ranks"] = "centered_ranks"
+
+
+@register("shaping", "germline.shaping:log_rank")
+class LogRank(ShapingBase):
+    """Utilities that fall with the logarithm of the rank; the worse half has equal utilities."""
+
+    kind: Literal["log_rank"] = "log_rank"
+
+
+@register("shaping", "germline.shaping:mean_centered")
+class Raw(ShapingBase):
+    """Fitness minus its mean, in the unit of the reward; the learning rate depends on that unit."""
+
+    kind: Literal["raw"] = "raw"
+
+
+@register("shaping", "germline.shaping:mean_centered")
+class PerExample(ShapingBase):
+    """Rewards compared with those of all members on the same example.
+
+    Utilities are means over the batch, smaller than z-scores: the learning rate can be higher.
+    """
+
+    kind: Literal["per_example"] = "per_example"
+    scale: Literal["none", "std"] = "none"
+    """`none`: reward minus the mean of all members on the example; `std`: also divided by their
+    standard deviation, so that all examples have equal weight."""
+
+
+ShapingConfig = Annotated[ShapingBase, KindOf("shaping", default="z_score")]
+
+
+class OptimizerBase(KindSection):
+    """Settings that every optimizer has."""
+
+    weight_decay: float = Field(0.0, ge=0)
+    """Weight decay: each generation, theta moves towards `decay_to` by this number times the
+    learning rate times the distance."""
+    decay_to: Literal["zero", "start"] = "zero"
+    """Target of weight decay: zero, or the starting weights, which takes a copy of them."""
+
+
+@register("optimizer", "germline.optimizers.sgd:Sgd")
+class Sgd(OptimizerBase):
+    """SGD; with momentum, its state takes 4 bytes per searched number."""
+
+    kind: Literal["sgd"] = "sgd"
+    momentum: float = Field(0.0, ge=0, lt=1)
+    """Share of the last step that is added to the next one; along a constant gradient, steps
+    grow to 1 / (1 - momentum) times their size."""
+
+
+@register("optimizer", "germline.optimizers.adam:Adam")
+class Adam(OptimizerBase):
+    """Adam; its moments take 8 bytes per searched number."""
+
+    kind: Literal["adam"] = "adam"
+    beta1: float = Field(0.9, ge=0, lt=1)
+    """Decay of the first moment."""
+    beta2: float = Field(0.999, ge=0, lt=1)
+    """Decay of the second moment."""
+    epsilon: float = Field(1e-8, gt=0)
+    """Added to the root of the second moment."""
+
+
+OptimizerConfig = Annotated[OptimizerBase, KindOf("optimizer", default="sgd")]
+
 
 LOST_IN_FP32 = 2.0**-25
 """Half the relative distance of two neighboring fp32 numbers: smaller changes are rounded away."""
@@ -38,9 +128,7 @@ class RunningMeanBaseline(KindSection):
     """Decay of the running mean of fitness, per generation."""
 
 
-BaselineConfig = Annotated[
-    PopulationMeanBaseline | RunningMeanBaseline, KindOf("baseline", default="running")
-]
+BaselineConfig = Annotated[KindSection, KindOf("baseline", default="running")]
 
 
 @register("zero_signal")
@@ -68,10 +156,7 @@ class GrowSigmaOnZeroSignal(KindSection):
     """Largest factor by which sigma grows."""
 
 
-ZeroSignalConfig = Annotated[
-    CountZeroSignal | SkipZeroSignal | GrowSigmaOnZeroSignal,
-    KindOf("zero_signal", default="grow"),
-]
+ZeroSignalConfig = Annotated[KindSection, KindOf("zero_signal", default="grow")]
 
 
 Unit = Literal["constant", "mean_abs", "std", "rms"]
@@ -79,8 +164,13 @@ Unit = Literal["constant", "mean_abs", "std", "rms"]
 
 
 class StrategyBase(KindSection):
-    """Attributes of every strategy; a kind may define each as a setting or a property."""
+    """Attributes of every strategy; a kind may define each as a setting or a property.
 
+    Attributes:
+        has_coordinates: whether members are vectors of numbers, and not directions of seeds.
+    """
+
+    has_coordinates: ClassVar[bool] = False
     if TYPE_CHECKING:  # each kind declares it, with a default and limits of its own
         population: int | None
 
@@ -94,11 +184,6 @@ class StrategyBase(KindSection):
     def whole_run(self) -> LinearSchedule | CosineSchedule | None:
         """The schedule over all generations, if any; it depends on their number."""
         return None
-
-    @property
-    def has_coordinates(self) -> bool:
-        """Whether members are vectors of numbers, and not directions of seeds."""
-        return False
 
 
 @register("strategy", "germline.strategies.nes:NaturalEvolution")
@@ -144,93 +229,46 @@ class Nes(StrategyBase):
             (one for one in laid_out if isinstance(one, LinearSchedule | CosineSchedule)), None
         )
 
-    @model_validator(mode="after")
-    def _members_differ_from_the_center(self) -> "Nes":
-        if (values := first_and_last_value(self.sigma)) is None:
-            return self
-        start, end = values
-        if min(start, end) == 0:
-            raise ValueError(
-                f"sigma from {start} to {end} reaches 0, where all members "
-                "are the center and nothing is learned: end it above 0"
-            )
-        check_sigma_overflow(max(start, end))
-        return self
-
-    @model_validator(mode="after")
-    def _something_is_learned(self) -> "Nes":
+    @property
+    def decay_share(self) -> float:
+        """The largest share of its distance by which weight decay moves theta; 0 if measured."""
         rates = first_and_last_value(self.learning_rate)
-        if rates and max(rates) == 0:
-            raise ValueError(
-                "learning_rate from 0 to 0 leaves the model as it was: start or end it above 0"
-            )
-        return self
+        return self.optimizer.weight_decay * max(rates) if rates else 0.0
 
-    @model_validator(mode="after")
-    def _decay_can_act(self) -> "Nes":
-        if (rates := first_and_last_value(self.learning_rate)) is None:
-            return self
-        rate, decay = max(rates), self.optimizer.weight_decay
-        product = f"weight_decay={decay:g} times learning_rate={rate:g} is {decay * rate:.2g}"
-        if decay * rate > 1:
-            raise ValueError(
-                f"{product}: above 1, theta overshoots {self.optimizer.decay_to} in every "
-                f"generation: use weight_decay={1 / rate:g} or less"
-            )
-        if 0 < decay * rate < LOST_IN_FP32:
-            raise ValueError(
-                f"{product}: theta would not move, as fp32 rounds such a share of it away: use "
-                f"weight_decay={LOST_IN_FP32 / rate:.1g} or more"
-            )
-        return self
 
-    @model_validator(mode="after")
-    def _sigma_is_changed_by_one_rule(self) -> "Nes":
-        if isinstance(self.sigma, AutoSigma) and isinstance(
-            self.zero_signal, GrowSigmaOnZeroSignal
-        ):
-            raise ValueError(
-                "zero_signal=grow changes sigma, and sigma=auto grows by itself after generations "
-                "without a signal: drop zero_signal, or give sigma as a number"
-            )
-        return self
+class CmaBase(StrategyBase):
+    """Settings of strategies whose members are vectors of numbers and not seeds of directions."""
 
-    @model_validator(mode="after")
-    def _members_are_compared_with_something(self) -> "Nes":
-        running = isinstance(self.baseline, RunningMeanBaseline)
-        if self.population == 1 and not running:
-            raise ValueError(
-                "population=1 has no other member to compare with: use population=2, or "
-                "antithetic=false with baseline=running and shaping=raw"
-            )
-        return self
+    population: int | None = Field(None, ge=4)
+    """Members per generation (N); default: 4 + 3 ln d, for d searched numbers."""
+    sigma: float = Field(0.02, gt=0)
+    """Step size in generation 0, in `sigma_unit`; it adapts from there."""
+    sigma_unit: Literal["auto", "constant", "mean_abs", "std", "rms"] = "constant"
+    """Unit of sigma per tensor: weight units, mean |W|, std W or root mean square W of the
+    starting weights; for an adapter, those of the adapted layer; for coordinates, those of the
+    matrices they change. `auto` is `constant`."""
+    covariance_rate: float = Field(1.0, ge=0, le=1)
+    """Multiplies how fast the covariance learns; lower for noisy rewards, 0 adapts the step
+    size alone."""
 
-    @model_validator(mode="after")
-    def _a_measured_step_is_taken_as_it_is(self) -> "Nes":
-        if not isinstance(self.learning_rate, AutoLearningRate):
-            return self
-        cause = "learning_rate=auto chooses the length of every step"
-        if not isinstance(self.optimizer, Sgd) or self.optimizer.momentum:
-            kind = "adam" if not isinstance(self.optimizer, Sgd) else "momentum"
-            raise ValueError(
-                f"{cause}, which optimizer {kind} would change: give learning_rate as a number, "
-                "such as 0.01, or use optimizer=sgd without momentum"
-            )
-        if self.population == 1:
-            raise ValueError(
-                f"{cause} by how members differ, and population=1 has no other member: give "
-                "learning_rate as a number, such as 0.001, or use population=2"
-            )
-        return self
+    has_coordinates = True
 
-    @model_validator(mode="after")
-    def _pairs_are_even(self) -> "Nes":
-        if self.antithetic and self.population % 2:
-            raise ValueError(
-                f"population={self.population} is odd but antithetic pairs need an even one: "
-                f"use population={self.population + 1} or antithetic=false"
-            )
-        return self
+
+@register("strategy", "germline.strategies.cma:CovarianceMatrixAdaptation")
+class Cma(CmaBase):
+    """CMA-ES: learns the covariance of the searched numbers, up to about 2,000 of them."""
+
+    kind: Literal["cma"] = "cma"
+    lr_adapt: bool = False
+    """Let the strategy learn slower where fitness is noisy or rugged (LRA-CMA-ES), at three
+    times the computation."""
+
+
+@register("strategy", "germline.strategies.cma:SeparableCovarianceAdaptation")
+class SepCma(CmaBase):
+    """Separable CMA-ES: a variance for every searched number, up to about a million of them."""
+
+    kind: Literal["sep_cma"] = "sep_cma"
 
 
 StrategyConfig = Annotated[StrategyBase, KindOf("strategy", default="nes")]

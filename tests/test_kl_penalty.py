@@ -10,8 +10,8 @@ import pytest
 
 import germline
 from germline.config import load_config
-from germline.config.kl_penalty import KlPenalty
-from germline.config.safe_alignment import SAMPLES
+from germline.config.row_tasks import SAMPLES
+from germline.config.tasks import KlPenalty
 from germline.methods.evolution_strategy import EvolutionStrategyMethod
 from germline.methods.kl_penalty import KlPenaltyTerm, divergence
 from germline.methods.method import Method
@@ -197,7 +197,7 @@ def test_the_weight_of_a_row_multiplies_the_penalty(tmp_path):
 def test_lambda_and_the_penalty_are_parts_of_one_reward(tmp_path):
     task: dict[str, Any] = {
         "kind": "safe_alignment",
-        "path": str(SAMPLES),
+        "path": str(SAMPLES / "safe_alignment_samples.jsonl"),
         "test_split": None,
         "kl_coef": 3,
     }

@@ -15,7 +15,7 @@ from germline.cli import text_format
 from germline.cli.live_view import LiveView
 from germline.cli.progress_view import generation_line
 from germline.config import load_config
-from germline.config.safe_alignment import SAMPLES
+from germline.config.row_tasks import SAMPLES
 from germline.config.scorers import ClassifierSettings
 from germline.methods.lagrange_multiplier import LagrangeTerm
 from germline.record import RunDirectory
@@ -45,7 +45,7 @@ BATCH = [Example(index, f"{index}?", "", chat=True) for index in (4, 9)]
 def settings(*overrides, **task):
     section = {
         "kind": "safe_alignment",
-        "path": str(SAMPLES),
+        "path": str(SAMPLES / "safe_alignment_samples.jsonl"),
         "test_split": None,
         "scorers": {"reward": REWARD, "cost": COST},
         "max_new_tokens": 16,
@@ -332,7 +332,7 @@ def nano_settings(url, **task):
         {
             "task": {
                 "kind": "safe_alignment",
-                "path": str(SAMPLES),
+                "path": str(SAMPLES / "safe_alignment_samples.jsonl"),
                 "test_split": None,
                 "scorers": {"reward": scorer, "cost": cost},
                 "max_new_tokens": 6,

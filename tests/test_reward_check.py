@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import germline
 from germline.cli.application import app
 from germline.config import load_config
-from germline.config.tasks import FileTask
+from germline.config.row_tasks import FileTask
 from germline.run.build_parts import make_graders
 from germline.run.reward_check import check_command, check_custom_reward
 from germline.tasks import make_task

@@ -6,7 +6,7 @@ import pytest
 
 import germline
 from checks.reference import DOCS
-from germline.config.safe_alignment import SAMPLES
+from germline.config.row_tasks import SAMPLES
 from germline.studies.run_seeds import train_seeds
 from tests.documented_fields import absent, field_tables, undocumented
 from tests.toy_runs import finish, run, settings
@@ -39,7 +39,7 @@ RUNS = {
     "cost": (
         "task={kind: safe_alignment, max_new_tokens: 8, temperature: 1, scorers: {reward: "
         "{kind: repetition}, cost: {kind: length, start: 0, end: 8}}}",
-        f"task.path={SAMPLES}",
+        f"task.path={SAMPLES / 'safe_alignment_samples.jsonl'}",
     ),
     "judged": ("held_out.scorers={long: {kind: length, start: 0, end: 8}}",),
     "scored": ("method=zo_grpo", "method.updates_per_batch=2", "strategy.learning_rate=auto"),

@@ -1,17 +1,32 @@
-"""Settings of tasks: examples, rewards, and how completions are sampled."""
+"""Settings of tasks: rewards, how completions are sampled, and the tasks that need no file."""
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field
 
-from germline.config.base import KindOf, KindSection, Many, NameOf
+from germline.config.base import KindOf, KindSection, Many, Section
 from germline.config.config_files import kind_of_file
-from germline.config.kl_penalty import KlPenalty
 from germline.config.scorers import Scorers
 from germline.registry import register
+
+KL_PART = "kl"
+"""Name of the rubric part."""
+
+
+class KlPenalty(Section):
+    """Settings of the KL penalty, which every task has."""
+
+    kl_coef: float | None = Field(None, ge=0)
+    """Reward lost per nat of KL divergence of a member from the start model, on the completion
+    that the member wrote: `kl_coef` and `beta` of TRL. 0 only reports the divergence, as the
+    part `kl`; `null` does not measure it."""
+    kl_estimator: Literal["k1", "k3"] = "k3"
+    """Estimator from the tokens of the completion, with d = log p_start - log p_member: `k1`,
+    -d; `k3`, exp(d) - d - 1, which is never negative."""
+    kl_per: Literal["token", "completion"] = "token"
+    """The mean over the tokens of a completion, or their sum."""
 
 
 class TaskBase(KlPenalty, KindSection):
@@ -127,177 +142,41 @@ class Multiplication(TaskBase):
     """Seed of the factors drawn and of the train/test split of factor pairs."""
 
 
-def _as_written(template: object) -> object:
-    """Undo YAML, which reads a bare `{question}` as a mapping from `question` to nothing."""
-    if isinstance(template, Mapping) and list(template.values()) == [None]:
-        return f"{{{next(iter(template))}}}"
-    return template
+class EpisodeSettings(TaskBase):
+    """Settings every task of episodes has; `max_new_tokens` and `stop` hold for each turn."""
+
+    max_turns: int | None = Field(None, ge=1)
+    """Most turns of the model in an episode; default: the task's."""
 
 
-class FileTask(TaskBase):
-    """Settings of tasks made of a file."""
+@register("task", "germline.tasks.shipped_environments:WordleTask")
+class Wordle(EpisodeSettings):
+    """Find a secret word in six guesses: reward = marks of the last guess + 0.2 x valid guesses."""
 
-    path: Path
-    """The file the task is made of."""
-
-    @property
-    def title(self) -> str:
-        """What the task is called: the name of its file."""
-        return self.path.stem
-
-    @property
-    def place(self) -> str:
-        """Where the rows come from, in the words of errors."""
-        return str(self.path)
-
-
-class CustomTask(TaskBase):
-    """Settings of tasks made of rows of your own."""
-
-    columns: dict[str, str] = Field({})
-    """Field of a row -> column of the data that holds it, such as `{prompt: question, answer:
-    solution}`."""
-    template: Annotated[str | None, BeforeValidator(_as_written)] = None
-    """Prompt with `{field}` where a field of the row goes; default: the row's `prompt`, or its
-    `question`."""
+    kind: Literal["wordle"] = "wordle"
+    words: Path | None = None
+    """File with one word per line, all of the same length; default: the words that the nano
+    model knows."""
     split_seed: int = 0
-    """Seed of the 80/20 train/test split where no held-out rows are given."""
-    sample_weight: str | None = Field(None, min_length=1)
-    """Field of a row with a number that its rewards are multiplied by."""
-    digest: str | None = None
-    """SHA-256 of code and examples, written when a run begins: a file that has changed since is
-    refused."""
-
-    @field_validator("template")
-    @classmethod
-    def _names_a_field(cls, template: str | None) -> str | None:
-        if template is not None and not PLACEHOLDER.search(template):
-            raise ValueError(
-                "names no field, so every prompt would be the same: write {question} where the "
-                "row's field `question` goes"
-            )
-        return template
+    """Seed of the train/test split of the secret words."""
 
 
-PLACEHOLDER = re.compile(r"(?<!\{)\{(\w+(?:\.[A-Za-z_]\w*)*)\}(?!\})")
-"""A field in a template; `{{word}}` is the text `{word}`, and other braces are literal."""
+@register("task", "germline.tasks.shipped_environments:GuessNumberTask")
+class GuessNumber(EpisodeSettings):
+    """Find a number with the answers `higher` and `lower`: reward 1 + 0.1 x closeness."""
+
+    kind: Literal["guess_number"] = "guess_number"
+    largest: int = Field(100, ge=2, le=10**6)
+    """Numbers go from 1 to this."""
 
 
-@register("task", "germline.tasks.python_file:PythonTask")
-class PythonFile(CustomTask, FileTask):
-    """A Python file with examples and `reward(completion, example)`; see docs/own-task.md."""
+@register("task", "germline.tasks.shipped_environments:CalculatorTask")
+class Calculator(EpisodeSettings):
+    """Compute a * b + c with two tools: reward 1 if the last result is right."""
 
-    kind: Literal["python"] = "python"
-
-
-RewardName = Annotated[str, NameOf("reward")]
-
-
-def _weighted(value: object) -> object:
-    """Read `exact` as `{exact: 1}`."""
-    return {value: 1.0} if isinstance(value, str) else value
-
-
-class RewardedRows(CustomTask):
-    """Settings of rows that are scored by built-in rewards."""
-
-    answer: str = Field("answer", min_length=1)
-    """Field of a row with the gold answer, or a list of them, any of which is right; `a.b` is
-    the field `b` of the field `a`."""
-    reward: Annotated[dict[RewardName, float], BeforeValidator(_weighted)] = Field({"exact": 1.0})
-    """Reward of a completion: `exact`, `contains`, `numeric`, `regex`, `json` or `length`, or
-    several with weights such as `{exact: 1, length: 0.01}`; a reward of weight 0 is only
-    reported. `{}` leaves the reward to `scorers`."""
-    metric: str | None = None
-    """The reward or scorer that held-out scores report; default: the reward of largest weight."""
-    pattern: str | None = None
-    """Pattern of `regex`, in Python syntax; default: the row's answer."""
-    tolerance: float = Field(1e-6, ge=0)
-    """Largest difference of `numeric` between completion and answer."""
-
-    @field_validator("pattern")
-    @classmethod
-    def _is_a_pattern(cls, pattern: str | None) -> str | None:
-        if pattern is not None:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ValueError(f"is no regular expression: {error}") from None
-        return pattern
-
-    @model_validator(mode="after")
-    def _something_is_rewarded_and_nothing_ignored(self) -> "RewardedRows":
-        scorers = {name: scorer.weight for name, scorer in self.scorers.items()}
-        if not any((*self.reward.values(), *scorers.values())):
-            raise ValueError(f"reward={self.reward} has no weight above 0: give one of them one")
-        if self.metric is not None and self.metric not in {**self.reward, **scorers}:
-            raise ValueError(
-                f"metric={self.metric} is not part of reward={self.reward}"
-                f"{f' or scorers={scorers}' if scorers else ''}: add it with weight 0, or report "
-                "one that is"
-            )
-        return self
-
-
-@register("task", "germline.tasks.rows:JsonlTask")
-class Jsonl(RewardedRows, FileTask):
-    """A JSONL file scored by built-in rewards, no Python needed; see docs/own-task.md."""
-
-    kind: Literal["jsonl"] = "jsonl"
-    test_path: Path | None = None
-    """JSONL of held-out rows; default: a seeded 80/20 split of `path`."""
-
-
-class DatasetSource(FileTask):
-    """Settings of rows that the library `datasets` loads."""
-
-    path: Path
-    """Name on the Hugging Face hub, a folder, or a file (.parquet, .csv, .json, .arrow)."""
-    subset: str | None = None
-    """Configuration of the dataset, such as `main`."""
-    revision: str | None = None
-    """Branch, tag or commit on the hub; default: the newest."""
-    split: str = Field("train", min_length=1)
-    """Split to train on, slices such as `train[:500]` too."""
-    test_split: str | None = None
-    """Split with the held-out rows; default: a seeded 80/20 split of `split`."""
-
-    @property
-    def held_out_split(self) -> str | None:
-        """The split with the held-out rows; None where they are of `split` or of another file."""
-        return self.test_split
-
-
-class FileOrDataset(CustomTask, DatasetSource):
-    """Settings of tasks whose rows are a file of yours or a dataset."""
-
-    test_path: Path | None = None
-    """File of held-out rows, where `path` is a file; default: a seeded 80/20 split of it."""
-
-    @property
-    def title(self) -> str:
-        """Name of the task: its kind."""
-        return self.kind
-
-    @property
-    def held_out_split(self) -> str | None:
-        """As for any dataset; where the path is a file, only a split that was named for it."""
-        of_hub = not self.path.expanduser().is_file()
-        return self.test_split if of_hub or self.changed("test_split") else None
-
-
-@register("task", "germline.tasks.rows:DatasetTask")
-class Dataset(RewardedRows, DatasetSource):
-    """A dataset that the library `datasets` loads, scored by built-in rewards."""
-
-    kind: Literal["dataset"] = "dataset"
-
-
-@register("task", "germline.tasks.rows:GivenRowsTask")
-class Rows(RewardedRows):
-    """Rows given from Python: a list, a `Dataset` or a `DataFrame`; see docs/from-python.md."""
-
-    kind: Literal["rows"] = "rows"
+    kind: Literal["calculator"] = "calculator"
+    split_seed: int = 0
+    """Seed of the train/test split of the expressions."""
 
 
 def _from_file(value: object) -> object:

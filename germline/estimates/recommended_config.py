@@ -16,7 +16,7 @@ import torch
 
 from germline.config import Config, TaskBase, load_config
 from germline.config.config_files import as_yaml
-from germline.config.tasks import FileTask
+from germline.config.row_tasks import FileTask
 from germline.estimates.machine import Machine
 from germline.estimates.memory import Estimate, estimate
 from germline.estimates.model_shape import ModelShape

@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from germline.config.kl_penalty import KL_PART, KlPenalty
+from germline.config.tasks import KL_PART, KlPenalty
 from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.methods.reward_term import RewardTerm, replace_grades
 from germline.protocols import Closable, Engine, Fleet, Members

@@ -26,7 +26,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from germline.config.safe_alignment import SafeAlignment
+from germline.config.row_tasks import SafeAlignment
 from germline.methods.reward_term import RewardTerm, replace_grades
 from germline.schedules import scale_within
 from germline.strategies.adaptive_values import AdaptiveValue

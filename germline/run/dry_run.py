@@ -13,7 +13,7 @@ from typing import Any
 
 from germline.config import Config, load_config
 from germline.config.file_paths import with_absolute_paths
-from germline.config.tasks import Dataset
+from germline.config.row_tasks import Dataset
 from germline.engines.hub_access import without_network
 from germline.estimates.machine import machine_here
 from germline.estimates.memory import Estimate, classifiers, estimate

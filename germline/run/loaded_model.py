@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.config import Config
-from germline.config.tasks import Rows
+from germline.config.row_tasks import Rows
 from germline.types import GermlineError
 
 PREFIX = "python:"

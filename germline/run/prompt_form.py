@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.config import Config
-from germline.config.tasks import PythonFile
+from germline.config.row_tasks import PythonFile
 from germline.record import RunDirectory
 from germline.tasks import make_task
 from germline.types import GermlineError

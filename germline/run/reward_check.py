@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from germline.config import Config, CustomTask, TaskBase
 from germline.config.config_files import kind_of_file
-from germline.config.tasks import FileTask
+from germline.config.row_tasks import FileTask
 from germline.protocols import EpisodeTask, Task
 from germline.run.episode_checks import missing_reward
 from germline.run.task_check_row import short_text

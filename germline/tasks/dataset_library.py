@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from germline.config.tasks import DatasetSource, FileOrDataset
+from germline.config.row_tasks import DatasetSource, FileOrDataset
 from germline.tasks.row_examples import GivenRows
 from germline.tasks.row_files import TEXT_FILES, PlacedRow, read_rows
 from germline.types import GermlineError

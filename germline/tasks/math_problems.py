@@ -9,7 +9,7 @@ one is rewarded.
 import re
 from collections.abc import Mapping, Sequence
 
-from germline.config.math_tasks import Gsm8k, Math, MathProblems
+from germline.config.row_tasks import Gsm8k, Math, MathProblems
 from germline.graders.answer_match import normalize_answer
 from germline.graders.math_match import (
     Marker,

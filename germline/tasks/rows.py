@@ -9,7 +9,7 @@ their `example` is the row, and the rows need no gold answer.
 from collections.abc import Mapping, Sequence
 
 from germline.config import Dataset, Jsonl, Rows
-from germline.config.tasks import RewardedRows
+from germline.config.row_tasks import RewardedRows
 from germline.graders.answer_match import normalize_answer, normalized_number
 from germline.graders.builtin_rewards import OTHER_ANSWERS, make_rubric, rewards
 from germline.protocols import Grader

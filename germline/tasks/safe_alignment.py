@@ -14,7 +14,7 @@ The task has no reward of its own. `task.scorers` has a reward model and a cost 
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from germline.config.safe_alignment import SafeAlignment
+from germline.config.row_tasks import SafeAlignment
 from germline.protocols import Grader
 from germline.tasks.dataset_library import load_rows
 from germline.tasks.row_examples import Row, RowFormat, rows_to_examples

@@ -3,8 +3,7 @@
 import copy
 from collections.abc import Mapping
 
-from germline.config.kl_penalty import KL_PART
-from germline.config.tasks import TaskBase
+from germline.config.tasks import KL_PART, TaskBase
 from germline.protocols import Task
 from germline.types import GermlineError
 

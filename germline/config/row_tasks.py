@@ -1,0 +1,337 @@
+"""Settings of tasks of rows: your own, those of datasets, and environments from a file."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from germline.config.base import Many, NameOf, as_override
+from germline.config.scorers import ScorerConfig
+from germline.config.tasks import EpisodeSettings, TaskBase
+from germline.registry import register
+
+SAMPLES = Path(__file__).parents[1] / "tasks"
+"""The folder of a few rows of our own, which `--smoke` uses instead of a download."""
+
+PLACEHOLDER = re.compile(r"(?<!\{)\{(\w+(?:\.[A-Za-z_]\w*)*)\}(?!\})")
+"""A field in a template; `{{word}}` is the text `{word}`, and other braces are literal."""
+
+
+class FileTask(TaskBase):
+    """Settings of tasks made of a file."""
+
+    path: Path
+    """The file the task is made of."""
+
+    @property
+    def title(self) -> str:
+        """What the task is called: the name of its file."""
+        return self.path.stem
+
+    @property
+    def place(self) -> str:
+        """Where the rows come from, in the words of errors."""
+        return str(self.path)
+
+
+def _as_written(template: object) -> object:
+    """Undo YAML, which reads a bare `{question}` as a mapping from `question` to nothing."""
+    if isinstance(template, Mapping) and list(template.values()) == [None]:
+        return f"{{{next(iter(template))}}}"
+    return template
+
+
+class CustomTask(TaskBase):
+    """Settings of tasks made of rows of your own."""
+
+    columns: dict[str, str] = Field({})
+    """Field of a row -> column of the data that holds it, such as `{prompt: question, answer:
+    solution}`."""
+    template: Annotated[str | None, BeforeValidator(_as_written)] = None
+    """Prompt with `{field}` where a field of the row goes; default: the row's `prompt`, or its
+    `question`."""
+    split_seed: int = 0
+    """Seed of the 80/20 train/test split where no held-out rows are given."""
+    sample_weight: str | None = Field(None, min_length=1)
+    """Field of a row with a number that its rewards are multiplied by."""
+    digest: str | None = None
+    """SHA-256 of code and examples, written when a run begins: a file that has changed since is
+    refused."""
+
+    @field_validator("template")
+    @classmethod
+    def _names_a_field(cls, template: str | None) -> str | None:
+        if template is not None and not PLACEHOLDER.search(template):
+            raise ValueError(
+                "names no field, so every prompt would be the same: write {question} where the "
+                "row's field `question` goes"
+            )
+        return template
+
+
+@register("task", "germline.tasks.python_file:PythonTask")
+class PythonFile(CustomTask, FileTask):
+    """A Python file with examples and `reward(completion, example)`; see docs/own-task.md."""
+
+    kind: Literal["python"] = "python"
+
+
+@register("task", "germline.tasks.environment_file:FileEnvironmentTask")
+class Environment(CustomTask, FileTask, EpisodeSettings):
+    """A Python file with an environment class and its rows; see docs/environments.md."""
+
+    kind: Literal["environment"] = "environment"
+
+
+@register("task", "germline.tasks.verifiers_task:VerifiersTask")
+class Verifiers(EpisodeSettings):
+    """An environment of the library verifiers (v1); see docs/environments.md."""
+
+    kind: Literal["verifiers"] = "verifiers"
+    env: str = Field(min_length=1)
+    """Installed taskset, such as `owner/name` of the hub or the name of a module; or a Python
+    file (.py)."""
+    args: dict[str, Any] = Field({})
+    """Settings of the taskset, as its own configuration names them."""
+    tasks: int | None = Field(None, ge=2)
+    """Number of tasks read from the taskset, the first ones; default: all. A taskset without an
+    end needs it."""
+    metrics: Annotated[tuple[str, ...], Many] = Field(())
+    """Further rewards and metrics to record, which the environment computes but does not
+    declare with `@vf.reward` or `@vf.metric`."""
+    floor: float = 0.0
+    """Worst reward of an episode; what the model makes fail earns it."""
+    split_seed: int = 0
+    """Seed of the 80/20 train/test split of the tasks."""
+
+    @property
+    def title(self) -> str:
+        """What the task is called: the name of the taskset."""
+        return Path(self.env.partition("@")[0]).stem
+
+
+RewardName = Annotated[str, NameOf("reward")]
+
+
+def _weighted(value: object) -> object:
+    """Read `exact` as `{exact: 1}`."""
+    return {value: 1.0} if isinstance(value, str) else value
+
+
+class RewardedRows(CustomTask):
+    """Settings of rows that are scored by built-in rewards."""
+
+    answer: str = Field("answer", min_length=1)
+    """Field of a row with the gold answer, or a list of them, any of which is right; `a.b` is
+    the field `b` of the field `a`."""
+    reward: Annotated[dict[RewardName, float], BeforeValidator(_weighted)] = Field({"exact": 1.0})
+    """Reward of a completion: `exact`, `contains`, `numeric`, `regex`, `json` or `length`, or
+    several with weights such as `{exact: 1, length: 0.01}`; a reward of weight 0 is only
+    reported. `{}` leaves the reward to `scorers`."""
+    metric: str | None = None
+    """The reward or scorer that held-out scores report; default: the reward of largest weight."""
+    pattern: str | None = None
+    """Pattern of `regex`, in Python syntax; default: the row's answer."""
+    tolerance: float = Field(1e-6, ge=0)
+    """Largest difference of `numeric` between completion and answer."""
+
+    @field_validator("pattern")
+    @classmethod
+    def _is_a_pattern(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"is no regular expression: {error}") from None
+        return pattern
+
+    @model_validator(mode="after")
+    def _something_is_rewarded_and_nothing_ignored(self) -> "RewardedRows":
+        scorers = {name: scorer.weight for name, scorer in self.scorers.items()}
+        if not any((*self.reward.values(), *scorers.values())):
+            raise ValueError(f"reward={self.reward} has no weight above 0: give one of them one")
+        if self.metric is not None and self.metric not in {**self.reward, **scorers}:
+            raise ValueError(
+                f"metric={self.metric} is not part of reward={self.reward}"
+                f"{f' or scorers={scorers}' if scorers else ''}: add it with weight 0, or report "
+                "one that is"
+            )
+        return self
+
+
+@register("task", "germline.tasks.rows:JsonlTask")
+class Jsonl(RewardedRows, FileTask):
+    """A JSONL file scored by built-in rewards, no Python needed; see docs/own-task.md."""
+
+    kind: Literal["jsonl"] = "jsonl"
+    test_path: Path | None = None
+    """JSONL of held-out rows; default: a seeded 80/20 split of `path`."""
+
+
+class DatasetSource(FileTask):
+    """Settings of rows that the library `datasets` loads."""
+
+    path: Path
+    """Name on the Hugging Face hub, a folder, or a file (.parquet, .csv, .json, .arrow)."""
+    subset: str | None = None
+    """Configuration of the dataset, such as `main`."""
+    revision: str | None = None
+    """Branch, tag or commit on the hub; default: the newest."""
+    split: str = Field("train", min_length=1)
+    """Split to train on, slices such as `train[:500]` too."""
+    test_split: str | None = None
+    """Split with the held-out rows; default: a seeded 80/20 split of `split`."""
+
+    @property
+    def held_out_split(self) -> str | None:
+        """The split with the held-out rows; None where they are of `split` or of another file."""
+        return self.test_split
+
+
+class FileOrDataset(CustomTask, DatasetSource):
+    """Settings of tasks whose rows are a file of yours or a dataset."""
+
+    test_path: Path | None = None
+    """File of held-out rows, where `path` is a file; default: a seeded 80/20 split of it."""
+    samples: ClassVar[str]
+    """The file of rows of our own."""
+
+    @property
+    def smoke_overrides(self) -> tuple[str, ...]:
+        """Settings of a run of `--smoke`: rows that come with germline, and defaults."""
+        fields = type(self).model_fields
+        names = [name for name in ("test_path", "split", "test_split", "levels") if name in fields]
+        return (
+            f"task.path={SAMPLES / self.samples}",
+            *(as_override(f"task.{name}", fields[name].default) for name in names),
+        )
+
+    @property
+    def title(self) -> str:
+        """Name of the task: its kind."""
+        return self.kind
+
+    @property
+    def held_out_split(self) -> str | None:
+        """As for any dataset; where the path is a file, only a split that was named for it."""
+        of_hub = not self.path.expanduser().is_file()
+        return self.test_split if of_hub or self.changed("test_split") else None
+
+
+@register("task", "germline.tasks.rows:DatasetTask")
+class Dataset(RewardedRows, DatasetSource):
+    """A dataset that the library `datasets` loads, scored by built-in rewards."""
+
+    kind: Literal["dataset"] = "dataset"
+
+
+@register("task", "germline.tasks.rows:GivenRowsTask")
+class Rows(RewardedRows):
+    """Rows given from Python: a list, a `Dataset` or a `DataFrame`; see docs/from-python.md."""
+
+    kind: Literal["rows"] = "rows"
+
+
+class MathProblems(FileOrDataset):
+    """Settings of mathematics problems."""
+
+    reading: Literal["strict", "lenient"] = "strict"
+    """The reading of the answer that is rewarded: `strict` only in the place that the prompt
+    asks for, `lenient` anywhere; both are reported."""
+
+
+@register("task", "germline.tasks.math_problems:Gsm8kTask")
+class Gsm8k(MathProblems):
+    """Grade-school word problems (GSM8K): reward 1 if the number after `####` is right."""
+
+    kind: Literal["gsm8k"] = "gsm8k"
+    samples = "gsm8k_samples.jsonl"
+    path: Path = Path("openai/gsm8k")
+    """Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv)."""
+    subset: str | None = "main"
+    """Configuration of the dataset on the hub."""
+    test_split: str | None = "test"
+    """Split with the held-out rows; `null`: a seeded 80/20 split of `split`."""
+    template: str | None = (
+        "{question}\n\nThink step by step. Write the final answer, a number, after ####."
+    )
+    """Prompt with `{field}` where a field of the row goes."""
+
+
+@register("task", "germline.tasks.math_problems:MathTask")
+class Math(MathProblems):
+    r"""Mathematics problems with boxed answers (MATH): reward 1 if \boxed{...} is right."""
+
+    kind: Literal["math"] = "math"
+    samples = "math_samples.jsonl"
+    path: Path
+    """Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv)."""
+    template: str | None = (
+        "{problem}\n\nThink step by step, and write the final answer in \\boxed{}."
+    )
+    """Prompt with `{field}` where a field of the row goes."""
+    levels: tuple[int, ...] = ()
+    """Levels of difficulty to use, 1 to 5, of the field `level`; empty: all problems."""
+
+
+@register("task", "germline.tasks.safe_alignment:SafeAlignmentTask")
+class SafeAlignment(FileOrDataset):
+    """Prompts of PKU-SafeRLHF: a reward minus lambda times a cost, and lambda adapts."""
+
+    kind: Literal["safe_alignment"] = "safe_alignment"
+    samples = "safe_alignment_samples.jsonl"
+    path: Path = Path("PKU-Alignment/PKU-SafeRLHF")
+    """Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv)."""
+    test_split: str | None = "test"
+    """Split with the held-out rows; `null`: a seeded 80/20 split of `split`, in which every
+    category of harm has its share."""
+    scorers: dict[str, ScorerConfig]
+    """Reward models and a cost model by name, as in every task: the reward is the weighted sum
+    of all but the one that `cost` names."""
+    cost: str = Field("cost", min_length=1)
+    """Name of the scorer whose score is the cost; its negative weight is -lambda at the start."""
+    lambda_lr: float = Field(0.005, ge=0)
+    """Growth of the logarithm of lambda per generation and unit of excess cost; 0 keeps lambda."""
+    lambda_min: float = Field(1e-4, gt=0)
+    """Smallest lambda."""
+    lambda_max: float = Field(5.0, gt=0)
+    """Largest lambda."""
+    cost_limit: float = 0.0
+    """Mean cost of the center above which lambda grows, in the unit of the cost; the excess is
+    max(0, mean cost - cost_limit)."""
+    cost_ema: float = Field(0.9, ge=0, lt=1)
+    """Weight of earlier generations in the running mean of the excess."""
+    safe_first: float | None = None
+    """Cost above which a completion earns the lowest reward that any member of the generation
+    earns on its prompt; `null`: no completion does."""
+    metric: str | None = None
+    """The scorer that held-out scores report; default: the one of largest weight but the cost."""
+
+    @property
+    def adapts(self) -> bool:
+        """Whether rewards depend on more than the weights of the scorers."""
+        return self.lambda_lr > 0 or self.safe_first is not None
+
+    @model_validator(mode="after")
+    def _a_scorer_is_the_cost(self) -> "SafeAlignment":
+        found = ", ".join(self.scorers) or "none"
+        scorer = self.scorers.get(self.cost)
+        if scorer is None or scorer.weight >= 0 or getattr(scorer, "output", "cost") == "reward":
+            raise ValueError(
+                f"cost={self.cost} is no scorer of a cost with a negative weight (scorers found: "
+                f"{found}): add scorers.{self.cost}={{kind: germline, url: http://localhost:8100, "
+                "output: cost, weight: -1}"
+            )
+        if not self.lambda_min <= -scorer.weight <= self.lambda_max:
+            raise ValueError(
+                f"scorers.{self.cost}.weight={scorer.weight:g} makes lambda start outside "
+                f"lambda_min={self.lambda_min:g} to lambda_max={self.lambda_max:g}"
+            )
+        rewards = {n: s.weight for n, s in self.scorers.items() if n != self.cost}
+        if not any((*rewards.values(), *self.reward_functions.values())):
+            raise ValueError(f"scorers={found} has no reward with a weight beside the cost")
+        if self.metric is not None and self.metric not in {**self.scorers, **self.reward_functions}:
+            raise ValueError(f"metric={self.metric} is not one of scorers={found}")
+        return self

@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 
 import germline
 from germline.config import load_config
-from germline.config.file_paths import with_absolute_paths
 from germline.engines import gguf_file
 from germline.engines.pretrained import load_pretrained, load_tokenizer
 from germline.estimates.model_shape import local_model_folder, local_weight_bytes, shape_of
@@ -129,7 +128,7 @@ def test_an_estimate_reads_no_weights(model, tmp_path):
 def test_a_run_records_the_absolute_path_of_the_file(file, monkeypatch, tmp_path):
     (tmp_path / "link.gguf").symlink_to(file)
     monkeypatch.chdir(tmp_path)
-    config = with_absolute_paths(load_config({"model": "link.gguf"}))
+    config = load_config({"model": "link.gguf"}).with_absolute_paths()
     assert config.model == str(tmp_path / "link.gguf")
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from germline.config import LowRank, load_config
-from germline.config.file_paths import with_absolute_paths
 
 BASE = {"task": "arithmetic", "space": "low_rank", "strategy": {"population": 6, "sigma": 0.1}}
 
@@ -137,7 +136,7 @@ def test_models_and_adapters_beside_their_config_are_found(tmp_path, monkeypatch
     given = (config.model, config.space.init_adapter, config.task.env)  # type: ignore[attr-defined]
     assert given == ("study/base", "study/adapter", "study/set.py")
     assert {one.model for one in config.scorers.values()} == {"study/rewards"}  # type: ignore[attr-defined]
-    absolute = with_absolute_paths(config)
+    absolute = config.with_absolute_paths()
     assert absolute.model == str(folder / "base")
     assert absolute.space.init_adapter == str(folder / "adapter")  # type: ignore[attr-defined]
     nano = load_config("study/nano.yaml")

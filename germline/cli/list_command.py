@@ -137,7 +137,8 @@ def _run_values(run: "RunSummary | SeedStudySummary | UnreadableRun") -> dict[st
 
 def _names(what: str) -> Rows:
     from germline import registry
-    from germline.config.reference import group_at, list_kinds
+    from germline.config.fields import group_at
+    from germline.config.reference import list_kinds
 
     setting = PLACES[what]
     meanings = list_kinds(setting)

@@ -26,7 +26,6 @@ from germline.config.methods import MethodConfig as MethodConfig
 from germline.config.methods import MethodSection as MethodSection
 from germline.config.methods import RandOpt as RandOpt
 from germline.config.methods import ZerothOrderGrpo as ZerothOrderGrpo
-from germline.config.prompt_search import PromptSearch as PromptSearch
 from germline.config.row_tasks import CustomTask as CustomTask
 from germline.config.row_tasks import Dataset as Dataset
 from germline.config.row_tasks import Environment as Environment
@@ -40,6 +39,7 @@ from germline.config.row_tasks import Verifiers as Verifiers
 from germline.config.run_config import Config as Config
 from germline.config.run_config import Graders as Graders
 from germline.config.run_config import HeldOut as HeldOut
+from germline.config.run_config import PromptSearch as PromptSearch
 from germline.config.run_config import Recording as Recording
 from germline.config.schedules import Adaptive as Adaptive
 from germline.config.schedules import AutoLearningRate as AutoLearningRate

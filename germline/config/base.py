@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -94,7 +95,8 @@ def in_order(*names: str, strictly: bool = False) -> Any:
         known = [(name, value) for name, value in given if value is not None]
         for (low, below), (high, above) in pairwise(known):
             if below > above or (strictly and below == above):
-                raise ValueError(f"{high}={above:g} must be above {low}={below:g}")
+                needed = "above" if strictly else "at least"
+                raise ValueError(f"{high}={above:g} must be {needed} {low}={below:g}")
         return section
 
     return model_validator(mode="after")(check)
@@ -192,6 +194,19 @@ class NameOf:
     ) -> CoreSchema:
         """Return the schema of all registered names, including those of plugins."""
         return core_schema.literal_schema(list(registry.complete(self.group)))
+
+
+def text_with(*places: str, names: Collection[str] = ()) -> AfterValidator:
+    """Return the annotation of a text that has these `{places}`, or is one of these names."""
+
+    def check(text: str) -> str:
+        missing = [f"{{{place}}}" for place in places if f"{{{place}}}" not in text]
+        if missing and text not in names:
+            others = f", or use one of {', '.join(names)}" if names else ""
+            raise ValueError(f"{text[:80]!r} has no {' and no '.join(missing)}: write it{others}")
+        return text
+
+    return AfterValidator(check)
 
 
 def path_as_text(value: object) -> object:

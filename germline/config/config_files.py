@@ -1,12 +1,17 @@
-"""Files of settings: shipped configs by name, YAML, and task files that stand for a config.
+"""Files of settings: shipped configs by name, YAML, task files, and the paths that settings hold.
 
 A checkout has the shipped configs in `configs/`; a wheel contains that folder inside the package. A
 path such as `configs/demo.yaml` means the shipped file if it does not exist, so the commands of the
 README work in any folder. Errors of YAML name the line, and duplicate keys are errors.
+
+Paths are relative to the working directory, as in every command. A file or folder that does not
+exist there is looked up in the folder of the config file, so that a config and its task can be
+moved together. A run directory holds absolute paths.
 """
 
 import ast
 import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +29,13 @@ TASK_SUFFIXES = {
     **dict.fromkeys((".parquet", ".csv", ".json", ".arrow"), "dataset"),
 }
 """Kind of a task by the ending of its file; a Python file may hold an environment instead."""
+
+CLASSIFIERS = "*"
+PATHS = (
+    *("model", "space.init_adapter", "task.path", "task.test_path", "task.words", "task.env"),
+    *(f"{place}.scorers.{CLASSIFIERS}.model" for place in ("task", "held_out")),
+)
+"""Settings that may hold a path; `*` stands for every scorer that is a classifier."""
 
 
 def preset_configs() -> dict[str, Path]:
@@ -54,22 +66,17 @@ def config_summary(path: Path) -> str:
     return " ".join(comment)
 
 
-class DuplicateKeyError(yaml.MarkedYAMLError):
-    """A setting that is given twice; PyYAML would silently use the last value."""
-
-
 class _Loader(yaml.SafeLoader):
     """YAML 1.2: `010` is ten, `1e-3` is a number, and `yes` and `12:30` are texts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the library's signature
-        seen: set[tuple[str, str]] = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
-                continue
-            if (key.tag, key.value) in seen:
-                problem = f"{key.value!r} is given twice; keep one of them"
-                raise DuplicateKeyError(problem=problem, problem_mark=key.start_mark)
-            seen.add((key.tag, key.value))
+        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for number, (key, _) in enumerate(node.value):
+            if key.value in names[:number]:
+                problem = f"{key.value!r} is given twice"
+                raise yaml.constructor.ConstructorError(
+                    problem=problem, problem_mark=key.start_mark
+                )
         return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -135,12 +142,12 @@ def read_value(text: str) -> object:
     """Read the value of an override; a value that is not YAML is a text.
 
     Raises:
-        DuplicateKeyError: a setting is given twice.
+        GermlineError: a setting is given twice.
     """
     try:
         return yaml.load(text, _Loader)  # a SafeLoader
-    except DuplicateKeyError:
-        raise
+    except yaml.constructor.ConstructorError as error:
+        raise GermlineError(f"config: override {text!r}: {error.problem}") from None
     except yaml.YAMLError:
         return text
 
@@ -152,7 +159,8 @@ def read_file(path: Path) -> dict[str, Any]:
         GermlineError: the file is missing, is no YAML, or holds no settings.
     """
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # a SafeLoader
+        with path.open(encoding="utf-8") as file:
+            values = yaml.load(file, _Loader)  # a SafeLoader
     except FileNotFoundError:
         beside = (str(file) for file in path.parent.glob("*.yaml"))
         hint = did_you_mean(str(path), [*preset_configs(), *beside])
@@ -160,37 +168,70 @@ def read_file(path: Path) -> dict[str, Any]:
             f"config: there is no file {str(path)!r}{hint}; `germline list configs` shows those "
             "that come with germline"
         ) from None
-    except OSError as error:
-        raise GermlineError(f"config: {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise GermlineError(
-            f"config: {path} is not UTF-8 text ({error.reason} at byte {error.start}): save it "
-            "as UTF-8"
-        ) from None
-    except yaml.YAMLError as error:
-        raise GermlineError(f"config: {path} is not valid YAML: {_problem(error)}") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise GermlineError(f"config: {path} cannot be read: {error}") from None
     if not isinstance(values, dict):
-        found = "nothing" if values is None else repr(values)[:80]
         raise GermlineError(
-            f"config: {path} must hold settings such as `task: countdown`, found {found}"
+            f"config: {path} must hold settings such as `task: countdown`, found "
+            f"{repr(values)[:80]}"
         )
     return values
+
+
+def resolve_file_paths(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Replace each path that exists in this folder only by its location there."""
+
+    def located(path: str) -> str:
+        inside = folder / path
+        return str(inside) if not Path(path).expanduser().exists() and inside.exists() else path
+
+    resolved = change_paths(values, located)
+    task = values.get("task")
+    kind = task.get("kind") if isinstance(task, Mapping) else task
+    if isinstance(kind, str) and Path(kind).suffix:  # `task: riddles.py`, and no short name
+        place = located(kind)
+        resolved["task"] = {**task, "kind": place} if isinstance(task, Mapping) else place
+    return resolved
+
+
+def absolute_path(name: str) -> str:
+    """Write an existing file or folder as an absolute path; a hub id stays as it is."""
+    path = Path(name).expanduser()
+    if is_gguf(name):  # The file may be a link of the Hugging Face cache, whose targets differ.
+        return str(path.parent.resolve() / path.name)
+    return str(path.resolve()) if path.exists() else name
+
+
+def is_gguf(model: str) -> bool:
+    """Whether a model is given as a GGUF file, the format of llama.cpp."""
+    return Path(model).suffix.lower() == ".gguf"
+
+
+def change_paths(values: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """Return settings with a change to every path: of models, tasks, adapters and classifiers."""
+    changed: Any = dict(values)
+    for place in PATHS if values.get("model") != "nano" else PATHS[1:]:
+        changed = _changed(changed, place.split("."), change)
+    return dict(changed)
+
+
+def _changed(value: Any, place: Sequence[str], change: Callable[[str], str]) -> Any:
+    if not place:
+        return change(str(value)) if isinstance(value, str | Path) else value
+    if not isinstance(value, Mapping):
+        return value
+    head, *below = place
+    named = value.keys() & {head}
+    if head == CLASSIFIERS:  # Other scorers name models of their services.
+        scorers = {name: one for name, one in value.items() if isinstance(one, Mapping)}
+        named = {name for name, one in scorers.items() if one.get("kind") == "classifier"}
+    return {**value, **{name: _changed(value[name], below, change) for name in named}}
 
 
 def kind_of_file(path: Path) -> str | None:
     """Return the kind of the task that a file holds, None where the ending tells none."""
     kind = TASK_SUFFIXES.get(path.suffix)
     return "environment" if kind == "python" and _has_environment(path) else kind
-
-
-def _problem(error: yaml.YAMLError) -> str:
-    """Return one line with the position and the problem, and the text around it."""
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
-    if mark is None:
-        return str(error)
-    snippet = f"\n{mark.get_snippet()}" if mark.buffer else ""
-    problem = getattr(error, "problem", None) or error
-    return f"line {mark.line + 1}, column {mark.column + 1}: {problem}{snippet}"
 
 
 def _has_environment(path: Path) -> bool:

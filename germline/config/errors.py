@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from germline.config.config_files import TASK_SUFFIXES
-from germline.config.fields import settle
-from germline.config.reference import group_at, override_names
+from germline.config.fields import group_at, settle
+from germline.config.reference import override_names
 from germline.registry import did_you_mean, sections, unknown_kind
 
 MOST_LINES = 10
@@ -105,17 +105,13 @@ def _unknown(setting: str, error: Mapping[str, Any]) -> str:
     name = setting.rpartition(".")[2]
     entries = [entry for entry in override_names() if entry.name.rpartition(".")[2] == name]
     kinds = [kind for entry in entries if entry.name == setting for kind in entry.kinds]
-    meant = dict.fromkeys(entry.name for entry in entries) or [OTHER_NAMES.get(name, "")]
-    written = str(error["loc"][-1])
-    if "." in written:
-        section, _, below = written.partition(".")
+    meant = [entry.name for entry in entries] or [*filter(None, [OTHER_NAMES.get(name)])]
+    section, dot, below = str(error["loc"][-1]).partition(".")
+    if dot:
         hint = f" in a file: write it as a section, {section}: {{{below}: ...}}"
     elif kinds:
         hint = f" of this kind, but of {' and '.join(kinds)}"
-    elif entries or not any(meant):
-        hint = did_you_mean(name, known)
     else:
-        hint = ""
-    if not hint and any(meant):
-        hint = f" (did you mean {' or '.join(meant)}?)"
+        hint = did_you_mean(name, known) if entries or not meant else ""
+        hint = hint or (f" (did you mean {' or '.join(dict.fromkeys(meant))}?)" if meant else "")
     return f"{hint}; known here: {', '.join(known)}"

@@ -6,13 +6,18 @@ places in the errors of pydantic also hold the names of kinds and types, which `
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from germline import registry
 from germline.config.base import KindOf, KindSection, NumberOrKindOf, Section
 from germline.config.config_files import read_value
 from germline.config.run_config import Config
+
+
+def group_at(place: Sequence[str]) -> str:
+    """Return the group in the registry of the kinds at a place, such as `task.scorers.NAME`."""
+    return "scorer" if "scorers" in place[-2:-1] else place[-1]
 
 
 def settle(place: Sequence[str | int]) -> tuple[list[str], list[type[Section]]]:
@@ -24,8 +29,9 @@ def settle(place: Sequence[str | int]) -> tuple[list[str], list[type[Section]]]:
             parts.append(str(part))
             found = below
         else:  # perhaps the name of a kind
-            found = [one for one in found if _is_section(one) and _kind(one) == part] or found
-    return parts, [one for one in found if _is_section(one)]
+            kinds = [one for one in _sections(found) if _kind(one) == part]
+            found = kinds or found
+    return parts, _sections(found)
 
 
 def read_argument(place: Sequence[str], text: str) -> object:
@@ -36,36 +42,30 @@ def read_argument(place: Sequence[str], text: str) -> object:
     other settings are YAML.
 
     Raises:
-        DuplicateKeyError: the value gives a setting twice.
+        GermlineError: the value gives a setting twice.
     """
     found: list[Any] = [Config]
     for part in place:
         found = _below(found, part)
-    texts = [one for one in found if get_origin(one) is tuple and str in _leaves(get_args(one)[0])]
-    kinds = [one for one in found if isinstance(one, type) and issubclass(one, KindSection)]
-    plain = {one for one in found if isinstance(one, type)}
-    if not (texts or plain & {str, Path} or (kinds and float not in plain)):
+    has_lists = any(get_origin(one) is tuple and str in _leaves(get_args(one)[0]) for one in found)
+    has_kinds = any(issubclass(one, KindSection) for one in _sections(found))
+    has_maps = has_kinds or any(get_origin(one) is dict for one in found)
+    takes_text = has_lists or str in found or Path in found or (has_kinds and float not in found)
+    is_yaml = (has_lists and text.lstrip()[:1] == "[") or (has_maps and text.lstrip()[:1] == "{")
+    if not takes_text or is_yaml:
         return read_value(text)
-    if text == "null" and type(None) in plain:
+    if text == "null" and NoneType in found:
         return None
-    mappings = kinds or [one for one in found if get_origin(one) is dict]
-    starts = [start for start, accepted in (("[", texts), ("{", mappings)) if accepted]
-    if text.lstrip().startswith(tuple(starts)):
-        return read_value(text)
-    return int(text) if int in plain and text.isdecimal() else text
+    return int(text) if int in found and text.isdecimal() else text
 
 
 def _below(found: Sequence[Any], part: str | int) -> list[Any]:
     """Return what a setting of this name accepts in sections, mappings and lists."""
-    annotations = []
+    annotations: list[Any] = []
     for one in found:
-        if _is_section(one):
-            field = one.model_fields.get(str(part))
-            if field is not None:
-                extra = field.metadata
-                annotations.append(
-                    Annotated[field.annotation, *extra] if extra else field.annotation
-                )
+        if isinstance(one, type) and issubclass(one, Section):
+            if field := one.model_fields.get(str(part)):
+                annotations.append(Annotated[field.annotation, *field.metadata, None])
         elif get_origin(one) is dict:
             annotations.append(get_args(one)[1])
         elif get_origin(one) is tuple and isinstance(part, int):
@@ -73,28 +73,24 @@ def _below(found: Sequence[Any], part: str | int) -> list[Any]:
     return [leaf for annotation in annotations for leaf in _leaves(annotation)]
 
 
-def _leaves(annotation: Any) -> list[Any]:
-    """Return the sections of all kinds, mappings, lists and plain types of an annotation."""
+def _leaves(annotation: Any) -> Iterator[Any]:
+    """Yield the sections of all kinds, mappings, lists and plain types of an annotation."""
     extra: list[Any] = []
     if get_origin(annotation) is Annotated:
         annotation, *extra = get_args(annotation)
-    for one in extra:
-        if isinstance(one, KindOf):
-            number = [float] if isinstance(one, NumberOrKindOf) else []
-            return [*number, *registry.sections(one.group).values()]
-    return [*_union(annotation)]
-
-
-def _union(annotation: Any) -> Iterator[Any]:
-    if get_origin(annotation) in (Union, UnionType):
+    kinds = [one for one in extra if isinstance(one, KindOf)]
+    for one in kinds:
+        yield from [float] if isinstance(one, NumberOrKindOf) else []
+        yield from registry.sections(one.group).values()
+    if not kinds and get_origin(annotation) in (Union, UnionType):
         for one in get_args(annotation):
             yield from _leaves(one)
-    else:
+    elif not kinds:
         yield annotation
 
 
-def _is_section(leaf: Any) -> bool:
-    return isinstance(leaf, type) and issubclass(leaf, Section)
+def _sections(found: Sequence[Any]) -> list[type[Section]]:
+    return [one for one in found if isinstance(one, type) and issubclass(one, Section)]
 
 
 def _kind(section: type[Section]) -> object:

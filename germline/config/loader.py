@@ -1,6 +1,5 @@
 """YAML and dotted overrides to a Config, with one clear line per mistake."""
 
-import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,19 +7,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from germline.config.config_files import TASK_SUFFIXES, find_config, read_file
+from germline.config.config_files import TASK_SUFFIXES, find_config, read_file, resolve_file_paths
 from germline.config.errors import PlaceOf, format_errors, shortened
-from germline.config.file_paths import resolve_file_paths
-from germline.config.overrides import OverriddenSettings, place_in_files
-from germline.config.plugins import check_plugins
+from germline.config.overrides import apply_overrides, place_in_files
+from germline.config.recorded_run import check_format_version, check_plugins
 from germline.config.rules import check_rules
 from germline.config.run_config import Config
-from germline.config.run_format import check_format_version
-from germline.config.schedules import CosineSchedule
 from germline.config.scorers import smoke_scorers
 from germline.types import GermlineError
-
-log = logging.getLogger(__name__)
 
 
 def load_config(
@@ -36,21 +30,18 @@ def load_config(
     The configs that come with germline go by name as well, such as `demo`.
 
     An override may also be a YAML file of settings, laid over those before it. A section of another
-    kind replaces the whole section; a warning names the settings that are dropped.
+    kind replaces the whole section; a warning names the settings that are dropped. A single text is
+    one override.
 
     Raises:
         GermlineError: a file is missing or not YAML, or a setting is unknown or out of range.
     """
     values, recorded = _read_source(source)
-    settings = OverriddenSettings(values)
-    for override in _texts(overrides):
-        settings.apply(override)
-    for note in settings.dropped:
-        log.warning("config: %s", note)
+    overrides = [overrides] if isinstance(overrides, str) else [str(one) for one in overrides]
     is_path = isinstance(source, (str, Path)) and recorded is None
     layers = [*([str(find_config(Path(str(source))))] if is_path else []), *overrides]
     place_of = partial(place_in_files, layers=layers)
-    config = validate_config(settings.values, place_of)
+    config = validate_config(apply_overrides(values, overrides), place_of)
     check_rules(config, recorded, place_of)
     return config
 
@@ -124,9 +115,6 @@ def smoke_config(config: Config) -> Config:
         small.append("space.layers=0")  # A layer the nano model has, whatever was asked for.
     if config.model != "nano" and hasattr(config.space, "init_adapter"):
         small.append("space.init_adapter=null")  # An adapter is of one model only.
-    for name in ("sigma", "learning_rate"):
-        if isinstance(getattr(config.strategy, name, None), CosineSchedule):
-            small.append(f"strategy.{name}.warmup=0")
     return load_config(config, small)
 
 
@@ -160,15 +148,3 @@ def _check_fork(folder: Path, facts: Mapping[str, Any]) -> None:
             f"name: repeat it with `germline resume {folder} --from -1 --out NEW "
             f"seed={facts['config'].get('seed')}`, or name the config it was made from"
         )
-
-
-def _texts(overrides: object) -> list[str]:
-    """Return the overrides; refuse anything but a list of texts."""
-    if isinstance(overrides, Sequence) and not isinstance(overrides, str):
-        texts = [override for override in overrides if isinstance(override, str)]
-        if len(texts) == len(overrides):
-            return texts
-    raise GermlineError(
-        "config: overrides are a list of texts such as ['strategy.sigma=0.002', 'seed=3'], "
-        f"found {shortened(overrides)} ({type(overrides).__name__})"
-    )

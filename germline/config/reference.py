@@ -4,7 +4,7 @@ All data comes from the JSON schema that pydantic makes of `Config`, so it conta
 setting and kind.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -73,11 +73,6 @@ def config_sections() -> tuple[ConfigSection, ...]:
             settings=tuple(_settings(schema, section)),
         )
     return tuple(sections.values())
-
-
-def group_at(place: Sequence[str]) -> str:
-    """Return the group in the registry of the kinds at a place, such as `task.scorers.NAME`."""
-    return "scorer" if "scorers" in place[-2:-1] else place[-1]
 
 
 def list_kinds(place: str) -> dict[str, str]:

@@ -10,11 +10,11 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, model_validator
 
 from germline import registry
-from germline.config.base import Many, Section, path_as_text
+from germline.config.base import Many, Section, path_as_text, text_with
+from germline.config.config_files import absolute_path, change_paths
 from germline.config.engines import EngineConfig, InProcess
 from germline.config.fleets import FleetConfig, Local, MicrobatchSettings
 from germline.config.methods import EvolutionStrategy, MethodConfig
-from germline.config.prompt_search import PromptSearch
 from germline.config.schedules import AutoSigma
 from germline.config.scorers import ScorerBase, Scorers
 from germline.config.spaces import LowRank, SpaceConfig
@@ -30,6 +30,45 @@ from germline.config.tasks import Conciseness, TaskConfig
 
 UNPERTURBED = 0.005
 """Sigma of a strategy whose members all equal the center; it has no effect."""
+
+
+SEARCHED = ("template", "temperature", "few_shot")
+"""Settings that can have options, in the order in which their probabilities are recorded."""
+
+
+class PromptSearch(Section):
+    """Prompt options that are searched with the weights; each member uses one option per setting.
+
+    The center uses the most likely option of each setting; of equally likely ones, the first.
+    """
+
+    template: Annotated[tuple[Annotated[str, text_with("prompt")], ...], Many] = ()
+    """Templates of the prompt, with `{prompt}` in place of the task's own prompt."""
+    temperature: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    """Sampling temperatures; 0 is greedy."""
+    few_shot: tuple[Annotated[int, Field(ge=0)], ...] = ()
+    """Numbers of solved training examples in front of the prompt."""
+    learning_rate: float = Field(0.3, gt=0, le=1)
+    """Share of the estimated natural gradient by which probabilities change."""
+    min_probability: float = Field(0.05, ge=0, lt=0.5)
+    """Smallest probability of an option."""
+
+    @property
+    def options(self) -> dict[str, tuple[object, ...]]:
+        """The options of each setting that has some."""
+        return {name: tuple(getattr(self, name)) for name in SEARCHED if getattr(self, name)}
+
+    @model_validator(mode="after")
+    def _probabilities_can_change(self) -> "PromptSearch":
+        for name, options in self.options.items():
+            if len(set(options)) < len(options):
+                raise ValueError(f"{name}={list(options)} has an option twice")
+            if self.min_probability * len(options) >= 1:
+                raise ValueError(
+                    f"min_probability={self.min_probability:g} for each option of {name} leaves "
+                    "nothing to change: use less"
+                )
+        return self
 
 
 class Graders(Section):
@@ -136,6 +175,10 @@ class Config(Section):
             return self.strategy
         first = next(iter(self.method.member_sigmas(sigma)), UNPERTURBED)
         return self.strategy.model_copy(update={"sigma": first})
+
+    def with_absolute_paths(self) -> "Config":
+        """Return the config with absolute paths, so that it means the same in any folder."""
+        return Config.model_validate(change_paths(self.model_dump(), absolute_path))
 
     @model_validator(mode="before")
     @classmethod

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from germline.config.base import KindOf, KindSection, Section, in_order, path_as_text
+from germline.config.base import KindOf, KindSection, Section, in_order, path_as_text, text_with
 from germline.registry import register
 
 TEMPLATES = {
@@ -67,23 +67,7 @@ def _is_address(url: str) -> str:
 Url = Annotated[str, AfterValidator(_is_address)]
 
 
-def _is_template(text: str) -> str:
-    """Accept the name of a template, or a text with the place of the response."""
-    if text in TEMPLATES:
-        return text
-    return _has_response(text, f"use one of {', '.join(TEMPLATES)}, or ")
-
-
-def _has_response(text: str, others: str = "") -> str:
-    """Accept a text with the place of the response; `others` are what else would do."""
-    if "{response}" in text:
-        return text
-    raise ValueError(
-        f"{text[:80]!r} does not say where the completion goes: {others}write {{response}} there"
-    )
-
-
-Template = Annotated[str, AfterValidator(_is_template)]
+Template = Annotated[str, text_with("response", names=TEMPLATES)]
 
 
 class ScorerBase(KindSection):
@@ -189,7 +173,7 @@ class Judge(ChatSettings, HttpScorer):
     kind: Literal["judge"] = "judge"
     model: str = Field(min_length=1)
     """Name of the model in the request."""
-    template: Annotated[str, AfterValidator(_has_response)] = JUDGE_PROMPT
+    template: Annotated[str, text_with("response")] = JUDGE_PROMPT
     """Message to the judge, with `{prompt}`, `{response}`, `{answer}` (the gold answer),
     `{lowest}` and `{highest}`; it must ask for the grade as `[[7]]`."""
     lowest: float = 0.0
@@ -200,20 +184,12 @@ class Judge(ChatSettings, HttpScorer):
     _order = in_order("lowest", "highest", strictly=True)
 
 
-def _has_both_answers(text: str) -> str:
-    if "{first}" in text and "{second}" in text:
-        return text
-    raise ValueError(
-        f"{text[:80]!r} does not say where the answers go: write {{first}} and {{second}} there"
-    )
-
-
 class PairwiseJudgeSettings(ChatSettings):
     """A language model that says which of two completions is better, for `germline elo`."""
 
     model: str | None = Field(None, min_length=1)
     """Name of the model in the request; default: the only one that is served."""
-    template: Annotated[str, AfterValidator(_has_both_answers)] = PAIRWISE_PROMPT
+    template: Annotated[str, text_with("first", "second")] = PAIRWISE_PROMPT
     """Message to the judge, with `{prompt}`, `{first}` and `{second}`; it must ask for `[[A]]`
     if the first answer is better, and `[[B]]` if the second is."""
 

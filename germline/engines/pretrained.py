@@ -25,7 +25,7 @@ from transformers.utils.logging import (
     set_verbosity_error,
 )
 
-from germline.config.file_paths import is_gguf
+from germline.config.config_files import is_gguf
 from germline.engines.checkpoint_files import check_complete, check_not_quantized, check_tied
 from germline.engines.dtypes import parameter_dtype, stored_dtype
 from germline.engines.gguf_file import unpacked_folder

@@ -19,7 +19,7 @@ from transformers import (
 )
 from transformers.utils.hub import cached_file
 
-from germline.config.file_paths import is_gguf
+from germline.config.config_files import is_gguf
 from germline.engines.checkpoint_files import weight_files
 from germline.engines.dtypes import stored_dtype
 from germline.engines.hub_access import hub_access

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from germline.config.plugins import MissingPluginError
+from germline.config.recorded_run import MissingPluginError
 from germline.record.best_generation import best_score, early_stop
 from germline.record.journal_check import check_journal
 from germline.record.lock import is_locked

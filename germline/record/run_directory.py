@@ -27,8 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from germline.config import Config, validate_config
-from germline.config.plugins import check_plugins, plugins_of
-from germline.config.run_format import FORMAT_VERSION, check_format_version
+from germline.config.recorded_run import (
+    FORMAT_VERSION,
+    check_format_version,
+    check_plugins,
+    plugins_of,
+)
 from germline.noise import NOISE_VERSION
 from germline.record import lock, metrics_rows
 from germline.record.ancestry import Ancestor, read_ancestry, write_ancestry

@@ -12,7 +12,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from germline.config import Config, load_config
-from germline.config.file_paths import with_absolute_paths
 from germline.config.row_tasks import Dataset
 from germline.engines.hub_access import without_network
 from germline.estimates.machine import machine_here
@@ -93,7 +92,7 @@ def dry_run(
     Raises:
         GermlineError: the run would be refused, or the model's config.json cannot be read.
     """
-    config = with_absolute_paths(load_config(config))
+    config = load_config(config).with_absolute_paths()
     path = choose_directory(config, None if out is None else validate_path("out", out))
     check_disk(config, path)
     with without_network():

@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 
 from germline.config import Config, load_config
 from germline.config.config_files import as_yaml
-from germline.config.file_paths import with_absolute_paths
 from germline.record import RunDirectory
 from germline.types import GermlineError
 
@@ -77,7 +76,7 @@ def _trained(config: Config, population: int, examples: int) -> tuple[float, flo
         "held_out.every=2",
         "held_out.examples=1",
     )
-    short = load_config(with_absolute_paths(config).model_dump(mode="json"), list(sizes))
+    short = load_config(config.with_absolute_paths().model_dump(mode="json"), list(sizes))
     with TemporaryDirectory() as folder:
         file, out = Path(folder) / "config.yaml", Path(folder) / "run"
         file.write_text(as_yaml(short.model_dump(mode="json")), encoding="utf-8")

@@ -17,8 +17,7 @@ from typing import Any, Literal
 from huggingface_hub import ModelCardData
 from jinja2 import Environment
 
-from germline.config.config_files import TASK_SUFFIXES, as_yaml
-from germline.config.file_paths import is_gguf
+from germline.config.config_files import TASK_SUFFIXES, as_yaml, is_gguf
 from germline.evaluation import confidence_interval
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically

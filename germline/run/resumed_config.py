@@ -7,7 +7,7 @@ from pathlib import Path
 
 from germline.checkpoint import newest_snapshot
 from germline.config import Config, Nes, load_config
-from germline.config.file_paths import absolute_path
+from germline.config.config_files import absolute_path
 from germline.record import JournalEntry, RunDirectory
 from germline.record.best_generation import early_stop
 from germline.record.journal_check import warn_of_lost_lines

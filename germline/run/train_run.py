@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from germline.checkpoint import recall_updates
 from germline.config import Config, InProcess
-from germline.config.file_paths import with_absolute_paths
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.fleet.engine_queries import DimensionQuery
 from germline.graders.reward_functions import Rewards
@@ -309,7 +308,7 @@ def begin_run(
         GermlineError: the model or task cannot be loaded, or the directory is not empty.
     """
     CallbackList(callbacks)  # refused before anything is loaded
-    config = with_absolute_paths(config)
+    config = config.with_absolute_paths()
     loadable = with_model_folder(config, inputs.model)
     path = choose_directory(loadable, None if out is None else validate_path("out", out))
     check_disk(loadable, path)

@@ -15,7 +15,6 @@ from typing import Any
 
 from germline.config import Config, CustomTask, load_config, validate_config
 from germline.config.base import as_override
-from germline.config.file_paths import with_absolute_paths
 from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors, write_atomically
@@ -233,7 +232,7 @@ def _scores(path: Path) -> list[HeldOutScore]:
 
 def _as_recorded(config: Config) -> Config:
     """Return a config as its runs record it: absolute paths, and the digest of a custom task."""
-    config = with_absolute_paths(config)
+    config = config.with_absolute_paths()
     if not isinstance(config.task, CustomTask):
         return config
     digest = getattr(make_task(config.task), "digest", None)

@@ -8,7 +8,8 @@ One decorator registers a kind: the config section it decorates, and the class t
 
 The union of the kinds that a setting accepts, `germline list`, the generated reference, suggestions
 for misspelled names and the construction of objects all read this registry. A section imports
-neither torch nor its implementation, which `create` imports on first use.
+neither torch nor its implementation, which `create` imports on first use. Importing
+`germline.config` registers everything that is built in.
 
 An installed package adds kinds through entry points of the group `germline.plugins`, each of which
 names a module that registers them when it is imported (docs/extending.md).
@@ -31,9 +32,6 @@ log = logging.getLogger(__name__)
 PLUGINS = "germline.plugins"
 """The group of entry points through which packages add kinds."""
 
-HOMES = {"reward": "germline.graders.builtin_rewards"}
-"""The module that registers what is built in, by group; `germline.config` registers the others."""
-
 Decorated = TypeVar("Decorated")
 
 
@@ -46,7 +44,7 @@ class Entry:
         name: its short name.
         registered: the config section, or the function of a reward.
         implementation: `module:Class` of what a section configures, None where the section is all
-            there is; or the `Reward` made of a function.
+            there is; or the `Reward` made of a function, itself or as `module:NAME`.
     """
 
     group: str
@@ -103,7 +101,6 @@ def register(
 
 def entries(group: str) -> Mapping[str, Entry]:
     """Return the kinds of a group by name, those of plugins included; none of an unknown group."""
-    import_module(HOMES.get(group, "germline.config"))
     load_plugins()
     return _entries.get(group, {})
 
@@ -111,7 +108,8 @@ def entries(group: str) -> Mapping[str, Entry]:
 def sections(group: str) -> dict[str, type[Any]]:
     """Return the config sections of a group by kind; none of a group without sections."""
     known = entries(group).items()
-    return {kind: entry.registered for kind, entry in known if isinstance(entry.registered, type)}
+    fields = {kind: getattr(entry.registered, "model_fields", {}) for kind, entry in known}
+    return {kind: entry.registered for kind, entry in known if "kind" in fields[kind]}
 
 
 def complete(group: str) -> Mapping[str, Entry]:
@@ -127,7 +125,7 @@ def groups() -> list[str]:
 
 
 def implementation(group: str, kind: str) -> Any:
-    """Import the class that implements a kind.
+    """Return the class that implements a kind, or the reward; import it where it is named.
 
     Raises:
         GermlineError: the group has no such kind, or nothing implements it.
@@ -135,9 +133,12 @@ def implementation(group: str, kind: str) -> Any:
     known = entries(group)
     if kind not in known:
         raise GermlineError(f"{group}.kind: {unknown_kind(group, kind)}")
-    module, _, attribute = str(known[kind].implementation or "").partition(":")
-    if not attribute:
+    made_by = known[kind].implementation
+    if made_by is None:
         raise GermlineError(f"{group}.kind={kind} has no implementation to construct")
+    if not isinstance(made_by, str):
+        return made_by
+    module, _, attribute = made_by.partition(":")
     return getattr(import_module(module), attribute)
 
 

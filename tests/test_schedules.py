@@ -7,8 +7,6 @@ from germline.config import (
     CosineSchedule,
     LinearSchedule,
     PlateauSchedule,
-    load_config,
-    smoke_config,
 )
 from germline.record import RunDirectory
 from germline.run import resume, train
@@ -160,9 +158,3 @@ def test_only_a_journal_that_needs_it_carries_fitness(tmp_path):
     fitness = [update.strategy_state.read()["fitness"] for update in updates]
     rows = RunDirectory.open(falling).generations()
     assert fitness == pytest.approx([row["fitness"]["mean"] for row in rows])
-
-
-def test_smoke_leaves_out_a_warmup_that_two_generations_have_no_room_for():
-    section = {"sigma": {"kind": "cosine", "start": 0.2, "end": 0.1, "warmup": 9}}
-    small = smoke_config(load_config({"strategy": section}))
-    assert small.strategy.sigma == CosineSchedule(start=0.2, end=0.1)  # type: ignore[attr-defined]

@@ -147,7 +147,9 @@ def _names(what: str) -> Rows:
     for name, entry in registry.entries(group).items():
         package = registry.package_of(entry)
         mark = f"(plugin {package.name}) " if package else ""
-        meaning = meanings.get(name) or (entry.registered.__doc__ or "").strip().partition("\n")[0]
+        if not (meaning := meanings.get(name, "")):  # of a reward
+            described = registry.implementation(group, name).grade.__doc__ or ""
+            meaning = described.strip().partition("\n")[0]
         rows.append((name, mark + meaning))
     for package_name, why in registry.load_plugins().items():
         print_stderr(f"the plugin {package_name} cannot be imported: {why}", "red")

@@ -161,6 +161,10 @@ class RewardedRows(CustomTask):
         return self
 
 
+for _name in ("exact", "contains", "numeric", "regex", "json", "length"):
+    register("reward", f"germline.graders.builtin_rewards:{_name.upper()}", _name)(RewardedRows)
+
+
 @register("task", "germline.tasks.rows:JsonlTask")
 class Jsonl(RewardedRows, FileTask):
     """A JSONL file scored by built-in rewards, no Python needed; see docs/own-task.md."""

@@ -1,7 +1,8 @@
 """The rewards that a task can name without Python, and the rubric made of several.
 
 A reward is a function of (completion, example) that the decorator `reward` registers under a name;
-nothing else is needed. `task.reward` accepts every registered name, those of plugins included.
+nothing else is needed; `germline.config.row_tasks` names those below. `task.reward` accepts every
+registered name, those of plugins included.
 """
 
 import re
@@ -39,10 +40,10 @@ class Reward:
     """
 
     grade: RewardFunction
-    lowest: float
-    highest: float
-    settings: tuple[str, ...]
-    check_answer: Callable[..., str]
+    lowest: float = 0.0
+    highest: float = 1.0
+    settings: tuple[str, ...] = ()
+    check_answer: Callable[..., str] = lambda _answer, **_settings: ""
 
     def floor(self, weight: float) -> float:
         """Return the value that adds least to a weighted sum."""
@@ -116,7 +117,8 @@ def reward(
 
 def rewards() -> dict[str, Reward]:
     """Return all rewards by name, in the order in which they were registered."""
-    return {name: entry.implementation for name, entry in registry.entries("reward").items()}
+    known = registry.entries("reward")
+    return {name: registry.implementation("reward", name) for name in known}
 
 
 def make_rubric(names: Sequence[str], **settings: Any) -> BuiltinRubric:
@@ -131,20 +133,20 @@ def _is_empty(answer: str) -> str:
     return "" if answer.strip() else "must not be empty for reward=exact or contains"
 
 
-@reward("exact", check_answer=_is_empty)
 def exact(text: str, example: Example) -> float:
     """1 when the completion, stripped of white space, is the gold answer."""
     return grade_exact(text, example)["exact"]
 
 
-reward("contains", check_answer=_is_empty)(contains_reward)
+EXACT = Reward(exact, check_answer=_is_empty)
+CONTAINS = Reward(contains_reward, check_answer=_is_empty)
 
 
 def _is_no_number(answer: str, **_settings: object) -> str:
     return "must be one number for reward=numeric" if answer_number(answer) is None else ""
 
 
-reward("numeric", settings=("tolerance",), check_answer=_is_no_number)(numeric_reward)
+NUMERIC = Reward(numeric_reward, settings=("tolerance",), check_answer=_is_no_number)
 
 
 def _is_no_pattern(answer: str, pattern: str | None = None) -> str:
@@ -156,11 +158,13 @@ def _is_no_pattern(answer: str, pattern: str | None = None) -> str:
     return ""
 
 
-@reward("regex", settings=("pattern",), check_answer=_is_no_pattern)
 def regex(text: str, example: Example, pattern: str | None = None) -> float:
     """1 when the pattern, or else the gold answer as a pattern, matches part of the completion."""
     own = str(example.facts["pattern"]) if pattern is None else pattern
     return float(_compiled(own).search(text) is not None)
+
+
+REGEX = Reward(regex, settings=("pattern",), check_answer=_is_no_pattern)
 
 
 @lru_cache(maxsize=4096)
@@ -176,10 +180,12 @@ def _is_no_json(answer: str) -> str:
     return ""
 
 
-reward("json", check_answer=_is_no_json)(json_reward)
+JSON = Reward(json_reward, check_answer=_is_no_json)
 
 
-@reward("length", lowest=-float(MAX_LENGTH_DIFFERENCE), highest=0.0)
 def length(text: str, example: Example) -> float:
     """Minus the difference in length to the gold answer, in characters."""
     return grade_length(text, example)["length"]
+
+
+LENGTH = Reward(length, lowest=-float(MAX_LENGTH_DIFFERENCE), highest=0.0)

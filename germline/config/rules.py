@@ -61,6 +61,16 @@ def above(limit: float) -> Callable[[object], bool]:
     return lambda value: isinstance(value, float | int) and value > limit
 
 
+def is_lost_in_fp32(share: float) -> bool:
+    """Whether a change of weights by this share of them is rounded away."""
+    return 0 < share < LOST_IN_FP32
+
+
+def follows_fitness(sigma: str) -> bool:
+    """Whether a sigma of this kind follows the fitness of members."""
+    return sigma in ("plateau", "success", "natural")
+
+
 def without(name: str) -> Callable[[Collection[str]], bool]:
     """Return whether a setting does not hold a name."""
     return lambda value: name not in value
@@ -77,7 +87,10 @@ FUNCTIONS = {"task.reward_functions": given}
 MEASURED = {"strategy.learning_rate.kind": "auto"}
 OF_SEEDS = {"method.kind": anything, "method.members_are_seeds": True}
 SCORING = {"method.kind": anything, "method.members_generate": False}
-BACKPROPAGATION = {"method.kind": "es_sample_gd"}
+GRADIENT = {"method.kind": "es_sample_gd"}
+OWN_SPLIT = {"task.kind": other_than("safe_alignment")}
+RUNNING = {"strategy.baseline.kind": "running"}
+OPTIONS = {"prompt_search.options": given}
 
 IGNORED = (
     Rule("model", {"engine.kind": anything, "engine.has_own_model": True}, KEEP_ONE),
@@ -90,63 +103,36 @@ IGNORED = (
     Rule("fleet.devices", {"engine.kind": other_than("inprocess")}, "use CUDA_VISIBLE_DEVICES"),
     Rule("engine.device", {"fleet.devices": other_than("auto")}, KEEP_ONE),
     Rule("space.init_scale_a space.init_scale_b", {"space.init_adapter": given}, KEEP_ONE),
-    Rule(
-        "strategy.optimizer.decay_to",
-        {"strategy.optimizer.weight_decay": 0},
-        "set weight_decay, such as 0.1, or drop it",
-    ),
-    Rule(
-        "strategy.baseline",
-        {"strategy.antithetic": True},
-        "use strategy.antithetic=false, or drop it",
-    ),
+    Rule("strategy.optimizer.decay_to", {"strategy.optimizer.weight_decay": 0}, "set weight_decay"),
+    Rule("strategy.baseline", {"strategy.antithetic": True}, "use strategy.antithetic=false"),
     Rule("task.data task.puzzles", {"task.path": given}, KEEP_ONE),
-    Rule("task.split_seed", {"task.test_path": given, "task.kind": other_than("safe_alignment")}),
-    Rule(
-        "task.split_seed",
-        {
-            "task.test_split": given,
-            "task.held_out_split": given,
-            "task.kind": other_than("safe_alignment"),
-        },
-    ),
+    Rule("task.split_seed", {"task.test_path": given, **OWN_SPLIT}),
+    Rule("task.split_seed", {"task.test_split": given, "task.held_out_split": given, **OWN_SPLIT}),
     Rule("task.split_seed", {"task.data": "paper"}),
-    Rule(
-        "task.kl_estimator task.kl_per",
-        {"task.kl_coef": not_given},
-        "set task.kl_coef, such as 0.05, or drop it",
-    ),
-    Rule("task.thinking_tag", {"task.strip_thinking": False}, "set strip_thinking, or drop it"),
-    Rule("task.system_prompt", {"task.chat": False}, "use task.chat=true, or drop it"),
-    Rule("task.few_shot", {"prompt_search.few_shot": given}, "list it in prompt_search.few_shot"),
-    Rule(
-        "task.temperature",
-        {"prompt_search.temperature": given},
-        "list it in prompt_search.temperature",
-    ),
-    Rule("task.reward task.metric task.pattern task.tolerance", FUNCTIONS, "leave out reward="),
-    Rule(
-        "task.reward_floor",
-        {"task.reward_functions": not_given},
-        "call germline.train(config, reward=...), or drop it",
-    ),
+    Rule("task.kl_estimator task.kl_per", {"task.kl_coef": not_given}, "set task.kl_coef"),
+    Rule("task.thinking_tag", {"task.strip_thinking": False}, "use task.strip_thinking=true"),
+    Rule("task.system_prompt", {"task.chat": False}, "use task.chat=true"),
+    Rule("task.few_shot", {"prompt_search.few_shot": given}, KEEP_ONE),
+    Rule("task.temperature", {"prompt_search.temperature": given}, KEEP_ONE),
+    Rule("task.reward task.metric task.pattern task.tolerance", FUNCTIONS, KEEP_ONE),
+    Rule("task.reward_floor", {"task.reward_functions": not_given}, "give rewards from Python"),
     Rule("task.pattern", {"task.reward": without("regex")}, KEEP_ONE),
     Rule("task.tolerance", {"task.reward": without("numeric")}, KEEP_ONE),
     Rule(
         "prompt_search.learning_rate prompt_search.min_probability",
         {"prompt_search.options": not_given},
-        "give template, temperature or few_shot options, or drop it",
+        "give template, temperature or few_shot options",
     ),
     Rule(" ".join(f"strategy.{name}" for name in Nes.model_fields if name not in MEMBERS), VOTING),
     Rule("shaping", VOTING),
     Rule("strategy.sigma", {"method.sigmas": given}, KEEP_ONE),
-    Rule("strategy.baseline", BACKPROPAGATION),
+    Rule("strategy.baseline", GRADIENT),
     Rule("strategy.noise_reuse strategy.sigma space.rank method.clip", SAMPLING),
 )
 """A setting that was given, and is not at its default, would have no effect."""
 
 IMPOSSIBLE = (
-    # Members that cannot be compared, or updates that are lost or overshoot.
+    # Members that cannot be compared, and updates that are lost or overshoot.
     Rule(
         "strategy.population",
         {"strategy.antithetic": True, ITSELF: lambda number: number % 2},
@@ -155,8 +141,7 @@ IMPOSSIBLE = (
     Rule(
         "strategy.population",
         {"strategy.baseline.kind": other_than("running"), ITSELF: 1},
-        "one member has no other to compare with: use 2, or antithetic=false with baseline=running "
-        "and shaping=raw",
+        "one member has no other to compare with: use 2, or baseline=running",
     ),
     Rule("strategy.learning_rate", {"strategy.population": 1, **MEASURED}, NUMBER),
     Rule("batch_size", {**MEASURED, "method.trains_center": True, ITSELF: 1}, "use 2 or more"),
@@ -168,13 +153,9 @@ IMPOSSIBLE = (
     Rule(
         "strategy.sigma.start strategy.sigma.end",
         {ITSELF: 0},
-        "all members would equal the center, and nothing is learned: use a number above 0",
+        "members would equal the center: use a number above 0",
     ),
-    Rule(
-        "strategy.learning_rate.end",
-        {"strategy.learning_rate.start": 0, ITSELF: 0},
-        "the model would stay as it was: start or end above 0",
-    ),
+    Rule("strategy.learning_rate.end", {"strategy.learning_rate.start": 0, ITSELF: 0}, NUMBER),
     Rule(
         "strategy.optimizer.weight_decay",
         {"strategy.learning_rate": anything, "strategy.decay_share": above(1)},
@@ -182,45 +163,29 @@ IMPOSSIBLE = (
     ),
     Rule(
         "strategy.optimizer.weight_decay",
-        {
-            "strategy.learning_rate": anything,
-            "strategy.decay_share": lambda share: 0 < share < LOST_IN_FP32,
-        },
+        {"strategy.learning_rate": anything, "strategy.decay_share": is_lost_in_fp32},
         "fp32 rounds their product away, so theta would not move: use more",
     ),
     # Two rules for one number.
-    Rule(
-        "strategy.optimizer.kind",
-        {**MEASURED, ITSELF: other_than("sgd")},
-        f"auto chooses the length of steps: {NUMBER}, or use sgd",
-    ),
+    Rule("strategy.optimizer.kind", {**MEASURED, ITSELF: other_than("sgd")}, f"{NUMBER}, or sgd"),
     Rule("strategy.optimizer.momentum", {**MEASURED, ITSELF: above(0)}, NUMBER),
+    Rule("strategy.zero_signal.kind", {"strategy.sigma.kind": "auto", ITSELF: "grow"}, "drop it"),
     Rule(
-        "strategy.zero_signal",
-        {"strategy.sigma.kind": "auto", "strategy.zero_signal.kind": "grow"},
-        "sigma=auto grows by itself: drop it, or give sigma as a number",
+        "strategy.baseline.kind", {"shaping.kind": other_than("raw"), **RUNNING}, "use shaping=raw"
     ),
     Rule(
-        "strategy.baseline",
-        {"shaping.kind": other_than("raw"), "strategy.baseline.kind": "running"},
-        "use shaping=raw, with a learning rate for the unit of the reward",
+        "strategy.baseline.kind", {"shaping.elite": other_than(1), **RUNNING}, "use shaping.elite=1"
     ),
+    # Members that cannot move.
+    Rule("space.init_scale_a", {"space.init_scale_b": 0, ITSELF: 0}),
+    Rule("space.init_scale_a", {"space.freeze_a": True, ITSELF: 0}),
     Rule(
-        "strategy.baseline",
-        {"shaping.elite": other_than(1), "strategy.baseline.kind": "running"},
-        "use shaping.elite=1",
+        "strategy.kind",
+        {"space.kind": anything, "space.has_coordinates": False, "strategy.has_coordinates": True},
+        "its members have no coordinates: use space.kind=subspace, singular or lora, or full with "
+        "few tensors (space.include)",
     ),
-    Rule(
-        "space.init_scale_a",
-        {"space.init_scale_b": 0, ITSELF: 0},
-        "no direction would change the model: drop it",
-    ),
-    Rule(
-        "space.init_scale_a",
-        {"space.freeze_a": True, ITSELF: 0},
-        "no direction would change the model: drop it",
-    ),
-    # What engines, fleets and spaces cannot do.
+    # What engines and fleets cannot do.
     Rule(
         "fleet.engines",
         {"engine.base_url": given, ITSELF: other_than(1)},
@@ -229,33 +194,14 @@ IMPOSSIBLE = (
     Rule(
         "task.kl_coef",
         {"engine.kind": anything, "engine.is_served": True, ITSELF: given},
-        "the start model is loaded beside the trained one: use engine=inprocess, or drop kl_coef "
-        "and measure the divergence with `germline eval RUN --kl`",
+        "use engine=inprocess, or drop it and measure the divergence with `germline eval RUN --kl`",
     ),
-    Rule(
-        "task.kl_coef",
-        {"fleet.kind": "ray", ITSELF: given},
-        "the start model is loaded in the training process: use fleet.kind=local, or drop kl_coef",
-    ),
-    Rule(
-        "strategy.kind",
-        {"space.kind": anything, "space.has_coordinates": False, "strategy.has_coordinates": True},
-        "such members are products of random vectors without coordinates: use space.kind="
-        "subspace, singular or lora, or full with few tensors (space.include)",
-    ),
+    Rule("task.kl_coef", {"fleet.kind": "ray", ITSELF: given}, "use fleet.kind=local, or drop it"),
     # What methods cannot do.
+    Rule("prompt_search", {"strategy.kind": other_than("nes"), **OPTIONS}, "use strategy.kind=nes"),
     Rule(
         "prompt_search",
-        {"strategy.kind": other_than("nes"), "prompt_search.options": given},
-        "use strategy.kind=nes, or drop the options",
-    ),
-    Rule(
-        "prompt_search",
-        {
-            "method.kind": anything,
-            "method.searches_prompts": False,
-            "prompt_search.options": given,
-        },
+        {"method.kind": anything, "method.searches_prompts": False, **OPTIONS},
         "use method.kind=es, or drop the options",
     ),
     Rule("strategy.kind", {**OF_SEEDS, ITSELF: other_than("nes")}, "use strategy.kind=nes"),
@@ -270,32 +216,20 @@ IMPOSSIBLE = (
         {"method.kind": "randopt", ITSELF: other_than("auto")},
         "give a number or auto, or method.sigmas=[...] for several",
     ),
-    Rule(
-        "strategy.sigma.kind",
-        {**SCORING, ITSELF: other_than("auto", "linear", "cosine")},
-        "members have no rewards of their own: give a number or auto",
-    ),
+    Rule("strategy.sigma.kind", {**SCORING, ITSELF: follows_fitness}, "give a number or auto"),
     Rule("fleet.quorum", {**SCORING, ITSELF: other_than(1)}, "all scores are needed: drop it"),
     Rule(
-        "strategy.sigma.kind",
-        {**BACKPROPAGATION, ITSELF: "natural"},
-        "its gradient does not contain sigma: give a number or another schedule",
+        "strategy.sigma.kind", {**GRADIENT, ITSELF: "natural"}, "give a number or another schedule"
     ),
-    Rule("strategy.learning_rate", {**BACKPROPAGATION, **MEASURED}, NUMBER),
+    Rule("strategy.learning_rate", {**GRADIENT, **MEASURED}, NUMBER),
     Rule(
-        "space.kind",
-        {**BACKPROPAGATION, ITSELF: other_than("full", "low_rank")},
-        "the gradient moves whole tensors of the model: use full or low_rank",
+        "space.kind", {**GRADIENT, ITSELF: other_than("full", "low_rank")}, "use full or low_rank"
     ),
-    Rule("engine.kind", {**BACKPROPAGATION, ITSELF: other_than("inprocess")}, "use inprocess"),
-    Rule("fleet.kind", {**BACKPROPAGATION, ITSELF: other_than("local")}, "use local"),
-    Rule("fleet.engines", {**BACKPROPAGATION, ITSELF: other_than(1)}, "one model trains: use 1"),
-    Rule("task.kl_coef", {**BACKPROPAGATION, ITSELF: given}, "gradients are of one model: drop it"),
-    Rule(
-        "task.temperature",
-        {**SAMPLING, ITSELF: 0},
-        "every completion would be the same: set task.temperature=1",
-    ),
+    Rule("engine.kind", {**GRADIENT, ITSELF: other_than("inprocess")}, "use inprocess"),
+    Rule("fleet.kind", {**GRADIENT, ITSELF: other_than("local")}, "use local"),
+    Rule("fleet.engines", {**GRADIENT, ITSELF: other_than(1)}, "one model trains: use 1"),
+    Rule("task.kl_coef", {**GRADIENT, ITSELF: given}, "gradients are of one model: drop it"),
+    Rule("task.temperature", {**SAMPLING, ITSELF: 0}, "all texts would be equal: use 1"),
 )
 """Combinations that cannot run, whoever gave them."""
 

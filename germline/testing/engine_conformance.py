@@ -36,13 +36,11 @@ class EngineConformance:
         raise NotImplementedError
 
     def test_it_keeps_the_contract(self) -> None:
-        """It satisfies the protocol `Engine`, and its weights satisfy `MasterWeights`."""
         engine = self.make()
         assert isinstance(engine, Engine)
         assert isinstance(engine.weights, MasterWeights)
 
     def test_every_member_answers_every_example(self) -> None:
-        """The center does too, and all within the token limit."""
         rows = self._played(self.make(), [*self._members(), None])
         assert [len(row) for row in rows] == [len(TEXTS)] * 5
         for completion in (one for row in rows for one in row):
@@ -50,13 +48,11 @@ class EngineConformance:
             assert completion.prompt_tokens > 0
 
     def test_members_of_different_directions_and_signs_write_different_things(self) -> None:
-        """Otherwise members could not be compared."""
         rows = _tokens(self._played(self.make(), self._members()))
         assert rows[0] != rows[2]
         assert rows[0] != rows[1]
 
     def test_evaluating_a_population_leaves_every_bit_where_it_was(self) -> None:
-        """Masters and moments have the same digest, and the center writes the same text."""
         engine = self.make()
         digest, center = engine.weights.digest(), self._played(engine, [None])
         self._played(engine, [*self._members(), None])
@@ -64,14 +60,12 @@ class EngineConformance:
         assert self._played(engine, [None]) == center
 
     def test_two_engines_with_the_same_seed_write_the_same(self) -> None:
-        """One engine also writes the same texts twice."""
         engine, other = self.make(), self.make()
         first = self._played(engine, self._members())
         assert self._played(engine, self._members()) == first
         assert self._played(other, self._members()) == first
 
     def test_two_engines_agree_after_an_update(self) -> None:
-        """Texts that one of them has generated in between have no effect."""
         engine, other = self.make(), self.make()
         before = engine.weights.digest()
         self._played(engine, self._members())
@@ -81,7 +75,6 @@ class EngineConformance:
         assert self._played(engine, [None]) == self._played(other, [None])
 
     def test_a_skipped_update_moves_nothing(self) -> None:
-        """Neither theta nor the optimizer moments change."""
         engine = self.make()
         engine.apply(_update(0))
         digest = engine.weights.digest()
@@ -89,14 +82,12 @@ class EngineConformance:
         assert engine.weights.digest() == digest
 
     def test_an_update_sums_the_noise_of_the_generation_it_names(self) -> None:
-        """When directions are reused, that generation is not the update's own."""
         engine, other = self.make(), self.make()
         engine.apply(Update(3, 0, 0.02, 0.5, (0.5, -0.25), noise_generation=2))
         other.apply(Update(3, 0, 0.02, 0.5, (0.5, -0.25)))
         assert engine.weights.digest() != other.weights.digest()
 
     def test_a_state_taken_over_continues_to_the_same_bits(self) -> None:
-        """A new engine needs nothing but a snapshot."""
         stopped, fresh = self.make(), self.make()
         for generation in range(2):
             stopped.apply(_update(generation))

@@ -49,36 +49,30 @@ class EnvironmentConformance(TaskConformance):
         return task
 
     def test_it_keeps_the_contract(self) -> None:
-        """It satisfies the protocols `Task` and `EpisodeTask`."""
         super().test_it_keeps_the_contract()
         assert self.episodes.max_turns >= 1
 
     def test_the_gold_answer_earns_the_full_reward(self) -> None:
-        """An episode of gold replies, for every seed."""
         for example in self._examples():
             for seed in SEEDS:
                 _, parts = self._play(self._gold_player(example), example, seed)
                 assert self._sum(parts) == self.full_reward, (example, seed)
 
     def test_an_empty_answer_earns_less(self) -> None:
-        """An episode of empty replies never earns the full reward."""
         for example in self._examples():
             _, parts = self._play(lambda _: "", example)
             assert self._sum(parts) < self.full_reward, example
 
     def test_the_splits_share_no_prompt(self) -> None:
-        """No held-out row is a training row; rows of the same prompt may differ."""
         train, test = (_contents(self.task.examples(split)) for split in SPLITS)
         assert not [row for row in test if row in train]
 
     def test_the_splits_are_the_same_every_time_and_differ_with_their_seed(self) -> None:
-        """Examples depend on the settings alone."""
         again = self.make(0)
         for split in SPLITS:
             assert tuple(again.examples(split)) == tuple(self.task.examples(split))
 
     def test_the_same_replies_have_the_same_messages_and_reward(self) -> None:
-        """In another process too: an episode depends on row, seed and replies alone."""
         players = [self._gold_player(self._some), *(lambda _, text=text: text for text in TEXTS)]
         for player in players:
             first = self._play(player, self._some, seed=3)
@@ -86,7 +80,6 @@ class EnvironmentConformance(TaskConformance):
             assert first == again
 
     def test_an_episode_can_be_continued_where_its_environment_is_not(self) -> None:
-        """After every turn, a new process continues the episode with the same message."""
         played: list[Transcript] = []
         answers = []
         grader = self.episodes.episode_grader
@@ -100,7 +93,6 @@ class EnvironmentConformance(TaskConformance):
         assert [self._copy()(transcript, self._some) for transcript in played] == answers
 
     def test_hostile_replies_neither_hang_nor_crash_the_pool(self) -> None:
-        """In worker processes, turn by turn until every episode has ended."""
         task, episodes = self.task, self.episodes
         open_texts: list[str] = list(TEXTS)
         with GraderPool(
@@ -122,7 +114,6 @@ class EnvironmentConformance(TaskConformance):
         assert not open_texts
 
     def test_grader_and_examples_can_be_sent_to_another_process(self) -> None:
-        """The graders of texts and of episodes, and the examples, can be pickled."""
         super().test_grader_and_examples_can_be_sent_to_another_process()
         assert self._copy() == self.episodes.episode_grader
 

@@ -47,11 +47,9 @@ class StrategyConformance:
         raise NotImplementedError
 
     def test_it_keeps_the_contract(self) -> None:
-        """It has the methods of a strategy."""
         assert isinstance(self._made(), Strategy)
 
     def test_it_climbs(self) -> None:
-        """It loses most of the starting loss on every problem of `leaves`."""
         for name, (problem, share) in self.leaves.items():
             fleet = VectorFleet(problem)
             # Sampling noise of a generation that the climb does not use.
@@ -61,31 +59,26 @@ class StrategyConformance:
             assert after > share * before, f"{name}: from {before:.3g} to {after:.3g} only"
 
     def test_asking_twice_asks_for_the_same(self) -> None:
-        """Asking changes nothing."""
         strategy = self._made()
         self._climb(VectorFleet(sphere()), strategy, range(2))
         assert strategy.ask(2) == strategy.ask(2)
 
     def test_members_follow_from_the_run_seed_and_the_utilities(self) -> None:
-        """Two strategies of the same seed ask for the same members; another seed for others."""
         populations = [self._population_after(seed, generations=2) for seed in (0, 0, 1)]
         assert populations[0] == populations[1]
         assert populations[0].members != populations[2].members
 
     def test_the_members_of_a_generation_differ(self) -> None:
-        """No member occurs twice in one generation."""
         for generation in range(2):
             population = self._population_after(0, generation)
             assert population.generation == generation
             assert len(set(population.members)) == len(population.members) > 0
 
     def test_a_population_travels_between_processes(self) -> None:
-        """It can be pickled, and comes back the same."""
         asked = self._made().ask(0)
         assert pickle.loads(pickle.dumps(asked)) == asked
 
     def test_recalling_a_journal_and_going_on_equals_never_stopping(self) -> None:
-        """Updates are written to a journal and read again; the weights have the same digest."""
         for stop in STOPS:
             whole, stopped = VectorFleet(sphere()), VectorFleet(sphere())
             self._climb(whole, self._made(), range(stop + AFTER))
@@ -96,7 +89,6 @@ class StrategyConformance:
             assert stopped.digest() == whole.digest(), f"stopped after {stop} generations"
 
     def test_without_signal_theta_stays(self) -> None:
-        """Utilities of zero change nothing."""
         fleet, strategy = VectorFleet(sphere()), self._made()
         before, asked = fleet.theta, strategy.ask(0)
         nothing = np.zeros(len(asked))

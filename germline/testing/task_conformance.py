@@ -44,29 +44,24 @@ class TaskConformance:
         return self.make(0)
 
     def test_it_keeps_the_contract(self) -> None:
-        """It satisfies the protocol `Task`."""
         assert isinstance(self.task, Task)
 
     def test_the_metric_is_a_part_of_the_rubric_and_so_is_the_floor(self) -> None:
-        """The floor gives every part of the rubric a finite value; the metric is one of them."""
         task = self.task
         assert task.metric in task.rubric
         assert set(task.floor) == set(task.rubric)
         assert all(map(math.isfinite, (*task.rubric.values(), *task.floor.values())))
 
     def test_the_gold_answer_earns_the_full_reward(self) -> None:
-        """In every example of both splits."""
         for split in SPLITS:
             for example in self.task.examples(split):
                 assert self._reward(example.answer, example) == self.full_reward, example
 
     def test_an_empty_answer_earns_less(self) -> None:
-        """The empty text never earns the full reward."""
         for example in self.task.examples("test"):
             assert self._reward("", example) < self.full_reward, example
 
     def test_hostile_text_neither_hangs_nor_crashes_the_grader(self) -> None:
-        """In worker processes, as in a run, the grading of no text fails."""
         task = self.task
         texts = [text for text in (*TEXTS, *fuzz_text(300)) for _ in range(2)]
         examples = [task.examples("train")[0], task.examples("test")[-1]] * (len(texts) // 2)
@@ -76,43 +71,36 @@ class TaskConformance:
         assert not failures
 
     def test_no_text_takes_the_grader_long(self) -> None:
-        """All hostile texts together take little processor time."""
         started = time.process_time()
         for text in TEXTS:
             self.task.grader(text, self._some)
         assert time.process_time() - started < LONGEST_S
 
     def test_no_reward_is_below_the_floor(self) -> None:
-        """A failed grading earns no more than the worst text."""
         floor = sum(weight * self.task.floor[part] for part, weight in self.task.rubric.items())
         for text in TEXTS:
             assert floor <= self._reward(text, self._some), repr(text[:80])
 
     def test_the_grader_names_exactly_the_parts_of_the_rubric(self) -> None:
-        """No part is missing, and every part has a weight."""
         assert set(self.task.grader("some text", self._some)) == set(self.task.rubric)
 
     def test_the_splits_share_no_prompt(self) -> None:
-        """Held-out prompts are not training prompts, and no prompt occurs twice."""
         examples = [example for split in SPLITS for example in self.task.examples(split)]
         prompts = [(example.context, example.prompt) for example in examples]
         assert len(set(prompts)) == len(prompts)
 
     def test_the_splits_are_the_same_every_time_and_differ_with_their_seed(self) -> None:
-        """Examples depend on the settings alone."""
         again, other = self.make(0), self.make(1)
         for split in SPLITS:
             assert tuple(again.examples(split)) == tuple(self.task.examples(split))
             assert tuple(other.examples(split)) != tuple(self.task.examples(split))
 
     def test_examples_are_numbered_in_order(self) -> None:
-        """The index of an example is its position in the split."""
         for split in SPLITS:
             indices = [example.index for example in self.task.examples(split)]
             assert indices == list(range(len(indices)))
 
     def test_grader_and_examples_can_be_sent_to_another_process(self) -> None:
-        """Both can be pickled and unpickled to equal objects."""
         for one in (self.task.grader, self._some):
             assert pickle.loads(pickle.dumps(one)) == one
 

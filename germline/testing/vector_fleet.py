@@ -5,22 +5,19 @@ A generation takes milliseconds.
 """
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import cast
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 
-from germline.checkpoint import restore, save_snapshot
 from germline.config import Full, ShapingConfig, ZScore
 from germline.engines.master_weights import Masters
-from germline.fleet.engine_queries import LogProbabilitiesQuery
+from germline.fleet import LocalFleet
 from germline.generation_loop import generations
 from germline.methods.method import Method
 from germline.optimizers import AscentOptimizer, Sgd
-from germline.protocols import Answer, Engine, EngineQuery, ScoringGroup, Strategy
-from germline.record import JournalEntry
+from germline.protocols import Strategy
 from germline.shaping import utilities
 from germline.spaces import make_space
 from germline.testing.benchmark_functions import ObjectiveFunction
@@ -38,23 +35,41 @@ from germline.types import (
 )
 
 
-class VectorFleet:
+class _Vectors:
+    """What a fleet needs of an engine that writes no texts."""
+
+    def __init__(self, weights: Masters) -> None:
+        self.weights = weights
+
+    def apply(self, update: Update | MeanUpdate) -> None:
+        self.weights.apply(update)
+
+    def refresh(self) -> None:
+        """Do nothing: nothing is derived from the masters."""
+
+    def log_probabilities(self, *_: object) -> NoReturn:
+        raise GermlineError(
+            "vectors have no log-probabilities, which strategy.sigma=auto is calibrated by: give "
+            "strategy.sigma as a number"
+        )
+
+
+class VectorFleet(LocalFleet):
     """Members are points of a problem; theta is two tensors of half its coordinates each."""
+
+    engine: Any
 
     def __init__(
         self, problem: ObjectiveFunction, optimizer: AscentOptimizer | None = None
     ) -> None:
         self.problem = problem
-        halves = np.array_split(problem.start, 2)
-        infos = [
-            TensorInfo(f"half.{k}", half.shape, "other", None) for k, half in enumerate(halves)
-        ]
-        tensors = {
-            info.name: torch.from_numpy(half.astype(np.float32))
-            for info, half in zip(infos, halves, strict=True)
-        }
+        halves = {f"half.{k}": half for k, half in enumerate(np.array_split(problem.start, 2))}
+        infos = [TensorInfo(name, half.shape, "other", None) for name, half in halves.items()]
+        tensors = {name: torch.from_numpy(half.astype(np.float32)) for name, half in halves.items()}
         space = make_space(Full())
-        self.weights = Masters(tensors, infos, space, optimizer or Sgd(), "constant", "vector")
+        self.engine = _Vectors(
+            Masters(tensors, infos, space, optimizer or Sgd(), "constant", "vector")
+        )
 
     @property
     def theta(self) -> Float64[np.ndarray, " dimension"]:
@@ -92,49 +107,6 @@ class VectorFleet:
         """Compute the rewards of the center."""
         return self._evaluation([None] * samples, decoding)
 
-    def score(self, groups: Sequence[ScoringGroup]) -> list[list[Sequence[float]]]:
-        """Raise an error.
-
-        Raises:
-            GermlineError: always, as vectors write no texts.
-        """
-        raise GermlineError("vectors have no log-probabilities: use method.kind=es")
-
-    def query(self, query: EngineQuery[Answer]) -> Answer:
-        """Answer a question about the masters.
-
-        Raises:
-            GermlineError: the question is about texts, which vectors do not write.
-        """
-        question: object = query
-        if isinstance(question, LogProbabilitiesQuery):
-            raise GermlineError(
-                "vectors have no log-probabilities, which strategy.sigma=auto is calibrated by: "
-                "give strategy.sigma as a number"
-            )
-        return query(cast(Engine, self))
-
-    def apply(self, update: Update | MeanUpdate) -> None:
-        """Move the masters."""
-        self.weights.apply(update)
-
-    def digest(self) -> str:
-        """Return the digest of the masters."""
-        return self.weights.digest()
-
-    def save_snapshot(self, folder: Path, generation: int, keep: int) -> None:
-        """Write masters and moments, as they are after `generation`."""
-        save_snapshot(self.weights, folder, generation, keep=keep)
-
-    def restore(
-        self, entries: Sequence[JournalEntry], folder: Path | None, base_digest: str
-    ) -> None:
-        """Bring the starting point to the state after the last entry."""
-        restore(self.weights, entries, folder, base_digest, len(entries) - 1)
-
-    def close(self) -> None:
-        """Do nothing: nothing runs elsewhere."""
-
     def _evaluation(self, members: Sequence[Perturbation | None], decoding: Decoding) -> Evaluation:
         rewards = self.problem.rewards(self._points(members), decoding.noise_generation)
         return Evaluation(rewards, (), 0, 0.0)
@@ -143,7 +115,7 @@ class VectorFleet:
         self, members: Sequence[Perturbation | None]
     ) -> Float64[np.ndarray, "members dimension"]:
         """Place members around the center, in fp32 as an engine does."""
-        weights = self.weights
+        weights = self.engine.weights
         rows = []
         for member in members:
             halves = [weights.tensors[info.name] for info in weights.searched]

@@ -1,11 +1,7 @@
 """Settings: all documented, short names of kinds, overrides that arrive."""
 
-import typing
-from types import UnionType
-
 import pytest
-from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticUndefined
+from pydantic import ValidationError
 
 from germline import registry
 from germline.config import (
@@ -13,112 +9,29 @@ from germline.config import (
     Countdown,
     InProcess,
     Jsonl,
-    KindOf,
     LinearSchedule,
     Nes,
     PythonFile,
-    Section,
     load_config,
 )
 from germline.config.config_files import as_yaml, read_value
+from germline.config.reference import config_sections
 
 
-def sections(section: type[BaseModel] = Config) -> set[type[BaseModel]]:
-    """Return every section that can be reached from Config."""
-    found = {section}
-    for field in section.model_fields.values():
-        inside = [getattr(one, "__metadata__", ()) for one in typing.get_args(field.annotation)]
-        marks = [*field.metadata, *(mark for given in inside for mark in given)]
-        groups = [one.group for one in marks if isinstance(one, KindOf)]
-        kinds = [one for group in groups for one in registry.sections(group).values()]
-        for one in (*parts(field.annotation), *kinds):
-            if isinstance(one, type) and issubclass(one, BaseModel) and one not in found:
-                found |= sections(one)
-    return found
+def test_every_section_and_setting_says_what_it_means():
+    for section in config_sections():
+        assert section.meaning, section.places
+        for setting in section.settings:
+            place = (section.places, section.kind, setting.name)
+            assert setting.meaning[-1:] in (".", "`") or setting.choices, place
 
 
-def parts(annotation):
-    """Take unions and `Annotated` apart."""
-    if typing.get_origin(annotation) in (typing.Union, UnionType, typing.Annotated):
-        return [one for argument in typing.get_args(annotation) for one in parts(argument)]
-    return [annotation]
-
-
-def is_section(annotation):
-    classes = known(annotation)
-    return bool(classes) and all(issubclass(one, Section) for one in classes)
-
-
-def known(annotation):
-    return [one for one in parts(annotation) if isinstance(one, type)]
-
-
-SETTINGS = [
-    (section, name)
-    for section in sorted(sections(), key=str)
-    for name in section.model_fields
-    if name != "kind"
-]
-
-
-@pytest.mark.parametrize(("section", "name"), SETTINGS, ids=str)
-def test_every_setting_says_what_it_means(section, name):
-    field = section.model_fields[name]
-    if is_section(field.annotation):
-        assert all(one.__doc__ for one in known(field.annotation))
-    else:
-        assert field.description
-        assert field.description[0].isupper() or field.description[0] == "`"
-        assert field.description.endswith((".", "`"))
-
-
-@pytest.mark.parametrize("section", sorted(sections(), key=str))
-def test_every_section_is_documented_frozen_and_strict_about_names(section):
-    assert section.__doc__
-    assert section.model_config["frozen"]
-    assert section.model_config["extra"] == "forbid"
-
-
-def test_every_setting_but_the_ends_of_a_line_and_your_own_file_has_a_default():
-    without = {
-        f"{section.__name__}.{name}"
-        for section, name in SETTINGS
-        if section.model_fields[name].get_default(call_default_factory=True) is PydanticUndefined
-    }
-    assert without == {
-        "LinearSchedule.start",
-        "LinearSchedule.end",
-        "CosineSchedule.start",
-        "CosineSchedule.end",
-        "PlateauSchedule.start",
-        "SuccessRateSigma.start",
-        "NaturalGradientSigma.start",
-        "OpenRlhf.url",
-        "VllmClassify.url",
-        "VllmScore.url",
-        "Judge.url",
-        "Judge.model",
-        "GermlineScorer.url",
-        "Classifier.model",
-        "PythonFile.path",
-        "LengthPenalty.start",
-        "LengthPenalty.end",
-        "Math.path",
-        "SafeAlignment.scorers",
-        "Jsonl.path",
-        "Dataset.path",
-        "Environment.path",
-        "Verifiers.env",
-    }
-
-
-def test_the_table_of_kinds_holds_every_section_with_a_kind():
-    named = {one for one in sections() if "kind" in one.model_fields}
-    groups = [registry.sections(group) for group in registry.groups() if group != "reward"]
-    assert named == {section for kinds in groups for section in kinds.values()}
-    for kinds in groups:
-        for kind, section in kinds.items():
+def test_every_kind_is_a_frozen_section_that_is_strict_about_names():
+    for group in registry.groups():
+        for kind, section in registry.sections(group).items():
             assert section.model_fields["kind"].default == kind
+            assert section.model_config["frozen"]
+            assert section.model_config["extra"] == "forbid"
 
 
 def test_a_config_cannot_be_changed():
@@ -239,3 +152,31 @@ TEXTS = ["1e3", "010", "0o7", "0x1F", "yes", "12:30", "null", "~", "", "3", "1.5
 )
 def test_what_is_written_as_yaml_is_read_as_it_was(value):
     assert read_value(as_yaml({"x": value})) == {"x": value}
+
+
+# --- settings as a person reads them
+
+UNSET = load_config(
+    {
+        "task": {
+            "kind": "countdown",
+            "scorers": {"short": {"kind": "length", "start": 5, "end": 9}},
+        },
+        "held_out": {"patience": 2},
+        "space": {"kind": "full", "exclude": ["*bias"]},
+    }
+)
+
+
+def test_settings_without_the_unset_ones_are_the_same_config():
+    shown = UNSET.without_unset()
+    assert load_config(shown) == UNSET
+    assert (shown["held_out"]["patience"], shown["space"]["exclude"]) == (2, ["*bias"])
+    assert "threads" not in shown["engine"]
+    assert "template" not in shown["prompt_search"]
+    assert "few_shot" in shown["task"]  # 0 is a value
+
+
+def test_settings_that_were_set_to_nothing_are_kept():
+    rewarded = load_config({"task": {"kind": "rows", "reward": {}, "scorers": {"r": "repetition"}}})
+    assert rewarded.without_unset()["task"]["reward"] == {}

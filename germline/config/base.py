@@ -54,19 +54,6 @@ class Section(BaseModel):
             if getattr(self, name) != fields[name].get_default(call_default_factory=True)
         ]
 
-    def without_unset(self) -> dict[str, Any]:
-        """Return the settings as JSON values, without those that have no value, for a person.
-
-        A setting is left out if its default is null or empty and it was not changed, so the result
-        is the same config.
-        """
-        dumped = self.model_dump(mode="json")
-        return {
-            name: _without_unset(getattr(self, name), dumped[name])
-            for name in type(self).model_fields
-            if dumped[name] not in (None, [], {}) or self.changed(name)
-        }
-
     def overrides(self, name: str, *, without: Collection[str] = ()) -> list[str]:
         """Return the settings that are not at their default as `setting=value` of a command.
 
@@ -74,7 +61,7 @@ class Section(BaseModel):
             name: of the section.
             without: settings to leave out.
         """
-        values = self.without_unset()
+        values = self.model_dump(mode="json")
         return [
             as_override(f"{name}.{setting}", values[setting])
             for setting in self.changed()
@@ -106,14 +93,6 @@ def as_override(setting: str, value: object) -> str:
     """Spell a setting and its value, a text or JSON, as an override."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return f"{setting}={text}"
-
-
-def _without_unset(value: object, dumped: object) -> object:
-    if isinstance(value, Section):
-        return value.without_unset()
-    if isinstance(value, Mapping) and isinstance(dumped, Mapping):
-        return {name: _without_unset(value[name], dumped[name]) for name in dumped}
-    return dumped
 
 
 class KindSection(Section):

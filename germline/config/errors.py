@@ -17,28 +17,16 @@ MOST_LINES = 10
 LONGEST_VALUE = 80
 
 OTHER_NAMES = {
-    "lr": "strategy.learning_rate",
-    "noise_scale": "strategy.sigma",
-    "noise_std": "strategy.sigma",
-    "std": "strategy.sigma",
-    "pop_size": "strategy.population",
-    "popsize": "strategy.population",
-    "population_size": "strategy.population",
-    "num_generations": "strategy.population",
-    "per_device_train_batch_size": "batch_size",
-    "train_batch_size": "batch_size",
-    "max_tokens": "task.max_new_tokens",
-    "max_completion_length": "task.max_new_tokens",
-    "epochs": "generations",
-    "steps": "generations",
-    "max_steps": "generations",
-    "iterations": "generations",
-    "num_iterations": "generations",
-    "model_name": "model",
-    "model_name_or_path": "model",
-    "output_dir": "--out",
+    "strategy.learning_rate": "lr",
+    "strategy.sigma": "noise_scale noise_std std",
+    "strategy.population": "pop_size popsize population_size num_generations",
+    "batch_size": "per_device_train_batch_size train_batch_size",
+    "task.max_new_tokens": "max_tokens max_completion_length",
+    "generations": "epochs steps max_steps iterations num_iterations",
+    "model": "model_name model_name_or_path",
+    "--out": "output_dir",
 }
-"""Names of PyTorch, TRL, vLLM and other ES libraries -> the setting of the same meaning."""
+"""Settings -> the names they have in PyTorch, TRL, vLLM and other ES libraries."""
 
 PlaceOf = Callable[[str], str]
 """Returns where a setting was given, such as `demo.yaml:3: `, or an empty text."""
@@ -105,7 +93,8 @@ def _unknown(setting: str, error: Mapping[str, Any]) -> str:
     name = setting.rpartition(".")[2]
     entries = [entry for entry in override_names() if entry.name.rpartition(".")[2] == name]
     kinds = [kind for entry in entries if entry.name == setting for kind in entry.kinds]
-    meant = [entry.name for entry in entries] or [*filter(None, [OTHER_NAMES.get(name)])]
+    others = [setting for setting, names in OTHER_NAMES.items() if name in names.split()]
+    meant = [entry.name for entry in entries] or others
     section, dot, below = str(error["loc"][-1]).partition(".")
     if dot:
         hint = f" in a file: write it as a section, {section}: {{{below}: ...}}"

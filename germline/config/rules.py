@@ -158,7 +158,7 @@ IMPOSSIBLE = (
     Rule("strategy.learning_rate.end", {"strategy.learning_rate.start": 0, ITSELF: 0}, NUMBER),
     Rule(
         "strategy.optimizer.weight_decay",
-        {"strategy.learning_rate": anything, "strategy.decay_share": above(1)},
+        {"strategy.learning_rate": anything, "strategy.decay_share": above(1.0)},
         "their product is above 1, so theta would overshoot: use less",
     ),
     Rule(
@@ -168,7 +168,7 @@ IMPOSSIBLE = (
     ),
     # Two rules for one number.
     Rule("strategy.optimizer.kind", {**MEASURED, ITSELF: other_than("sgd")}, f"{NUMBER}, or sgd"),
-    Rule("strategy.optimizer.momentum", {**MEASURED, ITSELF: above(0)}, NUMBER),
+    Rule("strategy.optimizer.momentum", {**MEASURED, ITSELF: above(0.0)}, NUMBER),
     Rule("strategy.zero_signal.kind", {"strategy.sigma.kind": "auto", ITSELF: "grow"}, "drop it"),
     Rule(
         "strategy.baseline.kind", {"shaping.kind": other_than("raw"), **RUNNING}, "use shaping=raw"

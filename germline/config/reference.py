@@ -77,19 +77,8 @@ def config_sections() -> tuple[ConfigSection, ...]:
 
 def list_kinds(place: str) -> dict[str, str]:
     """Return the kinds of a setting, such as `task`, with one line of meaning each."""
-    sections = [part for part in config_sections() if place in part.places and part.kind]
-    if sections:
-        return {str(part.kind): part.meaning for part in sections}
-    # A setting with fixed values; their meaning is the description of the setting.
-    owner, _, name = place.rpartition(".")
-    words = [
-        setting
-        for part in config_sections()
-        if owner in part.places
-        for setting in part.settings
-        if setting.name == name
-    ]
-    return {word: setting.meaning for setting in words for word in setting.choices}
+    sections = [part for part in config_sections() if place in part.places]
+    return {part.kind: part.meaning for part in sections if part.kind}
 
 
 @dataclass(frozen=True, slots=True)

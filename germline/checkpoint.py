@@ -95,22 +95,25 @@ def restore(
         included = recall_updates(strategy.recall, included)
     for entry in included[start + 1 :]:
         if isinstance(entry.update, Update) and entry.update.backpropagated:
-            raise GermlineError(_unrepeatable(entry.update.generation, folder))
+            raise GermlineError(
+                f"generation {entry.update.generation} followed a gradient of "
+                "method.kind=es_sample_gd, which seeds cannot repeat, and there is no snapshot of "
+                "it here: `germline resume` runs it again, and `germline export` writes the newest"
+            )
         if entry.noise_version != noise.NOISE_VERSION:
             raise GermlineError(
-                f"journal: generation {entry.update.generation} was drawn with noise "
-                f"version {entry.noise_version}; "
-                f"this germline has version {noise.NOISE_VERSION}: replay it with the "
-                f"germline that wrote it"
+                f"journal: generation {entry.update.generation} was drawn with noise version "
+                f"{entry.noise_version}; this germline has version {noise.NOISE_VERSION}: replay "
+                "it with the germline that wrote it"
             )
         weights.apply(entry.update)
     digest = weights.digest()
     expected = base_digest if generation < 0 else entries[generation].digest
     if digest != expected:
         raise GermlineError(
-            f"generation {generation} was rebuilt with digest {digest[:16]}, but the "
-            f"journal says {expected[:16]}: "
-            "the journal or a snapshot was changed, or this machine's arithmetic differs"
+            f"generation {generation} was rebuilt with digest {digest[:16]}, but the journal says "
+            f"{expected[:16]}: the journal or a snapshot was changed, or this machine's arithmetic "
+            "differs"
         )
     return digest
 
@@ -148,23 +151,6 @@ def last_restorable_generation(entries: Sequence[JournalEntry], folder: Path) ->
 
 def _generation_of(snapshot: Path) -> int:
     return int(re.sub(r"\D", "", snapshot.stem))
-
-
-def _unrepeatable(generation: int, folder: Path | None) -> str:
-    """Return which weights of a run that followed gradients can be rebuilt."""
-    why = (
-        f"generation {generation} followed a gradient found by backpropagation "
-        "(method.kind=es_sample_gd), which seeds cannot repeat"
-    )
-    if folder is None:
-        return (
-            f"{why}: only snapshots hold such weights. `germline export` writes the newest one; "
-            "generation -1, the base model, can be rebuilt"
-        )
-    return (
-        f"{why}, and there is no snapshot of it in {folder} that can be read: `germline resume` "
-        "runs it again"
-    )
 
 
 def _load_newest(

@@ -285,7 +285,7 @@ def test_without_any_snapshot_a_run_begins_again(model, whole, tmp_path):
 
 
 def test_replay_says_why_it_cannot(whole):
-    with pytest.raises(GermlineError, match=r"generation 0 followed a gradient .* only snapshots"):
+    with pytest.raises(GermlineError, match=r"generation 0 followed a gradient"):
         germline.replay(whole, 2)
     assert germline.replay(whole, -1) == RunDirectory.open(whole).base_digest
 

@@ -73,6 +73,12 @@ def test_sections_at_their_defaults_are_no_dropped_settings(caplog):
     assert caplog.text == ""
 
 
+def test_another_kind_keeps_the_settings_that_both_have():
+    base = {**BASE, "space": {"kind": "low_rank", "rank": 3, "include": ["*mlp*"]}}
+    space = load_config(base, ["space.kind=lora"]).space
+    assert (space.kind, space.rank, space.include) == ("lora", 3, ("*mlp*",))  # type: ignore[attr-defined]
+
+
 # --- relative paths in a config file
 
 

@@ -1,6 +1,7 @@
 """Overrides of settings: `strategy.sigma=0.002`, and YAML files laid over the settings before them.
 
-A section of another kind replaces the whole section; the settings that this drops are noted.
+A section of another kind replaces the whole section; `strategy.kind=cma` keeps the settings that
+both kinds have. A warning names the settings that this drops.
 """
 
 import logging
@@ -26,48 +27,51 @@ def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict
     for override in overrides:
         if is_file(override):
             above = resolve_file_paths(read_file(Path(override)), Path(override).parent)
-        else:
-            above = _read_override(override)
-        values = _lay_over(values, above)
+            values = _lay_over(values, above)
+            continue
+        key, equals, text = override.partition("=")
+        path = key.split(".")
+        if not equals or not all(path):
+            raise GermlineError(
+                f"config: override {override!r} must look like strategy.sigma=0.002, or be a "
+                ".yaml file of settings"
+            )
+        value = read_argument(path, text) if text else ""
+        for name in reversed(path[1:]):
+            value = {name: value}
+        values = _lay_over(values, {path[0]: value}, levels=len(path) - 1)
     return dict(values)
 
 
-def _read_override(override: str) -> dict[str, Any]:
-    key, equals, text = override.partition("=")
-    path = key.split(".")
-    if not equals or not all(path):
-        raise GermlineError(
-            f"config: override {override!r} must look like strategy.sigma=0.002, or be a .yaml "
-            "file of settings"
-        )
-    value = read_argument(path, text) if text else ""
-    for name in reversed(path[1:]):
-        value = {name: value}
-    return {path[0]: value}
-
-
 def _lay_over(
-    below: Mapping[str, Any], above: Mapping[str, Any], place: str = ""
+    below: Mapping[str, Any], above: Mapping[str, Any], place: str = "", levels: int | None = None
 ) -> dict[str, Any]:
-    """Return settings with others laid over them; a warning names what is dropped.
+    """Return settings with others laid over them.
 
     Args:
         below: the settings of a section, and of the sections in it.
         above: the settings that replace them.
         place: name of the section with a dot, empty for the whole config.
+        levels: levels of sections that an override names; None: all, while their kinds are equal.
     """
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
         old = {"kind": old} if isinstance(old, str) and isinstance(value, Mapping) else old
-        new = value if isinstance(value, Mapping) else {}
-        if not isinstance(old, Mapping):
-            merged[key] = value
-        elif new and new.get("kind", old.get("kind")) == old.get("kind", new.get("kind")):
-            merged[key] = _lay_over(old, new, f"{place}{key}.")
-        else:
-            _warn_of_dropped(place + key, old, new or {"kind": value})
-            merged[key] = value
+        merged[key] = value
+        if key == "kind" and place and levels == 0:
+            name = place.removesuffix(".")
+            section = sections(group_at(name.split("."))).get(str(value))
+            known = section.model_fields if section else merged
+            merged = {key: one for key, one in merged.items() if key in known}
+            _warn_of_dropped(name, below, merged)
+        elif isinstance(old, Mapping):
+            new = value if isinstance(value, Mapping) else {"kind": value}
+            same = new.get("kind", old.get("kind")) == old.get("kind", new.get("kind"))
+            if isinstance(value, Mapping) and (same if levels is None else levels):
+                merged[key] = _lay_over(old, new, f"{place}{key}.", levels and levels - 1)
+            else:
+                _warn_of_dropped(place + key, old, new)
     return merged
 
 
@@ -87,7 +91,7 @@ def _warn_of_dropped(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) 
     if dropped:
         log.warning(
             "config: %s=%s replaces a section, which drops %s",
-            *(name, new["kind"], ", ".join(dropped)),
+            *(name, new.get("kind", new), ", ".join(dropped)),
         )
 
 

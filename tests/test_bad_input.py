@@ -116,9 +116,9 @@ def test_only_the_file_that_gave_a_refused_value_is_named(tmp_path: Path) -> Non
     even, odd = tmp_path / "even.yaml", tmp_path / "odd.yaml"
     even.write_text("strategy: {population: 16}\n")
     odd.write_text("# odd\nstrategy: {population: 15}\n")
-    with pytest.raises(GermlineError, match=r"odd\.yaml:2: strategy: population=15"):
+    with pytest.raises(GermlineError, match=r"odd\.yaml:2: strategy\.population=15"):
         load_config(even, [str(odd), "seed=3"])
-    with pytest.raises(GermlineError, match=r"^config: strategy: population=7"):
+    with pytest.raises(GermlineError, match=r"^config: strategy\.population=7"):
         load_config(even, ["strategy.population=7"])
 
 

@@ -64,37 +64,6 @@ def refused(*overrides: str) -> str:
 # --- the library's own steps
 
 
-@pytest.mark.parametrize(
-    ("config", "dimension"),
-    [
-        (Cma(sigma=0.3), 5),
-        (Cma(sigma=0.3, population=9), 40),
-        (Cma(sigma=0.3, lr_adapt=True), 5),
-        (SepCma(sigma=0.3), 40),
-    ],
-)
-def test_means_and_members_are_those_of_the_library_driven_directly(config, dimension):
-    ours = searched(config, dimension)
-    more = {"lr_adapt": config.lr_adapt} if isinstance(config, Cma) else {}
-    mean, size = np.zeros(dimension), config.population
-    theirs = BY_KIND[config.kind](mean=mean, sigma=0.3, population_size=size, seed=1, **more)
-    for generation in range(GENERATIONS):
-        words = noise.sampling_uniforms(3, generation, config.kind, (0,), 4)[0] * 2.0**32
-        theirs.reseed_rng(words.astype(np.uint32))
-        points = [theirs.ask() for _ in range(theirs.population_size)]
-        population = ours.ask(generation)
-        for member, point in zip(population.members, points, strict=True):
-            assert isinstance(member, VectorPerturbation)
-            assert np.array_equal(member.offsets, (point - theirs.mean).astype(np.float32))
-        before = theirs.mean.copy()
-        values = [fitness(point) for point in points]
-        theirs.tell([(point, -value) for point, value in zip(points, values, strict=True)])
-        move = ours.tell(population, np.array(values))
-        assert np.array_equal(ours.search.mean, theirs.mean)
-        assert np.array_equal(gone(move), (theirs.mean - before).astype(np.float32))
-    assert ours.sigma == theirs._sigma != 0.3
-
-
 def test_members_are_drawn_as_the_library_draws_them_in_many_dimensions():
     """A product of two matrices is left out for each of them, and not a bit changes."""
     ours = searched(Cma(), 150).search

@@ -7,7 +7,7 @@ import pytest
 
 from germline import registry, shaping
 from germline.config import CenteredRanks, PerExample, ShapingConfig, ZScore, load_config
-from germline.shaping import RESOLUTION, centered_ranks, fitness, z_score
+from germline.shaping import RESOLUTION, centered_ranks, fitness
 from tests.evaluations import of_fitness, of_rewards
 
 NAN = math.nan
@@ -130,53 +130,6 @@ def test_rewards_without_examples_are_refused():
 
 
 # --- utilities ---
-
-
-def test_z_score_has_mean_0_and_population_deviation_1():
-    shaped = z_score(ZScore(), np.random.default_rng(5).normal(7, 3, size=33))
-    assert abs(shaped.mean()) < 1e-15
-    assert shaped.std() == pytest.approx(1, abs=1e-14)
-
-
-def test_z_score_is_the_documented_formula():
-    assert z_score(ZScore(), np.array([1.0, 2.0, 3.0, 6.0])) == pytest.approx(
-        np.array([-2.0, -1.0, 0.0, 3.0]) / math.sqrt(3.5)
-    )
-
-
-@pytest.mark.parametrize("scale", [1e-200, 1e200])
-def test_z_score_does_not_depend_on_the_unit_of_reward(scale):
-    values = np.array([1.0, 2.0, 3.0, 6.0])
-    np.testing.assert_allclose(
-        z_score(ZScore(), scale * values), z_score(ZScore(), values), rtol=1e-14
-    )
-
-
-def test_centered_ranks_run_from_minus_a_half_to_a_half():
-    assert centered_ranks(CenteredRanks(), np.array([3.0, -1.0, 100.0, 4.0, 7.0])).tolist() == [
-        -0.25,
-        -0.5,
-        0.5,
-        0.0,
-        0.25,
-    ]
-
-
-def test_centered_ranks_sum_to_exactly_zero():
-    shaped = centered_ranks(CenteredRanks(), np.random.default_rng(6).normal(size=101))
-    assert math.fsum(shaped) == 0
-
-
-def test_centered_ranks_with_ties_sum_to_zero():
-    shaped = centered_ranks(
-        CenteredRanks(), np.random.default_rng(7).integers(0, 3, 50).astype(float)
-    )
-    assert abs(math.fsum(shaped)) < 1e-15
-
-
-def test_ties_share_their_rank():
-    shaped = centered_ranks(CenteredRanks(), np.array([1.0, 5.0, 1.0, 5.0, 5.0]))
-    assert shaped.tolist() == [-0.375, 0.25, -0.375, 0.25, 0.25]
 
 
 def test_values_a_rounding_error_apart_share_their_rank():

@@ -9,9 +9,6 @@ import pytest
 import germline
 from germline.config import load_config
 from germline.evaluation.member_kl import count_examples
-from germline.fleet.local_fleet import LocalFleet
-from germline.methods.group_advantages import group_advantages
-from germline.methods.policy_gradient import AdvantageRow, PolicyGradient
 from germline.methods.sampled_batch import row_log_probs, scoring_group
 from germline.methods.step_length import divergence_power
 from germline.methods.zo_grpo import ZerothOrderGrpoMethod, even_parts
@@ -60,37 +57,6 @@ def one_generation(parts, number=0):
     )
     learned = parts.method.learn(population, evaluated)
     return population, evaluated, learned
-
-
-@pytest.mark.parametrize(
-    ("antithetic", "sigma", "error"), [(True, 0.0005, 0.02), (False, 3e-5, 0.02)]
-)
-def test_a_coefficient_is_sigma_times_the_slope_of_the_policy_gradient_objective(
-    model, antithetic, sigma, error
-):
-    ours = (f"strategy.antithetic={antithetic}", f"strategy.sigma={sigma}")
-    with build_run_parts(config(model, *ours)) as parts:
-        population, evaluated, _ = one_generation(parts)
-        assert isinstance(parts.fleet, LocalFleet)
-        engine: Any = parts.fleet.engine  # in this process
-        batch = parts.batch(0)
-        advantages = group_advantages(evaluated.rollouts.rewards, "group")
-        rows = [
-            AdvantageRow(None, batch[place], rollout.completion, advantages[rollout.member, place])
-            for rollout in evaluated.rollouts.rollouts
-            for place, example in enumerate(batch)
-            if example.index == rollout.example
-        ]
-        gradient = PolicyGradient().of(engine, [row for row in rows if row.advantage], len(batch))
-        found = evaluated.members.rewards.mean(axis=1)
-        slopes = [
-            sum(
-                float((gradient[info.name] * engine.weights.displacements([member], info)[0]).sum())
-                for info in engine.weights.searched
-            )
-            for member in population.members
-        ]
-        assert np.linalg.norm(found - slopes) < error * np.linalg.norm(slopes)
 
 
 @pytest.mark.parametrize("clip", ["0.1", "null"])

@@ -133,3 +133,13 @@ def grading_in_process() -> Iterator[None]:
     }
     with mock.patch.multiple("germline.graders.pool", **names):
         yield
+
+
+def without_time(rows):
+    return [{key: value for key, value in row.items() if key not in MACHINE} for row in rows]
+
+
+def rows(folder):
+    """Return all that a run directory tells, clocks left out."""
+    directory = RunDirectory.open(folder)
+    return without_time(directory.generations()), directory.rollouts(), directory.held_out()

@@ -14,6 +14,8 @@ from germline.episode_types import Transcript
 from germline.graders.pool import GraderPool
 from germline.graders.worker_messages import EpisodeContinues, Item, Verdict
 from germline.protocols import EpisodeGrader, Grader, Task
+from germline.record import RunDirectory
+from germline.record.metrics_rows import MACHINE
 from germline.run import Training
 from germline.types import Example, Grade
 

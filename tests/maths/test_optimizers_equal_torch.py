@@ -1,5 +1,7 @@
 """SGD, momentum, Adam and weight decay take the steps of torch.optim in float64."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -7,7 +9,7 @@ from germline.config import Nes
 from germline.optimizers import make_optimizer
 
 RATE = 0.01
-KINDS = {
+KINDS: dict[str, Any] = {
     "sgd": ({"kind": "sgd"}, torch.optim.SGD, {}),
     "momentum": ({"kind": "sgd", "momentum": 0.9}, torch.optim.SGD, {"momentum": 0.9}),
     "adam": ({"kind": "adam", "beta1": 0.5}, torch.optim.Adam, {"betas": (0.5, 0.999)}),

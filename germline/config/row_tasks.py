@@ -60,6 +60,11 @@ class CustomTask(TaskBase):
     """SHA-256 of code and examples, written when a run begins: a file that has changed since is
     refused."""
 
+    @property
+    def weight_field(self) -> str | None:
+        """The field of a row with the number that its rewards are multiplied by, if any."""
+        return self.sample_weight
+
     @field_validator("template")
     @classmethod
     def _names_a_field(cls, template: str | None) -> str | None:

@@ -185,6 +185,16 @@ class StrategyBase(KindSection):
         """The schedule over all generations, if any; it depends on their number."""
         return None
 
+    @property
+    def has_measured_rate(self) -> bool:
+        """Whether the learning rate follows the measured signal."""
+        return False
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether sigma is set by the KL divergence of members."""
+        return False
+
 
 @register("strategy", "germline.strategies.nes:NaturalEvolution")
 class Nes(StrategyBase):
@@ -217,9 +227,19 @@ class Nes(StrategyBase):
     @property
     def unit(self) -> Unit:
         """The unit of sigma; `sigma_unit=auto` is `rms` if sigma is calibrated."""
-        if self.sigma_unit == "auto" and isinstance(self.sigma, AutoSigma):
+        if self.sigma_unit == "auto" and self.is_calibrated:
             return "rms"
         return super().unit
+
+    @property
+    def has_measured_rate(self) -> bool:
+        """Whether the learning rate follows the measured signal."""
+        return isinstance(self.learning_rate, AutoLearningRate)
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether sigma is set by the KL divergence of members."""
+        return isinstance(self.sigma, AutoSigma)
 
     @property
     def whole_run(self) -> LinearSchedule | CosineSchedule | None:

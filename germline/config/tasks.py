@@ -48,6 +48,11 @@ class TaskBase(KlPenalty, KindSection):
         return ()
 
     @property
+    def weight_field(self) -> str | None:
+        """The field of a row with the number that its rewards are multiplied by, if any."""
+        return None
+
+    @property
     def sends_chats(self) -> bool:
         """Whether prompts go through the chat template; a Python file may decide otherwise."""
         return self.chat is not False

@@ -46,7 +46,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from germline import noise
-from germline.config import AutoLearningRate, Config, Nes, ZerothOrderGrpo
+from germline.config import Config, ZerothOrderGrpo
 from germline.config.methods import LEAST_EXAMPLES
 from germline.methods.group_advantages import draw_rows, group_advantages, mean_rewards
 from germline.methods.method import Evaluated, Learned, Method, evaluate_again
@@ -131,8 +131,7 @@ class ZerothOrderGrpoMethod(Method):
         assert isinstance(config.method, ZerothOrderGrpo)
         self.section = config.method
         self.run_seed = config.seed
-        rate = config.strategy.learning_rate if isinstance(config.strategy, Nes) else None
-        self.has_measured_rate = isinstance(rate, AutoLearningRate)
+        self.has_measured_rate = config.strategy.has_measured_rate
         self.step_length = StepLength(config.method.relative_step)
         self.sampled: SampledBatch | None = None
 

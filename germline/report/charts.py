@@ -10,7 +10,6 @@ from typing import Literal
 
 import numpy as np
 
-from germline.config import AutoLearningRate, Nes
 from germline.evaluation.held_out import confidence_interval, score_of_values
 from germline.record.atomic_files import Row
 from germline.record.metrics_rows import calibrated_kl, scores_by_scorer
@@ -296,10 +295,10 @@ def _sigma(run: RunFacts) -> Chart | None:
 
 def _step(run: RunFacts) -> Chart | None:
     """Draw the length of every step; None if the learning rate is not measured."""
-    section = run.config.search
-    is_measured = isinstance(section, Nes) and isinstance(section.learning_rate, AutoLearningRate)
     caption = f"Root mean square of the steps, in sigmas.{calibrated(run)}"
-    return _row_chart(run, "step_in_sigmas", caption) if is_measured else None
+    return (
+        _row_chart(run, "step_in_sigmas", caption) if run.config.search.has_measured_rate else None
+    )
 
 
 def calibrated(run: RunFacts) -> str:

@@ -9,10 +9,7 @@ from pathlib import Path
 
 from germline import registry
 from germline.config import (
-    AutoLearningRate,
     Config,
-    CustomTask,
-    Nes,
     SafeAlignment,
 )
 from germline.endpoint import serve_extra
@@ -174,9 +171,8 @@ def _reward_terms(config: Config, task: Task, ancestors: Sequence[Ancestor]) -> 
 
 def _say_what_decays(config: Config) -> None:
     """Warn of a weight decay that changes with the measured learning rate."""
-    section = config.strategy
     decay = config.optimizer.weight_decay
-    if decay and isinstance(section, Nes) and isinstance(section.learning_rate, AutoLearningRate):
+    if decay and config.strategy.has_measured_rate:
         log.warning(
             "strategy.optimizer.weight_decay=%g acts by weight_decay x learning_rate in every "
             "generation, and learning_rate=auto changes by orders of magnitude: give "
@@ -202,7 +198,7 @@ def make_graders(config: Config, task: Task) -> Graders:
     check_graders(config)
     check_episode_rewards(config, task)
     pool = _make_pool(config, task)
-    if not config.task.scorers and _sample_weight(config) is None:
+    if not config.task.scorers and config.task.weight_field is None:
         return pool
     return ScoredGraders(pool, config.task.scorers, scored_text_of(task), _example_weights(config))
 
@@ -216,14 +212,9 @@ def make_held_out_scorers(config: Config, task: Task) -> HeldOutScorers:
     return HeldOutScorers(config.held_out.scorers, scored_text_of(task))
 
 
-def _sample_weight(config: Config) -> str | None:
-    """Return the field of a row that weighs its rewards."""
-    return config.task.sample_weight if isinstance(config.task, CustomTask) else None
-
-
 def _example_weights(config: Config) -> Callable[[Example], float]:
     """Return the function from an example to what its reward is multiplied by."""
-    field = _sample_weight(config)
+    field = config.task.weight_field
     return lambda example: 1.0 if field is None else float(str(example.facts[field]))
 
 

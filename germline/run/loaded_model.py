@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from germline.config import Config
-from germline.config.row_tasks import Rows
 from germline.types import GermlineError
 
 PREFIX = "python:"
@@ -80,7 +79,7 @@ def check_model_is_named(config: Config) -> None:
     if is_from_python(config):
         given = [
             *(["reward=reward"] if config.task.reward_functions else []),
-            *(["data=rows"] if isinstance(config.task, Rows) else []),
+            *(["data=rows"] if config.task.kind == "rows" else []),
         ]
         # The command line has neither the rows nor the functions that a resumed run needs.
         once = f"germline.resume(path, ['model=FOLDER'], {', '.join(given)})"

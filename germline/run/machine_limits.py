@@ -21,7 +21,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from germline.checkpoint import list_snapshots
-from germline.config import Config, Local, Ray, Toy
+from germline.config import Config, Local, Ray
 from germline.estimates.machine import available_bytes, usable_cores
 from germline.run.snapshot_policy import snapshot_size, snapshots_to_keep
 from germline.types import GermlineError
@@ -143,7 +143,7 @@ def check_engines(config: Config) -> None:
     fleet, available = config.fleet, available_bytes()
     if fleet.engines == 1 or (isinstance(fleet, Ray) and fleet.address is not None):
         return
-    each = TOY_BYTES if isinstance(config.engine, Toy) else ENGINE_BYTES
+    each = TOY_BYTES if config.engine.has_own_model else ENGINE_BYTES
     if fleet.engines * each > MEMORY_SHARE * available:
         _refuse(
             f"fleet.engines={fleet.engines}",

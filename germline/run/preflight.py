@@ -6,7 +6,7 @@ compares settings with this machine.
 
 import logging
 
-from germline.config import Config, CustomTask, Ray, Vllm
+from germline.config import Config, Ray, Vllm
 from germline.config.scorers import HttpScorer
 from germline.methods.method import check_task
 from germline.protocols import EpisodeTask, Task
@@ -73,7 +73,7 @@ def check_episode_rewards(config: Config, task: Task) -> None:
         GermlineError: naming the setting.
     """
     section = config.task
-    weight = section.sample_weight if isinstance(section, CustomTask) else None
+    weight = section.weight_field
     if not isinstance(task, EpisodeTask) or not (section.scorers or weight):
         return
     names = ", ".join(section.scorers)

@@ -22,7 +22,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from germline.config import AutoSigma, Config
+from germline.config import Config
 from germline.endpoint.http_app import RequestError
 from germline.endpoint.named_weights import SelectedWeights, unknown_model
 from germline.methods.method import make_method
@@ -184,7 +184,7 @@ class ServedWeights:
         method = make_method(config, strategy_of_run(config, dimension))
         updates = [entry.update for entry in entries[: generation + 1]]
         # A calibrated sigma is known from the generation's own update.
-        is_calibrated = isinstance(getattr(config.search, "sigma", None), AutoSigma)
+        is_calibrated = config.search.is_calibrated
         method.recall(updates if is_calibrated else updates[:-1])
         members = method.ask(generation).members
         if not is_calibrated or getattr(config.method, "sigmas", None):

@@ -4,16 +4,12 @@ A config is YAML (or a mapping), plus dotted overrides such as `strategy.sigma=0
 config is written to the run directory, so a run does not depend on defaults of later versions.
 """
 
-from germline.config.base import KindOf as KindOf
-from germline.config.base import KindSection as KindSection
 from germline.config.base import Section as Section
 from germline.config.engines import EngineBase as EngineBase
-from germline.config.engines import EngineConfig as EngineConfig
 from germline.config.engines import InProcess as InProcess
 from germline.config.engines import Sglang as Sglang
 from germline.config.engines import Toy as Toy
 from germline.config.engines import Vllm as Vllm
-from germline.config.fleets import FleetConfig as FleetConfig
 from germline.config.fleets import Local as Local
 from germline.config.fleets import MicrobatchSettings as MicrobatchSettings
 from germline.config.fleets import Ray as Ray
@@ -21,8 +17,6 @@ from germline.config.loader import load_config as load_config
 from germline.config.loader import smoke_config as smoke_config
 from germline.config.loader import validate_config as validate_config
 from germline.config.methods import EsSampleGradientDescent as EsSampleGradientDescent
-from germline.config.methods import EvolutionStrategy as EvolutionStrategy
-from germline.config.methods import MethodConfig as MethodConfig
 from germline.config.methods import MethodSection as MethodSection
 from germline.config.methods import RandOpt as RandOpt
 from germline.config.methods import ZerothOrderGrpo as ZerothOrderGrpo
@@ -38,7 +32,6 @@ from germline.config.row_tasks import SafeAlignment as SafeAlignment
 from germline.config.row_tasks import Verifiers as Verifiers
 from germline.config.run_config import Config as Config
 from germline.config.run_config import Graders as Graders
-from germline.config.run_config import HeldOut as HeldOut
 from germline.config.run_config import PromptSearch as PromptSearch
 from germline.config.run_config import Recording as Recording
 from germline.config.schedules import Adaptive as Adaptive
@@ -61,7 +54,6 @@ from germline.config.spaces import Subspace as Subspace
 from germline.config.strategies import Adam as Adam
 from germline.config.strategies import CenteredRanks as CenteredRanks
 from germline.config.strategies import Cma as Cma
-from germline.config.strategies import CmaBase as CmaBase
 from germline.config.strategies import GrowSigmaOnZeroSignal as GrowSigmaOnZeroSignal
 from germline.config.strategies import LogRank as LogRank
 from germline.config.strategies import Nes as Nes

@@ -32,8 +32,12 @@ Devices = Annotated[Literal["auto"] | tuple[str, ...], BeforeValidator(_devices)
 
 
 class FleetBase(KindSection):
-    """Settings of every fleet about engines that are slow or hang."""
+    """Settings of every fleet: its engines, and what to do when they are slow or hang."""
 
+    engines: int = Field(1, ge=1)
+    """Engines that share the microbatches of a generation; several on this machine run in processes
+    of their own. The number of engines changes no bit of a run on equal machines. Each engine uses
+    `engine.threads` CPU threads: set that to the cores divided by the engines, and keep it."""
     quorum: float = Field(1.0, gt=0.5, le=1)
     """Share of the members with which a generation may close: the other members get 50 % more time
     and are then dropped (utility 0). Which members are dropped depends on the speed of the
@@ -50,10 +54,6 @@ class Local(FleetBase):
     """One engine in this process, or several on this machine in processes of their own."""
 
     kind: Literal["local"] = "local"
-    engines: int = Field(1, ge=1)
-    """Engines that share the microbatches of a generation; with more than one, each runs in a
-    process of its own. The number of engines changes no bit of a run. Each engine uses
-    `engine.threads` CPU threads: set that to the cores divided by the engines, and keep it."""
     devices: Devices = "auto"
     """A device for each engine, such as `[cuda:0, cuda:1]`. `auto` assigns the GPUs in turn where
     `engine.device` is `auto` and there are GPUs, else `engine.device` to all."""
@@ -73,9 +73,6 @@ class Ray(FleetBase):
     """Engines as Ray actors, on this machine or on the hosts of a cluster."""
 
     kind: Literal["ray"] = "ray"
-    engines: int = Field(1, ge=1)
-    """Engines that share the microbatches of a generation. The number of engines changes no bit of
-    a run on equal machines. Each engine uses `engine.threads` CPU threads."""
     address: str | None = Field(None, min_length=1)
     """Address of a running cluster: `auto` on one of its machines, or host:port of its head node.
     Default: Ray is started on this machine, and stopped with the run."""

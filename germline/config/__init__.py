@@ -4,6 +4,7 @@ A config is YAML (or a mapping), plus dotted overrides such as `strategy.sigma=0
 config is written to the run directory, so a run does not depend on defaults of later versions.
 """
 
+from germline.config.base import KindSection as KindSection
 from germline.config.base import Section as Section
 from germline.config.engines import EngineBase as EngineBase
 from germline.config.engines import InProcess as InProcess

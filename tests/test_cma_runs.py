@@ -10,7 +10,7 @@ import germline
 from germline.config import Config
 from germline.fleet import LocalFleet
 from germline.fleet.remote_fleet import RemoteFleet
-from germline.fleet.worker_jobs import ApplyJob, GenerateJob
+from germline.fleet.worker_jobs import ApplyJob, DigestJob, GenerateJob
 from germline.fleet.worker_pool import WorkerPool
 from germline.generation_loop import generations
 from germline.protocols import Fleet
@@ -19,7 +19,7 @@ from germline.run import build_run_parts
 from germline.run.build_parts import make_engine
 from germline.strategies.cma import CmaSearch, CovarianceMatrixAdaptation
 from germline.tasks import make_task
-from germline.types import GermlineError, MeanUpdate
+from germline.types import Decoding, Example, GermlineError, MeanUpdate
 from tests.remote_engines import Chance, Fault, Nearby, killed_at
 from tests.toy_runs import GradedHere, finish, journal, run, settings, stopped_after
 
@@ -137,6 +137,29 @@ def test_engines_that_are_lost_are_given_every_move_again():
     alone = LocalFleet(make_engine(config), GradedHere(make_task(config.task)), config.microbatch)
     lost = remote(config, 2, killed_at(1, kind=ApplyJob), killed_at(2, 9, kind=GenerateJob))
     assert digests(lost, config) == digests(alone, config)
+
+
+def test_a_fleet_keeps_no_steps_that_a_snapshot_holds(tmp_path: Path):
+    """A step is as large as the searched weights: a long run would keep thousands of models."""
+    config = settings(*RUNS["sep_cma on whole tensors"])
+    fleet = remote(config, 1)
+
+    def kept() -> list[bool]:
+        updates = [entry.update for entry in fleet._entries]
+        return [isinstance(one, MeanUpdate) and one.offsets is not None for one in updates]
+
+    with build_run_parts(config) as parts:
+        for record in generations(parts.method, fleet, parts.batch, parts.decoding, range(4)):
+            if record.generation == 2:
+                fleet.save_snapshot(tmp_path, 2, keep=1)
+                assert kept() == [False] * 3
+    assert kept() == [False, False, False, True]
+    # The only engine is rebuilt: from the snapshot, and the one step after it.
+    (slot,) = fleet.pool.ready_slots()
+    before = fleet.digest()
+    fleet.pool.replace(slot, "killed")
+    fleet.evaluate_center([Example(0, "a", "", chat=False)], Decoding(1))
+    assert fleet.query(DigestJob()) == before
 
 
 @pytest.mark.slow

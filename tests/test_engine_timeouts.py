@@ -110,8 +110,8 @@ def test_an_engine_that_hangs_is_started_again(kind, place, undisturbed, caplog)
     ("terms", "limit"),
     [
         ({"hang_factor": 10.0, "hang_timeout_s": 60.0}, 60.0),
-        # A cell of two rows took a second, so one of six may take three.
-        ({"hang_factor": 90.0, "hang_timeout_s": 60.0}, 270.0),
+        # Two rows of 3 tokens took a second, so six of the longest 4 may take four.
+        ({"hang_factor": 90.0, "hang_timeout_s": 60.0}, 360.0),
     ],
 )
 def test_patience_ends_after_the_multiple_or_the_seconds_whichever_is_longer(terms, limit):

@@ -1,17 +1,46 @@
-"""When a job counts as hung: learned from the jobs that ended, without any clock."""
+"""When a job counts as hung: learned from the jobs of its kind that ended, without any clock."""
+
+from dataclasses import replace
 
 import pytest
 
+from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.fleet.hang_detector import HangDetector
-from germline.fleet.worker_jobs import DigestJob, GenerateJob
-from tests.remote_engines import DECODING, EXAMPLES
+from germline.fleet.worker_jobs import ApplyJob, DigestJob, EpisodesJob, GenerateJob
+from germline.types import Completion, Decoding, Grade, MeanUpdate, Rollout, Update
+from tests.remote_engines import EXAMPLES
+
+DECODING = Decoding(max_new_tokens=40)
+
+
+def text(tokens):
+    return Completion("a" * tokens, (1,) * tokens, "eos", 3)
 
 
 def generating(members, examples):
     return GenerateJob([None] * members, EXAMPLES[:examples], DECODING)
 
 
-def test_a_kind_of_job_that_never_ended_has_no_limit():
+def playing(members, turns):
+    return EpisodesJob([None] * members, EXAMPLES[:2], DECODING, b"", 0, turns)
+
+
+def scoring(members, tokens):
+    return LogProbabilitiesQuery(
+        [None] * members, EXAMPLES[:2], [[text(tokens)] * 2 for _ in range(members)]
+    )
+
+
+def applying(*coefficients, skipped=False):
+    return ApplyJob(Update(0, 0, 0.1, 0.1, coefficients, skipped=skipped))
+
+
+def episodes(members, tokens):
+    one = Rollout(0, EXAMPLES[0].index, text(tokens), Grade(0.0, {}))
+    return [[one] * 2] * members
+
+
+def test_a_kind_of_job_has_no_limit_until_one_ended():
     hangs = HangDetector(10.0, 1.0)
     hangs.record(generating(1, 1), 5.0)
     assert hangs.limit_s(DigestJob()) is None
@@ -24,22 +53,42 @@ def test_without_a_factor_no_job_has_a_limit():
     assert hangs.limit_s(DigestJob()) is None
 
 
-@pytest.mark.parametrize(("seconds", "limit"), [(1.0, 60.0), (7.0, 70.0)])
-def test_the_limit_is_the_multiple_or_the_timeout_whichever_is_longer(seconds, limit):
+@pytest.mark.parametrize(("seconds", "limit"), [((3.0, 6.0, 1.0), 60.0), ((7.0, 3.0), 70.0)])
+def test_the_limit_is_a_multiple_of_the_slowest_job_or_the_timeout(seconds, limit):
     hangs = HangDetector(10.0, 60.0)
-    hangs.record(DigestJob(), seconds)
+    for one in seconds:
+        hangs.record(DigestJob(), one)
     assert hangs.limit_s(DigestJob()) == limit
 
 
-def test_the_slowest_job_counts():
-    hangs = HangDetector(2.0, 1.0)
-    for seconds in (3.0, 9.0, 1.0):
-        hangs.record(DigestJob(), seconds)
-    assert hangs.expected_s(DigestJob()) == 9.0
+LATER = {
+    "more rows": (generating(2, 3), None, generating(4, 6), 4),
+    "fewer rows": (generating(2, 3), None, generating(1, 1), 1),
+    "longer texts": (generating(1, 2), [[text(4), text(8)]], generating(1, 2), 5),
+    "more episodes": (playing(2, 3), None, playing(6, 3), 3),
+    "more turns": (playing(1, 6), episodes(1, 60), playing(1, 6), 4),
+    "more scores": (scoring(1, 20), None, scoring(7, 20), 7),
+    "more coefficients": (applying(0.5, 0.0), None, applying(0.5, 0.1, -0.1), 3),
+}
 
 
-def test_a_larger_job_may_take_longer_and_a_smaller_one_as_long_as_the_slowest():
-    hangs = HangDetector(2.0, 1.0)
-    hangs.record(generating(2, 3), 6.0)
-    assert hangs.expected_s(generating(4, 6)) == 24.0
-    assert hangs.expected_s(generating(1, 1)) == 6.0
+@pytest.mark.parametrize(("ended", "result", "later", "times"), LATER.values(), ids=LATER)
+def test_more_work_of_a_kind_may_take_longer(ended, result, later, times):
+    hangs = HangDetector(10.0, 1.0)
+    hangs.record(ended, 2.0, result)
+    assert hangs.limit_s(later) == pytest.approx(20.0 * times)
+
+
+def test_longer_scored_texts_may_take_longer():
+    hangs = HangDetector(10.0, 1.0)
+    hangs.record(scoring(1, 1), 2.0)
+    assert hangs.limit_s(scoring(1, 400)) > 100.0
+
+
+@pytest.mark.parametrize("idle", [applying(skipped=True), applying(0.0, 0.0)])
+def test_an_update_without_signal_says_nothing_about_the_next(idle):
+    hangs = HangDetector(10.0, 1.0)
+    hangs.record(idle, 0.001)
+    assert hangs.limit_s(applying(0.5, -0.5)) is None
+    hangs.record(replace(idle, update=MeanUpdate(0, 0.1, ())), 3.0)
+    assert hangs.limit_s(ApplyJob(MeanUpdate(1, 0.1, ()))) == 30.0

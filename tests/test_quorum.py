@@ -84,6 +84,13 @@ def test_held_out_scores_wait_for_everyone(clockwork):
         fleet.evaluate_center(EXAMPLES, DECODING)
 
 
+def test_every_member_is_waited_for_on_request(clockwork):
+    engines, fleet = lagging(clockwork, 0.6)
+    clockwork.stuck.add(engines[0])
+    with pytest.raises(AssertionError, match="nobody would ever answer"):
+        fleet.evaluate(STRATEGY.ask(0), EXAMPLES, DECODING, every_member=True)
+
+
 def test_who_was_late_applies_what_it_missed_and_plays_again(clockwork):
     engines, fleet = lagging(clockwork, 0.6)
     alone = local()

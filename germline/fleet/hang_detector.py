@@ -1,12 +1,16 @@
 """How long a job may take before its engine counts as hung: a multiple of what such jobs took.
 
-Generating takes longer the more rows it has, so the longest time per row is kept beside the longest
-time of a whole job. A kind of job that never ended yet has no limit.
+A kind of job has no limit until one has ended. Jobs of a kind may differ in work, so the longest
+time per unit of work is kept beside the longest time. The work of texts that are still to be
+written is the most that it can be: a healthy engine may write longer texts than all before.
 """
 
 from collections import defaultdict
+from typing import Any
 
-from germline.fleet.worker_jobs import EngineJob, GenerateJob
+from germline.fleet.engine_queries import LogProbabilitiesQuery
+from germline.fleet.worker_jobs import ApplyJob, EngineJob, EpisodesJob, GenerateJob
+from germline.types import MeanUpdate
 
 
 class HangDetector:
@@ -21,13 +25,14 @@ class HangDetector:
         self._factor = factor
         self._timeout_s = timeout_s
         self._longest: defaultdict[type[EngineJob], float] = defaultdict(float)
-        self._longest_row: defaultdict[type[EngineJob], float] = defaultdict(float)
+        self._longest_unit: defaultdict[type[EngineJob], float] = defaultdict(float)
 
-    def record(self, job: EngineJob, seconds: float) -> None:
-        """Note how long a job took."""
-        kind = type(job)
-        self._longest[kind] = max(self._longest[kind], seconds)
-        self._longest_row[kind] = max(self._longest_row[kind], seconds / _rows(job))
+    def record(self, job: EngineJob, seconds: float, result: Any = None) -> None:
+        """Note how long a job took that returned this result."""
+        if work := _work(job, result):
+            kind = type(job)
+            self._longest[kind] = max(self._longest[kind], seconds)
+            self._longest_unit[kind] = max(self._longest_unit[kind], seconds / work)
 
     def limit_s(self, job: EngineJob) -> float | None:
         """Return after how many seconds a job counts as hung; None: never."""
@@ -36,10 +41,31 @@ class HangDetector:
         return max(self._timeout_s, self._factor * self.expected_s(job))
 
     def expected_s(self, job: EngineJob) -> float:
-        """Return what the slowest such job took, or would have taken with as many rows."""
+        """Return what the slowest such job took, or would have taken with as much work."""
         kind = type(job)
-        return max(self._longest[kind], self._longest_row[kind] * _rows(job))
+        return max(self._longest[kind], self._longest_unit[kind] * _work(job))
 
 
-def _rows(job: EngineJob) -> int:
-    return len(job.members) * len(job.examples) if isinstance(job, GenerateJob) else 1
+def _work(job: EngineJob, result: Any = None) -> int:
+    """Return the work of a job, in units of its kind; without its result, the most it can be.
+
+    0: the job says nothing about how long others take.
+    """
+    if isinstance(job, ApplyJob):
+        update = job.update
+        if isinstance(update, MeanUpdate):
+            return 1
+        return 0 if update.skipped else sum(map(bool, update.coefficients))
+    if isinstance(job, LogProbabilitiesQuery):
+        texts = [one for row in job.completions for one in row]
+        prompts = len(job.members) * sum(len(example.prompt) for example in job.examples)
+        return max(1, prompts + sum(len(text.tokens) for text in texts))
+    if isinstance(job, GenerateJob):
+        written = [len(text.tokens) for row in result or () for text in row]
+        longest = job.decoding.max_new_tokens
+    elif isinstance(job, EpisodesJob):
+        written = [len(one.completion.tokens) for row in result or () for one in row]
+        longest = job.max_turns * job.decoding.max_new_tokens
+    else:
+        return 1
+    return len(job.members) * len(job.examples) * max(1, *(written or [longest]))

@@ -43,7 +43,12 @@ class LocalFleet:
         self.microbatch = microbatch
 
     def evaluate(
-        self, population: Population, batch: Sequence[Example], decoding: Decoding
+        self,
+        population: Population,
+        batch: Sequence[Example],
+        decoding: Decoding,
+        *,
+        every_member: bool = False,
     ) -> Evaluation:
         """Evaluate every member on the batch."""
         return evaluate_members(

@@ -22,6 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from germline.checkpoint import newest_snapshot
 from germline.config import MicrobatchSettings
 from germline.fleet.engine_queries import with_each
 from germline.fleet.quorum import Place, Quorum
@@ -111,10 +112,15 @@ class RemoteFleet:
         self._updates_when_late: dict[WorkerSlot, int] = {}
 
     def evaluate(
-        self, population: Population, batch: Sequence[Example], decoding: Decoding
+        self,
+        population: Population,
+        batch: Sequence[Example],
+        decoding: Decoding,
+        *,
+        every_member: bool = False,
     ) -> Evaluation:
-        """Evaluate every member, or a quorum of them, on the batch."""
-        paired = 2 if population.antithetic else 1
+        """Evaluate every member on the batch, or a quorum of them if that is enough."""
+        paired = 0 if every_member else 2 if population.antithetic else 1
         return self._evaluate_members(
             population.members, batch, self.microbatch, decoding, paired=paired
         )
@@ -168,6 +174,7 @@ class RemoteFleet:
         self._agree()
         self._transfer.to_folder(self._ask_any, folder, generation, keep)
         self._snapshots = folder
+        self._forget_offsets(generation)
 
     def restore(
         self, entries: Sequence[JournalEntry], folder: Path | None, base_digest: str
@@ -177,6 +184,7 @@ class RemoteFleet:
         self._base_digest = base_digest
         self._entries = list(entries)
         self._snapshots = folder
+        self._forget_offsets(newest_snapshot(folder) if folder else -1)
 
     def close(self) -> None:
         """Stop the engines."""
@@ -233,12 +241,23 @@ class RemoteFleet:
         evaluation = gather_rewards(generated, len(members), examples, generated_s)
         return quorum.without_missing(evaluation, done)
 
+    def _forget_offsets(self, generation: int) -> None:
+        """Forget the steps up to a snapshot that are as large as the searched weights.
+
+        Engines are rebuilt from the snapshot on; late engines still need the steps they missed.
+        """
+        for place in range(min([generation + 1, *self._updates_when_late.values()])):
+            entry = self._entries[place]
+            if isinstance(entry.update, MeanUpdate):
+                update = replace(entry.update, offsets=None)
+                self._entries[place] = replace(entry, update=update)
+
     def _job(self, microbatch: Microbatch, decoding: Decoding) -> GenerateJob | EpisodesJob:
         members, examples = microbatch.members, microbatch.examples
-        if self.graders.max_turns is None:
+        if (turns := self.graders.max_turns) is None:
             return GenerateJob(members, examples, decoding)
         first = microbatch.first_member
-        return EpisodesJob(members, examples, decoding, self._pickled_graders, first)
+        return EpisodesJob(members, examples, decoding, self._pickled_graders, first, turns)
 
     def _evaluated(self, microbatch: Microbatch, result: Any) -> EvaluatedMicrobatch:
         if self.graders.max_turns is None:

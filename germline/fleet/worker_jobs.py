@@ -90,6 +90,7 @@ class EpisodesJob:
         examples: with answers and facts, which environments need.
         graders: of the task, pickled: the same bytes are the same graders.
         first_member: index of the first member in the population.
+        max_turns: most turns of the model in one episode.
     """
 
     members: Members
@@ -97,6 +98,7 @@ class EpisodesJob:
     decoding: Decoding
     graders: bytes
     first_member: int
+    max_turns: int = 1
 
     def __call__(self, engine: Engine) -> list[list[Rollout]]:
         """Return the rollouts, `[members][examples]`, with members counted from 0."""

@@ -291,7 +291,7 @@ class WorkerPool:
             self.replace(slot, f"it returned an invalid result: {repr(outcome.value)[:80]}")
             return None
         elif job:
-            self._hangs.record(job, self.clock() - slot.since)
+            self._hangs.record(job, self.clock() - slot.since, outcome.value)
         if job is None:
             slot.handle(WorkerEvent.BASE_LOADED)
         elif slot.state is WorkerState.LATE:
@@ -312,8 +312,8 @@ class WorkerPool:
             if slot.job and end is not None and now >= end:
                 self.replace(
                     slot,
-                    f"it hung: {now - slot.since:.1f} s at a job that took at most "
-                    f"{self._hangs.expected_s(slot.job):.1f} s before "
+                    f"it hung: {now - slot.since:.1f} s at a job that takes at most "
+                    f"{self._hangs.expected_s(slot.job):.1f} s by those before it "
                     "(fleet.hang_factor, fleet.hang_timeout_s)",
                 )
 

@@ -96,7 +96,12 @@ class VectorFleet(LocalFleet):
         return generations(method, self, lambda _generation: batch, Decoding(1), span)
 
     def evaluate(
-        self, population: Population, batch: Sequence[Example], decoding: Decoding
+        self,
+        population: Population,
+        batch: Sequence[Example],
+        decoding: Decoding,
+        *,
+        every_member: bool = False,
     ) -> Evaluation:
         """Compute the rewards of every member."""
         return self._evaluation(population.members, decoding)

@@ -9,11 +9,10 @@ import pytest
 
 from germline.config import Config, load_config
 from germline.engines.master_weights import Masters
-from germline.engines.served.engine import SamplingRequest
 from germline.engines.served.masters import masters_of_config
 from germline.engines.vllm.in_process import GenerateRequest
 from germline.run.build_parts import make_engine
-from germline.types import Perturbation
+from germline.types import Decoding, Perturbation
 from tests.tiny_engines import folder
 
 Scorer = Callable[[GenerateRequest, int], Sequence[float]]
@@ -47,12 +46,12 @@ class SimulatedLlm:
         return [getattr(self, verb)(*arguments, **named) or {}]
 
     def generate(
-        self, requests: Sequence[GenerateRequest], sampling: SamplingRequest
+        self, requests: Sequence[GenerateRequest], _decoding: Decoding, end_ids: Sequence[int]
     ) -> list[list[int]]:
         if self.failure:
             raise self.failure
         self._note(requests)
-        return [[5, sampling.end_ids[0]] for _ in requests]
+        return [[5, end_ids[0]] for _ in requests]
 
     def score(
         self, requests: Sequence[GenerateRequest], starts: Sequence[int]
@@ -65,9 +64,6 @@ class SimulatedLlm:
 
     def reset_prefix_cache(self) -> None:
         self.emptied += 1
-
-    def forget_adapters(self) -> None:
-        self.members.clear()
 
     def close(self) -> None:
         """Do nothing: nothing runs."""

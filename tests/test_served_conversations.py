@@ -9,7 +9,7 @@ import pytest
 from germline.config import load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.pretrained import load_pretrained
-from germline.engines.served.engine import Prompts, SamplingRequest, ServedEngine
+from germline.engines.served.engine import Prompts, ServedEngine
 from germline.optimizers import Sgd
 from germline.protocols import Members
 from germline.spaces import make_space
@@ -36,30 +36,30 @@ class ServedInProcess(ServedEngine):
     def close(self) -> None:
         """Do nothing."""
 
-    def _served_at_once(self, _members: int) -> int:
+    def _served_at_once(self) -> int:
         return self.together
 
-    def _served(self, members: Members) -> AbstractContextManager[None]:
+    def _kept_loaded(self, members: Members) -> AbstractContextManager[None]:
         self.groups.append(len(members))
         return nullcontext()
 
     def _generate_tokens(
-        self, members: Members, prompts: Prompts, sampling: SamplingRequest
+        self, members: Members, prompts: Prompts, decoding: Decoding
     ) -> list[list[Sequence[int]]]:
         rows: list[list[Sequence[int]]] = []
         for member, own in zip(members, prompts, strict=True):
             texts = [
                 Example(0, "", "", chat=False, token_ids=tuple(prompt.tokens)) for prompt in own
             ]
-            written = self.generator.generate([member], texts, sampling.decoding) if texts else [[]]
+            written = self.generator.generate([member], texts, decoding) if texts else [[]]
             rows.append([completion.tokens for completion in written[0]])
         return rows
 
     def _score_tokens(self, *_: object) -> list[list[Sequence[float]]]:
         raise NotImplementedError
 
-    def _sync(self, update: object) -> None:
-        """Do nothing."""
+    def _write_weights(self, member: object) -> None:
+        """Do nothing: the members of the generator are its own."""
 
 
 @pytest.mark.parametrize("chat", [False, True])
@@ -141,7 +141,7 @@ def test_vllm_writes_each_member_once_and_keeps_its_prefix_cache():
         converse(engine, MEMBERS)
         written = [member for member in simulated.written[start:] if member is not None]
         assert written == list(MEMBERS)
-        assert simulated.emptied - emptied == 2 * len(MEMBERS)
+        assert simulated.emptied - emptied == len(MEMBERS)
 
 
 def test_vllm_names_the_adapters_of_a_conversation_once():

@@ -13,13 +13,10 @@ import pytest
 import torch
 
 from germline.config import load_config
-from germline.engines.served.http_client import HttpConnection
 from germline.engines.sglang import launch, watchdog
-from germline.engines.sglang.client import SglangClient
 from germline.engines.sglang.launch import LaunchedServer
 from germline.run.build_parts import make_engine
 from germline.types import EngineLost, GermlineError
-from tests.scripted_server import listening
 from tests.tiny_engines import folder
 
 FOREVER = "import time; time.sleep(1000)"
@@ -43,7 +40,7 @@ def started():
 
     def start(program, *arguments):
         command = [sys.executable, "-c", program, *map(str, arguments)]
-        servers.append(LaunchedServer(command, {}, "http://127.0.0.1:9", "it"))
+        servers.append(LaunchedServer(command, {}, "http://127.0.0.1:9"))
         return servers[-1]
 
     yield start
@@ -127,7 +124,7 @@ def test_the_server_of_a_killed_run_ends(tmp_path):
         "from germline.engines.sglang.launch import LaunchedServer\n"
         f"program = {PARENT_AND_CHILD!r}\n"
         "command = [sys.executable, '-c', program, sys.argv[1]]\n"
-        "server = LaunchedServer(command, {}, '', '')\n"
+        "server = LaunchedServer(command, {}, '')\n"
         "time.sleep(1000)\n"
     )
     killed = subprocess.Popen([sys.executable, "-c", run, str(tmp_path / "ids")])
@@ -135,15 +132,6 @@ def test_the_server_of_a_killed_run_ends(tmp_path):
     killed.kill()
     killed.wait()
     until(lambda: not any(runs(one) for one in ids))
-
-
-@pytest.mark.parametrize(("name", "expected"), [("run-1", True), ("run-2", False)])
-def test_another_server_at_the_same_port_is_recognized(name, expected):
-    def reply(path, _body):
-        return 200, {"served_model_name": "run-1"} if path == "/model_info" else ""
-
-    with listening(reply) as other:
-        assert SglangClient(HttpConnection("it", other.url, 5.0)).is_healthy(name) is expected
 
 
 def launched(**section):
@@ -171,43 +159,30 @@ def shown(tmp_path):
     return words
 
 
-def test_the_flags_of_a_launched_server_fit_the_model_and_the_space(shown):
+def test_the_command_of_a_launched_server_fits_model_space_and_settings(shown):
     called = shown()
     for flags in (
-        f"-m sglang.launch_server --model-path {folder('qwen2')} --host 127.0.0.1 --port",
-        "--dtype float32",
-        "--device cpu",
+        f"-m sglang.launch_server --model-path {folder('qwen2')} --skip-server-warmup --host",
+        "--dtype float32 --device cpu --attention-backend torch_native",
         "--enable-lora --max-lora-rank 1 --lora-target-modules down_proj gate_proj k_proj o_proj",
         "--max-loras-per-batch 17",
     ):
         assert flags in called
+    called = shown(dtype="bfloat16", adapters=5, threads=3, options=("--tp-size", "2"))
+    for words in ("--dtype bfloat16", "--max-loras-per-batch 6 --tp-size 2", "with 3 threads"):
+        assert words in called
 
 
-def test_every_argument_of_the_command_is_text(monkeypatch, tmp_path):
+def test_a_gpu_is_selected_by_its_number(monkeypatch, tmp_path):
     program = tmp_path / "python"
     program.symlink_to(sys.executable)
     commands = []
     monkeypatch.setattr(
         LaunchedServer, "__init__", lambda _, command, *rest: commands.append(command)
     )
-    launch.launch_server(
-        launched(python=str(program)).engine, "it", torch.float32, ["--enable-lora"]
-    )
-    assert {type(word) for word in commands[0]} == {str}
-
-
-def test_settings_of_a_launched_server_reach_it(shown):
-    called = shown(dtype="bfloat16", adapters=5, threads=3, options=("--tp-size", "2"))
-    for words in ("--dtype bfloat16", "--max-loras-per-batch 6 --tp-size 2", "with 3 threads"):
-        assert words in called
-
-
-@pytest.mark.parametrize(
-    ("device", "flags"),
-    [
-        ("cuda", ["--device", "cuda"]),
-        ("cuda:3", ["--device", "cuda", "--base-gpu-id", "3"]),
-    ],
-)
-def test_a_gpu_is_selected_by_its_number(device, flags):
-    assert launch._device_flags(device) == flags
+    for device in ("cuda", "cuda:3"):
+        section = launched(python=str(program), device=device).engine
+        launch.launch_server(section, "it", torch.float32, [])
+    plain, numbered = (" ".join(command) for command in commands)  # every argument is text
+    assert plain.endswith("--device cuda")
+    assert numbered.endswith("--device cuda --base-gpu-id 3")

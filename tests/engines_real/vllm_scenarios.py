@@ -102,9 +102,10 @@ def dense() -> dict[str, Any]:
     observed: dict[str, Any] = {}
     with closing(opened("full")) as engine:
         model = _model(engine)
+        engine.generate([None], EXAMPLES, GREEDY)
         places = {name: one.data_ptr() for name, one in model.named_parameters()}
         before = {name: one.clone() for name, one in model.named_parameters()}
-        engine.generate(MEMBERS, EXAMPLES, GREEDY)
+        engine.generate([*MEMBERS, None], EXAMPLES, GREEDY)
         after = dict(model.named_parameters())
         observed["moved"] = [
             name for name, place in places.items() if after[name].data_ptr() != place
@@ -128,8 +129,6 @@ def _packed_away(engine: VllmEngine) -> str:
     model = _model(engine)
     layer = model.get_submodule("model.layers.1.mlp.down_proj")
     layer.weight.data = layer.weight.data.new_empty(0)
-    llm: Any = engine.llm._llm
-    llm.collective_rpc(lambda worker: setattr(worker._germline, "_writes_verified", False))
     try:
         engine.llm.call("load_base")
     except GermlineError as error:

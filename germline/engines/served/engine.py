@@ -4,16 +4,20 @@ The fp32 masters are in this process, the serving copy is in the inference engin
 and exports are computed as in the inprocess engine, so the journals are equal; evaluations differ
 by rounding only.
 
+Members are adapters of one batch where the space allows it; otherwise one after another is written
+into the served weights, where it stays until another is written.
+
 Sampling is seeded, and all members share the seed of an example, but every inference engine has a
 sampler of its own: sampled texts differ between engines. Greedy texts differ only where two tokens
 are about equally likely.
 """
 
 import hashlib
+import logging
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +44,8 @@ from germline.types import (
     Update,
 )
 
+log = logging.getLogger(__name__)
+
 Tokens = Sequence[int]
 
 
@@ -57,18 +63,6 @@ class SeededPrompt(NamedTuple):
 
 Prompts = Sequence[Sequence[SeededPrompt]]
 """Prompts of each member: `[members][rows]`."""
-
-
-@dataclass(frozen=True)
-class SamplingRequest:
-    """How an inference engine chooses tokens.
-
-    Attributes:
-        end_ids: tokens that end a text, in ascending order; they are part of the returned tokens.
-    """
-
-    decoding: Decoding
-    end_ids: tuple[int, ...]
 
 
 class ServedEngine(ABC):
@@ -98,10 +92,13 @@ class ServedEngine(ABC):
         )
         self.encoder = PromptEncoder(pretrained)
         self.special_ids = self.encoder.special_ids
+        self.end_ids = sorted(self.encoder.end_ids)
         self.decoder = CompletionDecoder(pretrained.tokenizer, self.encoder.end_ids)
         self.weights = make_masters(pretrained, space, optimizer, config.search.unit)
         self._adapters = self.weights.has_adapter_members
         self._writes = bool(self.weights.changed_weights())
+        # Whose tensors are in the served weights; None: those of an earlier center, or unknown.
+        self._written: tuple[Perturbation | None] | None = None
 
     @classmethod
     def from_config(
@@ -126,10 +123,7 @@ class ServedEngine(ABC):
         return engine(config, load_pretrained(source), space, optimizer)
 
     def generate(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        decoding: Decoding,
+        self, members: Members, examples: Sequence[Example], decoding: Decoding
     ) -> list[list[Completion]]:
         """Generate a completion of every member for every example: `[members][examples]`.
 
@@ -149,13 +143,11 @@ class ServedEngine(ABC):
         A turn sends the whole text so far, of which the inference engine finds all but the answer
         in its prefix cache.
         """
-        size = self._served_at_once(len(members))
-        for first in range(0, len(members), size):
-            group = members[first : first + size]
-            own = prompts[first : first + size]
-            turns = ConversationTurns.of(self.encoder, own, decoding, reply_from(reply, first))
-            with self._served(group):
-                self._converse(group, turns)
+        for group in self._groups(members):
+            replies = reply_from(reply, group.start)
+            turns = ConversationTurns.of(self.encoder, prompts[group], decoding, replies)
+            with self._kept_loaded(members[group]):
+                self._converse(members[group], turns)
 
     def _converse(self, members: Members, turns: ConversationTurns) -> None:
         texts = {place: self.encoder.encode(one) for place, one in turns.examples.items()}
@@ -178,20 +170,22 @@ class ServedEngine(ABC):
     def _complete(
         self, members: Members, prompts: Prompts, decoding: Decoding
     ) -> list[list[Completion]]:
-        sampling = SamplingRequest(decoding, tuple(sorted(self.encoder.end_ids)))
-        return [
-            [
-                self.decoder.completion(tokens, len(prompt.tokens), decoding)
-                for tokens, prompt in zip(row, own, strict=True)
+        completions = []
+        for group in self._groups(members):
+            own = prompts[group]
+            tokens = self._generate_tokens(members[group], own, decoding)
+            completions += [
+                [
+                    self.decoder.completion(text, len(prompt.tokens), decoding)
+                    for text, prompt in zip(*rows, strict=True)
+                ]
+                for rows in zip(tokens, own, strict=True)
             ]
-            for row, own in zip(
-                self._generate_tokens(members, prompts, sampling), prompts, strict=True
-            )
-        ]
+        return completions
 
     def log_probabilities(
         self,
-        members: Sequence[Perturbation | None],
+        members: Members,
         examples: Sequence[Example],
         completions: Sequence[Sequence[Completion]],
     ) -> list[list[Sequence[float]]]:
@@ -200,12 +194,15 @@ class ServedEngine(ABC):
         Natural logarithms, after the examples' prompts, at temperature 1.
         """
         prompts = self._prompts(members, examples)
-        written = [[completion.tokens for completion in row] for row in completions]
-        return self._score_tokens(members, prompts, written)
+        scores = []
+        for group in self._groups(members):
+            written = [[completion.tokens for completion in row] for row in completions[group]]
+            scores += self._score_tokens(members[group], prompts, written)
+        return scores
 
     @torch.no_grad()  # not inference_mode: a replay goes on from these tensors
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Apply the update to the masters and to the serving copy, and measure the step."""
+        """Apply the update to the masters, and measure the step."""
         meter = UpdateSizeMeter(self.weights, self.dtype)
         self.weights.apply(update)
         self.weights.check_finite(update)
@@ -232,19 +229,11 @@ class ServedEngine(ABC):
     def close(self) -> None:
         """End what was started for this run; a user's server gets its own weights back."""
 
-    def _served_at_once(self, members: int) -> int:
-        """Return how many of the members the inference engine serves at once."""
-        return members if self._adapters else 1
-
-    @abstractmethod
-    def _served(self, members: Members) -> AbstractContextManager[None]:
-        """Keep members served during a `with` block, and so what they have read in the cache."""
-
     @abstractmethod
     def _generate_tokens(
-        self, members: Members, prompts: Prompts, sampling: SamplingRequest
+        self, members: Members, prompts: Prompts, decoding: Decoding
     ) -> list[list[Tokens]]:
-        """Continue each member's prompts: `[members][rows]`.
+        """Continue the prompts of members that are served at once: `[members][rows]`.
 
         The tokens may go on after a stop string: `CompletionDecoder` cuts them.
 
@@ -254,10 +243,7 @@ class ServedEngine(ABC):
 
     @abstractmethod
     def _score_tokens(
-        self,
-        members: Sequence[Perturbation | None],
-        prompts: Sequence[Tokens],
-        written: Sequence[Sequence[Tokens]],
+        self, members: Members, prompts: Sequence[Tokens], written: Sequence[Sequence[Tokens]]
     ) -> list[list[Sequence[float]]]:
         """Return the log-probability of each token of `written[members][prompts]`.
 
@@ -266,19 +252,50 @@ class ServedEngine(ABC):
         """
 
     @abstractmethod
+    def _write_weights(self, member: Perturbation | None) -> None:
+        """Write a member's tensors (None: the center's) into the served weights."""
+
+    def _write(self, member: Perturbation | None) -> None:
+        """Put a member (None: the center) into the served weights, if it is not there already."""
+        if self._writes and self._written != (member,):
+            self._written = None
+            self._write_weights(member)
+            self._written = (member,)
+
     def _sync(self, update: Update | MeanUpdate | None) -> None:
-        """Serve the masters as they are now.
+        """Note that the masters have changed; the next evaluation serves them.
 
         Args:
             update: that was just applied to them; None: they were changed in another way.
         """
+        self._written = None
 
-    def _prompts(
-        self, members: Sequence[Perturbation | None], examples: Sequence[Example]
-    ) -> list[Tokens]:
+    def _served_at_once(self) -> int | None:
+        """Return how many members the inference engine serves at once; None: any number."""
+        return None if self._adapters else 1
+
+    def _kept_loaded(self, members: Members) -> AbstractContextManager[None]:
+        """Keep the adapters of members loaded in a `with` block, where they would not be."""
+        return nullcontext()
+
+    def _groups(self, members: Members) -> list[slice]:
+        size = self._served_at_once() or max(1, len(members))
+        return [slice(first, first + size) for first in range(0, len(members), size)]
+
+    def _prompts(self, members: Members, examples: Sequence[Example]) -> list[Tokens]:
         if self.weights.space is None:
             self.weights.check_members_supported(members)
         return [self.encoder.encode(example) for example in examples]
+
+    def _warn_of_sequential_writes(self, kind: str) -> None:
+        if self._writes and not self._adapters:
+            numbers = sum(math.prod(info.shape) for info in self.weights.changed_weights())
+            log.warning(
+                "engine.kind=%s writes members into the served weights one after another, %.4g MB "
+                "each: space.kind=low_rank or lora evaluates all members of a microbatch in one "
+                "batch",
+                *(kind, numbers * self.dtype.itemsize / 1e6),
+            )
 
 
 class MastersOnlyEngine(ServedEngine):
@@ -290,23 +307,13 @@ class MastersOnlyEngine(ServedEngine):
     def close(self) -> None:
         """Do nothing: nothing was started."""
 
-    def _served(self, members: Members) -> AbstractContextManager[None]:
-        raise self._refusal()
-
     def _generate_tokens(self, *_: object) -> list[list[Tokens]]:
-        raise self._refusal()
-
-    def _score_tokens(self, *_: object) -> list[list[Sequence[float]]]:
-        raise self._refusal()
-
-    def _sync(self, update: Update | MeanUpdate | None) -> None:
-        """Do nothing: there is no serving copy."""
-
-    def _refusal(self) -> GermlineError:
-        return GermlineError(
+        raise GermlineError(
             "these weights were rebuilt for an export, without an inference engine: they cannot be "
             "evaluated"
         )
+
+    _score_tokens = _write_weights = _generate_tokens
 
 
 def example_sampling_seeds(

@@ -46,10 +46,6 @@ class RequestRefused(GermlineError):
         self.reason = reason
 
 
-class InvalidResponse(ValueError):
-    """A response lacks what it must contain; the message says what."""
-
-
 class _Unreachable(Exception):
     """One attempt failed in a way that a later attempt may not; the message says how."""
 
@@ -94,78 +90,46 @@ class HttpConnection:
         """Raise `EngineLost` where reading a response fails, as it cannot be the server's."""
         try:
             yield
-        except (KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise EngineLost(
                 f"{self.name}: its response is invalid ({type(error).__name__}: {error}): look "
                 "into the server's log, and at what is between, such as a proxy"
             ) from error
 
     def _send_with_retries(self, method: str, path: str, body: bytes | None) -> Any:
+        place = f"{self.name}: {path}" if path else self.name  # a URL may be the whole path
         failed_at: float | None = None
         pause = FIRST_PAUSE_S
         while True:
             try:
-                return self._send(method, path, body)
+                return self._response(place, *self._send(method, path, body))
+            except TimeoutError as error:
+                raise EngineLost(
+                    f"{place}: no answer within {self.timeout_s:g} s: the server hangs, or "
+                    f"{self.timeout_setting} is too short for so much work"
+                ) from error
             except _Unreachable as failure:
                 self.check_alive()
+                retry_s = self.retry_timeout_s
                 if failed_at is None:
                     failed_at = time.monotonic()
-                    self._log_retries(path, failure)
-                if time.monotonic() - failed_at >= self.retry_timeout_s:
-                    raise EngineLost(
-                        f"{self._place(path)}: {failure}{self._resume_hint()}"
-                    ) from failure
+                    if retry_s > 0:
+                        log.warning("%s: %s; retrying for %g s", place, failure, retry_s)
+                if time.monotonic() - failed_at >= retry_s:
+                    also = f", also after {retry_s:g} s of retries" if retry_s > 0 else ""
+                    raise EngineLost(f"{place}: {failure}{also}") from failure
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
-    def _resume_hint(self) -> str:
-        if self.retry_timeout_s <= 0:
-            return ""
-        return (
-            f", also after {self.retry_timeout_s:g} s of retries: when the server is back, the run "
-            "can be resumed"
-        )
+    def _send(self, method: str, path: str, body: bytes | None) -> tuple[int, str]:
+        """Send one request over a connection of its own, and return status and text.
 
-    def _log_retries(self, path: str, failure: _Unreachable) -> None:
-        if self.retry_timeout_s > 0:
-            log.warning(
-                "%s: %s; retrying for %g s", self._place(path), failure, self.retry_timeout_s
-            )
-
-    def _place(self, path: str) -> str:
-        """Return the name of the server and the path, for messages; a URL may be the whole path."""
-        return f"{self.name}: {path}" if path else self.name
-
-    def _send(self, method: str, path: str, body: bytes | None) -> Any:
-        json_body = {"Content-Type": "application/json"} if body is not None else {}
-        headers = {**json_body, **self.headers}
-        connection = self._connect()
-        try:
-            connection.request(method, urlsplit(self.url).path.rstrip("/") + path, body, headers)
-            response = connection.getresponse()
-            content = response.read().decode("utf-8", "replace")
-        except TimeoutError as error:
-            raise EngineLost(
-                f"{self._place(path)}: no answer within {self.timeout_s:g} s: the server hangs, or "
-                f"{self.timeout_setting} is too short for so much work"
-            ) from error
-        except (OSError, http.client.HTTPException) as error:
-            raise _Unreachable(
-                f"the connection broke ({str(error) or type(error).__name__})"
-            ) from error
-        finally:
-            connection.close()
-        return self._parse(path, response.status, content)
-
-    def _connect(self) -> http.client.HTTPConnection:
-        """Connect for one request: threads may share this object, and a handshake is short.
-
-        No proxy of the environment is used: the URL is the address the server listens at.
+        Threads may share this object, and a handshake is short. No proxy of the environment is
+        used: the URL is the address the server listens at.
         """
         parts = urlsplit(self.url)
-        kind = (
-            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        )
+        secure = parts.scheme == "https"
+        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
         wait_s = min(LONGEST_CONNECT_S, self.timeout_s)
         connection = kind(parts.hostname or "", parts.port, timeout=wait_s)
         try:
@@ -175,9 +139,21 @@ class HttpConnection:
                 f"cannot be reached ({str(error) or type(error).__name__})"
             ) from error
         connection.sock.settimeout(self.timeout_s)
-        return connection
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        try:
+            target = parts.path.rstrip("/") + path
+            connection.request(method, target, body, {**headers, **self.headers})
+            response = connection.getresponse()
+            return response.status, response.read().decode("utf-8", "replace")
+        except TimeoutError:
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            found = str(error) or type(error).__name__
+            raise _Unreachable(f"the connection broke ({found})") from error
+        finally:
+            connection.close()
 
-    def _parse(self, path: str, status: int, content: str) -> Any:
+    def _response(self, place: str, status: int, content: str) -> Any:
         if status in UNAVAILABLE:
             raise _Unreachable(f"answered {status}: {_shortened(content)}")
         if content.lstrip()[:1] == "<":
@@ -190,9 +166,7 @@ class HttpConnection:
             response = content
         if status >= 400:
             reason = _refusal_reason(response)
-            raise RequestRefused(
-                f"{self._place(path)}: refused ({status}): {reason}", status, reason
-            )
+            raise RequestRefused(f"{place}: refused ({status}): {reason}", status, reason)
         return response
 
 

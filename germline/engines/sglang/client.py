@@ -14,39 +14,35 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 from torch import Tensor
 
-from germline.engines.served.engine import SamplingRequest
-from germline.engines.served.http_client import (
-    HttpConnection,
-    InvalidResponse,
-    RequestRefused,
-)
+from germline.engines.served.http_client import HttpConnection, RequestRefused
 from germline.protocols import MemberAdapter
-from germline.types import EngineLost, GermlineError
+from germline.types import Decoding, EngineLost, GermlineError
 
 OLDEST = "0.5.23"
 CHUNK_BYTES = 64 * 2**20
 """Limit of the tensors in one request; a larger tensor is sent alone."""
 
 
-@dataclass(frozen=True)
-class ServerInfo:
-    """The settings a server was started with.
+class ServerInfo(BaseModel):
+    """The settings a server was started with, by SGLang's names.
 
     Attributes:
-        model: the path or hub id it loaded, on its own machine.
+        model_path: the path or hub id it loaded, on its own machine.
         weight_version: the current name of its weights.
-        loadable: maximum number of adapters held at once; None: no limit.
-        seeds: whether it uses sampling seeds.
+        max_loaded_loras: maximum number of adapters held at once; None: no limit.
+        enable_deterministic_inference: whether it uses sampling seeds.
     """
 
-    model: str
+    model_path: str
     weight_version: str
     dtype: str
-    tensor_parallel: int
-    loadable: int | None
-    seeds: bool
+    tp_size: int
+    dp_size: int
+    max_loaded_loras: int | None = None
+    enable_deterministic_inference: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -54,15 +50,18 @@ class GenerateRequest:
     """One prompt.
 
     Attributes:
-        adapter: name of the member's adapter; None: the bare weights.
         sampling: SGLang's `sampling_params`.
         scored_from: position of the first token whose log-probability is returned; None: of none.
     """
 
     prompt: Sequence[int]
-    adapter: str | None
     sampling: Mapping[str, object]
     scored_from: int | None = None
+
+    @classmethod
+    def to_score(cls, tokens: Sequence[int], first: int) -> "GenerateRequest":
+        """Ask for the log-probabilities of the tokens after position `first`, and no text."""
+        return cls(tokens, {"max_new_tokens": 0, "temperature": 0.0}, first)
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class GenerateResponse:
 
     Attributes:
         versions: of the weights it came from; several if they changed meanwhile.
-        scores: log-probabilities of the prompt's tokens from `scored_from` on.
+        scores: log-probabilities of the prompt's tokens after `scored_from`.
     """
 
     tokens: tuple[int, ...]
@@ -80,13 +79,12 @@ class GenerateResponse:
 
 
 def sampling_params(
-    sampling: SamplingRequest, seed: int, stop: tuple[str, ...]
+    decoding: Decoding, end_ids: Sequence[int], seed: int, stop: tuple[str, ...]
 ) -> dict[str, object]:
     """Return SGLang's `sampling_params` for one prompt.
 
     All parameters are set, as the server takes unset ones from the model's generation_config.json.
     """
-    decoding = sampling.decoding
     return {
         "max_new_tokens": decoding.max_new_tokens,
         "temperature": decoding.temperature,
@@ -95,7 +93,7 @@ def sampling_params(
         "min_p": 0.0,
         "repetition_penalty": 1.0,
         "stop": list(stop),
-        "stop_token_ids": list(sampling.end_ids),
+        "stop_token_ids": list(end_ids),
         "no_stop_trim": True,
         "sampling_seed": seed,
     }
@@ -114,24 +112,26 @@ class SglangClient:
         Raises:
             GermlineError: it is not an SGLang server, or one with several copies of the weights.
         """
+        name = self.connection.name
         try:
-            started = self.connection.get("/server_info")
-            model = self.connection.get("/model_info")
-            info = _server_info(started, model)
-        except (RequestRefused, InvalidResponse) as error:
+            started, model = map(self.connection.get, ("/server_info", "/model_info"))
+            info = ServerInfo.model_validate({**started, **model})
+        except (RequestRefused, TypeError, ValueError) as error:
             raise GermlineError(
-                f"{self.connection.name}: it is not a server of SGLang {OLDEST} or newer ({error})"
+                f"{name}: it is not a server of SGLang {OLDEST} or newer ({error})"
             ) from error
-        if started["dp_size"] != 1:
+        if info.dp_size != 1:
             raise GermlineError(
-                f"{self.connection.name}: it has --dp-size {started['dp_size']}, and a member "
-                "would reach one of its copies only: start it with --dp-size 1"
+                f"{name}: it has --dp-size {info.dp_size}, and a member would reach one of its "
+                "copies only: start it with --dp-size 1"
             )
-        self._copies = info.tensor_parallel
+        self._copies = info.tp_size
         return info
 
-    def generate(self, requests: Sequence[GenerateRequest]) -> list[GenerateResponse]:
-        """Continue every prompt.
+    def generate(
+        self, requests: Sequence[GenerateRequest], adapters: Sequence[str | None]
+    ) -> list[GenerateResponse]:
+        """Continue every prompt with the adapter of its member; None: the bare weights.
 
         Raises:
             RequestRefused: the server refuses one of them.
@@ -141,17 +141,13 @@ class SglangClient:
             "input_ids": [list(request.prompt) for request in requests],
             "sampling_params": [dict(request.sampling) for request in requests],
         }
-        if any(request.adapter is not None for request in requests):
-            body["lora_path"] = [request.adapter for request in requests]
+        if any(adapters):
+            body["lora_path"] = list(adapters)
         if any(request.scored_from is not None for request in requests):
             body["return_logprob"] = True
             body["logprob_start_len"] = [request.scored_from for request in requests]
         answers = self.connection.post("/generate", body)
         with self.connection.invalid_response_is_loss():
-            if not isinstance(answers, list) or len(answers) != len(requests):
-                several = isinstance(answers, list)
-                found = f"{len(answers)} responses" if several else repr(answers)[:100]
-                raise InvalidResponse(f"{len(requests)} prompts got {found}")
             return [
                 _response(answer, request)
                 for answer, request in zip(answers, requests, strict=True)
@@ -206,27 +202,22 @@ class SglangClient:
         self.connection.post("/update_weights_from_disk", body)
 
     def checksum(self) -> object:
-        """Return the checksums of the server's weights."""
-        response = self.connection.post("/weights_checker", {"action": "checksum"})
-        ranks = response.get("ranks") if isinstance(response, dict) else None
-        if not isinstance(ranks, list) or not ranks:
-            raise RequestRefused(
-                f"{self.connection.name}: no checksums in {str(response)[:100]}", 200, ""
-            )
-        return [rank.get("checksums") for rank in ranks]
+        """Return the checksums of the server's weights.
 
-    def is_healthy(self, name: str) -> bool:
-        """Tell whether the server is ready and the expected one; this costs it one token.
-
-        Args:
-            name: its `--served-model-name`; another server may have got the same free port.
+        Raises:
+            RequestRefused: this server has none.
         """
+        response = self.connection.post("/weights_checker", {"action": "checksum"})
+        with self.connection.invalid_response_is_loss():
+            return [rank["checksums"] for rank in response["ranks"]]
+
+    def is_healthy(self) -> bool:
+        """Whether the server is ready; this costs it one token."""
         try:
             self.connection.get("/health")
-            model = self.connection.get("/model_info")
         except (RequestRefused, EngineLost):
             return False
-        return isinstance(model, dict) and model.get("served_model_name") == name
+        return True
 
     def _open_session(self) -> None:
         try:
@@ -239,45 +230,24 @@ class SglangClient:
             self.connection.post("/begin_weight_update", {})
 
 
-def _server_info(started: Any, model: Any) -> ServerInfo:
-    if not isinstance(started, dict) or not isinstance(model, dict):
-        raise InvalidResponse(f"/server_info returns {str(started)[:100]!r}")
-    types = {"tp_size": int, "dp_size": int, "dtype": str}
-    for name, expected in types.items():
-        if not isinstance(started.get(name), expected):
-            raise InvalidResponse(f"/server_info has no {name}")
-    return ServerInfo(
-        model=str(model.get("model_path")),
-        weight_version=str(model.get("weight_version")),
-        dtype=started["dtype"],
-        tensor_parallel=started["tp_size"],
-        loadable=started.get("max_loaded_loras"),
-        seeds=bool(started.get("enable_deterministic_inference")),
-    )
-
-
 def _response(answer: Any, request: GenerateRequest) -> GenerateResponse:
-    try:
-        meta = answer["meta_info"]
-        tokens = tuple(int(token) for token in answer["output_ids"])
-        spans = meta.get("weight_versions") or [{"version": meta["weight_version"]}]
-        versions = frozenset(str(span["version"]) for span in spans)
-        scores = () if request.scored_from is None else _scores(meta, request)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise InvalidResponse(f"{type(error).__name__}: {error} in {str(answer)[:100]}") from error
+    meta = answer["meta_info"]
+    tokens = tuple(int(token) for token in answer["output_ids"])
+    spans = meta.get("weight_versions") or [{"version": meta["weight_version"]}]
+    versions = frozenset(str(span["version"]) for span in spans)
+    scores = () if request.scored_from is None else _scores(meta, request, request.scored_from)
     return GenerateResponse(tokens, versions, scores)
 
 
-def _scores(meta: Any, request: GenerateRequest) -> tuple[float, ...]:
-    assert request.scored_from is not None
+def _scores(meta: Any, request: GenerateRequest, first: int) -> tuple[float, ...]:
     # The first entry has no score: its log-probability would need the token before it.
     scored = meta["input_token_logprobs"][1:]
-    expected = request.prompt[request.scored_from + 1 :]
     # SGLang scores the last token of the vocabulary like any other, but reports its id as 0.
-    if len(scored) != len(expected) or any(
-        label not in (token, 0) for (_, label, *_), token in zip(scored, expected, strict=True)
+    if any(
+        label not in (token, 0)
+        for (_, label, *_), token in zip(scored, request.prompt[first + 1 :], strict=True)
     ):
-        raise InvalidResponse("the scored tokens are not those that were sent")
+        raise ValueError("the scored tokens are not those that were sent")
     return tuple(float(score) for score, *_ in scored)
 
 
@@ -293,12 +263,10 @@ def _packed(tensors: object) -> str:
 def _chunks(pairs: Iterable[tuple[str, Tensor]]) -> Iterator[list[tuple[str, Tensor]]]:
     """Group tensors up to `CHUNK_BYTES`; a larger tensor is a group of its own."""
     held: list[tuple[str, Tensor]] = []
-    size = 0
     for name, tensor in pairs:
-        if held and size + tensor.nbytes > CHUNK_BYTES:
+        if held and sum(one.nbytes for _, one in held) + tensor.nbytes > CHUNK_BYTES:
             yield held
-            held, size = [], 0
+            held = []
         held.append((name, tensor))
-        size += tensor.nbytes
     if held:
         yield held

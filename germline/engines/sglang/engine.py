@@ -12,16 +12,14 @@ the engine inspects the server again, writes the weights again and repeats the r
 
 import contextlib
 import logging
-import math
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 from germline.config import Config, Sglang
 from germline.engines.dtypes import serving_dtype
 from germline.engines.pretrained import PretrainedModel
-from germline.engines.served.engine import Prompts, SamplingRequest, ServedEngine, Tokens
+from germline.engines.served.engine import Prompts, ServedEngine, Tokens
 from germline.engines.served.http_client import HttpConnection, RequestRefused
 from germline.engines.sglang.client import (
     GenerateRequest,
@@ -39,7 +37,7 @@ from germline.engines.sglang.server_check import (
 )
 from germline.optimizers import AscentOptimizer
 from germline.protocols import MemberAdapter, Members, Space
-from germline.types import EngineLost, GermlineError, MeanUpdate, Perturbation, Update
+from germline.types import Decoding, EngineLost, GermlineError, Perturbation
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +79,10 @@ class SglangEngine(ServedEngine):
             on_gpu = launch_device(section) != "cpu"
             dtype = serving_dtype(section.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
         else:
-            self._client = SglangClient(_connection(section))
+            url = section.base_url or ""
+            # Without retries until the server was found.
+            connection = HttpConnection(f"engine.base_url={url}", url, section.timeout_s)
+            self._client = SglangClient(connection)
             dtype = server_dtype(self._client.info(), section.dtype, pretrained.stored_dtype)
         # Before the masters are made of the model, which turns its parameters into fp32.
         self._reference = reference_log_probabilities(pretrained.model)
@@ -90,7 +91,6 @@ class SglangEngine(ServedEngine):
         self._run = f"{VERSION_PREFIX}{uuid.uuid4().hex[:12]}"
         self._names_used = 0
         self._version = ""
-        self._written: tuple[Perturbation | None] | None = None
         self._has_written = False
         self._warned_of_seeds = False
         self._kept: dict[Perturbation | None, str | None] = {}
@@ -107,35 +107,27 @@ class SglangEngine(ServedEngine):
         elif self._has_written:
             self._client.connection.retry_timeout_s = 0.0
             with contextlib.suppress(GermlineError):
-                self._client.reload(self._info.model, self._original_version)
+                self._client.reload(self._info.model_path, self._original_version)
         self._launched, self._has_written = None, False
 
     def _open(self) -> None:
         if self._section.launch:
-            self._launch()
+            flags = adapter_flags(self.weights) if self._adapters else []
+            self._launched = launched = launch_server(
+                self._section, self.pretrained.source, self.dtype, flags
+            )
+            name = f"the SGLang server of this run ({launched.url})"
+            connection = HttpConnection(
+                name, launched.url, self._section.timeout_s, check_alive=launched.check_alive
+            )
+            self._client = SglangClient(connection)
+            launched.wait(self._client.is_healthy, self._section.startup_timeout_s)
         self._inspect_server()
+        self._warn_of_sequential_writes(self._section.kind)
         if self._writes:
-            self._warn_of_sequential_writes()
             self._has_written = True
             check_writes(self._client, self.weights, self.dtype, self._new_name)
         self._client.connection.retry_timeout_s = self._section.retry_timeout_s
-
-    def _launch(self) -> None:
-        flags = adapter_flags(self.weights) if self._adapters else []
-        self._launched = launched = launch_server(
-            self._section, self.pretrained.source, self.dtype, flags
-        )
-        self._client = SglangClient(
-            HttpConnection(
-                f"the SGLang server of this run ({launched.url})",
-                launched.url,
-                self._section.timeout_s,
-                check_alive=launched.check_alive,
-            )
-        )
-        launched.wait(
-            partial(self._client.is_healthy, launched.name), self._section.startup_timeout_s
-        )
 
     def _inspect_server(self) -> None:
         """Check the server, and make it reload its weights where an earlier run left its own."""
@@ -144,23 +136,26 @@ class SglangEngine(ServedEngine):
         if info.weight_version.startswith(VERSION_PREFIX):
             log.warning(
                 "%s: an earlier run left its weights in the server; the server reads %s again",
-                *(self._client.connection.name, info.model),
+                *(self._client.connection.name, info.model_path),
             )
             self._original_version = "default"
-            self._client.reload(info.model, self._original_version)
+            self._client.reload(info.model_path, self._original_version)
         check_base_weights(self._client, info, self.pretrained.model, self._reference, self.dtype)
-        if self._launched is None and info.model != self.pretrained.source:
+        if self._launched is None and info.model_path != self.pretrained.source:
             log.warning(
                 "%s serves %s, the run has model=%s: their texts agree within rounding",
-                *(self._client.connection.name, info.model, self.pretrained.source),
+                *(self._client.connection.name, info.model_path, self.pretrained.source),
             )
         self._version, self._written = self._original_version, None
 
-    def _served_at_once(self, members: int) -> int:
-        return self._members_at_once(members)
+    def _served_at_once(self) -> int | None:
+        if not self._adapters:
+            return 1
+        limits = (self._section.adapters, self._info.max_loaded_loras)
+        return min((one for one in limits if isinstance(one, int)), default=None)
 
     @contextlib.contextmanager
-    def _served(self, members: Members) -> Iterator[None]:
+    def _kept_loaded(self, members: Members) -> Iterator[None]:
         """Keep the adapters of members loaded; a written member stays until another is written."""
         if not self._adapters:
             yield
@@ -174,77 +169,46 @@ class SglangEngine(ServedEngine):
                 self._kept = {}
 
     def _generate_tokens(
-        self, members: Members, prompts: Prompts, sampling: SamplingRequest
+        self, members: Members, prompts: Prompts, decoding: Decoding
     ) -> list[list[Tokens]]:
-        self._warn_of_seeds(sampling)
+        self._warn_of_seeds(decoding)
         # The server may find a stop string where the tokenizer here finds none; then the texts are
         # generated again without stop strings. CompletionDecoder cuts them in any case.
-        for stop in dict.fromkeys((sampling.decoding.stop, ())):
+        for stop in dict.fromkeys((decoding.stop, ())):
+            params = partial(sampling_params, decoding, self.end_ids, stop=stop)
             requests = [
-                [
-                    GenerateRequest(prompt, None, sampling_params(sampling, seed, stop))
-                    for prompt, seed in row
-                ]
-                for row in prompts
+                [GenerateRequest(prompt, params(seed)) for prompt, seed in row] for row in prompts
             ]
             responses = self._evaluate(members, requests)
             texts: list[list[Tokens]] = [[one.tokens for one in row] for row in responses]
-            short = [tokens for row in texts for tokens in row if self._is_short(tokens, sampling)]
+            short = [tokens for row in texts for tokens in row if self._is_short(tokens, decoding)]
             if not short:
                 return texts
         raise GermlineError(
             f"{self._client.connection.name}: a text ended after {len(short[0])} of "
-            f"{sampling.decoding.max_new_tokens} tokens, without a token or stop string that ends "
-            "one: the server has another tokenizer or generation_config.json, or gave up (look "
-            "into its log)"
+            f"{decoding.max_new_tokens} tokens, without a token or stop string that ends one: the "
+            "server has another tokenizer or generation_config.json, or gave up (look into its log)"
         )
 
-    def _is_short(self, tokens: Tokens, sampling: SamplingRequest) -> bool:
+    def _is_short(self, tokens: Tokens, decoding: Decoding) -> bool:
         """Tell whether a text ended before its maximum length for no reason known here."""
-        decoding = sampling.decoding
-        if len(tokens) >= decoding.max_new_tokens or (tokens and tokens[-1] in sampling.end_ids):
+        if len(tokens) >= decoding.max_new_tokens or (tokens and tokens[-1] in self.end_ids):
             return False
         return self.decoder.completion(tokens, 0, decoding).finish == "length"
 
     def _score_tokens(
-        self,
-        members: Sequence[Perturbation | None],
-        prompts: Sequence[Tokens],
-        written: Sequence[Sequence[Tokens]],
+        self, members: Members, prompts: Sequence[Tokens], written: Sequence[Sequence[Tokens]]
     ) -> list[list[Sequence[float]]]:
-        no_tokens = {"max_new_tokens": 0, "temperature": 0.0}
         requests = [
             [
-                GenerateRequest([*prompt, *tokens], None, no_tokens, scored_from=len(prompt) - 1)
+                GenerateRequest.to_score([*prompt, *tokens], len(prompt) - 1)
                 for prompt, tokens in zip(prompts, texts, strict=True)
             ]
             for texts in written
         ]
-        responses = self._evaluate(members, requests)
-        return [[response.scores for response in row] for row in responses]
+        return [[one.scores for one in row] for row in self._evaluate(members, requests)]
 
-    def _sync(self, update: Update | MeanUpdate | None) -> None:
-        """Note that the served center is out of date; the next request writes the new one."""
-        self._written = None
-
-    def _evaluate(self, members: Sequence[Perturbation | None], requests: Requests) -> Responses:
-        """Send each member's requests, for as many members at a time as the server holds."""
-        responses: Responses = []
-        size = self._members_at_once(len(members))
-        for start in range(0, len(members), size):
-            group = slice(start, start + size)
-            responses += self._evaluate_group(members[group], requests[group])
-        return responses
-
-    def _members_at_once(self, members: int) -> int:
-        if not self._adapters:
-            return 1
-        limits = (self._section.adapters, self._info.loadable)
-        return min([max(1, members), *(limit for limit in limits if isinstance(limit, int))])
-
-    def _evaluate_group(
-        self, members: Sequence[Perturbation | None], requests: Requests
-    ) -> Responses:
+    def _evaluate(self, members: Members, requests: Requests) -> Responses:
         """Repeat the requests until all responses come from the weights that were written."""
         for attempt in range(ATTEMPTS):
             if attempt:
@@ -269,95 +233,71 @@ class SglangEngine(ServedEngine):
             f"{ATTEMPTS} times: another run writes into the same server; give each run its own"
         )
 
-    def _send(self, members: Sequence[Perturbation | None], requests: Requests) -> Responses:
-        if self._adapters and all(member in self._kept for member in members):
+    def _send(self, members: Members, requests: Requests) -> Responses:
+        if not self._adapters:
+            (member,) = members
+            self._write(member)
+            return self._send_named([None], requests)
+        if all(member in self._kept for member in members):
             return self._send_named([self._kept[member] for member in members], requests)
-        if self._adapters:
-            self._write(None)
-            with self._loaded(members) as names:
-                return self._send_named(names, requests)
-        (member,) = members
-        self._write(member)
-        return self._send_named([None], requests)
+        self._write(None)
+        with self._loaded(members) as names:
+            return self._send_named(names, requests)
 
-    def _write(self, member: Perturbation | None) -> None:
-        """Write a member (None: the center) into the weights, if it is not there already."""
-        if not self._writes or self._written == (member,):
-            return
-        self._written = None
+    def _send_named(self, names: Sequence[str | None], requests: Requests) -> Responses:
+        adapters = [name for name, row in zip(names, requests, strict=True) for _ in row]
+        flat = [request for row in requests for request in row]
+        responses = iter(self._client.generate(flat, adapters))
+        return [[next(responses) for _ in row] for row in requests]
+
+    def _write_weights(self, member: Perturbation | None) -> None:
         self._has_written = True
         version = self._new_name()
         self._client.write(self.weights.written_tensors(member), self.dtype, version)
-        self._written, self._version = (member,), version
+        self._version = version
 
     @contextlib.contextmanager
-    def _loaded(self, members: Sequence[Perturbation | None]) -> Iterator[list[str | None]]:
+    def _loaded(self, members: Members) -> Iterator[list[str | None]]:
         """Load the adapters of members, and yield their names; None for the bare weights."""
-        center_is_bare = not self.weights.adapted
         with contextlib.ExitStack() as loaded:
             names: list[str | None] = []
             try:
                 for member, adapter in zip(
                     members, self.weights.member_adapters(members), strict=True
                 ):
-                    if member is None and center_is_bare:
-                        names.append(None)
-                        continue
-                    name = self._new_name()
-                    self._load(name, adapter)
-                    loaded.callback(self._unload, name)
-                    names.append(name)
+                    bare = member is None and not self.weights.adapted
+                    names.append(None if bare else self._load(adapter))
+                    loaded.callback(self._unload, names[-1])
                 yield names
             except EngineLost:
                 loaded.pop_all()  # no request to a server that is gone
                 raise
 
-    def _load(self, name: str, adapter: MemberAdapter) -> None:
+    def _load(self, adapter: MemberAdapter) -> str:
+        name = self._new_name()
         try:
             self._client.load_adapter(name, adapter, self.dtype)
         except RequestRefused as refusal:
             flags = " ".join(adapter_flags(self.weights))
             raise GermlineError(f"{refusal}. Start the server with {flags}") from refusal
+        return name
 
-    def _unload(self, name: str) -> None:
+    def _unload(self, name: str | None) -> None:
         with contextlib.suppress(GermlineError):
-            self._client.unload_adapter(name)
-
-    def _send_named(self, names: Sequence[str | None], requests: Requests) -> Responses:
-        flat = [
-            replace(request, adapter=name)
-            for name, row in zip(names, requests, strict=True)
-            for request in row
-        ]
-        responses = iter(self._client.generate(flat))
-        return [[next(responses) for _ in row] for row in requests]
+            if name is not None:
+                self._client.unload_adapter(name)
 
     def _new_name(self) -> str:
         self._names_used += 1
         return f"{self._run}-{self._names_used}"
 
-    def _warn_of_sequential_writes(self) -> None:
-        if self._adapters:
-            return
-        numbers = sum(math.prod(info.shape) for info in self.weights.changed_weights())
-        log.warning(
-            "engine=sglang writes every member into the server one after another: %.4g MB each; "
-            "space.kind=low_rank sends a small adapter for each, and evaluates all in one batch",
-            numbers * self.dtype.itemsize / 1e6,
-        )
-
-    def _warn_of_seeds(self, sampling: SamplingRequest) -> None:
-        if sampling.decoding.temperature > 0 and not (self._info.seeds or self._warned_of_seeds):
+    def _warn_of_seeds(self, decoding: Decoding) -> None:
+        ignored = decoding.temperature > 0 and not self._info.enable_deterministic_inference
+        if ignored and not self._warned_of_seeds:
             self._warned_of_seeds = True
             log.warning(
                 "task.temperature=%g: the server ignores sampling seeds, so members do not share "
                 "their sampling noise, and the run's seed does not repeat it: start the server "
                 "with --enable-deterministic-inference (a launched one: engine.options)",
-                sampling.decoding.temperature,
+                decoding.temperature,
             )
-
-
-def _connection(section: Sglang) -> HttpConnection:
-    """Return a connection to a user's server, without retries yet."""
-    url = section.base_url or ""
-    return HttpConnection(f"engine.base_url={url}", url, section.timeout_s)

@@ -4,7 +4,6 @@ The server's output goes to a file in a temporary folder. Errors name the file; 
 until it was stopped has its folder deleted.
 """
 
-import contextlib
 import logging
 import os
 import shutil
@@ -13,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -28,7 +26,7 @@ log = logging.getLogger(__name__)
 DEFAULT_ADAPTERS = 16
 """Default of `engine.adapters` for a launched server: adapters in one batch."""
 CPU_FLAGS = (
-    *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
+    *("--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
     *("--lora-backend", "torch_native", "--disable-overlap-schedule", "--sleep-on-idle"),
     *("--mem-fraction-static", "0.3", "--max-total-tokens", "32768"),
 )
@@ -43,19 +41,14 @@ class LaunchedServer:
         command: starts the server, which must listen at `url`.
         environment: variables added to those of this process.
         url: of the server.
-        name: its `--served-model-name`, which tells it from another server at the same port.
 
     Attributes:
         log_file: the server's output.
     """
 
-    def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], url: str, name: str
-    ) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], url: str) -> None:
         self.url = url
-        self.name = name
-        folder = Path(tempfile.mkdtemp(prefix="germline-sglang-"))
-        self.log_file = folder / "server.log"
+        self.log_file = Path(tempfile.mkdtemp(prefix="germline-sglang-")) / "server.log"
         self._is_ready = False
         with self.log_file.open("wb") as output:
             # In a session of its own, so that Ctrl-C reaches the run only.
@@ -78,16 +71,13 @@ class LaunchedServer:
         started = time.monotonic()
         while not is_healthy():
             if (status := self._watchdog.poll()) is not None:
-                raise GermlineError(
-                    f"engine.launch: the SGLang server ended with status {status} (it needs SGLang "
-                    f"in the environment of engine.python). {self._last_output()}"
-                )
-            if time.monotonic() - started > startup_timeout_s:
-                raise GermlineError(
-                    "engine.launch: the SGLang server did not answer within "
-                    f"engine.startup_timeout_s={startup_timeout_s:g} s. {self._last_output()}"
-                )
-            time.sleep(0.2)
+                end = f"ended with status {status} (it needs SGLang in engine.python)"
+            elif time.monotonic() - started > startup_timeout_s:
+                end = f"did not answer within engine.startup_timeout_s={startup_timeout_s:g} s"
+            else:
+                time.sleep(0.2)
+                continue
+            raise GermlineError(f"engine.launch: the SGLang server {end}. {self._last_output()}")
         self._is_ready = True
 
     def check_alive(self) -> None:
@@ -105,11 +95,8 @@ class LaunchedServer:
     def stop(self) -> None:
         """End the server and all its processes; delete its output if it ran until now."""
         ran_until_now = self._watchdog.poll() is None
-        with contextlib.suppress(OSError):
-            if self._watchdog.stdin:
-                self._watchdog.stdin.close()
         try:
-            self._watchdog.wait(2 * watchdog.GRACE_S)
+            self._watchdog.communicate(timeout=2 * watchdog.GRACE_S)  # closes its standard input
         except subprocess.TimeoutExpired:
             self._watchdog.kill()
             self._watchdog.wait()
@@ -128,7 +115,7 @@ def launch_server(
     """Start a server for a model.
 
     Args:
-        section: of the section.
+        section: of the config.
         source: the model's folder or hub id.
         dtype: to serve in.
         adapter_flags: that the run's adapters need; empty for a run without adapters.
@@ -143,17 +130,27 @@ def launch_server(
             f"engine.python={section.python} is not a program on this machine: name the "
             "interpreter of an environment of its own, in which `pip install sglang` was run"
         )
-    port, name = _free_port(), f"run-{uuid.uuid4().hex}"
-    command = [python, "-m", "sglang.launch_server", "--model-path", source]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", str(dtype).split(".")[1]]
-    command += ["--served-model-name", name, "--skip-server-warmup"]
-    command += _device_flags(launch_device(section))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    kind, _, number = (device := launch_device(section)).partition(":")
+    command = [
+        *(python, "-m", "sglang.launch_server", "--model-path", source, "--skip-server-warmup"),
+        *("--host", "127.0.0.1", "--port", str(port), "--dtype", str(dtype).split(".")[1]),
+        *("--device", kind, *(["--base-gpu-id", number] if number else [])),
+    ]
+    environment = {"PYTHONSAFEPATH": "1"}  # files in the working directory are not modules
+    if device == "cpu":
+        command += CPU_FLAGS
+        environment["SGLANG_USE_CPU_ENGINE"] = "1"
+    if section.threads is not None:
+        environment["OMP_NUM_THREADS"] = str(section.threads)
     if adapter_flags:
         slots = section.adapters if section.adapters != "auto" else DEFAULT_ADAPTERS
         command += [*adapter_flags, "--max-loras-per-batch", str(slots + 1)]  # one is for the base
     # The last of two equal flags wins.
     command += section.options
-    return LaunchedServer(command, _environment(section), f"http://127.0.0.1:{port}", name)
+    return LaunchedServer(command, environment, f"http://127.0.0.1:{port}")
 
 
 def launch_device(section: Sglang) -> str:
@@ -161,25 +158,3 @@ def launch_device(section: Sglang) -> str:
     if section.device != "auto":
         return section.device
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def _device_flags(device: str) -> list[str]:
-    if device == "cpu":
-        return list(CPU_FLAGS)
-    kind, _, number = device.partition(":")
-    return ["--device", kind, *(["--base-gpu-id", number] if number else [])]
-
-
-def _environment(section: Sglang) -> dict[str, str]:
-    variables = {"PYTHONSAFEPATH": "1"}  # files in the working directory are not modules
-    if launch_device(section) == "cpu":
-        variables["SGLANG_USE_CPU_ENGINE"] = "1"
-    if section.threads is not None:
-        variables["OMP_NUM_THREADS"] = str(section.threads)
-    return variables
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -7,7 +7,7 @@ server's dtype allows.
 
 import logging
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from transformers import PreTrainedModel
@@ -16,7 +16,7 @@ from germline.engines.dtypes import DTYPES
 from germline.engines.master_weights import Masters
 from germline.engines.served.http_client import RequestRefused
 from germline.engines.sglang.client import GenerateRequest, ServerInfo, SglangClient
-from germline.types import GermlineError, TensorInfo
+from germline.types import GermlineError
 
 log = logging.getLogger(__name__)
 
@@ -27,15 +27,10 @@ TOLERANCES = {torch.float32: 0.001, torch.bfloat16: 0.5, torch.float16: 0.1}
 
 
 def server_dtype(info: ServerInfo, wanted: str, stored: torch.dtype) -> torch.dtype:
-    """Return the dtype of a running server.
-
-    Args:
-        info: of the server.
-        wanted: `engine.dtype`.
-        stored: dtype of the checkpoint.
+    """Return the dtype of a running server, for a checkpoint that is stored in some dtype.
 
     Raises:
-        GermlineError: the server's dtype is not `engine.dtype`.
+        GermlineError: the server's dtype is not `engine.dtype`, which is wanted.
     """
     dtype = DTYPES.get({"half": "float16", "float": "float32"}.get(info.dtype, info.dtype))
     if dtype is None:  # SGLang's rule for `--dtype auto`
@@ -77,15 +72,12 @@ def check_base_weights(
     Raises:
         GermlineError: they differ by more than rounding explains.
     """
-    request = GenerateRequest(
-        _probe(model), None, {"max_new_tokens": 0, "temperature": 0.0}, scored_from=0
-    )
-    (response,) = client.generate([request])
+    (response,) = client.generate([GenerateRequest.to_score(_probe(model), 0)], [None])
     differences = [abs(a - b) for a, b in zip(response.scores, expected, strict=True)]
     difference = sum(differences) / len(differences)
     if not difference <= TOLERANCES[dtype]:
         raise GermlineError(
-            f"{client.connection.name}: the server has {info.model}, with other weights than "
+            f"{client.connection.name}: the server has {info.model_path}, with other weights than "
             f"model={model.name_or_path}: log-probabilities of a fixed text differ by "
             f"{difference:.3g} on average (rounding explains {TOLERANCES[dtype]:g}). Start the "
             "server with --model-path of that model"
@@ -120,13 +112,16 @@ def check_writes(
     except RequestRefused as refusal:
         log.warning("cannot check that the server writes the weights it receives: %s", refusal)
         return
+    names = [info.name for info in masters.changed_weights()]
+    first_of_kind: dict[str, str] = {}
+    for name in names:
+        first_of_kind.setdefault(re.sub(r"\.\d+\.", ".", name), name)
     ignored = []
-    for info in first_tensor_per_kind(masters.changed_weights()):
-        changed = masters.base.weights[info.name] + 1.0
-        client.write([(info.name, changed)], dtype, new_version())
+    for name in first_of_kind.values():
+        client.write([(name, masters.base.weights[name] + 1.0)], dtype, new_version())
         after = client.checksum()
         if after == before:
-            ignored.append(info.name)
+            ignored.append(name)
         before = after
     if ignored:
         raise GermlineError(
@@ -134,11 +129,3 @@ def check_writes(
             "ignores what is written there: exclude these tensors (space.exclude), or use "
             "space.kind=lora, or engine.kind=inprocess"
         )
-
-
-def first_tensor_per_kind(infos: Sequence[TensorInfo]) -> list[TensorInfo]:
-    """Return the first tensor of every kind."""
-    first: dict[str, TensorInfo] = {}
-    for info in infos:
-        first.setdefault(re.sub(r"\.\d+\.", ".", info.name), info)
-    return list(first.values())

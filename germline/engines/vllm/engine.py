@@ -1,30 +1,23 @@
-"""The engine `vllm`: members are adapters of one batch, or weights written one after another.
+"""The engine `vllm`: members are named adapters of one batch, or weights written one after another.
 
-Adapters get a name that was never used before whenever the weights have changed, and the prefix
-cache is emptied then: what vLLM has cached of a prompt is never used with other weights. The center
-is evaluated as an adapter too, a zero one in `low_rank`: on a CPU, vLLM 0.32 applies the adapter of
-another row to rows without an adapter.
+vLLM caches by the name and id of an adapter, and by tokens alone: names are never used twice, and
+its prefix cache is emptied whenever weights are written.
 """
 
-import contextlib
 import itertools
 import logging
-import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
 
 from germline.config import Config, Vllm
+from germline.engines.master_weights import Masters
 from germline.engines.pretrained import PretrainedModel
-from germline.engines.served.engine import Prompts, SamplingRequest, ServedEngine, Tokens
+from germline.engines.served.engine import Prompts, ServedEngine, Tokens
 from germline.engines.vllm.in_process import GenerateRequest, InProcessLlm
-from germline.engines.vllm.worker_masters import WorkerMasters
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Members, Space
-from germline.types import MeanUpdate, Perturbation, Update
+from germline.types import Decoding, GermlineError, MeanUpdate, Perturbation, Update
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 
 class VllmEngine(ServedEngine):
@@ -51,9 +44,8 @@ class VllmEngine(ServedEngine):
         assert isinstance(section, Vllm)
         super().__init__(config, pretrained, space, optimizer)
         self._names: dict[Perturbation | None, str] = {}
-        self._unused_names = map(str, itertools.count())
-        self._kept: Perturbation | None = None
-        self._warn_of_sequential_writes()
+        self._unused_names = map(str, itertools.count(1))
+        self._warn_of_sequential_writes(section.kind)
         self.llm = InProcessLlm(section, self.weights, self.dtype)
         self._worker_masters: WorkerMasters | None = None
         try:
@@ -62,7 +54,6 @@ class VllmEngine(ServedEngine):
             else:
                 self._worker_masters = WorkerMasters(self.llm.call, self.weights, config)
             self.llm.call("load_base")
-            self.refresh()
         except BaseException:
             self.close()
             raise
@@ -71,115 +62,107 @@ class VllmEngine(ServedEngine):
         """Free vLLM's memory."""
         self.llm.close()
 
-    @contextlib.contextmanager
-    def _served(self, members: Members) -> Iterator[None]:
-        """Keep a member written; adapters stay in vLLM until the weights change."""
-        if self._adapters:
-            yield
-            return
-        (member,) = members
-        with self._written(member):
-            self._kept = member
-            try:
-                yield
-            finally:
-                self._kept = None
-
     def _generate_tokens(
-        self, members: Members, prompts: Prompts, sampling: SamplingRequest
+        self, members: Members, prompts: Prompts, decoding: Decoding
     ) -> list[list[Tokens]]:
-        def generate(first: int, names: Sequence[str | None]) -> list[Tokens]:
-            requests = [
-                GenerateRequest(name, prompt.seed, prompt.tokens)
-                for member, name in enumerate(names, first)
-                for prompt in prompts[member]
-            ]
-            return self.llm.generate(requests, sampling)
-
-        return self._evaluate(members, [*map(len, prompts)], generate)
+        requests = [
+            GenerateRequest(name, prompt.seed, prompt.tokens)
+            for name, own in zip(self._served_names(members), prompts, strict=True)
+            for prompt in own
+        ]
+        tokens = iter(self.llm.generate(requests, decoding, self.end_ids))
+        return [[next(tokens) for _ in own] for own in prompts]
 
     def _score_tokens(
-        self,
-        members: Sequence[Perturbation | None],
-        prompts: Sequence[Tokens],
-        written: Sequence[Sequence[Tokens]],
+        self, members: Members, prompts: Sequence[Tokens], written: Sequence[Sequence[Tokens]]
     ) -> list[list[Sequence[float]]]:
-        def score(first: int, names: Sequence[str | None]) -> list[Sequence[float]]:
-            requests = [
-                GenerateRequest(name, 0, [*prompt, *tokens])
-                for member, name in enumerate(names, first)
-                for prompt, tokens in zip(prompts, written[member], strict=True)
-            ]
-            starts = [len(prompt) for _ in names for prompt in prompts]
-            return self.llm.score(requests, starts)
-
-        return self._evaluate(members, [len(prompts)] * len(members), score)
+        requests = [
+            GenerateRequest(name, 0, [*prompt, *tokens])
+            for name, own in zip(self._served_names(members), written, strict=True)
+            for prompt, tokens in zip(prompts, own, strict=True)
+        ]
+        scores = iter(self.llm.score(requests, [len(prompt) for prompt in prompts] * len(members)))
+        return [[next(scores) for _ in prompts] for _ in members]
 
     def _sync(self, update: Update | MeanUpdate | None) -> None:
+        super()._sync(update)
         if masters := self._worker_masters:
             masters.send() if update is None else masters.apply(update)
         self.llm.call("clear")
-        self.llm.forget_adapters()
         self._names.clear()
-        if self._writes:
-            self._write(None)
-        else:
-            self.llm.reset_prefix_cache()
 
-    def _evaluate(
-        self,
-        members: Sequence[Perturbation | None],
-        prompts: Sequence[int],
-        evaluate: Callable[[int, Sequence[str | None]], list[T]],
-    ) -> list[list[T]]:
-        """Evaluate all members at once as adapters, or one after another as written weights.
-
-        Args:
-            members: None is the center.
-            prompts: number of results of each member.
-            evaluate: takes the index of the first member and the adapter names of some members.
-        """
-        results: list[T] = []
-        if self._adapters:
-            results += evaluate(0, self._register(members))
-        else:
-            for index, member in enumerate(members):
-                with self._written(member):
-                    results += evaluate(index, [None])
-        ends = list(itertools.accumulate(prompts))
-        return [results[end - count : end] for count, end in zip(prompts, ends, strict=True)]
-
-    def _register(self, members: Sequence[Perturbation | None]) -> list[str]:
-        """Return the adapter names of members, new ones for members without a name."""
-        new = [member for member in dict.fromkeys(members) if member not in self._names]
-        # No name is used twice: vLLM would take the adapter it has cached under the name.
-        names = dict(zip(new, self._unused_names, strict=False))
-        if names:
-            self.llm.call("register", {names[one]: one for one in new})
-            self._names |= names
-        return [self._names[member] for member in members]
-
-    @contextlib.contextmanager
-    def _written(self, member: Perturbation | None) -> Iterator[None]:
-        """Write a member into the served weights, and the center at the end."""
-        if member is None or member == self._kept:
-            yield
-            return
-        self._write(member)
-        try:
-            yield
-        finally:
-            self._write(None)
-
-    def _write(self, member: Perturbation | None) -> None:
+    def _write_weights(self, member: Perturbation | None) -> None:
         self.llm.call("apply_member", member)
         self.llm.reset_prefix_cache()
 
-    def _warn_of_sequential_writes(self) -> None:
-        if self._writes and not self._adapters:
-            infos = self.weights.changed_weights()
+    def _served_names(self, members: Members) -> Sequence[str | None]:
+        """Serve members, and return the names of their adapters; None: a member was written."""
+        if not self._adapters:
+            (member,) = members
+            self._write(member)
+            return [None]
+        self._write(None)
+        new = [member for member in dict.fromkeys(members) if member not in self._names]
+        names = dict(zip(new, self._unused_names, strict=False))
+        if names:
+            self.llm.call("register", {name: member for member, name in names.items()})
+            self._names |= names
+        return [self._names[member] for member in members]
+
+
+class WorkerMasters:
+    """The masters in vLLM's workers, where these are other processes: kept equal to the engine's.
+
+    At the start the config is sent, then updates: seeds and coefficients. Digests come back.
+    Tensors are sent only where the workers cannot know them, as after a snapshot was loaded here.
+
+    Args:
+        call: calls a method of `worker_extension.WorkerMembers` in all workers.
+        masters: of the engine.
+        config: from which the workers build masters of the model that vLLM serves.
+
+    Raises:
+        GermlineError: vLLM serves another model, or the workers cannot build such masters.
+    """
+
+    def __init__(
+        self, call: Callable[..., list[Mapping[str, str]]], masters: Masters, config: Config
+    ) -> None:
+        self._call = call
+        self._masters = masters
+        base = masters.base.digest()
+        for reply in call("build", config, searched=masters.space is not None):
+            if reply["base"] != base:
+                raise GermlineError(
+                    f"model={masters.base.source}: the workers of vLLM loaded other weights, from "
+                    f"{reply['model']} (digest {reply['base'][:16]}, not {base[:16]}): remove the "
+                    "model from engine.options"
+                )
+
+    def apply(self, update: Update | MeanUpdate) -> None:
+        """Apply an update that the engine has applied to its masters already."""
+        if not self._are_equal("apply", update):
             log.warning(
-                "members are written into vLLM one after another, %.0f MB each: "
-                "space.kind=low_rank or lora evaluates all members of a microbatch in one batch",
-                4e-6 * sum(math.prod(info.shape) for info in infos),
+                "after generation %d the masters in vLLM's workers differ in their last bits from "
+                "those of this process, which the journal records: sending them (the processors "
+                "calculate differently)",
+                update.generation,
             )
+            self.send()
+
+    def send(self) -> None:
+        """Send the engine's masters, if the workers' differ."""
+        if self._are_equal("digest"):
+            return
+        for name, tensor in self._masters.state().items():
+            # One tensor a call: a call is never larger than the largest tensor.
+            self._call("receive", name, tensor.cpu().contiguous())
+        if not self._are_equal("restore"):
+            raise GermlineError(
+                "the masters in vLLM's workers differ from those that were sent: the memory of "
+                "this machine is unreliable"
+            )
+
+    def _are_equal(self, verb: str, *arguments: object) -> bool:
+        digests = {reply["masters"] for reply in self._call(verb, *arguments)}
+        return digests == {self._masters.digest()}

@@ -5,32 +5,35 @@ the same updates to masters of its own, which is checked by digest.
 """
 
 import contextlib
-import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+import psutil
 import torch
 
 from germline.config import Vllm
 from germline.engines.master_weights import Masters
-from germline.engines.served.engine import SamplingRequest, Tokens
-from germline.engines.vllm.llm_arguments import ADAPTER_PATH, llm_arguments
-from germline.types import EngineLost, GermlineError
+from germline.engines.served.engine import Tokens
+from germline.types import Decoding, EngineLost, GermlineError
 
-ENVIRONMENT = {
-    "VLLM_LOGGING_LEVEL": "ERROR",  # the terminal shows the live view
-    "VLLM_NO_USAGE_STATS": "1",
-}
-"""Defaults of environment variables that vLLM reads; the user's values come first."""
+EXTENSION = "germline.engines.vllm.worker_extension.GermlineWorkerExtension"
+"""The class that vLLM adds to its workers; vLLM imports it by this name."""
+ADAPTER_PATH = "germline:"
+"""Prefix of the `lora_path` of adapters that the worker extension draws; the name follows."""
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""The values of max_lora_rank that vLLM accepts."""
+MAX_AUTO_ADAPTERS = 64
+ADAPTER_MEMORY_FRACTION = 0.1
+CPU_KV_CACHE_GB = 1.0
 
 
 class GenerateRequest(NamedTuple):
     """One prompt to continue.
 
     Attributes:
-        adapter: name of the member's adapter; None: the weights as they are in vLLM now.
+        adapter: name of the member's adapter, a number; None: the weights as they are in vLLM now.
         seed: of sampling.
     """
 
@@ -53,14 +56,19 @@ class InProcessLlm:
 
     def __init__(self, section: Vllm, masters: Masters, dtype: torch.dtype) -> None:
         check_installed()
-        self._request_ids = itertools.count(1)
-        self._adapters: dict[str, Any] = {}
         _set_environment(section)
         arguments = llm_arguments(section, masters, dtype)
-        with _threads(section.threads), explain_start_failure():
-            from vllm import LLM
+        with _threads(section.threads):
+            try:
+                from vllm import LLM
 
-            self._llm = LLM(**arguments)
+                self._llm = LLM(**arguments)
+            except Exception as error:  # vLLM's libraries raise errors of many types
+                raise GermlineError(
+                    f"engine.kind=vllm could not be started ({type(error).__name__}: {error}): see "
+                    "the lines above; where memory is short, lower engine.adapters, "
+                    "engine.kv_cache_gb or engine.options.max_model_len"
+                ) from error
 
     def call(self, verb: str, *arguments: Any, **named: Any) -> list[Mapping[str, str]]:
         """Call a method of `worker_extension.WorkerMembers` in all workers; return their replies.
@@ -76,12 +84,11 @@ class InProcessLlm:
         return replies
 
     def generate(
-        self, requests: Sequence[GenerateRequest], sampling: SamplingRequest
+        self, requests: Sequence[GenerateRequest], decoding: Decoding, end_ids: Sequence[int]
     ) -> list[Tokens]:
-        """Continue every prompt, all in one batch of vLLM."""
+        """Continue every prompt, all in one batch of vLLM; end tokens are part of the texts."""
         from vllm import SamplingParams
 
-        decoding = sampling.decoding
         params = {
             seed: SamplingParams(
                 temperature=decoding.temperature,
@@ -89,7 +96,7 @@ class InProcessLlm:
                 max_tokens=decoding.max_new_tokens,
                 seed=seed,
                 stop=list(decoding.stop),
-                stop_token_ids=list(sampling.end_ids),
+                stop_token_ids=list(end_ids),
                 ignore_eos=True,  # it is one of end_ids
                 detokenize=bool(decoding.stop),
             )
@@ -124,10 +131,6 @@ class InProcessLlm:
                 "not of this run: do not use its LLM for anything else during a run"
             )
 
-    def forget_adapters(self) -> None:
-        """Forget the requests of all adapters; vLLM evicts the oldest adapters itself."""
-        self._adapters.clear()
-
     def close(self) -> None:
         """Free vLLM's memory."""
         if hasattr(self, "_llm"):
@@ -135,31 +138,25 @@ class InProcessLlm:
             del self._llm
 
     def _run(self, requests: Sequence[GenerateRequest], params: Sequence[Any]) -> list[Any]:
+        from vllm.lora.request import LoRARequest
+
         prompts = [{"prompt_token_ids": list(request.tokens)} for request in requests]
-        adapters = [request.adapter and self._lora_request(request.adapter) for request in requests]
+        # The worker extension draws an adapter that vLLM does not have yet.
+        adapters = [
+            name and LoRARequest(name, int(name), ADAPTER_PATH + name) for name, *_ in requests
+        ]
         try:
             return self._llm.generate(
                 prompts, params, lora_request=adapters if any(adapters) else None, use_tqdm=False
             )
         except BaseException as error:
-            self._abort()
+            # vLLM keeps requests that failed, and the next call would hang.
+            engine = self._llm.llm_engine
+            engine.abort_request(list(engine.output_processor.request_states), internal=True)
             if isinstance(error, GermlineError) or not isinstance(error, Exception):
                 raise
-            raise _generation_error(error) from error
-
-    def _lora_request(self, name: str) -> Any:
-        """Return the request for which vLLM loads a member's adapter through the extension."""
-        if name not in self._adapters:
-            from vllm.lora.request import LoRARequest
-
-            # No id is used twice: vLLM would take the adapter it has cached under the id.
-            self._adapters[name] = LoRARequest(name, next(self._request_ids), ADAPTER_PATH + name)
-        return self._adapters[name]
-
-    def _abort(self) -> None:
-        """Abort all requests: vLLM keeps requests that failed, and the next call would hang."""
-        engine = self._llm.llm_engine
-        engine.abort_request(list(engine.output_processor.request_states), internal=True)
+            cause = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise EngineLost(f"vLLM failed while it evaluated members ({cause})") from error
 
 
 def check_installed() -> None:
@@ -176,26 +173,57 @@ def check_installed() -> None:
         )
 
 
+def llm_arguments(section: Vllm, masters: Masters, dtype: torch.dtype) -> dict[str, Any]:
+    """Return the arguments of `vllm.LLM`; `engine.options` come last."""
+    on_gpu = torch.cuda.is_available()
+    arguments: dict[str, Any] = {
+        "model": masters.base.source,
+        "dtype": str(dtype).removeprefix("torch."),
+        "tensor_parallel_size": section.tensor_parallel,
+        "worker_extension_cls": EXTENSION,
+        "enable_prefix_caching": True,
+        "use_tqdm_on_load": False,  # the terminal shows the live view
+        # On a CPU compilation takes minutes, and vLLM does not compile models with adapters.
+        "enforce_eager": not on_gpu,
+    }
+    if section.gpu_memory_utilization is not None:
+        arguments["gpu_memory_utilization"] = section.gpu_memory_utilization
+    cache_gb = section.kv_cache_gb or (None if on_gpu else CPU_KV_CACHE_GB)
+    if cache_gb is not None:
+        arguments["kv_cache_memory_bytes"] = int(cache_gb * 1e9)
+    if masters.has_adapter_members:
+        arguments |= _adapter_arguments(section, masters, dtype)
+    return arguments | section.options
+
+
+def _adapter_arguments(section: Vllm, masters: Masters, dtype: torch.dtype) -> dict[str, Any]:
+    needed = (masters.space and masters.space.adapter_rank) or 0
+    rank = section.adapter_rank or next((one for one in RANKS if one >= needed), needed)
+    slots = section.adapters
+    if slots == "auto":
+        memory = float(psutil.virtual_memory().total)
+        if torch.cuda.is_available():
+            memory = section.tensor_parallel * torch.cuda.get_device_properties(0).total_memory
+        features = sum(sum(layer.out_in_features) for layer in masters.adapter_layers)
+        slots = int(ADAPTER_MEMORY_FRACTION * memory / (features * rank * dtype.itemsize))
+        slots = max(1, min(MAX_AUTO_ADAPTERS, slots))
+    return {
+        "enable_lora": True,
+        "max_loras": slots,
+        "max_cpu_loras": slots,
+        "max_lora_rank": rank,
+    }
+
+
 def _set_environment(section: Vllm) -> None:
-    """Set the environment variables that vLLM reads when it starts."""
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
+    """Set the environment variables that vLLM reads when it starts; a user's values come first."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")  # the terminal shows the live view
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     # The engine core runs in this process, because the masters are here.
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if section.tensor_parallel > 1 and not torch.cuda.is_available():
         # Otherwise vLLM wants a NUMA node for every worker.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-
-
-def _generation_error(error: Exception) -> GermlineError:
-    """Return the error of the run for an error of vLLM."""
-    cause = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    if isinstance(error, torch.OutOfMemoryError):
-        return GermlineError(
-            f"vLLM ran out of memory while it evaluated members ({cause}): use a lower "
-            "engine.adapters, engine.kv_cache_gb or engine.gpu_memory_utilization"
-        )
-    return EngineLost(f"vLLM failed while it evaluated members ({cause})")
 
 
 @contextlib.contextmanager
@@ -208,18 +236,3 @@ def _threads(count: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads = setter
-
-
-@contextlib.contextmanager
-def explain_start_failure() -> Iterator[None]:
-    """Raise an error of vLLM's start as one that names the settings to change."""
-    try:
-        yield
-    except GermlineError:
-        raise
-    except Exception as error:  # vLLM's libraries raise errors of many types
-        raise GermlineError(
-            f"engine.kind=vllm could not be started ({type(error).__name__}: {error}): see the "
-            "lines above; where memory is short, lower engine.adapters, engine.kv_cache_gb or "
-            "engine.options.max_model_len"
-        ) from error

@@ -17,7 +17,7 @@ Known limit: on a CPU vLLM packs linear weights for oneDNN, which makes them imp
 importing this module disables that.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from vllm.lora.peft_helper import PEFTHelper
 from germline.config import Config
 from germline.engines.master_weights import Masters
 from germline.engines.served.masters import masters_of_config
-from germline.engines.vllm.llm_arguments import ADAPTER_PATH
+from germline.engines.vllm.in_process import ADAPTER_PATH
 from germline.protocols import MemberAdapter
 from germline.types import EngineLost, GermlineError, MeanUpdate, Perturbation, Update
 
@@ -64,11 +64,10 @@ class WorkerMembers:
     def __init__(self, worker: Any) -> None:
         self._runner = worker.model_runner
         self._model = self._runner.get_model()
-        self._masters: Masters | None = None
+        self._masters: Masters  # from `share` or `build`
         self._members: dict[str, Perturbation | None] = {}
         self._drawn: dict[str, MemberAdapter] = {}
         self._received: dict[str, Tensor] = {}
-        self._writes_verified = False
         self._lora: Any = getattr(self._runner, "lora_manager", None)
         if self._lora is not None:
             self._load_from_folder = self._lora._load_adapter
@@ -86,11 +85,11 @@ class WorkerMembers:
 
     def digest(self) -> dict[str, str]:
         """Return the digest of this worker's masters."""
-        return {"masters": self._own_masters.digest()}
+        return {"masters": self._masters.digest()}
 
     def apply(self, update: Update | MeanUpdate) -> dict[str, str]:
         """Apply an update to this worker's masters."""
-        self._own_masters.apply(update)
+        self._masters.apply(update)
         return self.digest()
 
     def receive(self, name: str, tensor: Tensor) -> None:
@@ -100,7 +99,7 @@ class WorkerMembers:
     def restore(self) -> dict[str, str]:
         """Load the received state into this worker's masters."""
         state, self._received = self._received, {}
-        self._own_masters.load_state(state)
+        self._masters.load_state(state)
         return self.digest()
 
     def register(self, members: Mapping[str, Perturbation | None]) -> None:
@@ -115,52 +114,34 @@ class WorkerMembers:
     @torch.no_grad()
     def apply_member(self, member: Perturbation | None) -> None:
         """Write a member's tensors into the served weights; None is the center."""
-        self._write(self._own_masters.written_tensors(member))
+        self._write(self._masters.written_tensors(member))
 
     @torch.no_grad()
     def load_base(self) -> None:
-        """Write the base model's weights; the first time, verify that weights can be written.
+        """Write the base model's weights, and verify that every weight is written.
 
         Raises:
             GermlineError: vLLM's loaders do not restore the loaded weights in their storage.
         """
-        if self._writes_verified:
-            self._write(self._own_masters.base.weights.items())
-            return
         named = dict(self._model.named_parameters())
         before = _checksums(named)
-        written = self._write(self._own_masters.base.weights.items())
-        # Layers with adapter slots keep their own weight in a submodule `base_layer`.
-        self._check_unwritten(
-            [name for name in named if not {name, name.replace(".base_layer.", ".")} & written]
-        )
         for weight in named.values():
             weight.zero_()  # a weight that is not written stays zero, and its checksum differs
-        self._write(self._own_masters.base.weights.items())
+        self._write(self._masters.base.weights.items())
         after = _checksums(named)
-        self._check_unwritten([name for name in named if before[name] != after[name]])
-        self._writes_verified = True
+        if unwritten := [name for name in named if before[name] != after[name]]:
+            raise _unwritable(
+                f"{unwritten[0]} ({len(unwritten)} such weights) is not changed in its storage"
+            )
 
-    def _write(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
-        """Write tensors by canonical names with vLLM's loaders; return the names they wrote."""
+    def _write(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Write tensors by canonical names with vLLM's loaders."""
         try:
-            return set(self._model.load_weights(weights))
+            self._model.load_weights(weights)
         except (AssertionError, AttributeError, LookupError, RuntimeError, ValueError) as error:
             raise _unwritable(
                 f"its weight loaders fail ({type(error).__name__}: {error})"
             ) from error
-
-    def _check_unwritten(self, names: Sequence[str]) -> None:
-        if names:
-            raise _unwritable(
-                f"{names[0]} ({len(names)} such weights) is not changed in its storage"
-            )
-
-    @property
-    def _own_masters(self) -> Masters:
-        if self._masters is None:
-            raise GermlineError("vLLM's workers have no masters yet: `build` must be called first")
-        return self._masters
 
     def _load_adapter(self, request: Any) -> LoRAModel:
         """Draw the adapter that vLLM would read from a folder."""
@@ -192,7 +173,7 @@ class WorkerMembers:
             names = list(self._members)
             start = names.index(name)
             names = names[start : start + ADAPTERS_PER_DRAW]
-            adapters = self._own_masters.member_adapters([self._members[one] for one in names])
+            adapters = self._masters.member_adapters([self._members[one] for one in names])
             self._drawn.update(zip(names, adapters, strict=True))
         return self._drawn.pop(name)
 
@@ -226,8 +207,7 @@ def _checksum(weight: Tensor) -> int:
     integer = {1: torch.int8, 2: torch.int16, 4: torch.int32}[weight.element_size()]
     total = 0
     for number, chunk in enumerate(weight.contiguous().view(integer).flatten().split(1 << 22)):
-        bits = chunk.long()
         # Weighted by position, so that swapped parts change the sum.
-        positions = torch.arange(len(bits), device=bits.device) % 8191 + number + 1
-        total += int((bits * positions).sum())
+        positions = torch.arange(len(chunk), device=chunk.device) % 8191 + number + 1
+        total += int((chunk.long() * positions).sum())
     return total

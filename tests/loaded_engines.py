@@ -44,10 +44,6 @@ class Sleep:
         """Sleep."""
         time.sleep(1000)
 
-    def is_valid_result(self, _answer: object) -> bool:
-        """Never asked: there is no answer."""
-        return False
-
 
 class Divide:
     """A job with a mistake in it."""
@@ -55,10 +51,6 @@ class Divide:
     def __call__(self, _engine: Engine) -> float:
         """Raise ZeroDivisionError."""
         return 1 / 0
-
-    def is_valid_result(self, _answer: object) -> bool:
-        """Never asked: there is no answer."""
-        return False
 
 
 class Refuse:
@@ -68,10 +60,6 @@ class Refuse:
         """Raise GermlineError."""
         raise GermlineError("task: the longest prompt is too long")
 
-    def is_valid_result(self, _answer: object) -> bool:
-        """Never asked: there is no answer."""
-        return False
-
 
 class Whereabouts:
     """A job that says in which process it is done."""
@@ -79,10 +67,6 @@ class Whereabouts:
     def __call__(self, _engine: Engine) -> int:
         """Return the process id."""
         return os.getpid()
-
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether it can be one."""
-        return isinstance(answer, int)
 
 
 @dataclass(frozen=True)
@@ -102,7 +86,3 @@ class Spoil:
 
         if os.getpid() == self.pid:
             engine.generate = generate  # type: ignore[method-assign, assignment]
-
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether nothing was returned."""
-        return answer is None

@@ -117,7 +117,6 @@ def test_an_engine_in_another_process_plays_episodes_with_its_own_graders():
     job = EpisodesJob(MEMBERS, EXAMPLES, GREEDY, pickle.dumps(settings), first_member=4)
     engine = InstantEngine(lambda first, turn: f"{first} {turn}")
     rows = job(engine)
-    assert job.is_valid_result(rows)
     assert rows == play(engine, first=4)
 
 

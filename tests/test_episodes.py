@@ -11,7 +11,6 @@ from germline.episode_types import Transcript, Turn
 from germline.episodes import environment_seed, model_turns, play_episodes
 from germline.evaluation.member_kl import MemberKl
 from germline.fleet.local_fleet import LocalFleet
-from germline.fleet.worker_jobs import EpisodesJob
 from germline.graders.pool import GraderPool
 from germline.rollout import evaluate_members
 from germline.types import Completion, Decoding, Example, Grade, Rollout
@@ -194,16 +193,3 @@ def test_a_turn_that_ended_itself_is_not_ended_again():
         answer = encoder.encode_answer(example, written, "go on")
         continued = encoder.encode(replace(example, turns=turns))
         assert continued == [*encoder.encode(example), *written.tokens, *answer]
-
-
-def test_a_remote_engine_must_return_a_rollout_of_every_member_and_example():
-    batch = game(1, 2)
-    job = EpisodesJob([None, None], batch, DECODING, b"", 0)
-    with pool(4) as graders:
-        rows = play_episodes(
-            engine("toy", SPACES["rank 1"]), graders, [None, None], batch, DECODING
-        )
-    assert job.is_valid_result(rows)
-    assert not job.is_valid_result(rows[:1])
-    assert not job.is_valid_result([row[::-1] for row in rows])
-    assert not job.is_valid_result([["rollout", "rollout"]] * 2)

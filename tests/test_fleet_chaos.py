@@ -9,10 +9,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from germline.fleet.hang_detector import HangDetector
 from germline.fleet.remote_engine import JobDone, JobRaised, Outcome, RemoteEngineLost
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import ApplyJob, DigestJob, EngineJob, GenerateJob
-from germline.fleet.worker_pool import PoolSettings, WorkerPool
+from germline.fleet.worker_pool import WorkerPool
 from germline.types import EngineLost
 from tests.remote_engines import CONFIG, TASK, Nearby, corrupt, digests, local
 from tests.test_engine_timeouts import Clockwork
@@ -92,8 +93,8 @@ def test_twenty_faults_change_nothing(seed, undisturbed):
     clockwork = Clockwork()
     chaos = Chaos(clockwork, seed)
     engines = [Struck(f"engine {number}", chaos) for number in range(3)]
-    terms = PoolSettings(hang_factor=5.0, hang_timeout_s=30.0)
-    pool = WorkerPool(engines, clockwork.wait, terms, clock=clockwork.clock)
+    hangs = HangDetector(5.0, 30.0)
+    pool = WorkerPool(engines, clockwork.wait, hangs=hangs, clock=clockwork.clock)
     fleet = RemoteFleet(pool, GradedHere(TASK), CONFIG.microbatch)
     assert digests(fleet, GENERATIONS) == undisturbed
     assert len(chaos.happened) == FAULTS

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 
 from germline.fleet.remote_engine import JobRaised, Outcome, RemoteEngineLost
-from germline.fleet.state_transfer import FolderState
-from germline.fleet.worker_jobs import ApplyJob, GenerateJob, RestoreJob, SaveSnapshotJob
+from germline.fleet.worker_jobs import (
+    ApplyJob,
+    FolderState,
+    GenerateJob,
+    RestoreJob,
+    SaveSnapshotJob,
+)
 from germline.fleet.worker_pool import MAX_LOSSES
 from germline.run.build_parts import make_engine
 from germline.types import GermlineError

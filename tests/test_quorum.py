@@ -1,15 +1,19 @@
 """A generation may close with a quorum: who is missing has no utility, and is written down."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import germline
 from germline.config import MicrobatchSettings
+from germline.fleet import LocalFleet
 from germline.fleet.quorum import GRACE, Quorum
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import CatchUpJob, RestoreJob
-from germline.fleet.worker_pool import PoolSettings, WorkerPool
+from germline.fleet.worker_pool import WorkerPool
 from germline.rollout import cut_microbatches
+from germline.run import build_run_parts
 from tests.remote_engines import (
     CONFIG,
     DECODING,
@@ -32,7 +36,7 @@ from tests.toy_runs import (
     stopped_after,
 )
 
-MEMBERS = STRATEGY.ask(0).members
+POPULATION = STRATEGY.ask(0)
 
 
 @pytest.fixture
@@ -43,7 +47,7 @@ def clockwork():
 def lagging(clockwork, quorum, count=2):
     """A fleet whose first engine never answers while it is `stuck`, and the other one does."""
     engines = pool(count)
-    together = WorkerPool(engines, clockwork.wait, PoolSettings(), clock=clockwork.clock)
+    together = WorkerPool(engines, clockwork.wait, clock=clockwork.clock)
     return engines, RemoteFleet(together, GradedHere(TASK), CONFIG.microbatch, quorum)
 
 
@@ -64,31 +68,21 @@ def test_a_generation_closes_without_who_hangs_behind(clockwork):
     assert evaluation.rollouts == tuple(one for one in whole.rollouts if one.member in rest)
 
 
-def test_a_quorum_of_all_waits_for_everyone(clockwork):
-    engines, fleet = lagging(clockwork, 1.0)
-    clockwork.stuck.add(engines[0])
-    with pytest.raises(AssertionError, match="nobody would ever answer"):
-        evaluated(fleet)
-
-
-def test_with_everyone_in_time_nobody_is_missing(clockwork):
-    _, fleet = lagging(clockwork, 0.6)
-    assert_same(evaluated(fleet), evaluated(local()))
-
-
-def test_held_out_scores_wait_for_everyone(clockwork):
-    engines, fleet = lagging(clockwork, 0.6)
+@pytest.mark.parametrize(
+    ("quorum", "evaluate"),
+    [
+        (1.0, evaluated),
+        (0.6, lambda fleet: fleet.evaluate_center(EXAMPLES, DECODING)),
+        (0.6, lambda fleet: fleet.evaluate(POPULATION, EXAMPLES, DECODING, every_member=True)),
+    ],
+    ids=["a quorum of all", "held-out scores", "every member"],
+)
+def test_everyone_is_waited_for(quorum, evaluate, clockwork):
+    engines, fleet = lagging(clockwork, quorum)
     fleet.microbatch = MicrobatchSettings(members=2, examples=1)
     clockwork.stuck.add(engines[0])
     with pytest.raises(AssertionError, match="nobody would ever answer"):
-        fleet.evaluate_center(EXAMPLES, DECODING)
-
-
-def test_every_member_is_waited_for_on_request(clockwork):
-    engines, fleet = lagging(clockwork, 0.6)
-    clockwork.stuck.add(engines[0])
-    with pytest.raises(AssertionError, match="nobody would ever answer"):
-        fleet.evaluate(STRATEGY.ask(0), EXAMPLES, DECODING, every_member=True)
+        evaluate(fleet)
 
 
 def test_who_was_late_applies_what_it_missed_and_plays_again(clockwork):
@@ -145,7 +139,7 @@ def test_all_engines_late_are_waited_for(clockwork):
 def quorum(share, clockwork, group=2):
     """Six members in cells of one, each with all its examples."""
     return Quorum(
-        cut_microbatches(MEMBERS, EXAMPLES, MicrobatchSettings(members=1)),
+        cut_microbatches(POPULATION.members, EXAMPLES, MicrobatchSettings(members=1)),
         6,
         share,
         group,
@@ -163,13 +157,7 @@ def test_the_others_have_half_as_long_again(clockwork):
     assert not two_pairs.is_closed(in_time)
     clockwork.now = 15.0
     assert two_pairs.is_closed(in_time)
-
-
-def test_what_has_to_be_played_again_no_longer_counts(clockwork):
-    two_pairs = quorum(0.6, clockwork)
-    clockwork.now = 10.0
-    assert two_pairs.closing_time({(0, 0), (1, 0), (2, 0), (3, 0)}) == 15.0
-    clockwork.now = 20.0
+    # A member that has to be evaluated again no longer counts.
     assert not two_pairs.is_closed({(0, 0), (1, 0), (2, 0)})
 
 
@@ -188,6 +176,31 @@ def test_a_share_of_members_is_rounded_up(share, needed, clockwork):
         if one.closing_time({(member, 0) for member in range(count)}) is not None
     ]
     assert counts == ([] if needed is None else list(range(needed, 7)))
+
+
+class Dropping(LocalFleet):
+    """A fleet whose quorum drops two members wherever it may."""
+
+    def evaluate(self, population, batch, decoding, *, every_member=False):
+        found = super().evaluate(population, batch, decoding, every_member=every_member)
+        if every_member:
+            return found
+        found.rewards[:2] = np.nan
+        return replace(found, rollouts=tuple(one for one in found.rollouts if one.member >= 2))
+
+
+def test_late_engines_drop_members_of_a_generation_and_no_votes():
+    config = settings("space=full", "method={kind: randopt, ensemble_size: 5}")
+    with build_run_parts(config) as parts:
+        whole, method = parts.fleet, parts.method
+        assert isinstance(whole, LocalFleet)
+        quorum = Dropping(whole.engine, whole.graders, whole.microbatch)
+        population = method.ask(0)
+        batch = parts.task.examples("train")[:4]
+        method.learn(population, method.evaluate(quorum, population, batch, parts.decoding))
+        assert {*method.voting_members()} == {*population.members[2:]}
+        votes = [method.evaluate_center(one, batch, parts.decoding) for one in (quorum, whole)]
+    assert votes[0].rollouts == votes[1].rollouts
 
 
 # --- runs

@@ -244,30 +244,6 @@ def test_the_held_out_score_of_a_run_is_that_of_the_vote(whole):
     assert directory.held_out()[-1].score.mean == pytest.approx(np.mean(differences))
 
 
-class Dropping(LocalFleet):
-    """A fleet whose quorum drops two members wherever it may."""
-
-    def evaluate(self, population, batch, decoding, *, every_member=False):
-        found = super().evaluate(population, batch, decoding, every_member=every_member)
-        if every_member:
-            return found
-        found.rewards[:2] = np.nan
-        return replace(found, rollouts=tuple(one for one in found.rollouts if one.member >= 2))
-
-
-def test_late_engines_drop_members_of_a_generation_and_no_votes():
-    with build_run_parts(randopt("method.ensemble_size=5")) as parts:
-        whole, method = parts.fleet, parts.method
-        assert isinstance(whole, LocalFleet)
-        quorum = Dropping(whole.engine, whole.graders, whole.microbatch)
-        population = method.ask(0)
-        batch = parts.task.examples("train")[:4]
-        method.learn(population, method.evaluate(quorum, population, batch, parts.decoding))
-        assert {*method.voting_members()} == {*population.members[2:]}
-        votes = [method.evaluate_center(one, batch, parts.decoding) for one in (quorum, whole)]
-    assert votes[0].rollouts == votes[1].rollouts
-
-
 # --- the run
 
 

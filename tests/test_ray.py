@@ -12,8 +12,9 @@ import pytest
 
 import germline
 from germline.config import load_config
+from germline.fleet.hang_detector import HangDetector
 from germline.fleet.remote_fleet import RemoteFleet
-from germline.fleet.worker_pool import PoolSettings, WorkerPool
+from germline.fleet.worker_pool import WorkerPool
 from germline.types import GermlineError
 from tests import loaded_engines
 from tests.deadline import wait_until
@@ -73,13 +74,17 @@ def away(joined):
 
 def fleet_of(*loads, needs=(), **terms):
     """Put engines into a fleet; each has a CPU unless it needs something else as well."""
-    from germline.fleet.ray_actors import ObjectStoreTransfer, RayEngine, wait_for_outcome
-    from germline.fleet.ray_cluster import resources_report
+    from germline.fleet.ray_engines import (
+        ObjectStoreTransfer,
+        RayEngine,
+        resources_report,
+        wait_for_outcome,
+    )
 
     asked = [{"CPU": 1.0, **need} for need in (*needs, *[{}] * (len(loads) - len(needs)))]
     engines = [RayEngine(number, load, asked[number]) for number, load in enumerate(loads)]
     pool = WorkerPool(
-        engines, wait_for_outcome, PoolSettings(**terms), lambda: resources_report(asked[-1])
+        engines, wait_for_outcome, resources_report=lambda: resources_report(asked[-1]), **terms
     )
     return RemoteFleet(pool, GradedHere(TASK), CONFIG.microbatch, transfer=ObjectStoreTransfer())
 
@@ -96,8 +101,8 @@ def closing(fleet):
 def pair(away):
     """Engine 0 is on any node, engine 1 away from the head."""
     loads = [loaded_engines.talkative] * 2
-    terms = {"hang_factor": 2.0, "hang_timeout_s": 1e5}
-    with closing(fleet_of(*loads, needs=({}, {"away": 1.0}), **terms)) as fleet:
+    hangs = HangDetector(2.0, 1e5)
+    with closing(fleet_of(*loads, needs=({}, {"away": 1.0}), hangs=hangs)) as fleet:
         yield fleet
 
 
@@ -148,7 +153,7 @@ def skip_the_time_alone(fleet, name, monkeypatch):
 
 @pytest.mark.slow
 def test_another_cluster_than_the_one_a_script_has_joined_is_refused(joined):
-    from germline.fleet.ray_cluster import RayCluster
+    from germline.fleet.ray_engines import RayCluster
 
     with pytest.raises(GermlineError, match=rf"fleet\.address=10\.0\.0\.7:6379.*{joined.address}"):
         RayCluster("10.0.0.7:6379", 1)

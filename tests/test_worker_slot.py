@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from germline.fleet.worker_slot import TRANSITIONS, WorkerEvent, WorkerSlot, WorkerState
+from germline.fleet.remote_engine import WorkerEvent, WorkerSlot, WorkerState
 from tests.remote_engines import Nearby
 
 ALLOWED = {
@@ -38,14 +38,3 @@ def test_every_event_in_every_state_is_a_transition_or_refused(state, event):
     else:
         slot.handle(event)
         assert slot.state is WorkerState[following]
-
-
-def test_every_state_is_reached_and_only_the_last_is_never_left():
-    reached, following = {WorkerState.LOADING}, set(TRANSITIONS.values())
-    assert reached | following == set(WorkerState)
-    assert set(WorkerState) - {state for state, _ in TRANSITIONS} == {WorkerState.GIVEN_UP}
-
-
-def test_a_fresh_engine_is_loading_and_has_no_job():
-    slot = WorkerSlot(Nearby("engine 0"))
-    assert (slot.state, slot.job, slot.failures) == (WorkerState.LOADING, None, 0)

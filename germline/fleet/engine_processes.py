@@ -1,38 +1,54 @@
-"""Engines in processes of this machine, seen from their parent: start, send, outcome, stop.
+"""Engines in processes of this machine: `EngineProcess` in the run, `main` in the process.
 
 `subprocess` is used instead of `multiprocessing` for the reasons of `germline.graders.pool`; a
 process is started afresh, as CUDA does not survive a fork. The output of an engine would tear the
 live view, so it goes to a file; its last lines are part of the message when the engine is lost.
+
+The process is `python -m germline.fleet.engine_processes FD`: it loads an engine, then does one job
+after another. A thread reads from the parent all the time: when the connection is closed, because
+the parent closed it or died, the process ends at once, also in the middle of a job.
 """
 
 import contextlib
 import os
+import pickle
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.connection import wait as wait_for_any
 from typing import IO
 
-from germline.fleet.remote_engine import JobDone, JobRaised, Outcome, RemoteEngine, RemoteEngineLost
+from germline.fleet.remote_engine import (
+    JobDone,
+    JobRaised,
+    Outcome,
+    RemoteEngine,
+    RemoteEngineLost,
+    run_and_catch,
+)
 from germline.fleet.worker_jobs import EngineJob
 from germline.graders.worker_handle import module_search_path
 from germline.protocols import Engine
-from germline.types import GermlineError
 
 _LAST_LINES = 8
 
 
 class EngineProcess:
-    """One engine in a process of its own.
+    """One engine in a process of its own, which never waits for resources.
 
     Args:
         number: of the engine, for messages.
         load: makes the engine there; picklable.
         environment: variables in addition to those of this process.
     """
+
+    waits_for_resources = False
 
     def __init__(
         self,
@@ -48,31 +64,17 @@ class EngineProcess:
         self._output: IO[bytes] | None = None
 
     @property
-    def waits_for_resources(self) -> bool:
-        """Whether it waits for resources: never, a process runs from its start."""
-        return False
-
-    @property
     def pid(self) -> int | None:
         """Process id while it runs."""
         return self._popen.pid if self._popen is not None else None
 
     def start(self) -> None:
-        """Start the process and let it load the engine.
-
-        Raises:
-            GermlineError: the system starts no process.
-        """
+        """Start the process and let it load the engine."""
         self.stop()
         self._connection, theirs = Pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "germline.fleet.worker_process",
-            str(theirs.fileno()),
-        ]
+        descriptor = theirs.fileno()
+        command = [sys.executable, "-P", "-m", "germline.fleet.engine_processes", str(descriptor)]
         try:
             # A session of its own: Ctrl-C is the parent's to handle.
             self._popen = subprocess.Popen(
@@ -81,29 +83,26 @@ class EngineProcess:
                 stdout=self._output,
                 stderr=self._output,
                 env={**os.environ, "PYTHONPATH": module_search_path(), **self._environment},
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(descriptor,),
                 start_new_session=True,
             )
-        except OSError as error:
-            raise GermlineError(
-                f"fleet: {self.name} cannot start ({' '.join(command)}): {error}"
-            ) from error
         finally:
             theirs.close()
-        self._send(self._load)
+        self.send(self._load)
 
-    def send(self, job: EngineJob) -> None:
+    def send(self, job: EngineJob | Callable[[], Engine]) -> None:
         """Begin a job; that a process is gone is reported by `outcome`."""
-        self._send(job)
+        with contextlib.suppress(OSError):
+            self.connection().send(job)
 
     def stop(self) -> None:
         """Kill the process, and close its connection and its file."""
         if self._popen is not None:
             self._popen.kill()
             self._popen.wait()
-        for one in (self._connection, self._output):
-            if one is not None:
-                one.close()
+        for opened in (self._connection, self._output):
+            if opened is not None:
+                opened.close()
         self._popen = self._connection = self._output = None
 
     def connection(self) -> Connection:
@@ -120,15 +119,8 @@ class EngineProcess:
             return RemoteEngineLost(self._end())
         except Exception as error:  # noqa: BLE001 - an invalid pickle can raise any error
             return RemoteEngineLost(f"its result cannot be read: {error}")
-        return (
-            value
-            if isinstance(value, JobDone | JobRaised)
-            else RemoteEngineLost(f"it returned {value!r}")
-        )
-
-    def _send(self, value: object) -> None:
-        with contextlib.suppress(OSError):
-            self.connection().send(value)
+        assert isinstance(value, JobDone | JobRaised)
+        return value
 
     def _end(self) -> str:
         """Describe how a process ended whose connection was closed, with its last output."""
@@ -150,3 +142,39 @@ def wait_for_outcome(
     processes = [remote for remote in remotes if isinstance(remote, EngineProcess)]
     ready = wait_for_any([process.connection() for process in processes], timeout)
     return [(one, one.outcome()) for one in processes if one.connection() in ready]
+
+
+def main(descriptor: int) -> None:
+    """Do the jobs of the parent until the connection is closed."""
+    # The parent handles Ctrl-C, also where the signal is sent to all processes of a name.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = Connection(descriptor)
+    inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(parent, inbox), daemon=True).start()
+    engine: Engine | None = None
+
+    def load() -> str:
+        nonlocal engine
+        engine = pickle.loads(inbox.get())()
+        return engine.weights.digest()
+
+    parent.send(run_and_catch(load))
+    while True:
+        message = inbox.get()  # the parent sends no job to an engine that failed to load
+        parent.send(run_and_catch(partial(_do, message, engine)))
+
+
+def _do(message: bytes, engine: Engine | None) -> object:
+    return pickle.loads(message)(engine)
+
+
+def _listen(parent: Connection, inbox: "queue.SimpleQueue[bytes]") -> None:
+    while True:
+        try:
+            inbox.put(parent.recv_bytes())
+        except (EOFError, OSError):
+            os._exit(0)  # the main thread may be deep in a computation
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

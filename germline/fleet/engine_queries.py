@@ -1,18 +1,19 @@
 """The read-only questions that a fleet passes on to one of its engines, see `Fleet.query`.
 
-A new question is one class here and the method of `Engine` or `MasterWeights` that answers it;
-fleets and worker processes pass on any question. The items of a field called `examples`
-are rewritten by the fleets that send other examples to engines (`with_each`).
+A new question is one class here and the method of `Engine` or `MasterWeights` that answers it.
+
+`scoring_jobs` cuts the scoring of given completions by many members into such questions: they
+depend on the config alone, so 1 and n engines compute the same products.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
 
-from germline.protocols import Engine, HasMasters, Members
+from germline.config import MicrobatchSettings
+from germline.fleet.quorum import Place
+from germline.protocols import Engine, HasMasters, Members, ScoringGroup
+from germline.rollout import cut_microbatches
 from germline.types import Completion, Example
-
-Query = TypeVar("Query")
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,6 @@ class DimensionQuery:
         """Return their number."""
         return engine.weights.dimension
 
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether it is a count."""
-        return isinstance(answer, int) and answer >= 0
-
 
 @dataclass(frozen=True)
 class ScalesQuery:
@@ -35,12 +32,6 @@ class ScalesQuery:
     def __call__(self, engine: HasMasters) -> Mapping[str, float]:
         """Return the factor of each searched tensor, by name."""
         return engine.weights.scales()
-
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether it maps names to numbers."""
-        return isinstance(answer, Mapping) and all(
-            isinstance(name, str) and isinstance(scale, float) for name, scale in answer.items()
-        )
 
 
 @dataclass(frozen=True)
@@ -55,29 +46,41 @@ class LogProbabilitiesQuery:
         """Return one number per token, `[members][examples][tokens]`."""
         return engine.log_probabilities(self.members, self.examples, self.completions)
 
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether there is a number for every token."""
-        rows = as_table(answer, len(self.members), len(self.examples))
-        return rows is not None and all(
-            isinstance(logs, Sequence) and len(logs) == len(completion.tokens)
-            for row, completions in zip(rows, self.completions, strict=True)
-            for logs, completion in zip(row, completions, strict=True)
-        )
+
+def scoring_jobs(
+    groups: Sequence[ScoringGroup], microbatch: MicrobatchSettings
+) -> dict[Place, LogProbabilitiesQuery]:
+    """Cut the members x completions of every group into queries, by first member and completion.
+
+    Args:
+        groups: that score; members are counted over all of them.
+        microbatch: members x completions of one query.
+    """
+    jobs = {}
+    before = 0
+    for group in groups:
+        examples = [without_answer(example) for example in group.examples]
+        for part in cut_microbatches(group.members, examples, microbatch):
+            first = part.first_example
+            written = group.completions[first : first + len(part.examples)]
+            jobs[before + part.first_member, first] = LogProbabilitiesQuery(
+                part.members, part.examples, [written] * len(part.members)
+            )
+        before += len(group.members)
+    return jobs
 
 
-def with_each(query: Query, field: str, change: Callable[[Any], Any]) -> Query:
-    """Return a query with each item of a field changed; a query without that field as it is."""
-    items = getattr(query, field, None)
-    if items is None:
-        return query
-    dataclass_query: Any = query
-    changed: Query = replace(dataclass_query, **{field: [change(item) for item in items]})
-    return changed
+def without_answer(example: Example) -> Example:
+    """Leave out what only graders need."""
+    return replace(example, answer="", facts={})
 
 
-def as_table(answer: object, rows: int, columns: int) -> list[list[object]] | None:
-    """Return an answer that is a list of lists of this shape; None where it is anything else."""
-    if not isinstance(answer, list) or len(answer) != rows:
-        return None
-    fits = all(isinstance(row, list) and len(row) == columns for row in answer)
-    return answer if fits else None
+def joined_scores(
+    scored: Mapping[Place, list[list[Sequence[float]]]],
+) -> list[list[Sequence[float]]]:
+    """Join the answers of all queries: `[members][completions][tokens]`."""
+    rows: dict[int, list[Sequence[float]]] = {}
+    for first_member, first_completion in sorted(scored):
+        for member, row in enumerate(scored[first_member, first_completion], first_member):
+            rows.setdefault(member, []).extend(row)
+    return [rows[member] for member in sorted(rows)]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from germline.checkpoint import restore, save_snapshot
 from germline.config import MicrobatchSettings
-from germline.fleet.scoring_jobs import joined_scores, scoring_jobs
+from germline.fleet.engine_queries import joined_scores, scoring_jobs
 from germline.protocols import (
     Answer,
     Closable,

@@ -1,11 +1,14 @@
-"""A remote engine, one in another process or on another host: start, send a job, outcome, stop.
+"""A remote engine, one in another process or on another host, and its slot in a worker pool.
 
-`RemoteEngine` and `Wait` are all that processes or a cluster must offer to a worker pool.
+`RemoteEngine` and `Wait` are all that processes or a cluster must offer to a pool. `TRANSITIONS` is
+the whole state machine of a slot: (state, event) -> state; any other pair is a mistake in the code.
+Whether the engine has a job is not part of the state: `WorkerSlot.job` says so.
 """
 
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
 from germline.fleet.worker_jobs import EngineJob
@@ -76,3 +79,70 @@ Wait = Callable[[Sequence[RemoteEngine], float | None], Sequence[tuple[RemoteEng
 
 Returns nothing after this many seconds (None: no limit), or when an engine gets its resources.
 """
+
+
+class WorkerState(Enum):
+    """What a remote engine can be used for; each value is a phrase for error messages."""
+
+    LOADING = "loading the base model"
+    LOADED = "loaded, without the updates of the run"
+    READY = "ready, with the weights of the fleet"
+    LATE = "late, at a job whose result is no longer awaited"
+    BEHIND = "behind, with the weights of an earlier generation"
+    GIVEN_UP = "given up"
+
+
+class WorkerEvent(Enum):
+    """What can happen to a remote engine; each value is a phrase for error messages."""
+
+    BASE_LOADED = "it loaded the base model"
+    SYNCED = "it reached the weights of the fleet"
+    LEFT_BEHIND = "a generation closed without it"
+    LATE_JOB_ENDED = "it finished the job that it was late with"
+    LOST = "it was lost and is started again"
+    LOST_TOO_OFTEN = "it was lost too often"
+
+
+_STARTED = [state for state in WorkerState if state is not WorkerState.GIVEN_UP]
+
+TRANSITIONS: dict[tuple[WorkerState, WorkerEvent], WorkerState] = {
+    (WorkerState.LOADING, WorkerEvent.BASE_LOADED): WorkerState.LOADED,
+    (WorkerState.LOADED, WorkerEvent.SYNCED): WorkerState.READY,
+    (WorkerState.READY, WorkerEvent.LEFT_BEHIND): WorkerState.LATE,
+    (WorkerState.LATE, WorkerEvent.LATE_JOB_ENDED): WorkerState.BEHIND,
+    (WorkerState.BEHIND, WorkerEvent.SYNCED): WorkerState.READY,
+    **{(state, WorkerEvent.LOST): WorkerState.LOADING for state in _STARTED},
+    **{(state, WorkerEvent.LOST_TOO_OFTEN): WorkerState.GIVEN_UP for state in _STARTED},
+}
+
+
+@dataclass(eq=False)
+class WorkerSlot:
+    """One place in a worker pool: its engine may be replaced, the place stays.
+
+    Attributes:
+        remote: the engine.
+        state: changed by `handle` alone.
+        job: what the engine does now; None when it has no job, or is loading.
+        failures: how often the engine was lost since it last returned a result.
+        since: when the job began, by the clock of the pool.
+    """
+
+    remote: RemoteEngine
+    state: WorkerState = WorkerState.LOADING
+    job: EngineJob | None = None
+    failures: int = 0
+    since: float = 0.0
+
+    def handle(self, event: WorkerEvent) -> None:
+        """Enter the state that follows from an event.
+
+        Raises:
+            RuntimeError: the event is impossible in this state.
+        """
+        following = TRANSITIONS.get((self.state, event))
+        if following is None:
+            raise RuntimeError(
+                f"fleet: {self.remote.name} is {self.state.value}; impossible: {event.value}"
+            )
+        self.state = following

@@ -16,7 +16,7 @@ import contextlib
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -24,11 +24,9 @@ from typing import Any
 
 from germline.checkpoint import newest_snapshot
 from germline.config import MicrobatchSettings
-from germline.fleet.engine_queries import with_each
+from germline.fleet.engine_queries import joined_scores, scoring_jobs, without_answer
 from germline.fleet.quorum import Place, Quorum
-from germline.fleet.remote_engine import EngineFault
-from germline.fleet.scoring_jobs import joined_scores, scoring_jobs
-from germline.fleet.state_transfer import SharedDiskTransfer, StateTransfer
+from germline.fleet.remote_engine import EngineFault, WorkerSlot, WorkerState
 from germline.fleet.worker_jobs import (
     ApplyJob,
     CatchUpJob,
@@ -38,9 +36,10 @@ from germline.fleet.worker_jobs import (
     EpisodesJob,
     GenerateJob,
     RestoreJob,
+    SharedDiskTransfer,
+    StateTransfer,
 )
-from germline.fleet.worker_pool import WorkerPool
-from germline.fleet.worker_slot import WorkerSlot, WorkerState
+from germline.fleet.worker_pool import Key, WorkerPool
 from germline.graders.pool import GraderPool
 from germline.noise import NOISE_VERSION
 from germline.protocols import Answer, EngineQuery, GraderProtocol, ScoringGroup
@@ -138,20 +137,13 @@ class RemoteFleet:
     def score(self, groups: Sequence[ScoringGroup]) -> list[list[Sequence[float]]]:
         """Return the log-probabilities of every group's completions, from all engines."""
         self._agree()
-        jobs = {
-            place: with_each(job, "examples", _without_answer)
-            for place, job in scoring_jobs(groups, self.microbatch).items()
-        }
-        scored: dict[Place, list[list[Sequence[float]]]] = {}
-        while unscored := {place: job for place, job in jobs.items() if place not in scored}:
-            self._resync_newcomers()
-            scored |= {place: answer for place, _, answer in self.pool.dispatch(unscored)}
-        return joined_scores(scored)
+        self._resync_newcomers()
+        return joined_scores(self._results(scoring_jobs(groups, self.microbatch)))
 
     def query(self, query: EngineQuery[Answer]) -> Answer:
         """Return one engine's answer to a read-only question: all have the same weights."""
         self._agree()
-        answer: Answer = self._ask_any(with_each(query, "examples", _without_answer))
+        answer: Answer = self._ask_any(query)
         return answer
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
@@ -203,13 +195,11 @@ class RemoteFleet:
         self._agree()
         started = time.perf_counter()
         generated_s = 0.0
-        microbatches = _by_place(cut_microbatches(members, examples, microbatch))
-        has_episodes = self.graders.max_turns is not None
-        sent = examples if has_episodes else [_without_answer(example) for example in examples]
-        jobs = {
-            place: self._job(one, decoding)
-            for place, one in _by_place(cut_microbatches(members, sent, microbatch)).items()
+        microbatches = {
+            (one.first_member, one.first_example): one
+            for one in cut_microbatches(members, examples, microbatch)
         }
+        jobs = {place: self._job(one, decoding) for place, one in microbatches.items()}
         # Large ones first: the engines then finish at about the same time.
         order = sorted(microbatches, key=lambda place: -_size(jobs[place]))
         share = self.quorum if paired else 1.0
@@ -246,8 +236,8 @@ class RemoteFleet:
 
         Engines are rebuilt from the snapshot on; late engines still need the steps they missed.
         """
-        for place in range(min([generation + 1, *self._updates_when_late.values()])):
-            entry = self._entries[place]
+        last = min([generation + 1, *self._updates_when_late.values()])
+        for place, entry in enumerate(self._entries[:last]):
             if isinstance(entry.update, MeanUpdate):
                 update = replace(entry.update, offsets=None)
                 self._entries[place] = replace(entry, update=update)
@@ -255,7 +245,7 @@ class RemoteFleet:
     def _job(self, microbatch: Microbatch, decoding: Decoding) -> GenerateJob | EpisodesJob:
         members, examples = microbatch.members, microbatch.examples
         if (turns := self.graders.max_turns) is None:
-            return GenerateJob(members, examples, decoding)
+            return GenerateJob(members, [*map(without_answer, examples)], decoding)
         first = microbatch.first_member
         return EpisodesJob(members, examples, decoding, self._pickled_graders, first, turns)
 
@@ -306,7 +296,7 @@ class RemoteFleet:
 
     def _resync_newcomers(self) -> None:
         """Bring engines that were started again, or were late, to the weights of the fleet."""
-        if not (newcomers := self.pool.newcomers()):
+        if not (newcomers := self.pool.await_newcomers()):
             return
         with contextlib.ExitStack() as stack:
             fresh = any(slot.state is WorkerState.LOADED for slot in newcomers)
@@ -315,10 +305,8 @@ class RemoteFleet:
             self.pool.resync(
                 lambda slot: self._catch_up(slot) if slot.state is WorkerState.BEHIND else restore
             )
-        late = self.pool.late_slots()
-        self._updates_when_late = {
-            slot: count for slot, count in self._updates_when_late.items() if slot in late
-        }
+        for slot in newcomers:
+            self._updates_when_late.pop(slot, None)
 
     def _newest_state(self, stack: contextlib.ExitStack) -> EngineState | None:
         """Return the state of another engine; where none can give it, the newest snapshot."""
@@ -338,10 +326,18 @@ class RemoteFleet:
     def _state_in(self, folder: Path | None) -> EngineState | None:
         return self._transfer.from_folder(folder) if folder else None
 
-    def _ask_any(self, job: EngineJob) -> Any:
-        while not (answers := [answer for _, _, answer in self.pool.dispatch({0: job})]):
+    def _results(self, jobs: Mapping[Key, EngineJob]) -> dict[Key, Any]:
+        """Return the results of jobs that any engine can do."""
+        results: dict[Key, Any] = {}
+        while True:
+            missing = {key: job for key, job in jobs.items() if key not in results}
+            results |= {key: result for key, _, result in self.pool.dispatch(missing)}
+            if len(results) == len(jobs):
+                return results
             self._resync_newcomers()
-        return answers[0]
+
+    def _ask_any(self, job: EngineJob) -> Any:
+        return self._results({0: job})[0]
 
 
 def _common_digest(digests: dict[WorkerSlot, str]) -> str:
@@ -357,18 +353,6 @@ def _common_digest(digests: dict[WorkerSlot, str]) -> str:
 
 def _differs(digest: str, expected: str) -> str:
     return f"its weights have digest {digest[:16]}, those of the fleet {expected[:16]}"
-
-
-def _without_answer(example: Example) -> Example:
-    """Leave out what only graders need."""
-    return replace(example, answer="", facts={})
-
-
-def _by_place(microbatches: Sequence[Microbatch]) -> dict[Place, Microbatch]:
-    return {
-        (microbatch.first_member, microbatch.first_example): microbatch
-        for microbatch in microbatches
-    }
 
 
 def _size(job: GenerateJob | EpisodesJob) -> int:

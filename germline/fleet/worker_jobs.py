@@ -1,27 +1,36 @@
-"""The jobs that are sent to a remote engine, besides the read-only ones of `engine_queries`.
+"""The jobs that are sent to a remote engine, and how states are brought to other engines.
 
 A job carries seeds, coefficients, prompts and completions, never weights. Every engine loads the
-model and applies every update itself. The worker pool checks each result (`is_valid_result`) before
-the fleet uses it.
+model and applies every update itself. The read-only jobs are in `engine_queries`.
+
+Only an engine that was started again takes over a state: 4 bytes for each searched number, and
+moments. Engines that share a disk write it there; otherwise another `StateTransfer` sends it.
 """
 
 import pickle
-import re
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol, get_args, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from germline.checkpoint import restore, save_snapshot
 from germline.episodes import play_episodes
-from germline.fleet.engine_queries import as_table
 from germline.graders.pool import GraderPool, GraderSettings
 from germline.protocols import Engine, Members
 from germline.record import JournalEntry
 from germline.signal_types import UpdateSize
-from germline.types import Completion, Decoding, Example, Finish, MeanUpdate, Rollout, Update
+from germline.types import (
+    Completion,
+    Decoding,
+    Example,
+    GermlineError,
+    MeanUpdate,
+    Rollout,
+    Update,
+)
 
 
 @runtime_checkable
@@ -31,9 +40,6 @@ class EngineJob(Protocol):
     def __call__(self, engine: Engine) -> Any:
         """Do the work, and return the result."""
 
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether an object is a possible result: another one counts as the loss of the engine."""
-
 
 @runtime_checkable
 class EngineState(Protocol):
@@ -41,11 +47,6 @@ class EngineState(Protocol):
 
     def unpacked(self) -> AbstractContextManager[Path]:
         """Yield a folder of snapshots on the machine where this is called."""
-
-
-def is_digest(answer: object) -> bool:
-    """Whether an object is the text of a SHA-256 digest."""
-    return isinstance(answer, str) and re.fullmatch("[0-9a-f]{64}", answer) is not None
 
 
 @dataclass(frozen=True)
@@ -63,20 +64,6 @@ class GenerateJob:
     def __call__(self, engine: Engine) -> list[list[Completion]]:
         """Return the completions, `[members][examples]`."""
         return engine.generate(self.members, self.examples, self.decoding)
-
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether there is a completion of every member for every example."""
-        rows = as_table(answer, len(self.members), len(self.examples))
-        return rows is not None and all(self._is_completion(one) for row in rows for one in row)
-
-    def _is_completion(self, one: Any) -> bool:
-        return (
-            isinstance(one, Completion)
-            and [type(one.text), type(one.tokens), type(one.prompt_tokens)] == [str, tuple, int]
-            and len(one.tokens) <= self.decoding.max_new_tokens
-            and all(isinstance(token, int) for token in one.tokens)
-            and one.finish in get_args(Finish)
-        )
 
 
 @dataclass(frozen=True)
@@ -107,15 +94,6 @@ class EpisodesJob:
             engine, graders, self.members, self.examples, self.decoding, self.first_member
         )
 
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether there is a rollout of every member for every example."""
-        rows = as_table(answer, len(self.members), len(self.examples))
-        return rows is not None and all(
-            isinstance(one, Rollout) and one.example == example.index
-            for row in rows
-            for one, example in zip(row, self.examples, strict=True)
-        )
-
 
 @lru_cache(maxsize=1)
 def _grader_pool(settings: bytes) -> GraderPool:
@@ -134,10 +112,6 @@ class ApplyJob:
         """Apply it, refresh the serving copy, and return the size of the step."""
         return engine.apply(self.update)
 
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether it is the size of a step, or None."""
-        return answer is None or isinstance(answer, UpdateSize)
-
 
 @dataclass(frozen=True)
 class DigestJob:
@@ -146,10 +120,6 @@ class DigestJob:
     def __call__(self, engine: Engine) -> str:
         """Return their digest."""
         return engine.weights.digest()
-
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether it is a digest."""
-        return is_digest(answer)
 
 
 @dataclass(frozen=True)
@@ -163,10 +133,6 @@ class SaveSnapshotJob:
     def __call__(self, engine: Engine) -> None:
         """Write it to a folder that the fleet can read."""
         save_snapshot(engine.weights, self.folder, self.generation, keep=self.keep)
-
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether it is None."""
-        return answer is None
 
 
 @dataclass(frozen=True)
@@ -185,10 +151,6 @@ class RestoreJob:
         engine.refresh()
         return digest
 
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether it is the digest after the last of the updates."""
-        return answer == (self.entries[-1].digest if self.entries else self.base_digest)
-
 
 @dataclass(frozen=True)
 class CatchUpJob:
@@ -197,12 +159,71 @@ class CatchUpJob:
     entries: Sequence[JournalEntry]
     digest: str
 
-    def __call__(self, engine: Engine) -> str:
-        """Return the digest reached."""
+    def __call__(self, engine: Engine) -> None:
+        """Apply them.
+
+        Raises:
+            GermlineError: the engine does not reach the digest of the fleet.
+        """
         for entry in self.entries:
             engine.apply(entry.update)
-        return engine.weights.digest()
+        if (digest := engine.weights.digest()) != self.digest:
+            raise GermlineError(f"it caught up to digest {digest[:16]}, not {self.digest[:16]}")
 
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether it is the digest of the fleet."""
-        return answer == self.digest
+
+def fits(job: EngineJob, result: object) -> bool:
+    """Whether a result has a row for every member and an item for every example of its job."""
+    members, examples = getattr(job, "members", None), getattr(job, "examples", ())
+    return members is None or (
+        isinstance(result, list)
+        and len(result) == len(members)
+        and all(isinstance(row, list) and len(row) == len(examples) for row in result)
+    )
+
+
+Ask = Callable[[EngineJob], Any]
+"""Send a job to any engine that has the weights of the fleet, and return the result."""
+
+
+@runtime_checkable
+class StateTransfer(Protocol):
+    """Brings states from engine to engine, and to and from a folder of this machine."""
+
+    def from_peer(self, ask: Ask, generation: int) -> AbstractContextManager[EngineState]:
+        """Let an engine publish its state after `generation`, for other engines to load."""
+
+    def from_folder(self, folder: Path) -> EngineState | None:
+        """Return the snapshots in a folder of this machine in a form that engines can load."""
+
+    def to_folder(self, ask: Ask, folder: Path, generation: int, keep: int) -> None:
+        """Write the state of an engine to a folder of this machine, keeping `keep` snapshots."""
+
+
+@dataclass(frozen=True)
+class FolderState:
+    """Snapshots in a folder that every engine can read."""
+
+    folder: Path
+
+    def unpacked(self) -> AbstractContextManager[Path]:
+        """Yield the folder."""
+        return nullcontext(self.folder)
+
+
+class SharedDiskTransfer:
+    """Engines of this machine: they read and write the same files."""
+
+    @contextmanager
+    def from_peer(self, ask: Ask, generation: int) -> Iterator[EngineState]:
+        """Let an engine write to a folder that is deleted afterwards."""
+        with tempfile.TemporaryDirectory(prefix="germline-peer-") as folder:
+            ask(SaveSnapshotJob(Path(folder), generation, keep=1))
+            yield FolderState(Path(folder))
+
+    def from_folder(self, folder: Path) -> EngineState | None:
+        """Return the folder as it is."""
+        return FolderState(folder)
+
+    def to_folder(self, ask: Ask, folder: Path, generation: int, keep: int) -> None:
+        """Let an engine write it."""
+        ask(SaveSnapshotJob(folder, generation, keep))

@@ -1,25 +1,24 @@
 """The worker pool: hands each job to the next idle remote engine, and replaces engines that fail.
 
-An engine is lost when its process or actor ends, when it hangs, or when its result is invalid. The
-pool starts it again in the background, and its job is left for another engine; it becomes ready
-again once the fleet has brought its weights up to date (`worker_slot` has the states). An engine
-that is lost `MAX_LOSSES` times without a result in between is given up, and the run stops when
-every engine is given up. An error that an engine *raises* is no loss, because the engine would
+An engine is lost when its process or actor ends, when it hangs, or when its result does not fit its
+job. The pool starts it again in the background, and its job is left for another engine; it becomes
+ready again once the fleet has brought its weights up to date (`remote_engine` has the states). An
+engine that is lost `MAX_LOSSES` times without a result in between is given up, and the run stops
+when every engine is given up. An error that an engine *raises* is no loss, because the engine would
 raise it again: the pool raises it here, except for `EngineLost`, by which an engine says that what
 it runs on is gone.
 
 An engine that waits for resources (a cluster that is full, a node that was removed) does not block
 the others: it joins when it has loaded.
 
-The pool does not know where an engine runs. Known limit: there is no timeout for loading the base
-model and for catching up, because no earlier job says how long these should take.
+Known limit: there is no timeout for loading the base model and for catching up, because no earlier
+job says how long these should take.
 """
 
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from germline.fleet.hang_detector import HangDetector
@@ -30,9 +29,11 @@ from germline.fleet.remote_engine import (
     RemoteEngine,
     RemoteEngineLost,
     Wait,
+    WorkerEvent,
+    WorkerSlot,
+    WorkerState,
 )
-from germline.fleet.worker_jobs import EngineJob, is_digest
-from germline.fleet.worker_slot import WorkerEvent, WorkerSlot, WorkerState
+from germline.fleet.worker_jobs import EngineJob, fits
 from germline.types import EngineLost, GermlineError
 
 log = logging.getLogger(__name__)
@@ -46,32 +47,15 @@ LONGEST_WAIT_S = 1e6
 Key = TypeVar("Key")
 
 
-@dataclass(frozen=True)
-class PoolSettings:
-    """When a worker pool begins, and when it stops waiting.
-
-    Attributes:
-        min_engines: engines that must have loaded to begin; None: all.
-        placement_timeout_s: longest wait for resources while the pool cannot go on without them, in
-            seconds.
-        hang_factor: an engine hangs when its job takes this multiple of the slowest job of its kind
-            so far, relative to its size; None: never.
-        hang_timeout_s: but not before this many seconds.
-    """
-
-    min_engines: int | None = None
-    placement_timeout_s: float = 30.0
-    hang_factor: float | None = None
-    hang_timeout_s: float = 120.0
-
-
 class WorkerPool:
     """Remote engines, started together.
 
     Args:
         remotes: the engines.
         wait: waits for the outcomes of engines.
-        settings: when to begin, and when to stop waiting.
+        min_engines: engines that must have loaded to begin; None: all.
+        placement_timeout_s: longest wait for resources while the pool cannot go on without them.
+        hangs: says when an engine hangs; None: never.
         resources_report: returns what the engines need and what there is, for an error message
             where engines may wait for resources.
         clock: in seconds.
@@ -81,16 +65,20 @@ class WorkerPool:
         self,
         remotes: Sequence[RemoteEngine],
         wait: Wait,
-        settings: PoolSettings | None = None,
+        *,
+        min_engines: int | None = None,
+        placement_timeout_s: float = 30.0,
+        hangs: HangDetector | None = None,
         resources_report: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
         self._slots = [WorkerSlot(remote) for remote in remotes]
         self._wait = wait
-        self._settings = settings or PoolSettings()
+        self._needed = min_engines or len(remotes)
+        self._placement_timeout_s = placement_timeout_s
         self._resources_report = resources_report
-        self._hangs = HangDetector(self._settings.hang_factor, self._settings.hang_timeout_s)
+        self._hangs = hangs or HangDetector(None, 0.0)
         self._starting = True
         self._last_loss = ""
         self._blocked_since: float | None = None
@@ -106,7 +94,10 @@ class WorkerPool:
             EngineFault: loading raised something else.
         """
         digests: dict[WorkerSlot, str] = {}
-        while not self._can_begin():
+        while (loading := self._in(WorkerState.LOADING)) and not (
+            len(self._in(WorkerState.LOADED)) >= self._needed
+            and all(slot.remote.waits_for_resources for slot in loading)
+        ):
             for slot, _, outcome in self._outcomes():
                 digests[slot] = _value(outcome)
         self._starting = False
@@ -123,21 +114,27 @@ class WorkerPool:
         return self._in(WorkerState.LATE)
 
     def newcomers(self) -> list[WorkerSlot]:
-        """Return the engines that have loaded or are behind: they lack updates of the fleet.
+        """Return the engines that have loaded or are behind: they lack updates of the fleet."""
+        return self._in(WorkerState.LOADED, WorkerState.BEHIND)
 
-        With no engine ready, this waits for all that will become newcomers: a single engine should
-        not decide alone what the weights are.
+    def await_newcomers(self) -> list[WorkerSlot]:
+        """Return the newcomers; with no engine ready, wait for all that will become newcomers.
+
+        A single engine should not decide alone what the weights are.
 
         Raises:
             GermlineError: every engine was given up, or there are no resources for any.
         """
-        while not self.ready_slots() and (self._coming() or not self._newcomers()):
+        while not self.ready_slots():
+            coming = self._in(WorkerState.LOADING, WorkerState.LATE)
+            if self.newcomers() and all(slot.remote.waits_for_resources for slot in coming):
+                break
             self._outcomes()
-        return self._newcomers()
+        return self.newcomers()
 
     def resync(self, job_of: Callable[[WorkerSlot], EngineJob]) -> None:
         """Send every newcomer the job that gives it the weights of the fleet; make it ready."""
-        jobs = {slot: job_of(slot) for slot in self._newcomers()}
+        jobs = {slot: job_of(slot) for slot in self.newcomers()}
         for slot, job in jobs.items():
             self._send(slot, job)
         while any(slot.job is job for slot, job in jobs.items()):
@@ -231,22 +228,6 @@ class WorkerPool:
     def _in(self, *states: WorkerState) -> list[WorkerSlot]:
         return [slot for slot in self._slots if slot.state in states]
 
-    def _newcomers(self) -> list[WorkerSlot]:
-        return self._in(WorkerState.LOADED, WorkerState.BEHIND)
-
-    def _coming(self) -> list[WorkerSlot]:
-        """Return the engines that will become newcomers without waiting for resources."""
-        slots = self._in(WorkerState.LOADING, WorkerState.LATE)
-        return [slot for slot in slots if not slot.remote.waits_for_resources]
-
-    def _needed(self) -> int:
-        return self._settings.min_engines or len(self._slots)
-
-    def _can_begin(self) -> bool:
-        loading = self._in(WorkerState.LOADING)
-        enough = len(self._in(WorkerState.LOADED)) >= self._needed()
-        return not loading or (enough and all(slot.remote.waits_for_resources for slot in loading))
-
     def _send(self, slot: WorkerSlot, job: EngineJob) -> None:
         slot.job, slot.since = job, self.clock()
         slot.remote.send(job)
@@ -272,7 +253,16 @@ class WorkerPool:
             job, slot.job = slot.job, None
             if accepted := self._accepted(slot, job, outcome):
                 finished.append((slot, job, accepted))
-        self._replace_hung(busy)
+        for slot in busy:
+            deadline = self._hang_deadline(slot)
+            if slot.job and deadline is not None and self.clock() >= deadline:
+                expected = self._hangs.expected_s(slot.job)
+                self.replace(
+                    slot,
+                    f"it hung: {self.clock() - slot.since:.1f} s at a job that takes at most "
+                    f"{expected:.1f} s by those before it (fleet.hang_factor, "
+                    "fleet.hang_timeout_s)",
+                )
         return finished
 
     def _accepted(
@@ -287,7 +277,7 @@ class WorkerPool:
             if is_loss and not self._starting:
                 self.replace(slot, str(outcome.error))
                 return None
-        elif not (job.is_valid_result(outcome.value) if job else is_digest(outcome.value)):
+        elif job and not fits(job, outcome.value):
             self.replace(slot, f"it returned an invalid result: {repr(outcome.value)[:80]}")
             return None
         elif job:
@@ -305,18 +295,6 @@ class WorkerPool:
         limit = self._hangs.limit_s(slot.job)
         return None if limit is None else slot.since + limit
 
-    def _replace_hung(self, busy: Sequence[WorkerSlot]) -> None:
-        now = self.clock()
-        for slot in busy:
-            end = self._hang_deadline(slot)
-            if slot.job and end is not None and now >= end:
-                self.replace(
-                    slot,
-                    f"it hung: {now - slot.since:.1f} s at a job that takes at most "
-                    f"{self._hangs.expected_s(slot.job):.1f} s by those before it "
-                    "(fleet.hang_factor, fleet.hang_timeout_s)",
-                )
-
     def _placement_deadline(self, busy: Sequence[WorkerSlot]) -> float | None:
         """Return until when to wait for resources without which the pool cannot go on.
 
@@ -325,16 +303,16 @@ class WorkerPool:
         """
         waiting = [slot for slot in busy if slot.remote.waits_for_resources]
         if self._starting:
-            blocked = len(self._slots) - len(waiting) < self._needed()
+            blocked = len(self._slots) - len(waiting) < self._needed
         else:
-            usable = self.ready_slots() or self._newcomers()
+            usable = self.ready_slots() or self.newcomers()
             blocked = len(waiting) == len(busy) and not usable
         if not blocked:
             self._blocked_since = None
             return None
         now = self.clock()
         self._blocked_since = now if self._blocked_since is None else self._blocked_since
-        end = self._blocked_since + self._settings.placement_timeout_s
+        end = self._blocked_since + self._placement_timeout_s
         if now >= end:
             raise GermlineError(
                 f"fleet: {len(waiting)} engines have no resources to run on: "

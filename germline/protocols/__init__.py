@@ -216,9 +216,6 @@ class EngineQuery(Protocol[AnswerOut]):
     def __call__(self, engine: Engine) -> AnswerOut:
         """Return the engine's answer."""
 
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether an object is a possible answer: another one counts as the loss of the engine."""
-
 
 @runtime_checkable
 class TextScorer(Protocol):

@@ -7,7 +7,6 @@ the threads of an engine. If these make several engines slow, `warn_if_slow` log
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 
@@ -15,8 +14,9 @@ from germline.config import Config, InProcess, Local, Ray
 from germline.estimates.machine import usable_cores
 from germline.fleet import LocalFleet
 from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
+from germline.fleet.hang_detector import HangDetector
 from germline.fleet.remote_fleet import RemoteFleet
-from germline.fleet.worker_pool import PoolSettings, WorkerPool
+from germline.fleet.worker_pool import WorkerPool
 from germline.protocols import Engine, Fleet, GraderProtocol
 from germline.rollout import microbatch_starts
 from germline.types import GermlineError
@@ -40,7 +40,7 @@ def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Grader
         EngineProcess(number, partial(load, engine_placement(config, number)), _patience(config))
         for number in range(config.fleet.engines)
     ]
-    pool = WorkerPool(processes, wait_for_outcome, _terms(config.fleet))
+    pool = WorkerPool(processes, wait_for_outcome, hangs=_hangs(config.fleet))
     return RemoteFleet(pool, graders, config.microbatch, config.fleet.quorum)
 
 
@@ -61,32 +61,33 @@ def _on_ray(
     config: Config, fleet: Ray, load: Callable[[Config], Engine], graders: GraderProtocol
 ) -> Fleet:
     check_ray_installed()
-    from germline.fleet import ray_actors, ray_cluster
+    from germline.fleet import ray_engines
 
     with ExitStack() as opened:
         # Ray only counts CPUs, so one per engine is requested, as for processes.
-        joined = ray_cluster.RayCluster(
+        joined = ray_engines.RayCluster(
             fleet.address, max(usable_cores(), fleet.engines), _patience(config)
         )
         opened.callback(joined.close)
-        joined.check_resources(fleet.min_engines or fleet.engines, fleet.resources)
         engine = config.engine
         automatic = isinstance(engine, InProcess) and engine.device == "auto"
-        if automatic and "GPU" not in fleet.resources and ray_cluster.has_gpus():
+        if automatic and "GPU" not in fleet.resources and ray_engines.has_gpus():
             log.warning("fleet.resources asks for no GPU, so engines use none: try {GPU: 1}")
         actors = [
-            ray_actors.RayEngine(
+            ray_engines.RayEngine(
                 number, partial(load, engine_placement(config, number)), fleet.resources
             )
             for number in range(fleet.engines)
         ]
         pool = WorkerPool(
             actors,
-            ray_actors.wait_for_outcome,
-            _terms(fleet),
-            lambda: ray_cluster.resources_report(fleet.resources),
+            ray_engines.wait_for_outcome,
+            min_engines=fleet.min_engines,
+            placement_timeout_s=fleet.placement_timeout_s,
+            resources_report=lambda: ray_engines.resources_report(fleet.resources),
+            hangs=_hangs(fleet),
         )
-        store = ray_actors.ObjectStoreTransfer()
+        store = ray_engines.ObjectStoreTransfer()
         remote = RemoteFleet(
             pool, graders, config.microbatch, fleet.quorum, store, on_close=joined.close
         )
@@ -94,13 +95,8 @@ def _on_ray(
     return remote
 
 
-def _terms(fleet: Local | Ray) -> PoolSettings:
-    patience = PoolSettings(hang_factor=fleet.hang_factor, hang_timeout_s=fleet.hang_timeout_s)
-    if isinstance(fleet, Local):
-        return patience
-    return replace(
-        patience, min_engines=fleet.min_engines, placement_timeout_s=fleet.placement_timeout_s
-    )
+def _hangs(fleet: Local | Ray) -> HangDetector:
+    return HangDetector(fleet.hang_factor, fleet.hang_timeout_s)
 
 
 def _patience(config: Config) -> dict[str, str]:

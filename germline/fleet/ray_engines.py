@@ -1,14 +1,20 @@
-"""Engines as Ray actors: each in a placement group of its own, on any machine of a cluster.
+"""Engines as Ray actors, on a cluster that is started here or joined by address.
 
-A placement group reserves what one engine needs, on one node: an engine whose group is pending
-waits for resources. States go through Ray's object store, from host to host and not through this
-process; the hosts need no shared disk, but every host must be able to load the model.
+Each engine has a placement group, which reserves what it needs on one node: an engine whose group
+is pending waits for resources. States go through Ray's object store, from host to host and not
+through this process; the hosts need no shared disk, but every host must be able to load the model.
+
+The terminal shows no output of Ray: what engines print goes to the logs of the session of Ray.
 
 Known limit: an address is one that Ray itself can join; Ray Client (`ray://`) is not supported.
 """
 
 import contextlib
+import logging
+import os
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,12 +36,96 @@ from germline.fleet.remote_engine import (
     RemoteEngineLost,
     run_and_catch,
 )
-from germline.fleet.state_transfer import Ask
-from germline.fleet.worker_jobs import EngineJob, EngineState
+from germline.fleet.worker_jobs import Ask, EngineJob, EngineState
 from germline.protocols import Engine
+from germline.types import GermlineError
 
 POLL_S = 0.2
 """Seconds between two checks whether a pending placement group is ready."""
+
+
+STORE_BYTES = 256 * 2**20
+"""Memory for objects where Ray is started here; states that are larger go to disk."""
+
+
+class RayCluster:
+    """The connection of a run to Ray.
+
+    Args:
+        address: of a cluster, `auto` for the one this machine belongs to; None starts one here.
+        cpus: that Ray may assign, where it is started here.
+        environment: variables of engines, where Ray is started here.
+
+    Raises:
+        GermlineError: there is no cluster at that address, or Ray does not start.
+    """
+
+    def __init__(
+        self, address: str | None, cpus: int, environment: Mapping[str, str] | None = None
+    ) -> None:
+        # A script that uses germline may have started Ray already; then the script stops it.
+        self._ours = not ray.is_initialized()
+        if not self._ours:
+            joined = ray.get_runtime_context().gcs_address
+            if address not in (None, "auto", joined):
+                raise GermlineError(
+                    f"fleet.address={address} is not the cluster this script has joined, {joined}: "
+                    "drop it, or call ray.shutdown() before"
+                )
+            return
+        # Ray's processes inherit them. Whether engines without a GPU of their own see any is the
+        # second one; Ray warns of a change if it is unset.
+        variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
+        for name, value in {**variables, **(environment or {})}.items():
+            os.environ.setdefault(name, value)
+        own = {"num_cpus": cpus, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+        with _restored_signals():
+            try:
+                ray.init(
+                    address=address or "local",
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    **({} if address else own),
+                )
+            except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+                where = f"fleet.address={address}" if address else "fleet: Ray on this machine"
+                raise GermlineError(f"{where} cannot be used: {error}") from error
+
+    def close(self) -> None:
+        """Leave the cluster; stop it where it was started here."""
+        if self._ours:
+            ray.shutdown()
+
+
+def resources_report(resources: Mapping[str, float]) -> str:
+    """Return what an engine needs, what the cluster has, and the settings that help."""
+    total, free = ray.cluster_resources(), ray.available_resources()
+    kinds = sorted({"CPU", "GPU", *resources})
+    has = ", ".join(f"{one} {total.get(one, 0):g} ({free.get(one, 0):g} free)" for one in kinds)
+    needs = ", ".join(f"{kind}: {count:g}" for kind, count in resources.items())
+    return (
+        f"each needs {{{needs}}} on one node (fleet.resources), and the cluster has {has}: ask for "
+        "less, for fewer engines (fleet.engines, fleet.min_engines), or wait longer "
+        "(fleet.placement_timeout_s)"
+    )
+
+
+def has_gpus() -> bool:
+    """Whether the cluster has a GPU."""
+    return ray.cluster_resources().get("GPU", 0) > 0
+
+
+@contextlib.contextmanager
+def _restored_signals() -> Iterator[None]:
+    """Restore the handler of SIGTERM, which Ray replaces: germline handles how a run ends."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class RayEngineActor:
@@ -139,11 +229,8 @@ class RayEngine:
             return RemoteEngineLost(_cause(error))
         except Exception as error:  # noqa: BLE001 - an invalid pickle can raise any error
             return RemoteEngineLost(f"its result cannot be read: {error}")
-        return (
-            value
-            if isinstance(value, JobDone | JobRaised)
-            else RemoteEngineLost(f"it returned {value!r}")
-        )
+        assert isinstance(value, JobDone | JobRaised)
+        return value
 
 
 def wait_for_outcome(
@@ -201,10 +288,6 @@ class PackStateJob:
         with tempfile.TemporaryDirectory(prefix="germline-peer-") as folder:
             path = save_snapshot(engine.weights, Path(folder), self.generation, keep=1)
             return _stored(path, self.generation)
-
-    def is_valid_result(self, answer: object) -> bool:
-        """Whether it is the state after that generation."""
-        return isinstance(answer, ObjectStoreState) and answer.generation == self.generation
 
 
 class ObjectStoreTransfer:

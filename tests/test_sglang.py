@@ -5,16 +5,30 @@ tests/engines_real tests with the real server that members are evaluated correct
 
 import base64
 import pickle
+import re
 from contextlib import closing
 from typing import Any
 
 import pytest
 import torch
 
+from germline.config import Sglang, load_config
 from germline.engines.sglang import client
+from germline.record import RunDirectory
+from germline.run import evaluate, resume, train
+from germline.run.build_parts import make_engine
 from germline.types import Decoding, EngineLost, GermlineError, Update
 from tests.scripted_server import Scripted, listening
-from tests.simulated_sglang import DECODING, EXAMPLES, MEMBERS, SimulatedSglang, opened, served
+from tests.simulated_sglang import (
+    DECODING,
+    EXAMPLES,
+    MEMBERS,
+    SimulatedSglang,
+    config,
+    opened,
+    served,
+)
+from tests.tiny_engines import folder
 
 UPDATE = Update(7, 0, 0.02, 0.5, (0.3, -0.2))
 
@@ -46,12 +60,17 @@ def test_members_are_adapters_with_new_names_in_every_request_and_the_center_has
     with opened(script) as engine:
         engine.generate([None, *MEMBERS], EXAMPLES, DECODING)
         engine.generate([None, *MEMBERS], EXAMPLES, DECODING)
-    names = [body["lora_name"] for body in script.bodies("/load_lora_adapter_from_tensors")]
+    sent = script.bodies("/load_lora_adapter_from_tensors")
+    names = [body["lora_name"] for body in sent]
     assert len(set(names)) == len(names) == 2 * len(MEMBERS)
     first, second = script.bodies("/generate")
     assert first["lora_path"] == [one for one in [None, *names[:4]] for _ in EXAMPLES]
     assert second["lora_path"] == [one for one in [None, *names[4:]] for _ in EXAMPLES]
-    assert all("text" not in body for body in (first, second))
+    # A pickle holds no more than the tensors, which may be views of larger ones.
+    for body in sent:
+        blob = base64.b64decode(body["serialized_named_tensors"][0])
+        tensors = pickle.loads(blob)
+        assert len(blob) < 1.1 * sum(one.nbytes for one in tensors.values()) + 400 * len(tensors)
 
 
 def test_adapters_are_unloaded_also_after_a_failed_evaluation(script, simulated):
@@ -76,15 +95,6 @@ def test_more_members_than_the_server_holds_are_evaluated_in_groups(
     assert (len(found), simulated.most_loaded) == (4, most)
 
 
-def test_an_adapter_is_sent_without_the_storage_it_is_a_view_of(script):
-    with opened(script, {"kind": "low_rank", "rank": 1}) as engine:
-        engine.generate(MEMBERS, EXAMPLES, DECODING)
-    for body in script.bodies("/load_lora_adapter_from_tensors"):
-        blob = base64.b64decode(body["serialized_named_tensors"][0])
-        tensors = pickle.loads(blob)
-        assert len(blob) < 1.1 * sum(one.nbytes for one in tensors.values()) + 400 * len(tensors)
-
-
 def test_every_process_of_a_tensor_parallel_server_gets_its_copy(script, simulated):
     simulated.started["tp_size"] = 2
     with opened(script) as engine:
@@ -103,21 +113,18 @@ def test_the_new_center_is_written_after_an_update(script, space):
         masters = {one.name: engine.weights.tensors[one.name] for one in engine.weights.searched}
         found = written(script)
     assert found.keys() == masters.keys()
-    assert all(torch.equal(found[name], masters[name]) for name in masters)
-
-
-def test_a_member_of_a_dense_space_is_written_and_the_center_after_it(script):
-    with opened(script, "full") as engine:
-        engine.generate([MEMBERS[0], None], EXAMPLES, DECODING)
-        engine.generate([None], EXAMPLES, DECODING)
-    begun = script.bodies("/begin_weight_update")
-    assert len(begun) == 2  # the center was written already
     assert all(body["flush_cache"] for body in script.bodies("/update_weights_from_tensor"))
+    assert all(torch.equal(found[name], masters[name]) for name in masters)
 
 
 def test_weights_are_sent_in_pieces_of_bounded_size(script, monkeypatch):
     monkeypatch.setattr(client, "CHUNK_BYTES", 20_000)
     with opened(script, "full") as engine:
+        engine.generate([MEMBERS[0], None], EXAMPLES, DECODING)
+        script.asked.clear()
+        engine.generate([None], EXAMPLES, DECODING)
+        assert not script.bodies("/begin_weight_update")  # the center is there already
+        engine.apply(UPDATE)
         engine.generate([None], EXAMPLES, DECODING)
         sizes = []
         for body in script.bodies("/update_weights_from_tensor"):
@@ -234,32 +241,129 @@ def test_a_server_that_ignores_sampling_seeds_is_warned_about_once(script, simul
     assert {(one["temperature"], one["top_p"]) for one in sent} == {(0.7, 0.9)}
 
 
-def test_the_cost_of_writing_members_one_after_another_is_logged(script, caplog):
-    with opened(script, "full"):
-        assert "space.kind=low_rank" in caplog.text
-    caplog.clear()
-    with opened(script, "low_rank"):
-        assert "one after another" not in caplog.text
-
-
-def test_a_server_started_from_another_folder_is_logged(script, caplog):
-    with opened(script):
-        assert "serves a/model, the run has model=" in caplog.text
-
-
-def test_weight_versions_of_two_engines_differ(script):
-    with opened(script) as one:
-        one.generate([None], EXAMPLES, DECODING)
-        ours = script.bodies("/update_weights_from_tensor")[-1]["weight_version"]
-    with opened(script) as other:
-        other.generate([None], EXAMPLES, DECODING)
-        theirs = script.bodies("/update_weights_from_tensor")[-1]["weight_version"]
-    assert ours != theirs
-
-
 def test_no_adapter_is_unloaded_after_the_server_is_lost(script, simulated):
     with opened(script) as engine:
         simulated.instead["/generate"] = (503, "gone")
         with pytest.raises(EngineLost):
             engine.generate(MEMBERS, EXAMPLES, DECODING)
     assert not script.bodies("/unload_lora_adapter")
+
+
+# --- servers that a run cannot use
+
+
+REFUSED = {
+    "several copies of the weights": ({"dp_size": 2}, {}, r"--dp-size 1"),
+    "another dtype": ({"dtype": "bfloat16"}, {"dtype": "float32"}, r"engine\.dtype=float32, but"),
+    "no server_info": ({"tp_size": "many"}, {}, r"engine\.base_url=http://127"),
+}
+
+
+@pytest.mark.parametrize(("started", "section", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_server_that_was_started_in_another_way_is_refused(
+    script, simulated, started, section, message
+):
+    simulated.started = started
+    with pytest.raises(GermlineError, match=message):
+        make_engine(config(script, **section))
+
+
+@pytest.mark.parametrize("answer", [(404, {}), (200, "hello"), (200, ["a"]), (200, "<html>")])
+def test_another_service_behind_the_url_is_refused(script, simulated, answer):
+    simulated.instead = {"/server_info": answer}
+    with pytest.raises(GermlineError, match=r"engine\.base_url=http://127"):
+        make_engine(config(script))
+
+
+def test_another_model_is_refused(script, simulated):
+    simulated.scores = tuple(score - 0.5 for score in simulated.scores)
+    with pytest.raises(GermlineError, match=r"with other weights than model=.* differ by 0\.5"):
+        make_engine(config(script))
+
+
+def test_a_server_without_adapters_and_checksums_serves_a_dense_run(script, simulated, caplog):
+    simulated.started = {"enable_lora": False, "dtype": "bfloat16"}
+    simulated.instead["/weights_checker"] = (404, {"detail": "Not Found"})
+    with opened(script, "full") as engine:
+        engine.generate(MEMBERS[:1], EXAMPLES, DECODING)
+        assert engine.dtype == torch.bfloat16
+    assert "cannot check that the server writes" in caplog.text
+
+
+def test_a_refused_adapter_is_an_error_with_the_flags_of_the_server(script, simulated):
+    simulated.instead["/load_lora_adapter_from_tensors"] = (400, {"error": "LoRA is not enabled"})
+    with (
+        opened(script, {"kind": "low_rank", "rank": 4}) as engine,
+        pytest.raises(GermlineError, match=r"LoRA is not enabled.*--enable-lora --max-lora-rank 4"),
+    ):
+        engine.generate(MEMBERS[:1], EXAMPLES, DECODING)
+
+
+def test_weights_that_the_server_ignores_are_named(script, simulated, monkeypatch):
+    """Mistake 16: SGLang reports success also for names it does not know."""
+    write = simulated.update_weights_from_tensor
+
+    def ignore_norms(body):
+        (name, _), *_ = pickle.loads(base64.b64decode(body["serialized_named_tensors"][0]))
+        return (200, {"success": True}) if "norm" in name else write(body)
+
+    monkeypatch.setattr(simulated, "update_weights_from_tensor", ignore_norms)
+    with pytest.raises(GermlineError) as refused:
+        make_engine(config(script, "full"))
+    named = re.findall(r"[a-z0-9_.]+\.weight", str(refused.value))
+    assert named == [
+        "model.layers.0.input_layernorm.weight",
+        "model.layers.0.post_attention_layernorm.weight",
+        "model.norm.weight",
+    ]
+
+
+# --- runs
+
+
+def settings(script):
+    return load_config(
+        {
+            "model": str(folder("qwen2")),
+            "task": {"kind": "conciseness", "max_new_tokens": 4},
+            "space": "low_rank",
+            "engine": {"kind": "sglang", "base_url": script.url, "retry_timeout_s": 0.0},
+            "strategy": {"population": 4, "sigma": 0.02},
+            "held_out": {"examples": 2},
+            "record": {"tensorboard": False, "figure_every": 1000},
+            "graders": {"workers": 1},
+            "batch_size": 2,
+            "generations": 3,
+        }
+    )
+
+
+def test_a_run_that_lost_its_server_is_resumed_with_another(tmp_path):
+    first, second = SimulatedSglang(), SimulatedSglang()
+    with listening(first.reply) as script:
+        training = train(settings(script), tmp_path / "run")
+        running = iter(training)
+        next(running)
+        first.instead["/generate"] = (503, "gone")
+        with pytest.raises(EngineLost, match="answered 503: gone"):
+            next(running)
+    assert len(RunDirectory.open(tmp_path / "run").journal.read()) == 1
+    with listening(second.reply) as script:
+        list(resume(tmp_path / "run", [f"engine.base_url={script.url}"]))
+    directory = RunDirectory.open(tmp_path / "run")
+    assert len(directory.journal.read()) == 3
+    assert isinstance(directory.config.engine, Sglang)
+    assert directory.config.engine.base_url == script.url
+    assert second.version == "default"  # it got its own weights back
+
+
+def test_evaluating_a_run_leaves_its_server_as_it_was(tmp_path):
+    simulated = SimulatedSglang()
+    with listening(simulated.reply) as script:
+        list(train(settings(script), tmp_path / "run"))
+        script.asked.clear()
+        evaluate(str(tmp_path / "run"), limit=2)
+    (body,) = script.bodies("/update_weights_from_disk")
+    assert (body["model_path"], simulated.version) == ("a/model", "default")
+    with pytest.raises(GermlineError, match=r"engine\.dtype cannot change .*engine\.base_url"):
+        resume(tmp_path / "run", ["generations=4", "engine.dtype=float16"])

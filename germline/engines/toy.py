@@ -31,7 +31,6 @@ from germline.types import (
     Example,
     GermlineError,
     MeanUpdate,
-    Perturbation,
     Update,
 )
 
@@ -94,10 +93,7 @@ class ToyEngine:
 
     @torch.inference_mode()
     def generate(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        decoding: Decoding,
+        self, members: Members, examples: Sequence[Example], decoding: Decoding
     ) -> list[list[Completion]]:
         """Let every member answer every example, as `[members][examples]`; None is the center.
 
@@ -126,18 +122,16 @@ class ToyEngine:
                 sampling_noise = draw_sampling_noise([*texts.values()], decoding, turn)
                 written = self._complete(tensors, [*texts.values()], sampling_noise, decoding)
                 answers = reply([(number, row) for row in texts], written)
+                turns = zip(texts.items(), written, answers, strict=True)
                 continued = {
                     row: replace(text, prompt=text.prompt + completion.text + answer)
-                    for (row, text), completion, answer in zip(
-                        texts.items(), written, answers, strict=True
-                    )
+                    for (row, text), completion, answer in turns
                     if answer is not None
                 }
                 longest = CONTEXT_TOKENS - decoding.max_new_tokens
-                full = {row: _length(text) for row, text in continued.items()}
-                full = {row: length for row, length in full.items() if length > longest}
+                full = [row for row, text in continued.items() if _length(text) > longest]
                 if full:
-                    ends = [Completion("", (), "context", length) for length in full.values()]
+                    ends = [Completion("", (), "context", _length(continued[one])) for one in full]
                     reply([(number, row) for row in full], ends)
                 texts = {row: text for row, text in continued.items() if row not in full}
                 turn += 1
@@ -147,36 +141,31 @@ class ToyEngine:
         self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Tensor]]:
         """Return the logits of each member before each character of its completions."""
-        rows = []
-        for member, written in zip(members, completions, strict=True):
-            tensors = self.weights.merged_tensors(member)
-            rows.append(
-                [
-                    _read(tensors, example, one.tokens)
-                    for example, one in zip(examples, written, strict=True)
-                ]
+        return [
+            [_read(tensors, *text) for text in zip(examples, written, strict=True)]
+            for tensors, written in zip(
+                map(self.weights.merged_tensors, members), completions, strict=True
             )
-        return rows
+        ]
 
     def log_probabilities(
         self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Sequence[float]]]:
         """Return the log-probability of each character of the completions, for each member."""
-        read = self.read(members, examples, completions)
         return [
             [
                 logits.log_softmax(-1)[range(len(one.tokens)), list(one.tokens)].tolist()
-                for logits, one in zip(row, written, strict=True)
+                for logits, one in zip(*rows, strict=True)
             ]
-            for row, written in zip(read, completions, strict=True)
+            for rows in zip(self.read(members, examples, completions), completions, strict=True)
         ]
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update to the masters, and measure the step; there is no serving copy."""
-        gauge = UpdateSizeMeter(self.weights, torch.float32)
+        meter = UpdateSizeMeter(self.weights, torch.float32)
         self.weights.apply(update)
         self.weights.check_finite(update)
-        return gauge.read(update)
+        return meter.read(update)
 
     def refresh(self) -> None:
         """Do nothing: members are merged from the masters each time."""
@@ -207,13 +196,12 @@ class ToyEngine:
             _has_ended(text, decoding) for text in texts
         ):
             step = len(written)
-            tokens = choose_tokens(
-                _logits(tensors, mixed, step, previous), sampling_noise[:, step], decoding
-            )
+            logits = _logits(tensors, mixed, step, previous)
+            tokens = choose_tokens(logits, sampling_noise[:, step], decoding)
             previous = tensors["embed.weight"][tokens]
             written.append(tokens)
             texts = [
-                text + CHARACTERS[token] for text, token in zip(texts, tokens.tolist(), strict=True)
+                text + CHARACTERS[one] for text, one in zip(texts, tokens.tolist(), strict=True)
             ]
         rows = torch.stack(written, dim=1).tolist()
         return [
@@ -233,10 +221,10 @@ def _logits(tensors: dict[str, Tensor], mixed: Tensor, step: int, previous: Tens
     return torch.tanh(mixed + position + previous) @ tensors["layers.0.read.weight"].T
 
 
-def _read(tensors: dict[str, Tensor], example: Example, tokens: Sequence[int]) -> Tensor:
+def _read(tensors: dict[str, Tensor], example: Example, written: Completion) -> Tensor:
     """Return the logits at every character of a text, `[tokens, characters]`."""
     mixed = _mixed(tensors, [_ids(example)])
-    embedded = tensors["embed.weight"][list(tokens)]
+    embedded = tensors["embed.weight"][list(written.tokens)]
     before = torch.cat([torch.zeros_like(mixed), embedded])[:-1]
     steps = [_logits(tensors, mixed, step, previous[None]) for step, previous in enumerate(before)]
     return torch.cat(steps)
@@ -269,12 +257,10 @@ def _has_ended(text: str, decoding: Decoding) -> bool:
 
 
 def _completion(row: Sequence[int], prompt_tokens: int, decoding: Decoding) -> Completion:
-    tokens = list(row[: row.index(END) + 1]) if END in row else list(row)
+    tokens = tuple(row[: row.index(END) + 1] if END in row else row)
     text = "".join(ALPHABET[token] for token in tokens if token != END)
-    places = [place for stop in decoding.stop if (place := text.find(stop)) >= 0]
-    if places:
-        written = next(
-            n for n in range(len(text)) if any(s in text[: n + 1] for s in decoding.stop)
-        )
-        return Completion(text[: min(places)], tuple(tokens[: written + 1]), "stop", prompt_tokens)
-    return Completion(text, tuple(tokens), "eos" if END in row else "length", prompt_tokens)
+    found = [(place, place + len(s)) for s in decoding.stop if (place := text.find(s)) >= 0]
+    if not found:
+        return Completion(text, tokens, "eos" if END in row else "length", prompt_tokens)
+    starts, ends = zip(*found, strict=True)
+    return Completion(text[: min(starts)], tokens[: min(ends)], "stop", prompt_tokens)

@@ -28,7 +28,7 @@ from germline.run.build_parts import make_engine
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.tasks import make_task
-from germline.types import Completion, Decoding, Evaluation, Example, GermlineError, Perturbation
+from germline.types import Completion, Decoding, Evaluation, Example, Perturbation
 
 GENERATIONS = 5
 MEMBERS = 12
@@ -70,7 +70,6 @@ class Record:
         again: log-probabilities of the center before and after an evaluation of the population.
         turns: tokens of every turn of conversations of some members and the center,
             `[members][prompts][turns]`.
-        refused: the error of exporting an adapter in a space that has none.
     """
 
     digests: list[str] = field(default_factory=list)
@@ -81,7 +80,6 @@ class Record:
     cut: list[Any] = field(default_factory=list)
     again: list[Any] = field(default_factory=list)
     turns: list[Any] = field(default_factory=list)
-    refused: str = ""
 
 
 def config_of(engine: Mapping[str, Any] | str, space: str) -> Config:
@@ -113,8 +111,8 @@ def prompts() -> list[Example]:
     return found
 
 
-def run_program(engine: Engine, config: Config, folder: Path, reference: Record | None) -> Record:
-    """Run the program, write the exports, and return the outputs."""
+def run_program(engine: Engine, config: Config, reference: Record | None) -> Record:
+    """Run the program, and return the outputs."""
     record, examples = Record(), prompts()
     strategy = make_strategy(config.strategy, run_seed=config.seed, generations=GENERATIONS)
     record.digests.append(engine.weights.digest())
@@ -139,7 +137,6 @@ def run_program(engine: Engine, config: Config, folder: Path, reference: Record 
     cut = engine.generate([None], examples, CUT)
     record.cut.extend(_each(cut, lambda one: [one.text, one.finish]))
     record.turns = conversations(engine, members[-3:], examples[:6])
-    _export(engine, folder, record)
     return record
 
 
@@ -224,14 +221,6 @@ def _leave_no_trace(
         engine.generate(members, examples, DECODING)
 
 
-def _export(engine: Engine, folder: Path, record: Record) -> None:
-    engine.save_model(folder / "model")
-    try:
-        engine.save_adapter(folder / "adapter")
-    except GermlineError as error:
-        record.refused = str(error)
-
-
 def _each(rows: Sequence[Sequence[Any]], change: Any) -> list[list[Any]]:
     return [[change(one) for one in row] for row in rows]
 
@@ -248,7 +237,7 @@ def run(engine: Mapping[str, Any] | str, space: str, folder: Path, reference: Pa
     expected = load(reference) if reference else None
     made = make_engine(config)
     with closing(made) if isinstance(made, Closable) else nullcontext():
-        record = run_program(made, config, folder, expected)
+        record = run_program(made, config, expected)
     (folder / LOG).write_text(json.dumps(asdict(record)))
 
 

@@ -8,10 +8,7 @@ tokens were about equally likely.
 from itertools import chain
 
 import pytest
-from safetensors import safe_open
-from transformers import AutoModelForCausalLM
 
-from germline.nano import NANO_DIR
 from tests.engines_real.program import EXAMPLES, GENERATIONS, MEMBERS, SPACES
 from tests.engines_real.recordings import CASES
 
@@ -112,31 +109,3 @@ def test_an_evaluation_does_not_change_the_served_center(pair, case):
     assert apart(before, after) <= (TOLERANCE / 10 if case == "sglang" else 0)
     # Both may come from a member that was left in the weights: they must equal the reference.
     assert apart(before, pair.other.again[0]) <= TOLERANCE
-
-
-def test_exports_are_the_same_bytes(pair):
-    one, other = (
-        {path.name: path for path in folder.rglob("*.safetensors")}
-        for folder in (pair.folder, pair.reference)
-    )
-    assert one.keys() == other.keys()
-    assert "model.safetensors" in one
-    for name, path in one.items():
-        assert path.read_bytes() == other[name].read_bytes()
-
-
-def test_only_a_space_of_adapters_exports_an_adapter(pair, space):
-    assert (pair.folder / "adapter" / "adapter_model.safetensors").exists() == (space == "lora")
-    assert pair.one.refused == pair.other.refused
-    assert bool(pair.one.refused) == (space != "lora")
-
-
-def test_mistake_16_exports_have_the_names_hugging_face_loads(pair):
-    with safe_open(pair.folder / "model" / "model.safetensors", "pt") as exported:
-        names = set(exported.keys())
-    with safe_open(NANO_DIR / "model.safetensors", "pt") as original:
-        assert names == set(original.keys())
-    _model, report = AutoModelForCausalLM.from_pretrained(
-        pair.folder / "model", output_loading_info=True
-    )
-    assert not any(report.values())

@@ -5,11 +5,9 @@ Light to import, as every process imports it: what is heavy is imported by who n
 
 import os
 import time
-from dataclasses import dataclass
-from typing import Literal
 
 from germline.protocols import Engine
-from germline.types import EngineLost, GermlineError
+from germline.types import GermlineError
 
 
 def toy() -> Engine:
@@ -67,22 +65,3 @@ class Whereabouts:
     def __call__(self, _engine: Engine) -> int:
         """Return the process id."""
         return os.getpid()
-
-
-@dataclass(frozen=True)
-class Spoil:
-    """A job after which the engine of a process plays wrongly, until it is started again."""
-
-    fault: Literal["garbage", "gone"]
-    pid: int
-
-    def __call__(self, engine: Engine) -> None:
-        """Let it answer garbage, or say that what it runs on is gone."""
-
-        def generate(*_cell: object) -> list[str]:
-            if self.fault == "gone":
-                raise EngineLost("engine.base_url: the server does not answer")
-            return ["garbage"]
-
-        if os.getpid() == self.pid:
-            engine.generate = generate  # type: ignore[method-assign, assignment]

@@ -1,6 +1,5 @@
 """Engines that are lost or go wrong: the run is the same, or stops with cause and remedy."""
 
-import numpy as np
 import pytest
 
 from germline.fleet.remote_engine import JobRaised, Outcome, RemoteEngineLost
@@ -40,21 +39,11 @@ def undisturbed():
 
 
 @pytest.mark.parametrize("place", range(0, 9, 2))
-def test_a_kill_at_any_job_changes_nothing(place, undisturbed):
-    engines = pool(2, killed_at(place))
+@pytest.mark.parametrize("fault", [killed_at, corrupted_at])
+def test_a_kill_or_a_flipped_weight_at_any_job_changes_nothing(fault, place, undisturbed):
+    engines = pool(2, fault(place))
     assert digests(fleet_of(engines, seed=place)) == undisturbed
     assert engines[0].starts == 2
-
-
-def test_kills_at_random_jobs_of_all_engines_change_nothing(undisturbed):
-    random = np.random.default_rng(0)
-
-    def sometimes(_engine, _job) -> Outcome | None:
-        return RemoteEngineLost("killed") if random.random() < 0.15 else None
-
-    engines = pool(3, sometimes, sometimes, sometimes)
-    assert digests(fleet_of(engines)) == undisturbed
-    assert sum(one.starts for one in engines) > 6
 
 
 def test_a_lost_engine_comes_back_with_the_weights_of_its_peers():
@@ -113,11 +102,12 @@ def test_an_engine_that_plays_between_its_losses_is_always_started_again(undistu
 
 def test_losing_every_engine_stops_the_run_with_cause_and_remedy():
     always = killed_at(*range(100))
-    with pytest.raises(GermlineError) as caught:
-        evaluated(fleet_of(pool(2, always, always)))
-    assert f"every engine was lost {MAX_LOSSES} times in a row" in str(caught.value)
-    assert "killed" in str(caught.value)
-    assert "then resume the run" in str(caught.value)
+    fleet = fleet_of(pool(2, always, always))
+    for _ in range(2):  # it says so again
+        with pytest.raises(
+            GermlineError, match=f"lost {MAX_LOSSES} times in a row.*killed.*resume"
+        ):
+            evaluated(fleet)
 
 
 def test_a_cell_that_kills_whoever_plays_it_stops_the_run():
@@ -132,13 +122,6 @@ def test_a_cell_that_kills_whoever_plays_it_stops_the_run():
         evaluated(fleet_of(pool(2, fault, fault)))
 
 
-def test_a_fleet_whose_engines_are_all_given_up_says_so_again():
-    fleet = fleet_of(pool(1, killed_at(*range(100))))
-    for _ in range(2):
-        with pytest.raises(GermlineError, match="every engine was lost"):
-            evaluated(fleet)
-
-
 # --- deviating engines
 
 
@@ -146,12 +129,6 @@ def test_what_a_deviating_engine_played_is_played_again():
     engines = pool(2, corrupted_at(2, kind=GenerateJob))
     assert_same(evaluated(fleet_of(engines)), evaluated(local()))
     assert engines[0].starts == 2
-
-
-@pytest.mark.parametrize("place", range(0, 12, 2))
-def test_a_weight_that_flips_at_any_job_changes_nothing(place, undisturbed):
-    fleet = fleet_of(pool(2, corrupted_at(place)), seed=place)
-    assert digests(fleet) == undisturbed
 
 
 @pytest.mark.parametrize("engines", [2, 3])

@@ -76,7 +76,7 @@ def started(monkeypatch):
 
     def watched(process):
         start(process)
-        pids.append(process.pid)
+        pids.append(process._popen.pid)
 
     monkeypatch.setattr(EngineProcess, "start", watched)
     return pids
@@ -161,7 +161,7 @@ def test_a_run_that_is_refused_leaves_no_process_behind(tmp_path, started):
 def test_a_process_killed_while_it_plays_changes_nothing_and_comes_back(pair, alone, caplog, capfd):
     fleet, processes = pair
     # Stopped, it takes a microbatch and cannot finish it; then it is killed.
-    pid = processes[1].pid
+    pid = processes[1]._popen.pid
     os.kill(pid, signal.SIGSTOP)
     after_its_next_job(processes[1], lambda: os.kill(pid, signal.SIGKILL))
     assert_same(evaluated(fleet), evaluated(alone))
@@ -181,12 +181,12 @@ def test_a_process_killed_while_it_plays_changes_nothing_and_comes_back(pair, al
 def test_ctrl_c_does_not_reach_the_processes(pair, alone):
     """They are in no group of ours, and one that is sent the signal all the same goes on."""
     fleet, processes = pair
-    pids = [one.pid for one in processes]
+    pids = [one._popen.pid for one in processes]
     assert os.getpgrp() not in {os.getpgid(pid) for pid in pids}
     for pid in pids:
         os.kill(pid, signal.SIGINT)
     assert_same(evaluated(fleet), evaluated(alone))
-    assert [one.pid for one in processes] == pids
+    assert [one._popen.pid for one in processes] == pids
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ processes = [EngineProcess(number, toy) for number in range(2)]
 pool = WorkerPool(processes, wait_for_outcome)
 pool.wait_ready()
 processes[0].send(Sleep())
-print(*(one.pid for one in processes), flush=True)
+print(*(one._popen.pid for one in processes), flush=True)
 threading.Event().wait()
 """
 

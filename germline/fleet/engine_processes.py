@@ -63,11 +63,6 @@ class EngineProcess:
         self._connection: Connection | None = None
         self._output: IO[bytes] | None = None
 
-    @property
-    def pid(self) -> int | None:
-        """Process id while it runs."""
-        return self._popen.pid if self._popen is not None else None
-
     def start(self) -> None:
         """Start the process and let it load the engine."""
         self.stop()
@@ -107,8 +102,7 @@ class EngineProcess:
 
     def connection(self) -> Connection:
         """Return the connection that becomes readable when there is an outcome."""
-        if self._connection is None:
-            raise RuntimeError(f"{self.name} was not started")
+        assert self._connection is not None, f"{self.name} was not started"
         return self._connection
 
     def outcome(self) -> Outcome:

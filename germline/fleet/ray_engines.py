@@ -43,7 +43,6 @@ from germline.types import GermlineError
 POLL_S = 0.2
 """Seconds between two checks whether a pending placement group is ready."""
 
-
 STORE_BYTES = 256 * 2**20
 """Memory for objects where Ray is started here; states that are larger go to disk."""
 
@@ -145,8 +144,7 @@ class RayEngineActor:
 
     def do(self, job: EngineJob) -> Outcome:
         """Do a job."""
-        engine = self._engine
-        assert engine is not None, "an engine is sent jobs once it has loaded"
+        engine: Any = self._engine  # it is sent jobs once it has loaded
         return run_and_catch(lambda: job(engine))
 
 
@@ -157,6 +155,9 @@ class RayEngine:
         number: of the engine, for messages.
         load: makes the engine there; picklable.
         resources: that it needs on one node, by the names that Ray uses.
+
+    Attributes:
+        pending: reference to the outcome to come.
     """
 
     def __init__(
@@ -167,13 +168,8 @@ class RayEngine:
         self._resources = dict(resources)
         self._group: Any = None
         self._actor: Any = None
-        self._pending: Any = None
-        self._waits_for_resources = False
-
-    @property
-    def waits_for_resources(self) -> bool:
-        """Whether its placement group was pending at the last check."""
-        return self._waits_for_resources
+        self.pending: Any = None
+        self.waits_for_resources = False  # whether its group was pending at the last check
 
     def start(self) -> None:
         """Request a placement group and an actor in it, which loads the engine when it starts."""
@@ -190,12 +186,12 @@ class RayEngine:
             )
             .remote()
         )
-        self._waits_for_resources = True
-        self._pending = self._actor.load.remote(self._load)
+        self.waits_for_resources = True
+        self.pending = self._actor.load.remote(self._load)
 
     def send(self, job: EngineJob) -> None:
         """Begin a job; that an actor is gone is reported by `outcome`."""
-        self._pending = self._actor.do.remote(job)
+        self.pending = self._actor.do.remote(job)
 
     def stop(self) -> None:
         """Kill the actor and remove its placement group."""
@@ -206,25 +202,19 @@ class RayEngine:
         with contextlib.suppress(RayError, ValueError):
             if self._group is not None:
                 remove_placement_group(self._group)
-        self._actor = self._group = self._pending = None
-        self._waits_for_resources = False
-
-    def pending(self) -> Any:
-        """Return the reference to the outcome to come."""
-        if self._pending is None:
-            raise RuntimeError(f"{self.name} has no job")
-        return self._pending
+        self._actor = self._group = self.pending = None
+        self.waits_for_resources = False
 
     def found_resources(self) -> bool:
         """Check whether its placement group is ready."""
-        self._waits_for_resources = not self._group.wait(0)
-        return not self._waits_for_resources
+        self.waits_for_resources = not self._group.wait(0)
+        return not self.waits_for_resources
 
     def outcome(self) -> Outcome:
         """Read the outcome of the job; its reference must be ready."""
-        self._waits_for_resources = False
+        self.waits_for_resources = False
         try:
-            value = ray.get(self.pending())
+            value = ray.get(self.pending)
         except RayError as error:
             return RemoteEngineLost(_cause(error))
         except Exception as error:  # noqa: BLE001 - an invalid pickle can raise any error
@@ -238,7 +228,7 @@ def wait_for_outcome(
 ) -> list[tuple[RemoteEngine, Outcome]]:
     """Wait until one of these actors has an outcome or gets its resources, or time is up."""
     engines = [remote for remote in remotes if isinstance(remote, RayEngine)]
-    pending = [engine.pending() for engine in engines]
+    pending = [engine.pending for engine in engines]
     end = None if timeout is None else time.monotonic() + timeout
     while True:
         waits_for_resources = [engine for engine in engines if engine.waits_for_resources]
@@ -246,7 +236,7 @@ def wait_for_outcome(
         pause = left if not waits_for_resources else POLL_S if left is None else min(POLL_S, left)
         if ray.wait(pending, timeout=pause)[0]:
             ready, _ = ray.wait(pending, num_returns=len(pending), timeout=0)
-            return [(one, one.outcome()) for one in engines if one.pending() in ready]
+            return [(one, one.outcome()) for one in engines if one.pending in ready]
         if any([engine.found_resources() for engine in waits_for_resources]) or left == 0:  # noqa: C419 - check all
             return []
 

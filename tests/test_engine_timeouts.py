@@ -204,15 +204,6 @@ def test_too_little_room_is_an_error_in_time():
     assert 30.0 <= clockwork.now < 33.0
 
 
-def test_room_that_is_found_in_time_is_no_error(undisturbed):
-    clockwork = Clockwork()
-    engines = waits_for_resources(2, 1)
-    clockwork.finds_room[engines[1]] = 29.0
-    fleet = timed_fleet(engines, clockwork, placement_timeout_s=30.0)
-    assert len(fleet.pool.ready_slots()) == 2
-    assert digests(fleet) == undisturbed
-
-
 def test_the_least_of_engines_begins_and_others_join(undisturbed):
     clockwork = Clockwork()
     engines = waits_for_resources(3, 2)

@@ -41,18 +41,10 @@ def fleet(engine):
     return LocalFleet(engine, GradedHere(TASK), MicrobatchSettings(members=4, examples=3))
 
 
-def test_it_keeps_the_contract(fleet):
+def test_a_population_is_evaluated_in_cells_of_the_size_in_the_config(fleet, engine):
     assert isinstance(fleet, Fleet)
-
-
-def test_a_population_is_evaluated_member_by_example(fleet):
     evaluation = fleet.evaluate(STRATEGY.ask(0), EXAMPLES, DECODING)
-    assert evaluation.rewards.shape == (6, 7)
-    assert len(evaluation.rollouts) == 42
-
-
-def test_the_engine_is_given_cells_of_the_size_in_the_config(fleet, engine):
-    fleet.evaluate(STRATEGY.ask(0), EXAMPLES, DECODING)
+    assert (evaluation.rewards.shape, len(evaluation.rollouts)) == ((6, 7), 42)
     assert engine.shapes == [(4, 3), (4, 3), (4, 1), (2, 3), (2, 3), (2, 1)]
 
 
@@ -62,19 +54,12 @@ def test_the_center_plays_as_one_member_with_as_many_rows_in_a_cell(fleet, engin
     assert engine.shapes == [(1, 12), (1, 8)]
 
 
-def test_evaluating_leaves_no_trace(fleet):
-    before = fleet.digest()
+def test_an_update_moves_the_engine_and_an_evaluation_leaves_no_trace(fleet):
+    alone = make_engine(CONFIG)
     fleet.evaluate(STRATEGY.ask(0), EXAMPLES, DECODING)
     fleet.evaluate_center(EXAMPLES, DECODING)
-    assert fleet.digest() == before
-
-
-def test_an_update_moves_the_engine(fleet, engine):
-    before = fleet.digest()
+    assert fleet.digest() == (before := alone.weights.digest())
     update = STRATEGY.tell(STRATEGY.ask(0), np.array([1.0, -1.0, 0.5, -0.5, 0.0, 0.0]))
     fleet.apply(update)
-    assert fleet.digest() != before
-    assert fleet.digest() == engine.weights.digest()
-    alone = make_engine(CONFIG)
     alone.apply(update)
-    assert alone.weights.digest() == fleet.digest()
+    assert fleet.digest() == alone.weights.digest() != before

@@ -1,5 +1,6 @@
 """Runs that start Ray or join a cluster: what they started ends with them, however they end."""
 
+import contextlib
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import ray
 
@@ -28,14 +30,10 @@ def lines(path: Path) -> int:
 def in_session(leader: int) -> list[str]:
     """Name the processes of a session, its leader left out."""
     found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            pid, rest = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
-            command = (stat.parent / "cmdline").read_bytes().decode(errors="replace")
-        except OSError:
-            continue
-        if int(rest[3]) == leader and pid != leader and rest[0] != "Z":
-            found.append(command)
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(process.pid) == leader != process.pid and process.status() != "zombie":
+                found.append(" ".join(process.cmdline()))
     return found
 
 
@@ -63,7 +61,6 @@ def begun(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="sessions are read from /proc")
 def test_ctrl_c_finishes_the_generation_and_ends_ray(begun, tmp_path):
     # To the whole group, as a terminal sends it.
     os.killpg(begun.pid, signal.SIGINT)
@@ -81,7 +78,6 @@ def test_ctrl_c_finishes_the_generation_and_ends_ray(begun, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="sessions are read from /proc")
 def test_killing_a_run_ends_its_engines(begun):
     """Ray's own processes follow within a minute, when they miss each other."""
     assert len(engines_in_session(begun.pid)) == 2

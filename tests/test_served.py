@@ -14,7 +14,7 @@ from germline.engines.pretrained import load_pretrained
 from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.engines.served.engine import example_sampling_seeds
 from germline.nano import NANO_DIR
-from germline.types import Completion, Decoding, Example, SeedPerturbation
+from germline.types import Decoding, Example, SeedPerturbation
 from tests.tiny_engines import inprocess as tiny
 
 
@@ -43,6 +43,7 @@ def peft_logits(folder, adapter):
 @pytest.mark.parametrize("space", [LowRank(rank=1), LowRank(rank=4), Lora(rank=4)])
 def test_a_member_s_adapter_gives_plain_peft_the_logits_of_the_inprocess_engine(tmp_path, space):
     engine = inprocess(space=space)
+    assert bool(engine.weights.changed_weights()) == isinstance(space, LowRank)
     for number, (member, adapter) in enumerate(
         zip([*MEMBERS, None], engine.weights.member_adapters([*MEMBERS, None]), strict=True)
     ):
@@ -50,12 +51,6 @@ def test_a_member_s_adapter_gives_plain_peft_the_logits_of_the_inprocess_engine(
         torch.testing.assert_close(
             peft_logits(tmp_path / str(number), adapter), expected, atol=2e-5, rtol=1e-5
         )
-
-
-def test_the_adapter_of_a_low_rank_center_is_zero():
-    engine = inprocess(space=LowRank())
-    (adapter,) = engine.weights.member_adapters([None])
-    assert not any(tensor.any() for name, tensor in adapter.tensors.items() if "lora_B" in name)
 
 
 @pytest.mark.parametrize("space", [Full(), Subspace(dimension=16)])
@@ -72,11 +67,6 @@ def test_tensors_written_for_a_member_are_those_of_the_inprocess_engine(space):
         torch.testing.assert_close(found, engine.logits(member, IDS), atol=2e-5, rtol=1e-5)
 
 
-def test_nothing_is_written_into_the_base_of_an_adapter():
-    engine = inprocess(space=Lora(rank=2))
-    assert not engine.weights.changed_weights()
-
-
 @pytest.mark.parametrize("stop", [(), (" 4",), ("is", "he"), ("\n",)])
 def test_tokens_after_the_end_are_cut_as_by_the_inprocess_engine(stop):
     engine = inprocess()
@@ -90,12 +80,6 @@ def test_tokens_after_the_end_are_cut_as_by_the_inprocess_engine(stop):
             too_long = [*completion.tokens]
         found = texts.completion(too_long, completion.prompt_tokens, decoding)
         assert found == completion
-
-
-def test_a_text_may_end_with_its_first_token():
-    texts = CompletionDecoder(load_pretrained(str(NANO_DIR)).tokenizer, frozenset({2}))
-    found = texts.completion([2], 3, Decoding(max_new_tokens=4))
-    assert found == Completion("", (2,), "eos", 3)
 
 
 def test_sampling_seeds_differ_between_examples_generations_streams_and_runs():

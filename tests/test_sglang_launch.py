@@ -6,9 +6,8 @@ tests/engines_real tests the start and the end of the real server.
 import subprocess
 import sys
 import tempfile
-import time
-from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -17,6 +16,7 @@ from germline.engines.sglang import launch, watchdog
 from germline.engines.sglang.launch import LaunchedServer
 from germline.run.build_parts import make_engine
 from germline.types import EngineLost, GermlineError
+from tests.deadline import wait_until
 from tests.tiny_engines import folder
 
 FOREVER = "import time; time.sleep(1000)"
@@ -48,26 +48,17 @@ def started():
         server.stop()
 
 
-def until(condition):
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def runs(process):
     """Tell whether a process runs; a zombie does not."""
     try:
-        status = Path(f"/proc/{process}/stat").read_text()
-    except FileNotFoundError:
+        return psutil.Process(process).status() != "zombie"
+    except psutil.NoSuchProcess:
         return False
-    return status.rpartition(")")[2].split()[0] != "Z"
 
 
 def processes(file):
     """Return the process ids that PARENT_AND_CHILD wrote into a file."""
-    until(lambda: file.exists() and len(file.read_text().split()) == 2)
+    wait_until(lambda: file.exists() and len(file.read_text().split()) == 2)
     return [int(one) for one in file.read_text().split()]
 
 
@@ -94,7 +85,7 @@ def test_a_server_that_ends_after_it_was_ready_is_a_lost_engine(started):
     server.check_alive()  # it is not ready yet
     server.wait(lambda: True, 60.0)
     with pytest.raises(EngineLost, match="ended with status 5; a resumed run starts another"):
-        until(lambda: server.check_alive())
+        wait_until(server.check_alive)
 
 
 def test_a_stopped_server_leaves_no_process_and_no_file(started, tmp_path):
@@ -103,7 +94,7 @@ def test_a_stopped_server_leaves_no_process_and_no_file(started, tmp_path):
     ids = processes(tmp_path / "ids")
     assert all(runs(one) for one in ids)
     server.stop()
-    until(lambda: not any(runs(one) for one in ids))
+    wait_until(lambda: not any(runs(one) for one in ids))
     assert not server.log_file.exists()
 
 
@@ -114,10 +105,9 @@ def test_a_server_that_ignores_sigterm_is_killed_with_its_processes(tmp_path, mo
     server = subprocess.Popen(command, start_new_session=True)
     ids = processes(tmp_path / "ids")
     watchdog.terminate(server)
-    until(lambda: not any(runs(one) for one in ids))
+    wait_until(lambda: not any(runs(one) for one in ids))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_the_server_of_a_killed_run_ends(tmp_path):
     run = (
         "import sys, time\n"
@@ -131,7 +121,7 @@ def test_the_server_of_a_killed_run_ends(tmp_path):
     ids = processes(tmp_path / "ids")
     killed.kill()
     killed.wait()
-    until(lambda: not any(runs(one) for one in ids))
+    wait_until(lambda: not any(runs(one) for one in ids))
 
 
 def launched(**section):

@@ -190,7 +190,8 @@ class Dropping(LocalFleet):
 
 
 def test_late_engines_drop_members_of_a_generation_and_no_votes():
-    config = settings("space=full", "method={kind: randopt, ensemble_size: 5}")
+    votes = "method={kind: randopt, ensemble_size: 5}"
+    config = settings("space=full", votes, "strategy.learning_rate=auto")
     with build_run_parts(config) as parts:
         whole, method = parts.fleet, parts.method
         assert isinstance(whole, LocalFleet)
@@ -199,8 +200,8 @@ def test_late_engines_drop_members_of_a_generation_and_no_votes():
         batch = parts.task.examples("train")[:4]
         method.learn(population, method.evaluate(quorum, population, batch, parts.decoding))
         assert {*method.voting_members()} == {*population.members[2:]}
-        votes = [method.evaluate_center(one, batch, parts.decoding) for one in (quorum, whole)]
-    assert votes[0].rollouts == votes[1].rollouts
+        found = [method.evaluate_center(one, batch, parts.decoding) for one in (quorum, whole)]
+    assert found[0].rollouts == found[1].rollouts
 
 
 # --- runs

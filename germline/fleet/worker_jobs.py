@@ -172,7 +172,11 @@ class CatchUpJob:
 
 
 def fits(job: EngineJob, result: object) -> bool:
-    """Whether a result has a row for every member and an item for every example of its job."""
+    """Whether a result is of the type and shape of its job; another one is a loss of the engine."""
+    if isinstance(job, DigestJob):
+        return isinstance(result, str)
+    if isinstance(job, ApplyJob):
+        return result is None or isinstance(result, UpdateSize)
     members, examples = getattr(job, "members", None), getattr(job, "examples", ())
     return members is None or (
         isinstance(result, list)

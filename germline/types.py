@@ -106,6 +106,7 @@ class Population:
         evaluate_center: whether the strategy needs the fitness of the center on the same batch.
         baseline: the fitness that gets utility 0; None: the mean of the members.
         prompt_variants: the prompt options of each member, if any; a pair shares them.
+        needs_every_member: whether fleets wait for late members: held-out scores have no quorum.
     """
 
     generation: int
@@ -114,6 +115,7 @@ class Population:
     evaluate_center: bool = False
     baseline: float | None = None
     prompt_variants: tuple[PromptVariant, ...] = ()
+    needs_every_member: bool = False
 
     def __len__(self) -> int:
         return len(self.members)

@@ -37,6 +37,7 @@ from tests.toy_runs import (
 )
 
 POPULATION = STRATEGY.ask(0)
+VOTERS = replace(POPULATION, needs_every_member=True)
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ def test_a_generation_closes_without_who_hangs_behind(clockwork):
     [
         (1.0, evaluated),
         (0.6, lambda fleet: fleet.evaluate_center(EXAMPLES, DECODING)),
-        (0.6, lambda fleet: fleet.evaluate(POPULATION, EXAMPLES, DECODING, every_member=True)),
+        (0.6, lambda fleet: fleet.evaluate(VOTERS, EXAMPLES, DECODING)),
     ],
     ids=["a quorum of all", "held-out scores", "every member"],
 )
@@ -181,9 +182,9 @@ def test_a_share_of_members_is_rounded_up(share, needed, clockwork):
 class Dropping(LocalFleet):
     """A fleet whose quorum drops two members wherever it may."""
 
-    def evaluate(self, population, batch, decoding, *, every_member=False):
-        found = super().evaluate(population, batch, decoding, every_member=every_member)
-        if every_member:
+    def evaluate(self, population, batch, decoding):
+        found = super().evaluate(population, batch, decoding)
+        if population.needs_every_member:
             return found
         found.rewards[:2] = np.nan
         return replace(found, rollouts=tuple(one for one in found.rollouts if one.member >= 2))

@@ -43,12 +43,7 @@ class LocalFleet:
         self.microbatch = microbatch
 
     def evaluate(
-        self,
-        population: Population,
-        batch: Sequence[Example],
-        decoding: Decoding,
-        *,
-        every_member: bool = False,
+        self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
         """Evaluate every member on the batch."""
         return evaluate_members(

@@ -111,15 +111,11 @@ class RemoteFleet:
         self._updates_when_late: dict[WorkerSlot, int] = {}
 
     def evaluate(
-        self,
-        population: Population,
-        batch: Sequence[Example],
-        decoding: Decoding,
-        *,
-        every_member: bool = False,
+        self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
         """Evaluate every member on the batch, or a quorum of them if that is enough."""
-        paired = 0 if every_member else 2 if population.antithetic else 1
+        paired = 2 if population.antithetic else 1
+        paired = 0 if population.needs_every_member else paired
         return self._evaluate_members(
             population.members, batch, self.microbatch, decoding, paired=paired
         )

@@ -259,10 +259,8 @@ class RandOptMethod(Method):
         ballots = _Ballots()
         for generation, together in places.items():
             members = tuple(self.ensemble.kept[place].member for place in together)
-            population = Population(generation, members, antithetic=False)
-            # The vote is a held-out score, which no late engine may change.
-            found = fleet.evaluate(population, examples, decoding, every_member=True)
-            ballots.add(self._graded(fleet, members, examples, found), together)
+            population = Population(generation, members, antithetic=False, needs_every_member=True)
+            ballots.add(self.evaluate_members(fleet, population, examples, decoding), together)
         return ballots
 
     def _score(self, rollouts: Sequence[Rollout]) -> float:

@@ -246,17 +246,9 @@ class Fleet(Protocol):
     """Engines with equal weights, which apply the same updates."""
 
     def evaluate(
-        self,
-        population: Population,
-        batch: Sequence[Example],
-        decoding: Decoding,
-        *,
-        every_member: bool = False,
+        self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
-        """Generate the completions of the members for the batch, and grade them.
-
-        Late members may be missing where the fleet has a quorum, but not with `every_member`.
-        """
+        """Generate the completions of all members for the batch, and grade them."""
 
     def evaluate_center(
         self, examples: Sequence[Example], decoding: Decoding, samples: int = 1

@@ -96,12 +96,7 @@ class VectorFleet(LocalFleet):
         return generations(method, self, lambda _generation: batch, Decoding(1), span)
 
     def evaluate(
-        self,
-        population: Population,
-        batch: Sequence[Example],
-        decoding: Decoding,
-        *,
-        every_member: bool = False,
+        self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
         """Compute the rewards of every member."""
         return self._evaluation(population.members, decoding)

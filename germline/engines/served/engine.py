@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 
@@ -307,13 +307,13 @@ class MastersOnlyEngine(ServedEngine):
     def close(self) -> None:
         """Do nothing: nothing was started."""
 
-    def _generate_tokens(self, *_: object) -> list[list[Tokens]]:
+    def _refuse(self, *_: object) -> NoReturn:
         raise GermlineError(
             "these weights were rebuilt for an export, without an inference engine: they cannot be "
             "evaluated"
         )
 
-    _score_tokens = _write_weights = _generate_tokens
+    _generate_tokens = _score_tokens = _write_weights = _refuse
 
 
 def example_sampling_seeds(

@@ -307,13 +307,20 @@ class MastersOnlyEngine(ServedEngine):
     def close(self) -> None:
         """Do nothing: nothing was started."""
 
-    def _refuse(self, *_: object) -> NoReturn:
+    def _generate_tokens(self, *_: object) -> NoReturn:
+        self._refuse()
+
+    def _score_tokens(self, *_: object) -> NoReturn:
+        self._refuse()
+
+    def _write_weights(self, member: Perturbation | None) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
         raise GermlineError(
             "these weights were rebuilt for an export, without an inference engine: they cannot be "
             "evaluated"
         )
-
-    _generate_tokens = _score_tokens = _write_weights = _refuse
 
 
 def example_sampling_seeds(

@@ -13,7 +13,6 @@ from germline.fleet.remote_engine import JobRaised, Outcome
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import ApplyJob, DigestJob, GenerateJob, RestoreJob
 from germline.fleet.worker_pool import WorkerPool
-from germline.generation_loop import generations
 from germline.noise import NOISE_VERSION
 from germline.protocols import Fleet
 from germline.record import JournalEntry

@@ -68,7 +68,7 @@ def test_rewards_are_listed() -> None:
 
 def test_environments_are_the_tasks_of_several_turns() -> None:
     kinds = [name for name in rows("environments") if not name.startswith("verifiers task.env=")]
-    assert kinds == ["environment", "wordle", "guess_number", "calculator", "verifiers"]
+    assert kinds == ["wordle", "guess_number", "calculator", "environment", "verifiers"]
 
 
 def test_settings_are_listed_with_default_and_meaning() -> None:

@@ -60,7 +60,7 @@ from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.rollout import evaluate_members, members_per_microbatch
 from germline.run.build_parts import make_engine
-from germline.run.peak_memory import peak_memory_mb
+from germline.run.observers import peak_memory_mb
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.types import Decoding, Evaluation, Example, Grade, Population

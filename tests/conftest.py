@@ -17,7 +17,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 EMPTY_PNG = b"\x89PNG\r\n\x1a\n"
-TRAIN_RUN = "germline.run.train_run"
+OBSERVERS = "germline.run.observers"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -27,8 +27,8 @@ def no_figures() -> Iterator[None]:
     `drawn_figures` draws them all the same, and so does every process that a test starts.
     """
     with pytest.MonkeyPatch.context() as patch:
-        if TRAIN_RUN in sys.modules:  # importing it costs seconds, and many tests train nothing
-            patch.setattr(f"{TRAIN_RUN}.draw_evolution", _leave_figure_empty)
+        if OBSERVERS in sys.modules:  # importing it costs seconds, and many tests train nothing
+            patch.setattr(f"{OBSERVERS}.draw_evolution", _leave_figure_empty)
         if page := sys.modules.get("germline.report.html_page"):
             patch.setitem(page._environment().filters, "svg", lambda _chart: "<svg></svg>")
         yield
@@ -67,7 +67,7 @@ def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     from germline.report.html_page import _environment
     from germline.report.matplotlib_plots import draw_evolution, svg
 
-    monkeypatch.setattr(f"{TRAIN_RUN}.draw_evolution", draw_evolution)
+    monkeypatch.setattr(f"{OBSERVERS}.draw_evolution", draw_evolution)
     monkeypatch.setitem(_environment().filters, "svg", svg)
 
 

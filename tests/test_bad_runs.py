@@ -5,7 +5,6 @@ With the default strategy and shaping (nes, z_score) on the toy engine.
 
 import io
 import math
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from typer.testing import CliRunner
 import germline
 from germline.cli.application import app
 from germline.cli.train_summary import print_result
-from germline.config import PythonFile, load_config
 from germline.record import RunDirectory
 from germline.report.run_facts import RunFacts
 from germline.run import replay
@@ -25,7 +23,7 @@ from germline.tasks.conciseness import ConcisenessTask
 from germline.types import Evaluation, GermlineError
 from tests.python_rewards import length
 from tests.test_from_python import ON_ROWS
-from tests.toy_runs import journal, run, settings
+from tests.toy_runs import run, settings
 
 ROWS = 'train = [{"prompt": f"p{i}", "answer": "a", "place": i} for i in range(12)]\n'
 TASK = "task={{path: {}, temperature: 1.0, max_new_tokens: 16, stop: [e, t, a, o, i, n, s, ' ']}}"
@@ -49,11 +47,6 @@ def said(path):
     return file.getvalue()
 
 
-def test_a_file_of_python_is_a_task_without_being_told_its_kind(tmp_path):
-    config = load_config({"task": {"path": str(tmp_path / "mine.py")}})
-    assert isinstance(config.task, PythonFile)
-
-
 # --- held-out examples
 
 
@@ -67,11 +60,6 @@ def test_a_file_of_python_is_a_task_without_being_told_its_kind(tmp_path):
 def test_a_task_file_without_held_out_rows_is_refused(tmp_path, rows, message):
     with pytest.raises(GermlineError, match=message):
         run(tmp_path / "run", task(tmp_path, "1.0", rows))
-
-
-def test_no_held_out_examples_cannot_be_asked_for():
-    with pytest.raises(GermlineError, match=r"held_out\.examples"):
-        settings("held_out.examples=0")
 
 
 def test_a_task_of_a_plugin_without_held_out_examples_trains_and_says_so(tmp_path, monkeypatch):
@@ -146,14 +134,6 @@ def test_constant_rewards_for_100_generations_move_nothing_and_it_is_said(tmp_pa
     assert germline.replay(path, 99)
 
 
-def test_a_run_without_a_signal_prints_one_warning_not_a_hundred(tmp_path):
-    config = tmp_path / "config.yaml"
-    config.write_text(settings(task(tmp_path, "0.25"), "generations=30").model_dump_json())
-    shown = CliRunner().invoke(app, ["train", str(config), "--out", str(tmp_path / "run")])
-    assert shown.exit_code == 0, shown.output
-    assert shown.output.count("no signal (") == 2  # the log, and the summary
-
-
 # --- rewards of any size
 
 
@@ -205,23 +185,6 @@ def test_a_fitness_of_nan_has_no_utility_and_makes_no_other_one_nan(antithetic):
     assert shaped[1] == 0
     assert (shaped[0] == 0) == antithetic  # a pair is complete or dropped
     assert shaped.any()
-
-
-def test_the_same_bad_data_gives_the_same_run_again(tmp_path):
-    body = task(tmp_path, "0.25")
-    assert journal(run(tmp_path / "one", body)) == journal(run(tmp_path / "two", body))
-
-
-def test_damage_of_later_lines_does_not_stop_a_replay(tmp_path):
-    plain = run(tmp_path / "plain")
-    damaged = Path(shutil.copytree(plain, tmp_path / "damaged"))
-    lines = (plain / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    lines[2] = lines[2].replace(b"1", b"2")
-    (damaged / "journal.jsonl").write_bytes(b"".join(lines))
-    assert replay(damaged, 1) == RunDirectory.open(plain).journal.read()[1].digest
-    for generation in (2, 3, 9):
-        with pytest.raises(GermlineError, match="line 3: the checksum does not match"):
-            replay(damaged, generation)
 
 
 def test_a_generation_that_is_no_number_is_refused_by_replay(tmp_path):

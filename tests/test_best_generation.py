@@ -111,24 +111,6 @@ def test_the_list_of_runs_and_the_end_of_a_training_say_best_and_final(path):
     assert f"{said}best: 0.8 ± 0.05 after 2 updates" in file.getvalue()
 
 
-def test_the_live_view_says_no_best_score_that_equals_the_last_one(path):
-    scores = (replace(SCORES[1], generation=generation) for generation in (2, 4))
-    rows = [json.dumps(held_out_row(one)) + "\n" for one in (SCORES[0], *scores)]
-    (path / "held_out.jsonl").write_text("".join(rows))
-    view = LiveView(Console(file=io.StringIO(), width=100), RunDirectory.open(path))
-    view.scores = [row.score for row in view.run.held_out()]
-    assert ", best" not in "".join(view._held_out())
-
-
-def test_a_low_narrow_terminal_shows_the_answer_to_ctrl_c(path):
-    view = LiveView(Console(file=io.StringIO(), width=30, record=True), RunDirectory.open(path))
-    view.stopping()
-    view.console.print(view.render())
-    lines = view.console.export_text().splitlines()
-    assert "…" in lines[0]
-    assert "Finishing what" in lines[1]
-
-
 def test_the_live_view_says_the_best_score(path):
     file = io.StringIO()
     view = LiveView(Console(file=file, width=100, force_terminal=True), RunDirectory.open(path))

@@ -85,13 +85,6 @@ def test_the_order_of_models_and_verdicts_changes_no_bit():
     assert rate_models(names, shuffled, "base", seed=4) != expected
 
 
-def test_an_anchor_shifts_all_ratings_alike():
-    verdicts = drawn(40)
-    one, two = (by_name(rate_models(list(STRENGTHS), verdicts, name)) for name in ("base", "best"))
-    shifts = [one[name].rating - two[name].rating for name in STRENGTHS]
-    assert shifts == pytest.approx([shifts[0]] * 4, abs=1e-7)
-
-
 @pytest.mark.parametrize("won", [20, 200])
 def test_who_never_lost_is_above_by_what_a_few_losses_would_mean(won):
     # The rule of three: up to 3 losses in so many games are compatible with none.
@@ -99,11 +92,6 @@ def test_who_never_lost_is_above_by_what_a_few_losses_would_mean(won):
     assert (high.model, low.rating) == ("a", 1000)
     assert high.rating == pytest.approx(1000 + 400 * math.log10(won + 1))
     assert high.low == pytest.approx(1000 + 400 * math.log10(won / 3), abs=100)
-
-
-def test_one_game_says_nearly_nothing():
-    high, _ = rate_models(["a", "b"], games("a", "b", 1, 0), "b")
-    assert high.low < 1000
 
 
 def test_models_without_verdicts_are_equal():
@@ -118,11 +106,6 @@ def test_models_are_compared_over_others():
     found = by_name(rate_models(["c", "b", "a"], verdicts, "c"))
     assert found["a"].rating - 1000 == pytest.approx(800 * math.log10(3), abs=2)
     assert [one.model for one in rate_models(["c", "b", "a"], verdicts, "c")] == ["a", "b", "c"]
-
-
-def test_very_different_strengths_converge():
-    found = by_name(rate_models(["a", "b"], games("a", "b", 5_000, 0), "b"))
-    assert found["a"].rating - 1000 == pytest.approx(400 * math.log10(5_001), rel=1e-6)
 
 
 def test_verdicts_about_one_prompt_are_resampled_together():

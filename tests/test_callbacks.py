@@ -3,7 +3,7 @@
 import pytest
 
 import germline
-from germline.run.callbacks import CallbackList
+from germline.run.observers import CallbackList
 from germline.types import GenerationRecord, GermlineError
 from tests.toy_runs import SETTINGS, journal
 

@@ -73,14 +73,6 @@ def test_a_run_stops_early_and_says_so(tmp_path: Path) -> None:
     assert "stopped early" in directory.report.read_text()
 
 
-@pytest.mark.parametrize(("every", "patience", "warned"), [(4, 3, True), (4, 2, False)])
-def test_patience_that_ends_after_the_run_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, every: int, patience: int, *, warned: bool
-) -> None:
-    trained(tmp_path / "run", held_out={"every": every, "examples": 4, "patience": patience})
-    assert ("held_out.patience=3 never stops this run early" in caplog.text) == warned
-
-
 def test_a_run_that_reaches_its_last_generation_did_not_stop_early(tmp_path: Path) -> None:
     held_out = {"every": 1, "examples": 4, "patience": 2}
     directory = trained(tmp_path / "run", generations=2, held_out=held_out)

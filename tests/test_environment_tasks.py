@@ -13,12 +13,13 @@ from germline.episode_types import Transcript, Turn
 from germline.graders.pool import GraderPool
 from germline.protocols import EpisodeTask
 from germline.run.build_parts import make_graders
+from germline.run.observers import FindingLog
 from germline.run.task_check import check_task
-from germline.run.training_warnings import warn_of_held_out
 from germline.tasks import make_task
 from germline.tasks.python_inputs import read_inputs
 from germline.types import Completion, GermlineError, Grade, Rollout
 from tests.hang_limit import HANG_S
+from tests.synthetic_runs import score
 from tests.toy_runs import finish, settings
 
 # files
@@ -96,7 +97,8 @@ def test_a_system_prompt_stands_before_the_tools(tmp_path):
 def test_a_run_says_before_and_after_training_that_no_reply_calls_a_tool(tmp_path, caplog):
     path = tmp_path / "mine.py"
     path.write_text(TOOL_FILE, encoding="utf-8")
-    finish(germline.train(settings(f"task={path}", "generations=1"), tmp_path / "run"))
+    training = germline.train(settings(f"task={path}", "generations=1"), tmp_path / "run").run()
+    directory = training.directory
     said = [line for line in caplog.messages if "called a tool" in line]
     assert [line.split(",")[0] for line in said] == ["after 0 updates", "after 1 updates"]
     for call, count in (("no call", 1), ('<tool_call>{"name": "look"}</tool_call>', 0)):
@@ -105,8 +107,8 @@ def test_a_run_says_before_and_after_training_that_no_reply_calls_a_tool(tmp_pat
         episode = Rollout(
             0, 0, Completion(call, (1,), "stop", 1), Grade(1.0, {}, None), turns, "done"
         )
-        warn_of_held_out(task(tmp_path, TOOL_FILE), [episode], 3)
-        warn_of_held_out(task(tmp_path, FILE), [episode], 3)  # it has no tools
+        for file in (TOOL_FILE, FILE):  # the second one has no tools
+            FindingLog(directory, task(tmp_path, file)).on_held_out(score(3), [episode])
         assert len(caplog.messages) == count
 
 
@@ -194,25 +196,9 @@ def test_an_environment_that_fails_on_the_replies_tried_is_trained_on_with_a_war
     text = FILE.replace('return "no",', 'return "no", int(reply) and')
     path.write_text(f"{text}\ntrain = {rows or 'train'}", encoding="utf-8")
     finish(germline.train(settings(f"task={path}", "generations=1"), tmp_path / "run"))
-    (warning,) = (said for said in caplog.messages if "fails on every reply" in said)
+    (warning,) = (said for said in caplog.messages if "fails on every answer" in said)
     assert "step(): ValueError: invalid literal for int()" in warning
     assert ("gold" in warning) == bool(rows)
-
-
-@pytest.mark.parametrize(("rewards", "warned"), [("None", True), ("0.0", False)])
-def test_an_environment_without_a_reward_in_whole_episodes_is_warned_of(
-    tmp_path, caplog, rewards, warned
-):
-    path = tmp_path / "mine.py"
-    text = FILE.replace(
-        '"no", reply == self.word, float(reply == self.word)', f'("no", False, {rewards})[:]'
-    )
-    path.write_text(text, encoding="utf-8")
-    findings = {row.tried: row for row in check_task(path, prompts=0).findings}
-    assert ("episodes" in findings) == warned
-    finish(germline.train(settings(f"task={path}", "generations=1"), tmp_path / "run"))
-    said = "no step gave a reward in 4 episodes of up to 4 turns"
-    assert [said in text for text in caplog.messages].count(True) == warned
 
 
 @pytest.mark.parametrize(

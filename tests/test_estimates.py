@@ -20,7 +20,7 @@ from germline.estimates.memory import estimate, memory_parts, prefill_tokens, to
 from germline.estimates.model_shape import shape_of
 from germline.estimates.workload import TextLengths, text_lengths, workload
 from germline.run.build_parts import make_engine
-from germline.run.machine_limits import check_memory
+from germline.run.preflight import check_memory
 from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.types import Completion, Decoding, GermlineError, SeedPerturbation, Update

@@ -22,8 +22,9 @@ from germline.record.metrics_rows import generation_row, held_out_row
 from germline.report.finding_rules import WINDOW, Recorded, mean_signal
 from germline.report.findings import RULES, Finding, find
 from germline.report.text_format import percent
-from germline.run.training_warnings import FindingLog
+from germline.run.observers import FindingLog
 from germline.signal_types import Signals, UpdateSize
+from germline.tasks import make_task
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 from tests.test_score_decline import FALLING, HOLDING, shares
 from tests.toy_runs import SETTINGS, run
@@ -322,9 +323,10 @@ def test_the_live_view_shows_warnings_and_tests_scores_only_when_there_is_a_new_
 
 
 def test_a_training_logs_each_warning_once(tmp_path, caplog):
-    log = FindingLog(RunDirectory.create(tmp_path / "run", CONFIG, DIGEST, 1))
+    directory = RunDirectory.create(tmp_path / "run", CONFIG, DIGEST, 1)
+    log = FindingLog(directory, make_task(CONFIG.task))
     for generation, one in enumerate([*silent(5), *[made(0)] * 20, *silent(4)]):
-        log.tell(generation_row(replace(one, generation=generation)))
+        log.on_generation(replace(one, generation=generation))
     (said,) = caplog.messages
     assert said.startswith("after 3 generations: Little or no signal")
 
@@ -337,9 +339,9 @@ def test_a_training_from_python_warns_of_ties_in_its_third_generation(tmp_path, 
 
 def test_a_decline_is_logged_when_its_score_is_recorded(falling, tmp_path, caplog):
     directory = RunDirectory.open(falling)
-    log = FindingLog(directory)
+    log = FindingLog(directory, make_task(directory.config.task))
     with caplog.at_level(logging.WARNING):
-        log.tell(generation_row(made(19, agreement=0.5)))
+        log.on_generation(made(19, agreement=0.5))
     assert "has declined since update 4" in caplog.text
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import germline
-from germline.graders.in_process_pool import InProcessPool, can_be_imported
+from germline.graders.in_process_pool import InProcessPool
 from germline.tasks.python_inputs import read_rows
 from germline.types import Example, GermlineError
 from tests.python_rewards import length, only_of_gold, trl_length, vowels, wrong
@@ -190,15 +190,6 @@ def test_a_reward_that_always_fails_is_refused_at_the_start(tmp_path):
 # --- where functions run
 
 
-def test_what_cannot_be_imported_runs_in_this_process_and_the_log_says_so(tmp_path, caplog):
-    with caplog.at_level(logging.WARNING):
-        germline.train(ON_ROWS, tmp_path, reward=lambda text, row: 1.0, data=ROWS)
-    assert "reward: reward cannot be imported by grader processes" in caplog.text
-    assert "so it runs in this process" in caplog.text
-    assert can_be_imported(right_part)
-    assert not can_be_imported(lambda text, example: {"right": 1.0})
-
-
 def test_the_warning_names_the_function_that_takes_the_others_here_once(tmp_path, caplog):
     def local(completion, example):
         return 0.5
@@ -276,13 +267,6 @@ def test_a_run_is_evaluated_with_what_was_given(tmp_path):
         path, "rows", reward=vowels, data={"train": others, "test": others}
     )
     assert (score.metric, score.n) == ("vowels", 2)
-
-
-def test_a_reward_for_a_run_that_has_its_own_is_refused(tmp_path):
-    config = {**SETTINGS, "generations": 1}
-    path = germline.train(config, tmp_path).run().directory.path
-    with pytest.raises(GermlineError, match=r"task\.reward_functions="):
-        germline.resume(path, reward=length)
 
 
 @pytest.mark.slow

@@ -73,8 +73,6 @@ def test_what_needs_the_lost_lines_is_refused_with_a_remedy(
     with pytest.raises(GermlineError) as error:
         use(path)
     assert LOST.format(kept) in str(error.value)
-    found = "ends at generation 1" if kept else "does not exist"
-    assert found in str(error.value)
     assert f"germline resume {path}" in str(error.value)
     assert f"germline export {path} --generation {kept - 1}" in str(error.value)
 
@@ -144,7 +142,7 @@ def test_a_run_is_not_resumed_with_settings_that_its_journal_was_not_written_wit
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new))
-    message = rf"run\.json has {setting}=\d, but the journal was written with {setting}=\d, which"
+    message = rf"run\.json has {setting}=\d, but the journal was written with {setting}=\d"
     with pytest.raises(GermlineError, match=message):
         germline.resume(tmp_path / "run", ["generations=6"])
     file.write_text(text)

@@ -68,11 +68,6 @@ def test_an_adapter_of_the_built_in_model_loads_as_its_card_says(adapter, tmp_pa
     assert "lora" in str(next(iter(names["model"].peft_config.values())).peft_type).lower()
 
 
-def test_replay_writes_the_card_of_its_generation(adapter, tmp_path):
-    digest = germline.replay(adapter, 1, tmp_path / "one")
-    assert digest in (tmp_path / "one" / "README.md").read_text()
-
-
 def test_scores_have_their_intervals(adapter):
     directory = RunDirectory.open(adapter)
     text = model_card(directory, "here", "adapter", 1)
@@ -83,12 +78,6 @@ def test_scores_have_their_intervals(adapter):
     assert [row[0] for row in rows] == ["start", "these weights"]
     assert float(rows[1][1]) == pytest.approx(end.mean, rel=1e-3)
     assert float(rows[1][2]) <= end.mean <= float(rows[1][3])
-
-
-def test_the_license_is_left_to_the_user(adapter):
-    text = model_card(RunDirectory.open(adapter), "here", "merged", 1)
-    assert "license" not in header(text)
-    assert "No license is set here" in text
 
 
 def test_the_config_is_that_of_the_run_without_local_folders(tmp_path):
@@ -111,16 +100,6 @@ def test_a_model_of_the_hub_is_named_in_the_header(tmp_path):
     directory = RunDirectory.open(run(tmp_path / "run"))
     directory.config = directory.config.model_copy(update={"model": "Qwen/Qwen2.5-0.5B"})
     assert header(model_card(directory, "x", "merged", 0))["base_model"] == "Qwen/Qwen2.5-0.5B"
-
-
-def test_weights_that_were_not_scored_say_so(tmp_path):
-    directory = RunDirectory.open(run(tmp_path / "run", "held_out.every=3"))
-    text = model_card(directory, "x", "merged", 0)
-    assert "The weights after 1 updates were not scored." in text
-
-
-def test_fences_in_a_prompt_do_not_end_the_config():
-    assert module._fenced("text: ````\n", "yaml").startswith("`````yaml\n")
 
 
 def test_a_card_that_cannot_be_written_is_a_warning(adapter, tmp_path, caplog, monkeypatch):

@@ -50,38 +50,11 @@ def test_a_run_directory_opens_as_it_was_created(run: RunDirectory, config: Conf
     assert again.environment["versions"]["numpy"] == np.__version__
 
 
-def test_every_setting_of_a_config_survives_run_json(tmp_path: Path) -> None:
-    config = load_config(
-        {
-            "task": {"kind": "countdown", "path": "rows.json", "stop": ["</answer>"]},
-            "space": {"kind": "full", "include": ["*mlp*"], "layers": "0-3"},
-            "strategy": {
-                "sigma": {"start": 0.01, "end": 0.001},
-                "learning_rate": 0.01,
-                "optimizer": "adam",
-            },
-        }
-    )
-    RunDirectory.create(tmp_path / "run", config, DIGEST, threads=1)
-    assert RunDirectory.open(tmp_path / "run").config == config
-
-
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path, config: Config) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(GermlineError, match=r"not empty; choose a new or an empty folder \(--out"):
         RunDirectory.create(tmp_path, config, DIGEST, threads=1)
     assert [one.name for one in tmp_path.iterdir()] == ["notes.txt"]
-
-
-def test_creating_over_a_run_says_how_to_resume_it(run: RunDirectory, config: Config) -> None:
-    with pytest.raises(GermlineError, match=f"germline resume {run.path}"):
-        RunDirectory.create(run.path, config, DIGEST, threads=1)
-
-
-def test_a_folder_without_run_json_is_no_run_directory(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(GermlineError, match=r"is not a run directory: there is no .*run\.json"):
-            RunDirectory.open(path)
 
 
 def test_runs_near_a_path_without_a_run_are_named(run: RunDirectory) -> None:

@@ -87,15 +87,6 @@ def test_a_missing_generation_is_named_with_file_and_line(tmp_path: Path) -> Non
         Journal(path).read()
 
 
-def test_generations_out_of_order_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "j"
-    written(path, 3)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(lines[0] + lines[2] + lines[1])
-    with pytest.raises(GermlineError, match="line 2: found generation 2 in place of 1"):
-        Journal(path).read()
-
-
 def test_an_unknown_noise_version_is_refused(tmp_path: Path) -> None:
     Journal(tmp_path / "j").append(update(0), DIGEST, NOISE_VERSION + 1)
     with pytest.raises(GermlineError, match=f"noise version {NOISE_VERSION + 1} is not known"):
@@ -195,6 +186,8 @@ def test_an_update_that_is_not_finite_never_reaches_the_journal(tmp_path: Path, 
     journal = Journal(tmp_path / "j")
     with pytest.raises(GermlineError, match="generation 0: the update holds a number"):
         journal.append(Update(0, 0, 0.1, 0.2, (1.0, bad)), DIGEST, NOISE_VERSION)
-    with pytest.raises(GermlineError, match=r"does not read back|holds a number .*x"):
+    with pytest.raises(
+        GermlineError, match=r"does not read back|holds a number that is not finite"
+    ):
         journal.append(with_state({"x": bad}), DIGEST, NOISE_VERSION)
     assert not (tmp_path / "j").exists()

@@ -10,7 +10,6 @@ from germline.config import load_config
 from germline.record import RunDirectory
 from germline.record.list_runs import RunSummary, UnreadableRun, list_runs
 from germline.record.lock import is_locked
-from germline.record.run_directory import installed_version
 from germline.types import GermlineError
 from tests.synthetic_runs import BATCH, DIGEST, record, score
 
@@ -51,17 +50,8 @@ def test_a_config_of_another_germline_is_refused_with_its_version(run: RunDirect
     rewrite(run.path, config={"brightness": 3}, versions={"germline": "7.0"})
     with pytest.raises(GermlineError) as caught:
         RunDirectory.open(run.path)
-    assert "the config was written by germline 7.0 and does not fit this one" in str(caught.value)
+    assert "germline 7.0 wrote this config" in str(caught.value)
     assert "brightness: unknown setting" in str(caught.value)
-    rewrite(run.path, versions={"germline": installed_version("germline")})
-    with pytest.raises(GermlineError, match=r"bright.*\. The file was edited: restore it from a c"):
-        RunDirectory.open(run.path)
-
-
-def test_a_run_json_without_a_config_is_refused(run: RunDirectory) -> None:
-    (run.path / "run.json").write_text('{"format_version": 2}')
-    with pytest.raises(GermlineError, match="lacks 'config'; restore it from a copy"):
-        RunDirectory.open(run.path)
 
 
 # --- one writer

@@ -10,7 +10,7 @@ import pytest
 
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.record.atomic_files import append_rows, keep_rows, read_rows, write_atomically
+from germline.record.atomic_files import append_rows, keep_rows, read_rows
 from germline.record.metrics_rows import (
     HeldOutSample,
     batch_examples,
@@ -63,13 +63,6 @@ def test_dropping_rows_also_drops_a_torn_one(tmp_path: Path) -> None:
     (tmp_path / "rows").write_bytes(b'{"a": 1}\n{"a": 2}\n{"a": 3')
     keep_rows(tmp_path / "rows", lambda row: row["a"] < 3)
     assert (tmp_path / "rows").read_bytes() == b'{"a": 1}\n{"a": 2}\n'
-
-
-def test_an_atomic_write_leaves_no_temporary_file(tmp_path: Path) -> None:
-    write_atomically(tmp_path / "file", b"old")
-    write_atomically(tmp_path / "file", b"new")
-    assert [one.name for one in tmp_path.iterdir()] == ["file"]
-    assert (tmp_path / "file").read_bytes() == b"new"
 
 
 def test_a_generation_row_sums_up_the_members_that_have_fitness() -> None:
@@ -236,13 +229,15 @@ def _scalars(
     folder: Path, records: list[tuple[int, GenerationRecord]]
 ) -> dict[str, list[tuple[int, float]]]:
     """Write records, one tracker per first generation, and read them."""
-    from germline.record.tensorboard import TensorBoard
+    from germline.run.tensorboard import TensorBoard
 
     for first in dict.fromkeys(first for first, _ in records):
         tracker = TensorBoard(folder, first)
         for start, one in records:
             if start == first:
-                tracker.generation(one)
+                tracker.on_generation(one)
+                if one.held_out:
+                    tracker.on_held_out(one.held_out)
         tracker.close()
     return _read_scalars(folder)
 
@@ -283,7 +278,6 @@ def test_samples_of_equal_prompts_are_paired_in_order():
     ("rows", "examples"),
     [
         ([], 8),
-        ([{}], 8),
         ([{"rollouts": 12}], 3),
         ([{"rollouts": 32}], 8),
         ([{"rollouts": 40}], 8),

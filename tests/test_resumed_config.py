@@ -4,7 +4,7 @@ import pytest
 
 from germline.config import Conciseness, load_config
 from germline.record import RunDirectory
-from germline.run.resumed_config import resumed_config
+from germline.run.lifecycle import resumed_config
 from germline.types import GermlineError
 from tests.synthetic_runs import DIGEST
 from tests.toy_runs import settings
@@ -25,20 +25,27 @@ def test_another_fleet_keeps_what_it_shares_with_the_recorded_one():
     assert (fleet.kind, fleet.engines, fleet.quorum) == ("ray", 2, 0.9)
 
 
+CMA = ("space=full", "strategy={kind: cma, population: 4, sigma: 0.1}")
+
+
 @pytest.mark.parametrize(
-    ("override", "setting"),
+    ("begun", "override", "setting"),
     [
-        ("engine=inprocess", "engine.kind"),
-        ("engine.kind=vllm", "engine.kind"),
-        ("strategy.sigma=0.4", "strategy.sigma"),
-        ("strategy.sigma={start: 0.3, end: 0.1}", "strategy.sigma"),
-        ("batch_size=5", "batch_size"),
-        ("task.temperature=0.5", "task.temperature"),
+        ((), "engine=inprocess", "engine.kind"),
+        ((), "engine.kind=vllm", "engine.kind"),
+        ((), "strategy.sigma=0.4", "strategy.sigma"),
+        ((), "strategy.sigma={start: 0.3, end: 0.1}", "strategy.sigma"),
+        ((), "batch_size=5", "batch_size"),
+        ((), "task.temperature=0.5", "task.temperature"),
+        # Where a section is of another kind, its other settings follow from that.
+        (CMA, "strategy.kind=sep_cma", "strategy.kind"),
+        (("strategy.sigma={kind: success, start: 0.1}",), "strategy.sigma=0.1", "strategy.sigma"),
     ],
 )
-def test_what_makes_another_run_is_refused_by_name(override, setting):
+def test_what_makes_another_run_is_refused_by_name(begun, override, setting):
+    recorded = settings("strategy={kind: nes, antithetic: false}", *begun)
     with pytest.raises(GermlineError, match=rf"resume: {setting}\S* cannot change within a run"):
-        resumed_config(settings(), [override])
+        resumed_config(recorded, [override])
 
 
 def test_a_setting_that_the_resumed_run_would_ignore_is_refused():

@@ -1,7 +1,5 @@
 """What the start of a run finds wrong with a custom reward, and what it recommends."""
 
-import re
-import shlex
 from unittest import mock
 
 import pytest
@@ -9,10 +7,8 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.config import load_config
-from germline.config.row_tasks import FileTask
 from germline.run.build_parts import make_graders
-from germline.run.reward_check import check_command, check_custom_reward
+from germline.run.reward_check import check_custom_reward
 from germline.tasks import make_task
 from germline.tasks.thinking import strip_thinking
 from germline.types import GermlineError
@@ -25,32 +21,15 @@ def written(folder, name, text):
     return path
 
 
-def test_the_check_that_a_refused_run_recommends_has_the_settings_of_the_task(tmp_path):
-    rows = "train = [{'the question': f'{n}?', 'solution': str(n)} for n in range(10)]\n"
+def test_a_reward_that_fails_on_every_answer_is_refused(tmp_path):
+    rows = "train = [{'prompt': f'{n}?', 'answer': str(n)} for n in range(10)]\n"
     reward = "def reward(completion, example):\n    return example['gold']\n"
     path = written(tmp_path, "digits.py", rows + reward)
-    given = ["task.columns={prompt: the question, answer: solution}", "graders.timeout_s=7"]
-    config = settings(f"task={path}", *given, "task.template={prompt} It's?")
-    with pytest.raises(GermlineError, match="KeyError: 'gold'") as refused:
-        germline.train(config)
-    printed = re.search("`(germline check task .*)` shows more", str(refused.value))
-    assert printed
-    command = shlex.split(printed[1])
-    assert "graders.timeout_s=7.0" in command
-    shown = CliRunner().invoke(app, command[1:])
+    with pytest.raises(GermlineError, match=r"fails on every answer .*KeyError: 'gold'"):
+        germline.train(settings(f"task={path}"))
+    shown = CliRunner().invoke(app, ["check", "task", str(path)])
     assert shown.exit_code == 1, shown.output
     assert "gold answers\t10\t0\twrong\t10 cannot be graded: KeyError: 'gold'" in shown.stdout
-    assert "7? It's?" in shown.stdout
-
-
-def test_the_check_of_a_task_that_is_not_told_by_its_file_names_the_kind(tmp_path):
-    path = written(tmp_path, "sums.jsonl", '{"problem": "1 + 1?", "answer": "2"}\n' * 5)
-    config = load_config({"task": {"kind": "math", "path": str(path), "few_shot": 1}})
-    assert isinstance(config.task, FileTask)
-    assert shlex.split(check_command(config.task, config)) == [
-        *("germline", "check", "task", "math"),
-        *("task.few_shot=1", f"task.path={path}"),
-    ]
 
 
 def test_a_reward_below_its_floor_for_a_wrong_number_is_refused_before_the_run(tmp_path):

@@ -11,7 +11,7 @@ from germline.record import RunDirectory
 from germline.report.next_commands import next_commands
 from germline.report.run_facts import RunFacts
 from germline.report.seed_groups import seed_groups
-from germline.run.resumed_config import resumed_config
+from germline.run.lifecycle import resumed_config
 from germline.studies import run_seeds
 from germline.studies.run_seeds import SeedStudy, train_seeds
 from germline.types import GermlineError

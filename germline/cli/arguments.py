@@ -99,9 +99,9 @@ Form = Annotated[
 
 
 def _apply_force(ctx: Any, *, value: bool) -> bool:
-    """Turn the refusals of `germline.run.machine_limits` into warnings until the command ends."""
+    """Turn the refusals of `germline.run.preflight` into warnings until the command ends."""
     if value and not ctx.resilient_parsing:  # a shell that completes a word parses resiliently
-        from germline.run.machine_limits import refusals_as_warnings
+        from germline.run.preflight import refusals_as_warnings
 
         ctx.with_resource(refusals_as_warnings())
     return value
@@ -241,7 +241,7 @@ def task_section(
     from germline.config import load_config
     from germline.config.loader import read_task
     from germline.record import RunDirectory
-    from germline.record.missing_run import check_no_missing_run
+    from germline.record.run_paths import check_no_missing_run
     from germline.types import GermlineError
 
     if task is not None:

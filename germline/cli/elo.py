@@ -146,34 +146,19 @@ def _print_result(result: "EloResult") -> None:
     )
     if result.first_preferred is not None:
         print_stdout(f"the judge prefers the first completion in {result.first_preferred:.0%}")
-    if result.failure:
-        text = text_format.escape_control_characters(result.failure[0])
-        print_stdout(f"replies without a verdict, most often ({result.failure[1]}): {text}")
     if not result.decided:
         print_stdout("no pair is decided: the ratings say nothing")
-    print_stdout(f"replies of the judge: {result.file}")
+    print_stdout(f"replies of the judge: {result.replies}")
 
 
 def _values(result: "EloResult") -> dict[str, object]:
-    return {
-        "anchor": result.anchor,
-        "ratings": [
-            {
-                "model": one.model,
-                "rating": one.rating,
-                "interval_95": [one.low, one.high],
-                "wins": one.wins,
-                "losses": one.losses,
-                "score": score_values(result.scores[one.model]),
-            }
-            for one in result.ratings
-        ],
-        "prompts": result.prompts,
-        "decided": result.decided,
-        "abstained": result.abstained,
-        "no_verdict": result.no_verdict,
-        "identical": result.identical,
-        "first_preferred": result.first_preferred,
-        "requests": result.asked,
-        "replies": result.file,
-    }
+    ratings = [
+        {
+            **{name: getattr(one, name) for name in ("model", "rating", "wins", "losses")},
+            "interval_95": [one.low, one.high],
+            "score": score_values(result.scores[one.model]),
+        }
+        for one in result.ratings
+    ]
+    values = {**vars(result), "ratings": ratings}
+    return {name: value for name, value in values.items() if name != "scores"}

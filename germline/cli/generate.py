@@ -55,7 +55,7 @@ def generate(  # noqa: PLR0913 - the options of the command
     as_json: AsJson = False,
 ) -> None:
     """Generate answers to prompts with a run or a model."""
-    from germline.record.missing_run import check_source
+    from germline.record.run_paths import check_source
 
     chosen = generation_of("generate", generation)
     settings = [word for word in words if word.startswith(("engine=", "engine."))]

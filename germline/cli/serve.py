@@ -111,7 +111,7 @@ def serve(  # noqa: PLR0913 - the options of a command
     check_prefixes(settings, SERVED_SETTINGS, "serve", "a server")
     chosen = generation_of("serve", generation)
     from germline.endpoint import serve_extra
-    from germline.record.missing_run import check_source
+    from germline.record.run_paths import check_source
 
     (source,) = sources
     check_source(Path(source))

@@ -101,7 +101,7 @@ def train(  # noqa: PLR0913 - the options of a command
         return
 
     def begin() -> "Training":
-        from germline.run.train_run import begin_run
+        from germline.run.lifecycle import begin_run
 
         return begin_run(settings, out)
 

@@ -16,7 +16,7 @@ weights, and the added wins are those of two more prompts.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -29,8 +29,7 @@ RESAMPLES = 1000
 LARGEST_STEP, SMALLEST_STEP, MOST_STEPS = 1.0, 1e-10, 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """A decided game: both names, and the prompt on which the winner's answer was preferred."""
 
     prompt: int
@@ -38,16 +37,8 @@ class Verdict:
     loser: str
 
 
-@dataclass(frozen=True, slots=True)
-class Rating:
-    """The rating of a model, on the scale of Elo.
-
-    Attributes:
-        low: lower end of the 95 % interval of the difference to the anchor, plus 1000.
-        high: upper end.
-        wins: decided games that it won.
-        losses: decided games that it lost.
-    """
+class Rating(NamedTuple):
+    """The rating of a model, the 95 % interval of its difference to the anchor, and its games."""
 
     model: str
     rating: float
@@ -69,25 +60,21 @@ def rate_models(
         seed: of the resampling.
     """
     names = sorted(models)
-    place = {name: number for number, name in enumerate(names)}
     numbers = sorted({verdict.prompt for verdict in verdicts})
     prompts = {prompt: row for row, prompt in enumerate(numbers)}
     games = np.zeros((len(prompts), len(names), len(names)))
-    for verdict in verdicts:
-        games[prompts[verdict.prompt], place[verdict.winner], place[verdict.loser]] += 1
-    wins, losses = games.sum(axis=(0, 2)), games.sum(axis=(0, 1))
+    for prompt, winner, loser in verdicts:
+        games[prompts[prompt], names.index(winner), names.index(loser)] += 1
+    wins, losses = games.sum(axis=(0, 2)).astype(int), games.sum(axis=(0, 1)).astype(int)
     upper = np.triu(np.ones((len(names), len(names))), 1)
     padded = np.concatenate([games, [upper, upper.T]])
     weights = np.random.default_rng(seed).dirichlet(np.ones(len(padded)), RESAMPLES) * len(padded)
     totals = np.tensordot(np.concatenate([np.ones((1, len(padded))), weights]), padded, axes=1)
     logits = _log_odds(totals)
-    ratings = ANCHOR_RATING + ELO_SCALE * (logits - logits[:, [place[anchor]]])
+    ratings = ANCHOR_RATING + ELO_SCALE * (logits - logits[:, [names.index(anchor)]])
     low, high = np.quantile(ratings[1:], (0.025, 0.975), axis=0)
-    ends = np.stack([ratings[0], low, high], axis=1).tolist()
-    rated = [
-        Rating(name, rating, lowest, highest, int(wins[at]), int(losses[at]))
-        for at, (name, (rating, lowest, highest)) in enumerate(zip(names, ends, strict=True))
-    ]
+    columns = (one.tolist() for one in (ratings[0], low, high, wins, losses))
+    rated = [Rating(*row) for row in zip(names, *columns, strict=True)]
     return sorted(rated, key=lambda one: (-one.rating, one.model))
 
 

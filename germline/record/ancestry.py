@@ -87,24 +87,24 @@ def read_ancestry(folder: Path, facts: Sequence[Mapping[str, Any]]) -> tuple[Anc
     Raises:
         GermlineError: a journal is missing or damaged, or is not the one that run.json names.
     """
-    return tuple(_read(_journal(folder, place), fact) for place, fact in enumerate(facts))
-
-
-def _read(file: Path, facts: Mapping[str, Any]) -> Ancestor:
-    ancestor = Ancestor(
-        path=str(facts["path"]),
-        generation=int(facts["generation"]),
-        base_digest=str(facts["base_digest"]),
-        config=validate_config(facts["config"]),
-        entries=tuple(Journal(file).read()),
-    )
-    if len(ancestor.entries) != ancestor.generation + 1 or ancestor.digest != facts["digest"]:
-        raise GermlineError(
-            f"{file} is not the journal that run.json names: it has {len(ancestor.entries)} "
-            f"generations and ends at digest {ancestor.digest[:16]}; run.json says "
-            f"{ancestor.generation + 1} and {str(facts['digest'])[:16]}. Restore both from a copy"
+    ancestors = []
+    for place, fact in enumerate(facts):
+        file = _journal(folder, place)
+        ancestor = Ancestor(
+            path=str(fact["path"]),
+            generation=int(fact["generation"]),
+            base_digest=str(fact["base_digest"]),
+            config=validate_config(fact["config"]),
+            entries=tuple(Journal(file).read()),
         )
-    return ancestor
+        if len(ancestor.entries) != ancestor.generation + 1 or ancestor.digest != fact["digest"]:
+            raise GermlineError(
+                f"{file} is not the journal that run.json names: it has {len(ancestor.entries)} "
+                f"generations, and run.json says {ancestor.generation + 1}; restore both from a "
+                "copy"
+            )
+        ancestors.append(ancestor)
+    return tuple(ancestors)
 
 
 def _journal(folder: Path, place: int) -> Path:

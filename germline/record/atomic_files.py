@@ -5,11 +5,9 @@ the end of the file; a full disk leaves none. Files are split at newline bytes o
 model's completion may contain any other line separator.
 """
 
-import errno
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,13 +22,9 @@ Row = dict[str, Any]
 Read = TypeVar("Read")
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
-
-
 @contextmanager
 def explain_write_errors(path: Path) -> Iterator[None]:
-    """Replace an operating system's error by one that names the file and a remedy.
+    """Replace an operating system's error by one that names the file.
 
     Raises:
         GermlineError: the file or folder cannot be written.
@@ -38,18 +32,11 @@ def explain_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        number, said = _system_error(error)
-        remedy = ""
-        if number in FULL:
-            remedy = (
-                "; make room. A run that had begun goes on with `germline resume`: nothing "
-                "that was recorded is lost"
-            )
-        elif number in FORBIDDEN:
-            remedy = "; get the right to write there, or choose another folder"
-        elif number == errno.ENOENT:  # a file system that makes no folders, such as /proc
-            remedy = "; choose another folder (--out)"
-        raise GermlineError(f"{path} cannot be written: {said}{remedy}") from error
+        said = getattr(error, "strerror", None) or error
+        raise GermlineError(
+            f"{path} cannot be written: {said}; make room there, or choose another place (--out). "
+            "A run that had begun goes on with `germline resume`: nothing that was recorded is lost"
+        ) from error
 
 
 def check_writable(path: Path, *, folder: bool = False) -> None:
@@ -205,15 +192,6 @@ def complete_lines(path: Path) -> list[bytes]:
         return []
     except OSError as error:
         raise GermlineError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-def _system_error(error: Exception) -> tuple[int | None, str]:
-    """Return number and message of an error of the operating system."""
-    if isinstance(error, OSError):
-        return error.errno, error.strerror or str(error)
-    # safetensors gives the number only as part of its message.
-    match = re.search(r"os error (\d+)", str(error))
-    return (int(match[1]), os.strerror(int(match[1]))) if match else (None, str(error))
 
 
 def _encode(row: Mapping[str, Any]) -> bytes:

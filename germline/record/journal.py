@@ -162,97 +162,80 @@ def write_journal(path: Path, entries: Sequence[JournalEntry]) -> None:
 
 
 def _entry(values: dict[str, Any]) -> JournalEntry:
-    update = _mean_update(values) if "utilities" in values else _seed_update(values)
-    absent = tuple(values.get("absent", ()))
-    missing = values.get("missing", 0)
-    return JournalEntry(update, values["digest"], values["noise_version"], missing, absent)
-
-
-def _mean_update(values: dict[str, Any]) -> MeanUpdate:
-    return MeanUpdate(
-        generation=values["generation"],
-        sigma=values["sigma"],
-        utilities=tuple(values["utilities"]),
-        strategy_state=_strategy_state(values),
+    """Read a line; the names of `stretch` are those that journals have held from the beginning."""
+    state = StrategyState(
+        {name: value for name, value in values.items() if name not in JOURNAL_KEYS},
+        values.get("state_version", 1),
     )
-
-
-def _seed_update(values: dict[str, Any]) -> Update:
-    return Update(
-        run_seed=values["run_seed"],
-        generation=values["generation"],
-        sigma=values["sigma"],
-        learning_rate=values["learning_rate"],
-        coefficients=tuple(values["coefficients"]),
-        noise_generation=values.get("noise_generation"),
-        sigma_update=_sigma_update(values["stretch"]) if "stretch" in values else None,
-        skipped=values.get("skipped", False),
-        backpropagated=values.get("backpropagated", False),
-        strategy_state=_strategy_state(values),
+    update: Update | MeanUpdate
+    if "utilities" in values:
+        update = MeanUpdate(
+            generation=values["generation"],
+            sigma=values["sigma"],
+            utilities=tuple(values["utilities"]),
+            strategy_state=state,
+        )
+    else:
+        stretch = values.get("stretch")
+        update = Update(
+            run_seed=values["run_seed"],
+            generation=values["generation"],
+            sigma=values["sigma"],
+            learning_rate=values["learning_rate"],
+            coefficients=tuple(values["coefficients"]),
+            noise_generation=values.get("noise_generation"),
+            sigma_update=stretch
+            and SigmaUpdate(tuple(stretch["coefficients"]), stretch["least"], stretch["most"]),
+            skipped=values.get("skipped", False),
+            backpropagated=values.get("backpropagated", False),
+            strategy_state=state,
+        )
+    return JournalEntry(
+        update,
+        values["digest"],
+        values["noise_version"],
+        values.get("missing", 0),
+        tuple(values.get("absent", ())),
     )
-
-
-def _sigma_update(values: dict[str, Any]) -> SigmaUpdate:
-    return SigmaUpdate(tuple(values["coefficients"]), values["least"], values["most"])
-
-
-def _strategy_state(values: dict[str, Any]) -> StrategyState:
-    state = {name: value for name, value in values.items() if name not in JOURNAL_KEYS}
-    return StrategyState(state, values.get("state_version", 1))
 
 
 def _encode(entry: JournalEntry) -> bytes:
+    """Write a line; fields at their default are left out."""
     update = entry.update
+    state = update.strategy_state
+    _check_state(state, update.generation)
     values: dict[str, Any] = {
         "digest": entry.digest,
         "generation": int(update.generation),
         "noise_version": int(entry.noise_version),
         "sigma": float(update.sigma),
-        **_fields(update),
-        **_optional_fields(entry),
-    }
-    _check_state(update.strategy_state, update.generation)
-    values |= update.strategy_state.values
-    _check_finite(values, update.generation)
-    return _sealed(values)
-
-
-def _fields(update: Update | MeanUpdate) -> dict[str, Any]:
-    """Return what every update of its kind has."""
-    if isinstance(update, MeanUpdate):
-        return {"utilities": [float(utility) for utility in update.utilities]}
-    return {
-        "coefficients": [float(coefficient) for coefficient in update.coefficients],
-        "learning_rate": float(update.learning_rate),
-        "run_seed": int(update.run_seed),
-    }
-
-
-def _optional_fields(entry: JournalEntry) -> dict[str, Any]:
-    """Return the fields that are not at their default: a line without them keeps its bytes."""
-    update = entry.update
-    fields: dict[str, Any] = {
         "missing": int(entry.missing) or None,
         "absent": [int(member) for member in entry.absent] or None,
+        "state_version": int(state.version) if state.version > 1 else None,
     }
-    if update.strategy_state.version > 1:
-        fields["state_version"] = int(update.strategy_state.version)
-    if isinstance(update, Update):
-        drawn_in = update.noise_generation
-        fields |= {
+    if isinstance(update, MeanUpdate):
+        values["utilities"] = [float(utility) for utility in update.utilities]
+    else:
+        drawn_in, sizes = update.noise_generation, update.sigma_update
+        values |= {
+            "coefficients": [float(coefficient) for coefficient in update.coefficients],
+            "learning_rate": float(update.learning_rate),
+            "run_seed": int(update.run_seed),
             "noise_generation": None if drawn_in is None else int(drawn_in),
-            "stretch": _encoded_sigma_update(update.sigma_update),
+            "stretch": sizes
+            and {"coefficients": sizes.coefficients, "least": sizes.min, "most": sizes.max},
             "skipped": update.skipped or None,
             "backpropagated": update.backpropagated or None,
         }
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _encoded_sigma_update(update: SigmaUpdate | None) -> dict[str, Any] | None:
-    """Write it under the names that journals have held from the beginning."""
-    if update is None:
-        return None
-    return {"coefficients": update.coefficients, "least": update.min, "most": update.max}
+    values = {name: value for name, value in values.items() if value is not None}
+    values |= state.values
+    try:
+        return _sealed(values)
+    except ValueError:
+        raise GermlineError(
+            f"generation {update.generation}: the update holds a number that is not finite; check "
+            "the task's rewards for overflow"
+        ) from None
 
 
 def _check_state(state: StrategyState, generation: int) -> None:
@@ -277,23 +260,6 @@ def _check_state(state: StrategyState, generation: int) -> None:
                 "back from JSON as it is: use lists instead of tuples and arrays, text as keys of "
                 "mappings, None for missing numbers, and Python's numbers"
             )
-
-
-def _check_finite(values: dict[str, Any], generation: int) -> None:
-    wrong = [f"{name} {value}" for name, value in values.items() if not _is_finite(value)]
-    if wrong:
-        raise GermlineError(
-            f"generation {generation}: the update holds a number that is not finite "
-            f"({', '.join(wrong)}); check the task's rewards for overflow"
-        )
-
-
-def _is_finite(value: object) -> bool:
-    try:
-        json.dumps(value, allow_nan=False)
-    except ValueError:
-        return False
-    return True
 
 
 def _sealed(values: dict[str, Any]) -> bytes:

@@ -10,7 +10,6 @@ from typing import Literal
 
 from germline.config.recorded_run import MissingPluginError
 from germline.record.best_generation import best_score, early_stop
-from germline.record.journal_check import check_journal
 from germline.record.lock import is_locked
 from germline.record.run_directory import RunDirectory
 from germline.record.seed_study import SEEDS_FILE, is_seed_study, read_seeds_file, seed_runs
@@ -139,7 +138,7 @@ def _seed_study_summary(path: Path) -> SeedStudySummary | UnreadableRun:
 def _summary(path: Path) -> RunSummary | UnreadableRun:
     try:
         run = RunDirectory.open(path)
-        check_journal(run)
+        run.check_journal()
         done = run.journal.last_generation() + 1
         scores = [one.score for one in run.held_out()]
     except MissingPluginError as error:

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -79,7 +78,7 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
         "tokens": evaluation.tokens,
         "tokens_per_s": evaluation.tokens / seconds if seconds > 0 else None,
         "timing": dict(record.timing),
-        "missing": count_missing(record),
+        "missing": int(np.isnan(evaluation.rewards).sum()),
         "failures": dict(sorted(failures.items())),
     }
     if (step := step_in_sigmas(record.update)) is not None:
@@ -136,12 +135,6 @@ def step_in_sigmas(update: Update | MeanUpdate) -> float | None:
     return update.learning_rate * length / update.sigma
 
 
-def machine_state(peak_memory_mb: Mapping[str, float] | None) -> dict[str, Any]:
-    """Return the columns about the machine: the time and the peak memory so far."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"written_at": now, "peak_memory_mb": dict(peak_memory_mb or {})}
-
-
 def fitness_summary(fitness: Sequence[float]) -> dict[str, float | None]:
     """Summarize the fitness of members or samples; every entry is None if none is known."""
     known = np.array([one for one in fitness if math.isfinite(one)])
@@ -181,16 +174,6 @@ def best_member(fitness: Sequence[float]) -> int | None:
     return max(known, key=lambda index: fitness[index], default=None)
 
 
-def count_missing(record: GenerationRecord) -> int:
-    """Count the rewards that are missing."""
-    return int(np.isnan(record.evaluation.rewards).sum())
-
-
-def count_absent(record: GenerationRecord) -> list[int]:
-    """List the members all of whose rewards are missing."""
-    return [int(one) for one in np.flatnonzero(np.isnan(record.evaluation.rewards).all(axis=1))]
-
-
 def rollout_rows(
     record: GenerationRecord, batch: Sequence[Example], limit: int
 ) -> list[dict[str, Any]]:
@@ -215,18 +198,11 @@ def rollout_rows(
 
 
 def batch_examples(rows: Sequence[Mapping[str, Any]], config: Config) -> int:
-    """Return the examples of a generation: `batch_size`, or all where the task has fewer.
-
-    Args:
-        rows: of the generations; without any, or where older versions counted no rollouts, the
-            result is `batch_size`.
-        config: of the run.
-    """
-    size, members = config.batch_size, config.strategy.population
-    played = rows[-1].get("rollouts") if rows else None
-    if not played or not members:
-        return size
-    return min(size, played // config.method.generated_rows(members))
+    """Return the examples of a generation: `batch_size`, or all where the task has fewer."""
+    members, generated = config.strategy.population, rows[-1]["rollouts"] if rows else 0
+    if not generated or not members:
+        return config.batch_size
+    return min(config.batch_size, generated // config.method.generated_rows(members))
 
 
 def episode_fields(rollout: Rollout) -> dict[str, Any]:

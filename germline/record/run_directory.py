@@ -21,10 +21,13 @@ import platform
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from germline.config import Config, validate_config
 from germline.config.recorded_run import (
@@ -39,6 +42,7 @@ from germline.record.ancestry import Ancestor, read_ancestry, write_ancestry
 from germline.record.atomic_files import (
     Row,
     append_rows,
+    complete_lines,
     explain_write_errors,
     keep_rows,
     read_each,
@@ -47,8 +51,7 @@ from germline.record.atomic_files import (
 )
 from germline.record.best_generation import early_stop
 from germline.record.journal import Journal
-from germline.record.missing_run import missing_run_error
-from germline.record.new_directory import check_unused, clear_unbegun
+from germline.record.run_paths import check_unused, clear_unbegun, missing_run_error
 from germline.record.seed_study import check_single_run
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
 
@@ -64,13 +67,31 @@ FACTS: Mapping[str, type] = {
 
 
 class RunDirectory:
-    """One run on disk: its config, and access to the files it wrote."""
+    """One run on disk: its config, and access to the files it wrote.
+
+    Attributes:
+        journal: of the updates.
+        snapshots: folder of the snapshots of masters and moments.
+        tensorboard: folder of the TensorBoard events.
+        figure: file of the figure of the run.
+        grader_output: file for the output of reward functions, if they print anything.
+        report: file of the HTML report of the run.
+        last_rollouts: rows of the rollouts of the last generation that this object wrote.
+    """
 
     def __init__(self, path: Path, facts: Mapping[str, Any], config: Config) -> None:
         self.path = path
         self._facts = dict(facts)
         self.config = config
         self.journal = Journal(path / "journal.jsonl")
+        self.snapshots = path / "snapshots"
+        self.tensorboard = path / "tensorboard"
+        self.figure = path / "evolution.png"
+        self.grader_output = path / "graders.log"
+        self.report = path / "report.html"
+        self._generations = path / "generations.jsonl"
+        self._rollouts = path / "rollouts.jsonl"
+        self._held_out = path / "held_out.jsonl"
         self.last_rollouts: tuple[Row, ...] = ()
         self._claim: weakref.finalize[..., object] | None = None
 
@@ -85,9 +106,12 @@ class RunDirectory:
     ) -> "RunDirectory":
         """Begin a run in a new or empty folder, or in that of a run without a generation.
 
-        `base_digest` is the digest before any update; `threads` is the number of CPU threads of
-        the engine, which can change the last bits of an evaluation; `ancestors` are the runs that
-        led to the starting weights, the first one first.
+        Args:
+            path: the folder.
+            config: of the run.
+            base_digest: digest of the masters before any update.
+            threads: CPU threads of the engine, which can change the last bits of an evaluation.
+            ancestors: the runs that led to the starting weights, the first one first.
 
         Raises:
             GermlineError: the folder is not empty.
@@ -96,7 +120,14 @@ class RunDirectory:
         with explain_write_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             clear_unbegun(path)
-        facts = run_facts(config, base_digest, threads, ancestors)
+        facts = {
+            "format_version": FORMAT_VERSION,
+            "base_digest": base_digest,
+            "config": config.model_dump(mode="json"),
+            **describe_environment(threads),
+        }
+        if plugins := plugins_of([config, *(ancestor.config for ancestor in ancestors)]):
+            facts["plugins"] = plugins
         if ancestors:
             facts["ancestry"] = write_ancestry(path, ancestors)
         write_atomically(path / "run.json", _pretty(facts))
@@ -131,7 +162,11 @@ class RunDirectory:
         try:
             return cls(path, facts, validate_config(facts["config"]))
         except GermlineError as error:
-            raise GermlineError(f"{file}: {_unfit(facts, error)}") from None
+            raise GermlineError(
+                f"{file}: {error}. germline {facts['versions'].get('germline')} wrote this config, "
+                f"and this is {installed_version('germline')}: use that version, restore the file "
+                "from a copy, or correct the setting"
+            ) from None
 
     @property
     def base_digest(self) -> str:
@@ -152,31 +187,6 @@ class RunDirectory:
         """Versions, platform, processor and threads with which the run began."""
         return {key: self._facts[key] for key in ("versions", "platform", "processor", "threads")}
 
-    @property
-    def snapshots(self) -> Path:
-        """Folder of the snapshots of masters and moments."""
-        return self.path / "snapshots"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Folder of the TensorBoard events."""
-        return self.path / "tensorboard"
-
-    @property
-    def figure(self) -> Path:
-        """File of the figure of the run."""
-        return self.path / "evolution.png"
-
-    @property
-    def grader_output(self) -> Path:
-        """File for the output of reward functions, if they print anything."""
-        return self.path / "graders.log"
-
-    @property
-    def report(self) -> Path:
-        """File of the HTML report of the run."""
-        return self.path / "report.html"
-
     def update_config(self, config: Config) -> None:
         """Replace the config in run.json, as when a resumed run gets more generations."""
         self._facts["config"] = config.model_dump(mode="json")
@@ -188,22 +198,24 @@ class RunDirectory:
         record: GenerationRecord,
         batch: Sequence[Example],
         peak_memory_mb: Mapping[str, float] | None = None,
-    ) -> Row:
-        """Write one generation, and return its row; the journal line comes last and commits it.
+    ) -> None:
+        """Write one generation; the journal line comes last and commits it.
 
         The peak memory so far, by place (host, device), describes the process that trains.
         """
         self.acquire_lock()
         rollouts = metrics_rows.rollout_rows(record, batch, self.config.record.rollouts)
         append_rows(self._rollouts, rollouts)
-        row = metrics_rows.generation_row(record) | metrics_rows.machine_state(peak_memory_mb)
-        append_rows(self._generations, [row])
+        row = metrics_rows.generation_row(record)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        machine = {"written_at": now, "peak_memory_mb": dict(peak_memory_mb or {})}
+        append_rows(self._generations, [row | machine])
         if record.held_out is not None:
             append_rows(self._held_out, [metrics_rows.held_out_row(record.held_out)])
-        missing, absent = metrics_rows.count_missing(record), metrics_rows.count_absent(record)
-        self.journal.append(record.update, record.digest, NOISE_VERSION, missing, absent)
+        is_missing = np.isnan(record.evaluation.rewards)
+        absent = [int(member) for member in np.flatnonzero(is_missing.all(axis=1))]
+        self.journal.append(record.update, record.digest, NOISE_VERSION, row["missing"], absent)
         self.last_rollouts = tuple(rollouts)
-        return row
 
     def write_held_out(
         self, score: HeldOutScore, completions: Sequence[Rollout], examples: Sequence[Example]
@@ -217,20 +229,9 @@ class RunDirectory:
         write_atomically(self.path / "ensemble.json", _pretty(facts))
 
     def ensemble(self) -> list[Row]:
-        """Return the members that vote, best first; empty if the method has none.
-
-        Raises:
-            GermlineError: the file is damaged.
-        """
+        """Return the members that vote, best first; empty if the method has none."""
         file = self.path / "ensemble.json"
-        try:
-            return [dict(row) for row in json.loads(file.read_bytes())["members"]]
-        except FileNotFoundError:
-            return []
-        except (ValueError, KeyError, TypeError):
-            raise GermlineError(
-                f"{file} is damaged; delete it (`germline eval` finds the members again)"
-            ) from None
+        return list(json.loads(file.read_bytes())["members"]) if file.exists() else []
 
     def generations(self) -> list[Row]:
         """Return the rows of all generations."""
@@ -292,42 +293,44 @@ class RunDirectory:
             self._claim()
 
     @property
-    def _generations(self) -> Path:
-        return self.path / "generations.jsonl"
+    def lost_generations(self) -> range:
+        """The committed generations that have no line in the journal.
 
-    @property
-    def _rollouts(self) -> Path:
-        return self.path / "rollouts.jsonl"
+        Rows are written before the journal line that commits them, so a killed process leaves at
+        most one generation with rows and without a line. More of them mean that lines were deleted
+        afterwards: the journal rebuilds older weights.
+        """
+        # A training process may append to both files: the rows are read first, so that the journal
+        # is not behind by more than the one line.
+        recorded = last_recorded_generation(self._generations)
+        last = self.journal.last_generation()
+        return range(last + 1, recorded + 1) if recorded > last + 1 else range(0)
 
-    @property
-    def _held_out(self) -> Path:
-        return self.path / "held_out.jsonl"
+    def check_journal(self) -> None:
+        """Check that the journal has a line for every generation that was committed.
+
+        Raises:
+            GermlineError: lines are missing, so the newest weights cannot be rebuilt.
+        """
+        if lost := self.lost_generations:
+            first = lost.start
+            raise GermlineError(
+                f"{self.journal.path}: the journal lines of generations {first} to {lost[-1]} are "
+                "missing, so the newest weights cannot be rebuilt. Restore the journal from a "
+                f"copy, train those generations again (germline resume {self.path}), or use the "
+                f"weights after generation {first - 1} (germline export {self.path} --generation "
+                f"{first - 1})"
+            )
 
 
-def run_facts(
-    config: Config, base_digest: str, threads: int, ancestors: Sequence[Ancestor] = ()
-) -> dict[str, Any]:
-    """Return what run.json holds of a new run, its ancestry apart."""
-    facts = {
-        "format_version": FORMAT_VERSION,
-        "base_digest": base_digest,
-        "config": config.model_dump(mode="json"),
-        **describe_environment(threads),
-    }
-    if plugins := plugins_of([config, *(ancestor.config for ancestor in ancestors)]):
-        facts["plugins"] = plugins
-    return facts
-
-
-def _unfit(facts: Mapping[str, Any], error: GermlineError) -> str:
-    """Return why the config of a run directory cannot be read, and a remedy."""
-    writer, reader = facts["versions"].get("germline"), installed_version("germline")
-    if writer == reader:
-        return f"{error}. The file was edited: restore it from a copy, or correct that setting"
-    return (
-        f"the config was written by germline {writer} and does not fit this one ({reader}): "
-        f"{error}. Use the version that wrote it, or rename those settings in run.json"
-    )
+def last_recorded_generation(file: Path) -> int:
+    """Return the last generation that has a row, -1 without one; damaged rows are left out."""
+    for line in reversed(complete_lines(file)):
+        try:
+            return int(json.loads(line)["generation"])
+        except (ValueError, KeyError, TypeError):
+            continue
+    return -1
 
 
 def describe_environment(threads: int) -> dict[str, Any]:

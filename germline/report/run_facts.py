@@ -16,7 +16,6 @@ import numpy as np
 from germline.record import HeldOutRow, HeldOutSample, JournalEntry, RunDirectory
 from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score, signed_score
-from germline.record.journal_check import check_journal
 from germline.record.list_runs import State
 from germline.record.lock import is_locked
 from germline.record.metrics_rows import paired_samples, transcript
@@ -91,7 +90,7 @@ class RunFacts:
         # Before the journal is read: a run that ends in between must not look stopped.
         self._locked = is_locked(path)
         try:
-            check_journal(run)
+            run.check_journal()
             self.entries = run.journal.read()
             self.done = len(self.entries)
         except GermlineError as error:

@@ -7,10 +7,10 @@ objects themselves, for a training loop of your own.
 
 from germline.run.build_parts import RunParts, build_run_parts
 from germline.run.export_weights import export, replay
-from germline.run.fork_run import fork
 from germline.run.inference import evaluate, generate
+from germline.run.lifecycle import fork, resume, train
 from germline.run.task_check import check_task
-from germline.run.train_run import Training, resume, train
+from germline.run.training import Training
 
 __all__ = [
     "RunParts",

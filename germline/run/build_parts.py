@@ -8,11 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from germline import registry
+from germline.checkpoint import restore
 from germline.config import (
     Config,
+    Local,
     SafeAlignment,
 )
 from germline.endpoint import serve_extra
+from germline.engines.master_weights import Masters
 from germline.evaluation.held_out import HeldOutScorers
 from germline.fleet.engine_queries import DimensionQuery
 from germline.generation_loop import batches, generations
@@ -29,15 +32,14 @@ from germline.protocols import Engine, EpisodeTask, Fleet, Strategy, Task
 from germline.record.ancestry import Ancestor
 from germline.record.journal import JournalEntry
 from germline.run.build_fleet import engine_placement, make_fleet, warn_if_slow
-from germline.run.inherited_weights import apply_ancestors
-from germline.run.loaded_model import check_model_is_named
-from germline.run.machine_limits import (
-    check_fleet_memory,
+from germline.run.preflight import (
+    check_episode_rewards,
     check_graders,
     check_memory,
+    check_run,
     check_threads,
 )
-from germline.run.preflight import check_episode_rewards, check_run
+from germline.run.run_inputs import check_model_is_named
 from germline.run.template_thinking import with_opened_thinking
 from germline.scorers.scored_graders import Graders, ScoredGraders
 from germline.signal_metrics import SignalMetrics
@@ -46,7 +48,7 @@ from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
 from germline.tasks.thinking import ThinkingStripper, own_grader, scored_text_of
-from germline.types import Decoding, Example, GenerationRecord
+from germline.types import Decoding, Example, GenerationRecord, GermlineError
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +123,8 @@ def build_run_parts(
     """
     task = with_opened_thinking(config, make_task(config.task, inputs))
     check_run(config, task)
-    check_fleet_memory(config)
+    if isinstance(config.fleet, Local):
+        check_memory(config, engines=config.fleet.engines)
     with ExitStack() as opened:
         graders = make_graders(config, task)
         opened.callback(graders.close)
@@ -140,7 +143,14 @@ def build_run_parts(
         )
         config = with_population(config, strategy)
         warn_if_slow(config, len(task.examples("train")))
-        _say_what_decays(config)
+        decay = config.optimizer.weight_decay
+        if decay and config.strategy.has_measured_rate:
+            log.warning(
+                "strategy.optimizer.weight_decay=%g acts by weight_decay x learning_rate in every "
+                "generation, and learning_rate=auto changes by orders of magnitude: give a number, "
+                "such as strategy.learning_rate=0.01, or drop weight_decay",
+                decay,
+            )
         method = make_method(config, strategy, task, terms)
         opened.pop_all()
     return RunParts(
@@ -155,30 +165,18 @@ def build_run_parts(
 
 
 def _reward_terms(config: Config, task: Task, ancestors: Sequence[Ancestor]) -> list[RewardTerm]:
-    """Return what changes rewards after the graders, in order.
-
-    Raises:
-        GermlineError: the start model of a KL penalty does not fit beside the engines.
-    """
+    """Return what changes rewards after the graders, in order."""
     terms: list[RewardTerm] = []
     weight_of = _example_weights(config)
     if config.task.kl_coef is not None:
-        terms.append(KlPenaltyTerm(_start_engine(config, ancestors), config.task, weight_of))
+        # Theta of these spaces starts as the model on disk, so the start model needs no masters.
+        plain = config.space.kind in ("full", "low_rank") and not ancestors
+        placed = engine_placement(config, 0)
+        start = make_engine(placed, searched=not plain, ancestors=ancestors)
+        terms.append(KlPenaltyTerm(start, config.task, weight_of))
     if isinstance(config.task, SafeAlignment) and config.task.adapts:
         terms.append(LagrangeTerm(config.task, task.rubric, weight_of))
     return terms
-
-
-def _say_what_decays(config: Config) -> None:
-    """Warn of a weight decay that changes with the measured learning rate."""
-    decay = config.optimizer.weight_decay
-    if decay and config.strategy.has_measured_rate:
-        log.warning(
-            "strategy.optimizer.weight_decay=%g acts by weight_decay x learning_rate in every "
-            "generation, and learning_rate=auto changes by orders of magnitude: give "
-            "strategy.learning_rate as a number, such as 0.01, or drop weight_decay",
-            decay,
-        )
 
 
 def with_population(config: Config, strategy: Strategy) -> Config:
@@ -298,16 +296,54 @@ def make_engine(
     return engine
 
 
-def _start_engine(config: Config, ancestors: Sequence[Ancestor]) -> Engine:
-    """Load the start model of a KL penalty, placed as the first engine of the run is.
+def apply_ancestors(engine: Engine, ancestors: Sequence[Ancestor]) -> None:
+    """Update a freshly loaded engine to the weights that the ancestors led to.
+
+    Every ancestor updated theta with its own optimizer, unit of sigma and strategy. So its journal
+    is replayed, digests verified, by masters with its settings, which share their tensors with the
+    masters of the engine. The state of an ancestor's optimizer is dropped: a run starts with theta
+    alone. The seed of the first ancestor draws the parts of theta (the adapter, the directions of a
+    subspace), and units such as mean |W| are measured on the base model, for all ancestors.
 
     Raises:
-        GermlineError: the model does not fit beside the engines.
+        GermlineError: a digest differs: the base model or a journal has changed.
     """
-    # Theta of these spaces starts as the model on disk, so the start model needs no masters.
-    plain = config.space.kind in ("full", "low_rank") and not ancestors
-    placed = engine_placement(config, 0)
-    return make_engine(placed, searched=not plain, ancestors=ancestors)
+    weights = engine.weights
+    if not isinstance(weights, Masters):
+        raise GermlineError(
+            f"a fork needs an engine whose weights are germline.engines.master_weights.Masters, "
+            f"found {type(weights).__name__}"
+        )
+    # All masters are made before the first update: their units are those of the base model.
+    seed, base = ancestors[0].config.seed, weights.base.tensors
+    line = [
+        Masters(
+            {info.name: weights.tensors[info.name] for info in base},
+            base,
+            make_space(ancestor.config.space, seed),
+            make_optimizer(ancestor.config.optimizer),
+            ancestor.config.search.unit,
+            weights.base.source,
+        )
+        for ancestor in ancestors
+    ]
+    for ancestor, masters in zip(ancestors, line, strict=True):
+        strategy = make_strategy(
+            ancestor.config.strategy,
+            run_seed=ancestor.config.seed,
+            generations=ancestor.config.generations,
+            dimension=masters.dimension,
+        )
+        restore(
+            masters, ancestor.entries, None, ancestor.base_digest, ancestor.generation, strategy
+        )
+        for later in (*line, weights):
+            for info in masters.searched:
+                if later.tensors[info.name] is not masters.tensors[info.name]:
+                    later.tensors[info.name].copy_(masters.tensors[info.name])
+            # Theta is also the anchor of weight decay.
+            later.optimizer.begin({info.name: later.tensors[info.name] for info in later.searched})
+    engine.refresh()
 
 
 def make_decoding(config: Config, task: Task) -> Decoding:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from germline.config import Config, load_config
+from germline.config import Config, Local, load_config
 from germline.config.row_tasks import Dataset
 from germline.engines.hub_access import without_network
 from germline.estimates.machine import machine_here
@@ -24,12 +24,10 @@ from germline.estimates.model_shape import (
 )
 from germline.estimates.workload import TextLengths, text_lengths
 from germline.protocols import Task
-from germline.record.new_directory import choose_directory
+from germline.record.run_paths import choose_directory
 from germline.run.build_parts import make_graders, with_population
-from germline.run.machine_limits import GUESSED_TOKENS, check_disk, check_fleet_memory
-from germline.run.preflight import check_run
+from germline.run.preflight import GUESSED_TOKENS, check_memory, check_run
 from germline.run.reward_check import check_custom_reward
-from germline.run.validate_args import validate_path
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.tasks import make_task
@@ -93,8 +91,7 @@ def dry_run(
         GermlineError: the run would be refused, or the model's config.json cannot be read.
     """
     config = load_config(config).with_absolute_paths()
-    path = choose_directory(config, None if out is None else validate_path("out", out))
-    check_disk(config, path)
+    path = choose_directory(config, None if out is None else Path(out))
     with without_network():
         task = _local_task(config)
         check_run(config, task)
@@ -106,8 +103,8 @@ def dry_run(
     if shape is not None:
         config = _with_population(config, shape)
         found = estimate(config, shape, texts, machine_here(config))
-    if found is None or found.fits:  # else the estimate says more than a refusal
-        check_fleet_memory(config)
+    if isinstance(config.fleet, Local) and (found is None or found.fits):
+        check_memory(config, engines=config.fleet.engines)  # an estimate says more than a refusal
     return DryRun(
         config=config,
         out=path,

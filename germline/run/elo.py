@@ -21,7 +21,7 @@ from concurrent.futures import as_completed
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from germline.config import TaskBase
 from germline.engines.served.http_client import RequestRefused
@@ -38,8 +38,7 @@ from germline.tasks.thinking import scored_text_of
 from germline.types import Example, GermlineError, HeldOutScore, Split
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(NamedTuple):
     """A request to the judge: which of two completions of an example is better."""
 
     example: Example
@@ -57,65 +56,27 @@ class EloResult:
         anchor: the model whose rating is 1000.
         ratings: best first.
         scores: on the task, by model.
+        prompts: that the models completed.
         decided: pairs with the same verdict in both orders.
         abstained: pairs whose verdict changes with the order.
         no_verdict: pairs with a reply without a verdict.
         identical: pairs of equal completions, which are not judged.
-        failure: the most frequent reason why a reply has no verdict, and its number.
         first_preferred: share of the verdicts that prefer the completion that is given first.
-        prompts: that the models completed.
-        asked: requests that were sent; the file had the other replies.
-        file: of the replies.
+        requests: that were sent; the file had the other replies.
+        replies: the file.
     """
 
     anchor: str
     ratings: Sequence[Rating]
     scores: Mapping[str, HeldOutScore]
+    prompts: int
     decided: int
     abstained: int
     no_verdict: int
     identical: int
-    failure: tuple[str, int] | None
     first_preferred: float | None
-    prompts: int
-    asked: int
-    file: Path
-
-
-class ReplyFile:
-    """The replies of a judge, by the digest of the request; thread-safe.
-
-    Raises:
-        GermlineError: a line of the file is damaged.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lock = threading.Lock()
-        keep_rows(path, lambda _: True)  # a killed process may have left an incomplete line
-        self._replies = {
-            digest: reply for digest, reply in read_each(path, _read_row) if reply.text is not None
-        }
-
-    def __contains__(self, one: Comparison) -> bool:
-        return one.digest in self._replies
-
-    def __getitem__(self, one: Comparison) -> JudgeReply:
-        return self._replies[one.digest]
-
-    def add(self, one: Comparison, reply: JudgeReply) -> None:
-        """Append a reply to the file."""
-        row = {
-            "example": one.example.index,
-            "prompt": full_prompt(one.example),
-            "models": one.models,
-            "completions": one.completions,
-            **asdict(reply),
-            "request": one.digest,
-        }
-        with self._lock:
-            append_rows(self.path, [row])
-            self._replies[one.digest] = reply
+    requests: int
+    replies: Path
 
 
 def open_models(
@@ -180,61 +141,57 @@ def compare_models(
     if anchor not in models:
         raise GermlineError(f"elo: --anchor={anchor} is not compared: use {' or '.join(models)}")
     check_writable(file)
-    replies = ReplyFile(file)
+    keep_rows(file, lambda _: True)  # a killed process may have left an incomplete line
+    rows = read_each(
+        file,
+        lambda row: (row["request"], JudgeReply(row["preferred"], row["text"], row["failure"])),
+    )
+    replies = {digest: reply for digest, reply in rows if reply.text is not None}
     scores: dict[str, HeldOutScore] = {}
     texts: dict[str, Mapping[int, str]] = {}
     with closing(judge):
         for name, evaluation in models.items():
             on_progress(f"generating completions of {name}")
-            scores[name], texts[name] = _completed(evaluation)
+            scores[name], evaluated = evaluation.run(scorers=False)
+            text_of = scored_text_of(with_opened_thinking(evaluation.config, evaluation.task))
+            texts[name] = {one.example: text_of(rollout_text(one)) for one in evaluated.rollouts}
         examples = models[anchor].examples
         pairs, identical = _pairs(texts, examples, judge)
-        asked = _ask(judge, pairs, replies, on_progress)
-    answers = [replies[one] for pair in pairs for one in pair]
+        requests = _ask(judge, pairs, file, replies, on_progress)
+    answers = [replies[one.digest] for pair in pairs for one in pair]
     preferred = [reply.preferred for reply in answers if reply.preferred is not None]
-    failures = Counter(reply.failure for reply in answers if reply.failure).most_common(1)
     if answers and not preferred:
+        failures = Counter(str(reply.failure) for reply in answers).most_common(1)
         raise GermlineError(
             f"elo: none of the {len(answers)} requests to the judge has a verdict. Most often "
             f"({failures[0][1]}): {failures[0][0]}. Use a judge that follows the instructions, "
-            "longer replies (judge.max_new_tokens) or another message (judge.template). The "
-            f"replies are kept in {file}; with another judge of the same name, use another --out"
+            "longer replies (judge.max_new_tokens) or another message (judge.template), and "
+            f"another --out than {file}"
         )
-    outcomes = [(pair[0], _outcome(replies[pair[0]], replies[pair[1]])) for pair in pairs]
-    verdicts = [
-        Verdict(one.example.index, *(one.models if outcome == "first" else one.models[::-1]))
-        for one, outcome in outcomes
-        if outcome in ("first", "second")
-    ]
-    counts = Counter(outcome for _, outcome in outcomes)
+    verdicts: list[Verdict] = []
+    outcomes: Counter[str] = Counter()
+    for as_given, swapped in pairs:
+        first, second = (replies[one.digest].preferred for one in (as_given, swapped))
+        if first is None or second is None:
+            outcomes["no verdict"] += 1
+        elif first == second:  # the same place, so not the same completion
+            outcomes["abstained"] += 1
+        else:
+            names = as_given.models if first == "first" else swapped.models
+            verdicts.append(Verdict(as_given.example.index, *names))
     return EloResult(
         anchor=anchor,
         ratings=rate_models([*models], verdicts, anchor),
         scores=scores,
-        decided=len(verdicts),
-        abstained=counts["abstained"],
-        no_verdict=counts["no verdict"],
-        failure=failures[0] if failures else None,
-        first_preferred=preferred.count("first") / len(preferred) if preferred else None,
-        identical=identical,
         prompts=len(examples),
-        asked=asked,
-        file=file,
+        decided=len(verdicts),
+        abstained=outcomes["abstained"],
+        no_verdict=outcomes["no verdict"],
+        identical=identical,
+        first_preferred=preferred.count("first") / len(preferred) if preferred else None,
+        requests=requests,
+        replies=file,
     )
-
-
-def _outcome(as_given: JudgeReply, swapped: JudgeReply) -> str:
-    """Return which completion of a pair is preferred in both orders, or why none is."""
-    if as_given.preferred is None or swapped.preferred is None:
-        return "no verdict"
-    return "abstained" if as_given.preferred == swapped.preferred else as_given.preferred
-
-
-def _completed(evaluation: SourceEvaluation) -> tuple[HeldOutScore, dict[int, str]]:
-    """Return the score of a model and its completion of each example."""
-    score, evaluated = evaluation.run(scorers=False)
-    text_of = scored_text_of(with_opened_thinking(evaluation.config, evaluation.task))
-    return score, {one.example: text_of(rollout_text(one)) for one in evaluated.rollouts}
 
 
 def _pairs(
@@ -251,22 +208,20 @@ def _pairs(
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:32]
         return Comparison(example, models, (first, second), request, digest)
 
-    pairs = []
-    identical = 0
-    for example, (one, two) in itertools.product(
-        examples, itertools.combinations(sorted(texts), 2)
-    ):
-        if texts[one][example.index] == texts[two][example.index]:
-            identical += 1
-        else:
-            pairs.append((comparison(example, (one, two)), comparison(example, (two, one))))
-    return pairs, identical
+    games = [*itertools.product(examples, itertools.combinations(sorted(texts), 2))]
+    pairs = [
+        (comparison(example, (one, two)), comparison(example, (two, one)))
+        for example, (one, two) in games
+        if texts[one][example.index] != texts[two][example.index]
+    ]
+    return pairs, len(games) - len(pairs)
 
 
 def _ask(
     judge: PairwiseJudge,
     pairs: Sequence[tuple[Comparison, Comparison]],
-    replies: ReplyFile,
+    file: Path,
+    replies: dict[str, JudgeReply],
     on_progress: Callable[[str], None],
 ) -> int:
     """Send the requests that have no reply yet, and return their number.
@@ -274,33 +229,40 @@ def _ask(
     Raises:
         GermlineError: the judge stops answering.
     """
-    missing = {one.digest: one for pair in pairs for one in pair if one not in replies}
+    missing = {one.digest: one for pair in pairs for one in pair if one.digest not in replies}
+    lock = threading.Lock()
 
     def answer(batch: list[Comparison]) -> list[None]:
         for one in batch:
-            replies.add(one, judge.ask(one.request))
+            reply = judge.ask(one.request)
+            with lock:
+                row = {
+                    "example": one.example.index,
+                    "prompt": full_prompt(one.example),
+                    "models": one.models,
+                    "completions": one.completions,
+                    **asdict(reply),
+                    "request": one.digest,
+                }
+                append_rows(file, [row])
+                replies[one.digest] = reply
         return [None] * len(batch)
 
     queue = BatchQueue(answer, batch_size=1, threads=judge.concurrency, name="judge")
     try:
-        for done, future in enumerate(
-            as_completed([queue.submit([one]) for one in missing.values()])
-        ):
+        futures = [queue.submit([one]) for one in missing.values()]
+        for done, future in enumerate(as_completed(futures), 1):
             future.result()
-            on_progress(f"{done + 1} of {len(missing)} replies of the judge")
+            on_progress(f"{done} of {len(missing)} replies of the judge")
     except (NotScoredError, RequestRefused) as error:
         judge.close()
         queue.close()
         queue.join()  # what is being answered is kept too
-        kept = sum(one in replies and two in replies for one, two in pairs)
+        kept = sum(one.digest in replies and two.digest in replies for one, two in pairs)
         raise GermlineError(
-            f"elo: {error}; {kept} of {len(pairs)} pairs are judged and kept in {replies.path}: "
-            "the same command goes on from there"
+            f"elo: {error}; {kept} of {len(pairs)} pairs are judged and kept in {file}: the same "
+            "command goes on from there"
         ) from None
     finally:
         queue.close()
     return len(missing)
-
-
-def _read_row(row: Mapping[str, Any]) -> tuple[str, JudgeReply]:
-    return row["request"], JudgeReply(row["preferred"], row["text"], row["failure"])

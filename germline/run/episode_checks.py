@@ -1,9 +1,8 @@
 """Checks of a task with an environment: its reward and its tools, in episodes of known replies."""
 
 import json
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +14,9 @@ from germline.episode_types import Transcript, Turn
 from germline.graders.pool import GraderPool
 from germline.protocols import GraderProtocol, Task
 from germline.run.task_check_row import TaskCheckRow
-from germline.scorers.scored_graders import Graders
 from germline.tasks.environment_task import EnvironmentTask
 from germline.tasks.thinking import own_grader
 from germline.types import Example, GermlineError, Grade
-
-NEVER_GIVEN = -1e300
-"""The floor of a part with a positive weight, which no environment gives."""
 
 EXAMPLE_TEXT = "text"
 """Argument of a tool that takes a text, where the example has no gold answer."""
@@ -81,57 +76,6 @@ def play_example(example: Example, max_turns: int, graders: GraderProtocol) -> E
     return ExampleEpisode(example.answer, begin, tuple(turns), state, is_cut=False)
 
 
-def missing_reward(
-    task: Task, config: Config, graders: Graders, examples: Sequence[Example]
-) -> str | None:
-    """Say that no episode had a reward; None where one had, and for a task without environment.
-
-    An episode without a reward earns the floor, and so looks like one that has earned the floor.
-    Here, episodes are played with floors that no environment gives, which tell the two apart.
-
-    Args:
-        task: of any kind.
-        config: whose limits of graders hold.
-        graders: of the task.
-        examples: to play, with the gold answer as every reply.
-    """
-    if not isinstance(task, EnvironmentTask):
-        return None
-    grader = own_grader(task.episode_grader)
-    if not isinstance(grader, EnvironmentGrader):
-        return None
-    limits, turns = config.graders, task.max_turns
-
-    def all_have(floors: Mapping[str, float], graders: Graders) -> bool:
-        grades = (play_example(example, turns, graders).grade for example in examples)
-        return all(grade.parts == floors and grade.failure is None for grade in grades)
-
-    floors = {
-        part: -NEVER_GIVEN if weight < 0 else NEVER_GIVEN for part, weight in task.rubric.items()
-    }
-    probe = replace(grader, rubric=replace(grader.rubric, floors=floors))
-    try:
-        if not all_have(task.floor, graders):
-            return None
-        with GraderPool(
-            *(probe, task.rubric, task.floor),
-            timeout_s=limits.timeout_s,
-            memory_gb=limits.memory_gb,
-            max_turns=turns,
-            variables=limits.variables,
-        ) as pool:
-            pool.redirect_output(Path(os.devnull))  # `graders` have printed the same
-            if not all_have(floors, pool):
-                return None
-    except GermlineError:  # the other checks report it
-        return None
-    return (
-        f"no step gave a reward in {len(examples)} episodes of up to {turns} turns that were "
-        "tried, and an episode without a reward earns the floor: return rewards from step(), or "
-        "define get_reward()"
-    )
-
-
 def check_tools(task: Task, config: Config, printed: Path) -> list[TaskCheckRow]:
     """Call every tool of an environment once; no row for a task without tools.
 
@@ -163,15 +107,12 @@ def check_tools(task: Task, config: Config, printed: Path) -> list[TaskCheckRow]
     ) as pool:
         pool.redirect_output(printed)
         results = [_result(pool, name, arguments, example) for name, arguments in calls.items()]
-    remarks = [
-        f"{name}({', '.join(f'{key}={value!r}' for key, value in arguments.items())}) {result}"
-        for (name, arguments), result in zip(calls.items(), results, strict=True)
-    ]
-    failed = [
-        remark
-        for remark, result in zip(remarks, results, strict=True)
-        if not result.startswith(RETURNED)
-    ]
+    remarks, failed = [], []
+    for (name, arguments), result in zip(calls.items(), results, strict=True):
+        given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        remarks.append(f"{name}({given}) {result}")
+        if not result.startswith(RETURNED):
+            failed.append(remarks[-1])
     if not failed:
         return [TaskCheckRow("tools", len(calls), (), "ok", "; ".join(remarks))]
     remark = f"{'; '.join(failed)}: the model may call a tool with such arguments"

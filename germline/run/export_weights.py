@@ -11,13 +11,10 @@ from germline.config import Config
 from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors
-from germline.record.journal_check import check_journal
 from germline.run.build_parts import make_engine
-from germline.run.inputs_from_python import read_run_inputs
 from germline.run.load_run import find_generation, load_single_model, strategy_of_run
-from germline.run.loaded_model import LoadedModel, with_model_folder
 from germline.run.model_card import Form, write_model_card
-from germline.run.validate_args import validate_choice, validate_path
+from germline.run.run_inputs import LoadedModel, check_choice, read_run_inputs, with_model_folder
 from germline.spaces.peft_files import rename_base
 from germline.types import GermlineError
 
@@ -53,20 +50,20 @@ def replay(
     Raises:
         GermlineError: the digest is not the one the journal recorded.
     """
-    validate_choice("form", form, FORMS)
-    directory = RunDirectory.open(validate_path("path", path))
+    check_choice("form", form, FORMS)
+    directory = RunDirectory.open(Path(path))
     generation = generation_to_replay(directory, generation)
     if form is not None and out is None:
         raise GermlineError(
             f"replay: {form} is a form of written weights, so name the folder as well (--out)"
         )
     form = _form(directory.config, form)
-    folder = None if out is None else _free(validate_path("out", out))
+    folder = None if out is None else _free(Path(out))
     loaded = read_run_inputs(model=model, tokenizer=tokenizer).model
     config = with_model_folder(directory.config, loaded)
     entries = directory.journal.read(generation + 1 if generation >= -1 else None)
     if generation >= len(entries):
-        check_journal(directory)
+        directory.check_journal()
     engine = make_engine(config, generates=False, ancestors=directory.ancestors)
     digest = restore(
         engine.weights,
@@ -91,7 +88,7 @@ def generation_to_replay(directory: RunDirectory, generation: int | Literal["bes
             asked for and the journal lost lines.
     """
     if generation is None:
-        check_journal(directory)
+        directory.check_journal()
         return directory.journal.last_generation()
     if generation == "best":
         return find_generation(directory, generation)
@@ -128,9 +125,9 @@ def export(
         GermlineError: the folder is not empty, there is no adapter to write, or the run has no such
             generation.
     """
-    validate_choice("form", form, FORMS)
-    folder = _free(validate_path("out", out))
-    directory = RunDirectory.open(validate_path("path", path))
+    check_choice("form", form, FORMS)
+    folder = _free(Path(out))
+    directory = RunDirectory.open(Path(path))
     form = _form(directory.config, form)
     last = None if generation is None else find_generation(directory, generation)
     method = directory.config.method

@@ -26,7 +26,6 @@ from germline.run.build_parts import (
     make_graders,
     make_held_out_scorers,
 )
-from germline.run.inputs_from_python import NOTHING_GIVEN, RunInputs, read_run_inputs
 from germline.run.load_run import (
     close_engine,
     find_generation,
@@ -36,16 +35,18 @@ from germline.run.load_run import (
     newest_generation,
     open_source,
 )
-from germline.run.loaded_model import with_model_folder
 from germline.run.model_card import task_of_card
 from germline.run.prompt_form import asks_chats
-from germline.run.template_thinking import with_opened_thinking
-from germline.run.validate_args import (
-    validate_choice,
-    validate_limit,
-    validate_path,
-    validate_texts,
+from germline.run.run_inputs import (
+    NOTHING_GIVEN,
+    RunInputs,
+    check_choice,
+    check_limit,
+    check_texts,
+    read_run_inputs,
+    with_model_folder,
 )
+from germline.run.template_thinking import with_opened_thinking
 from germline.tasks import make_task
 from germline.tasks.python_inputs import RowsLike
 from germline.types import (
@@ -107,9 +108,9 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
     Raises:
         GermlineError: a setting is wrong, the source cannot be loaded, or has no such generation.
     """
-    validate_choice("split", split, ("train", "test"))
-    limit = validate_limit(limit)
-    file = None if out is None else validate_path("out", out)
+    check_choice("split", split, ("train", "test"))
+    check_limit(limit)
+    file = None if out is None else Path(out)
     if file is not None and file.is_dir():
         raise GermlineError(f"out: {file} is a folder; name the file the completions go to (--out)")
     if file is not None and file.is_file():
@@ -117,7 +118,7 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
     if task is not None and not isinstance(task, TaskBase):
         task = load_config({"task": task}).task
     inputs = read_run_inputs(reward, data, model, tokenizer)
-    is_run = (validate_path("source", source) / "run.json").exists()
+    is_run = (Path(source) / "run.json").exists()
     if task is None and inputs.task.rows is not None and not is_run:
         task = Rows()
     if task is not None and inputs.task.rewards:
@@ -231,7 +232,7 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
         GermlineError: a setting is out of range, or the source cannot be loaded, or has no such
             generation.
     """
-    prompts = validate_texts("prompts", prompts)
+    check_texts("prompts", prompts)
     if not prompts:
         return []
     sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}

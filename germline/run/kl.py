@@ -13,7 +13,7 @@ from germline.record import RunDirectory
 from germline.rollout import center_microbatch, cut_microbatches
 from germline.run.build_parts import make_decoding, make_engine
 from germline.run.load_run import close_engine, load_engine, writers
-from germline.run.validate_args import validate_choice, validate_limit, validate_path
+from germline.run.run_inputs import check_choice, check_limit
 from germline.tasks import make_task
 from germline.types import Completion, GermlineError, Split
 
@@ -39,11 +39,12 @@ def measure_kl(
     Raises:
         GermlineError: this is not a run, or its engine cannot compute log-probabilities.
     """
-    validate_choice("split", split, ("train", "test"))
-    directory = RunDirectory.open(validate_path("path", path))
+    check_choice("split", split, ("train", "test"))
+    check_limit(limit)
+    directory = RunDirectory.open(Path(path))
     config = load_config(directory.config, overrides)
     task = make_task(config.task)
-    examples = task.examples(split)[: validate_limit(limit)]
+    examples = task.examples(split)[:limit]
     tuned, start = (
         load_engine(directory, config),
         make_engine(config, ancestors=directory.ancestors),

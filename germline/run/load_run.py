@@ -12,10 +12,8 @@ from germline.nano import NANO_DIR
 from germline.protocols import Closable, Engine, Strategy, Task
 from germline.record import RunDirectory
 from germline.record.best_generation import best_score
-from germline.record.journal_check import check_journal
-from germline.record.missing_run import check_source
+from germline.record.run_paths import check_source
 from germline.run.build_parts import make_engine
-from germline.run.validate_args import validate_path
 from germline.spaces.peft_files import is_adapter, read_adapter
 from germline.strategies import make_strategy
 from germline.types import GermlineError, Perturbation
@@ -34,7 +32,7 @@ def open_source(
     Raises:
         GermlineError: the source names a run that is not there, or a setting is wrong.
     """
-    path = validate_path("source", source)
+    path = Path(source)
     check_source(path)
     directory = RunDirectory.open(path) if (path / "run.json").exists() else None
     if directory is None:
@@ -93,7 +91,7 @@ def find_generation(directory: RunDirectory, generation: int | Literal["best"]) 
     last = directory.journal.last_generation()
     if -1 <= generation <= last:
         return generation
-    check_journal(directory)
+    directory.check_journal()
     range_of_run = f"has generations 0 to {last}" if last >= 0 else "has no generation yet"
     raise GermlineError(
         f"generation {generation} is not in {directory.path}, which {range_of_run}; -1 is its start"
@@ -120,7 +118,7 @@ def load_engine(
             lost some of its lines.
     """
     if generation is None:
-        check_journal(directory)
+        directory.check_journal()
     engine = make_engine(
         config or directory.config, generates=generates, ancestors=directory.ancestors
     )

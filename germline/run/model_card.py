@@ -14,8 +14,7 @@ import re
 from pathlib import Path
 from typing import Any, Literal
 
-from huggingface_hub import ModelCardData
-from jinja2 import Environment
+from huggingface_hub import ModelCard, ModelCardData
 
 from germline.config.config_files import TASK_SUFFIXES, as_yaml, is_gguf
 from germline.evaluation import confidence_interval
@@ -70,11 +69,14 @@ def model_card(run: RunDirectory, name: str, form: Form, last: int) -> str:
     if is_gguf(base):
         base_arguments = f'".", gguf_file="{base}"'
     settings = as_yaml(_shortened(changed_settings(config)))
-    template = _environment().from_string(TEMPLATE.read_text(encoding="utf-8"))
     scores = {row.score.generation: row.score for row in run.held_out() if row.score.n}
     known = {"start": scores.get(0), "these weights": scores.get(last + 1)}
-    return template.render(
-        card_data=data.to_yaml(),
+    card = ModelCard.from_template(
+        data,
+        template_path=str(TEMPLATE),
+        cell=_cell,
+        number=number,
+        interval=_interval,
         base=base,
         task=config.task.title,
         facts=_facts(run, form, last),
@@ -87,6 +89,7 @@ def model_card(run: RunDirectory, name: str, form: Form, last: int) -> str:
         system=bool(config.task.system_prompt),
         settings=_fenced(settings, "yaml"),
     )
+    return f"{card.content}\n"
 
 
 def task_of_card(folder: Path) -> str | None:
@@ -144,12 +147,6 @@ def _remarks(run: RunDirectory, last: int, *, is_scored: bool) -> list[str]:
     if not run.config.method.trains_center:
         remarks.append("The scores are those of a vote, of which these weights are the best one.")
     return remarks
-
-
-def _environment() -> Environment:
-    environment = Environment(trim_blocks=True, keep_trailing_newline=True)
-    environment.filters |= {"cell": _cell, "number": number, "interval": _interval}
-    return environment
 
 
 def _interval(score: HeldOutScore) -> str:

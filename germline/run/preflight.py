@@ -1,28 +1,79 @@
 """What a run refuses before its model is loaded; a training and its dry run call `check_run`.
 
-A check refuses what would give a wrong result, lose work, or certainly not run. `machine_limits`
-compares settings with this machine.
+A check refuses what would give a wrong result, lose work, or certainly not fit this machine. How
+much memory a generation needs on top of the weights is an estimate, which `germline train
+--dry-run` prints.
+
+`--force`, or the environment variable GERMLINE_FORCE, turns what does not fit into a warning, for a
+machine that can do more than it seems.
 """
 
 import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 from germline.config import Config, Ray, Vllm
 from germline.config.scorers import HttpScorer
+from germline.estimates.machine import available_bytes, usable_cores
 from germline.methods.method import check_task
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_fleet import check_ray_installed
-from germline.run.machine_limits import (
-    check_engines,
-    check_graders,
-    check_population,
-    check_threads,
-)
 from germline.run.prompt_lengths import check_prompt_lengths
 from germline.run.task_check_row import prompts_in_both, short_text
 from germline.scorers.http_service import request_headers
 from germline.types import GermlineError
 
 log = logging.getLogger(__name__)
+
+FORCE_VARIABLE = "GERMLINE_FORCE"
+"""Environment variable that turns refusals into warnings; processes of engines inherit it."""
+
+MEMORY_SHARE = 0.8
+"""Share of the available memory that processes or rollouts may take; other programs need the
+rest."""
+
+ENGINE_BYTES, TOY_BYTES, GRADER_BYTES, ROLLOUT_BYTES = 346e6, 196e6, 23e6, 1080
+"""Memory of an engine process with nano and with the toy model, of a grader process, and of a
+rollout of one token: the least, measured on Linux without shared pages."""
+
+MOST_PER_CORE, MOST_GRADERS, MOST_THREADS = 16, 192, 256
+"""Grader processes and threads of an engine for each core, and the numbers that are allowed on any
+machine: graders open 4 files each, of which a process may have 1024, and a resumed run keeps the
+threads it began with."""
+
+CERTAIN = ("weights", "fp32 masters", "optimizer moments", "stored weights")
+"""Parts of the memory that a run holds from its first generation to its last."""
+
+GUESSED_TOKENS = 256
+"""Assumed tokens of prompts and completions; only memory in addition to the weights uses them."""
+
+
+@contextmanager
+def refusals_as_warnings() -> Iterator[None]:
+    """Let the checks of this machine warn instead of refusing, in engine processes too."""
+    before = os.environ.get(FORCE_VARIABLE)
+    os.environ[FORCE_VARIABLE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[FORCE_VARIABLE]
+        else:
+            os.environ[FORCE_VARIABLE] = before
+
+
+def _refuse(setting: str, found: str, remedy: str) -> None:
+    """Refuse a setting that does not fit this machine, or warn about it if that was asked for.
+
+    Raises:
+        GermlineError: unless the environment variable is set.
+    """
+    message = f"{setting}: {found}; {remedy}"
+    if os.environ.get(FORCE_VARIABLE, "0") in ("", "0"):
+        raise GermlineError(f"{message}; --force or {FORCE_VARIABLE}=1 tries it nevertheless")
+    log.warning("%s; tried nevertheless (--force or %s)", message, FORCE_VARIABLE)
 
 
 def check_run(config: Config, task: Task | None) -> None:
@@ -35,17 +86,29 @@ def check_run(config: Config, task: Task | None) -> None:
     Raises:
         GermlineError: naming the setting, its value and what would do.
     """
+    examples = config.batch_size
     if task is not None:
         check_settings(config, task)
-        _warn_of_small_splits(config, task)
-        _warn_of_trained_prompts(task)
-    _warn_of_patience(config)
+        examples = len(task.examples("train"))
+        if both := prompts_in_both(task):
+            log.warning(
+                "%d of the held-out prompts are also trained on, such as %s, so the held-out score "
+                "tells less of new prompts: hold others out",
+                *(len(both), short_text(both[0])),
+            )
     check_threads(config)
     check_engines(config)
-    check_population(config, config.batch_size if task is None else len(task.examples("train")))
+    check_population(config, examples)
     check_graders(config)
-    _check_packages(config)
-    _check_scorer_tokens(config)
+    if isinstance(config.fleet, Ray):
+        check_ray_installed()
+    elif isinstance(config.engine, Vllm):
+        from germline.engines.vllm.in_process import check_installed
+
+        check_installed()
+    for setting, scorer in config.scorers.items():
+        if isinstance(scorer, HttpScorer):
+            request_headers(scorer, f"{setting}.token_env")  # refuses a token that is not set
     if task is not None:
         check_prompt_lengths(config, task)
 
@@ -84,63 +147,116 @@ def check_episode_rewards(config: Config, task: Task) -> None:
     )
 
 
-def _check_packages(config: Config) -> None:
-    """Refuse an engine or a fleet whose package is missing here.
+def check_graders(config: Config) -> None:
+    """Refuse grader processes that this machine cannot run.
 
     Raises:
-        GermlineError: naming the package, and how to install it.
+        GermlineError: naming the setting and what would fit.
     """
-    if isinstance(config.fleet, Ray):
-        check_ray_installed()
-    elif isinstance(config.engine, Vllm):
-        from germline.engines.vllm.in_process import check_installed
-
-        check_installed()
+    most = min(_most_per_machine(MOST_GRADERS), available_bytes() / GRADER_BYTES)
+    _check_count("graders.workers", config.graders.workers, int(most))
 
 
-def _check_scorer_tokens(config: Config) -> None:
-    """Refuse a scorer whose token is in no environment variable.
+def check_threads(config: Config) -> None:
+    """Refuse more threads of an engine than this machine can start.
 
     Raises:
-        GermlineError: naming the setting.
+        GermlineError: naming the setting and what would fit.
     """
-    for setting, scorer in config.scorers.items():
-        if isinstance(scorer, HttpScorer):
-            request_headers(scorer, f"{setting}.token_env")
+    threads = getattr(config.engine, "threads", None) or 1
+    _check_count("engine.threads", threads, _most_per_machine(MOST_THREADS))
 
 
-def _warn_of_small_splits(config: Config, task: Task) -> None:
-    """Warn where a setting other than its default asks for more examples than a split has."""
-    for setting, section, name, has in (
-        ("batch_size", config, "batch_size", len(task.examples("train"))),
-        ("held_out.examples", config.held_out, "examples", len(task.examples("test"))),
-    ):
-        asked = getattr(section, name)
-        if asked > has and asked != type(section).model_fields[name].default:
-            log.warning(
-                "%s=%d: the split has %d examples, and all of them are used",
-                *(setting, asked, has),
-            )
+def check_engines(config: Config) -> None:
+    """Refuse more engine processes of this machine than its memory holds without any model.
+
+    Raises:
+        GermlineError: naming the setting and what would fit.
+    """
+    fleet = config.fleet
+    if isinstance(fleet, Ray) and fleet.address is not None:
+        return
+    each = TOY_BYTES if config.engine.has_own_model else ENGINE_BYTES
+    _check_count("fleet.engines", fleet.engines, int(MEMORY_SHARE * available_bytes() / each))
 
 
-def _warn_of_trained_prompts(task: Task) -> None:
-    """Warn where the held-out score is partly one of prompts that are trained on."""
-    if both := prompts_in_both(task):
-        log.warning(
-            "%d of the held-out prompts are also trained on, such as %s, so the held-out score "
-            "tells less of new prompts: hold others out",
-            *(len(both), short_text(both[0])),
+def check_population(config: Config, examples: int) -> None:
+    """Refuse a generation whose rollouts do not fit the memory of this process.
+
+    Raises:
+        GermlineError: naming the setting and what would fit.
+    """
+    population = config.strategy.population or 1
+    rollouts = config.method.generated_rows(population) * min(config.batch_size, examples)
+    fits = MEMORY_SHARE * available_bytes() / (rollouts * ROLLOUT_BYTES) * population
+    _check_count("strategy.population", population, max(2, int(fits) // 2 * 2))
+
+
+def _check_count(setting: str, asked: int, most: int) -> None:
+    most = max(1, most)
+    if asked > most:
+        _refuse(
+            f"{setting}={asked}",
+            f"this machine has {usable_cores()} cores and {available_bytes() / 1e9:.1f} GB of "
+            "memory available",
+            f"set at most {setting}={most}",
         )
 
 
-def _warn_of_patience(config: Config) -> None:
-    """Warn where a run ends before so many held-out scores that it could stop early."""
-    held_out = config.held_out
-    if held_out.patience is None or held_out.patience * held_out.every < config.generations:
+def _most_per_machine(on_few_cores: int) -> int:
+    return max(on_few_cores, MOST_PER_CORE * usable_cores())
+
+
+def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> None:
+    """Refuse weights that do not fit the memory of the device or the host.
+
+    Args:
+        config: of the run.
+        searched: whether masters are held in addition to the serving copy.
+        engines: that will load at the same time and share the memory of this host.
+
+    Raises:
+        GermlineError: naming what is needed, what is available and what needs less.
+    """
+    if config.engine.has_own_model or config.model == "nano":
         return
-    log.warning(
-        "held_out.patience=%d never stops this run early: so many scores, one every %d generations "
-        "(held_out.every), take %d generations, and the run has %d",
-        *(held_out.patience, held_out.every, held_out.patience * held_out.every),
-        config.generations,
+    from germline.estimates.machine import machine_here
+    from germline.estimates.memory import LESS_MEMORY, Estimate, memory_parts
+    from germline.estimates.model_shape import shape_of
+    from germline.estimates.workload import TextLengths, workload
+
+    machine = machine_here(config)
+    new_tokens = config.task.max_new_tokens or GUESSED_TOKENS
+    texts = TextLengths(config.batch_size, GUESSED_TOKENS, 0, new_tokens)
+    try:
+        shape = shape_of(config.model)
+        work = workload(config, shape, texts, on_gpu=machine.on_gpu)
+    except GermlineError:
+        return  # loading the model or the space raises the error
+    if not searched:
+        work = replace(work, searched=0, moment_bytes=0)
+    # Weights that are served as they are stored are mapped from their files, which the processes
+    # of a host share; engines on GPUs are taken to have a GPU each.
+    is_mapped = work.dtype == shape.stored_dtype
+    shared = ("weights", "stored weights") if is_mapped else ("stored weights",)
+    parts = tuple(
+        part
+        if part.name in shared or (machine.on_gpu and part.place == "device")
+        else replace(part, bytes=part.bytes * engines)
+        for part in memory_parts(config, shape, work)
+        if part.name in CERTAIN
+    )
+    found = Estimate(work, parts, machine)
+    if (place := found.lacking) is None:
+        return
+    held = ", ".join(
+        f"{part.name} {part.bytes / 1e9:.1f}"
+        for part in parts
+        if part.bytes and (part.place == place or not machine.on_gpu)
+    )
+    _refuse(
+        f"model={config.model} does not fit",
+        f"{found.needed(place) / 1e9:.1f} GB of {place} memory are needed before the first text "
+        f"({held}), and {found.available(place) / 1e9:.1f} GB are available",
+        f"less is needed by {LESS_MEMORY}",
     )

@@ -2,18 +2,15 @@
 
 import logging
 import math
-import shlex
 from collections.abc import Sequence
 
 from germline.config import Config, CustomTask, TaskBase
-from germline.config.config_files import kind_of_file
 from germline.config.row_tasks import FileTask
 from germline.protocols import EpisodeTask, Task
-from germline.run.episode_checks import missing_reward
 from germline.run.task_check_row import short_text
 from germline.run.tried_answers import QUICK, spread, wrong_answers
 from germline.scorers.scored_graders import Graders
-from germline.types import Example, GermlineError, Grade
+from germline.types import GermlineError, Grade
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +19,7 @@ def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
     """Refuse a custom task whose reward is broken.
 
     A reward that is not deterministic gets a warning in the log, as does an environment that fails
-    on all replies that are tried, or gives no reward for them: the model may find better ones.
+    on all replies that are tried: the model may find better ones.
 
     Raises:
         GermlineError: no answer can be graded, or a reward is not a number.
@@ -48,12 +45,23 @@ def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
             break
     _check_scorers(section, grades)
     if all(grade.failure for grade in grades):
-        has_gold = any(example.answer for example in examples)
-        _report_failure(config, task, place, grades[0].failure or "", has_gold=has_gold)
+        gold = ", gold answers included" if any(example.answer for example in examples) else ""
+        failed = f"fails on every answer that was tried{gold}: {grades[0].failure}"
+        if not isinstance(task, EpisodeTask):
+            raise GermlineError(
+                f"{place}: the reward {failed}. `germline check task` shows more of a task file"
+            )
+        log.warning(
+            "%s: the environment %s; an episode that fails earns the floor. `germline check task` "
+            "shows more of a task file",
+            *(place, failed),
+        )
     elif not isinstance(task, EpisodeTask) and not section.scorers:  # they may cost money
-        _grade_wrong_answers(section, examples, graders)
-    if problem := missing_reward(task, config, graders, examples):
-        log.warning("%s: %s", place, problem)
+        # A reward that is below its floor for a plain wrong answer is refused by the graders.
+        golden = [example for example in examples if example.answer]
+        wrong = wrong_answers([example.answer for example in golden])
+        completions = [_completion(section, text) for text, _ in wrong]
+        graders.submit(completions, [golden[at] for _, at in wrong]).result()
 
 
 def with_digest(config: Config, task: Task) -> Config:
@@ -65,56 +73,9 @@ def with_digest(config: Config, task: Task) -> Config:
     return config.model_copy(update={"task": recorded})
 
 
-def _report_failure(
-    config: Config, task: Task, place: str, failure: str, *, has_gold: bool
-) -> None:
-    """Warn of an environment that fails on every reply, and refuse a reward that does.
-
-    Raises:
-        GermlineError: the task has no episodes.
-    """
-    section = config.task
-    gold = ", gold answers included" if has_gold else ""
-    more = (
-        f". `{check_command(section, config)}` shows more"
-        if isinstance(section, FileTask) and not section.reward_functions
-        else ""
-    )
-    if not isinstance(task, EpisodeTask):
-        raise GermlineError(
-            f"{place}: the reward fails on every answer that was tried{gold}: {failure}{more}"
-        )
-    log.warning(
-        "%s: the environment fails on every reply that was tried%s, and an episode that fails "
-        "earns the floor: %s%s",
-        *(place, gold, failure, more),
-    )
-
-
 def _completion(section: TaskBase, answer: str) -> str:
     """Return a completion that ends thinking, which the model's template may open, and answers."""
     return f"</{section.thinking_tag}>{answer}" if section.strip_thinking else answer
-
-
-def _grade_wrong_answers(section: TaskBase, examples: Sequence[Example], graders: Graders) -> None:
-    """Refuse a reward that is below its floor for a plain wrong answer.
-
-    Raises:
-        GermlineError: a reward is below its floor, or no number.
-    """
-    golden = [example for example in examples if example.answer]
-    wrong = wrong_answers([example.answer for example in golden])
-    completions = [_completion(section, text) for text, _ in wrong]
-    graders.submit(completions, [golden[place] for _, place in wrong]).result()
-
-
-def check_command(section: FileTask, config: Config) -> str:
-    """Return the command that checks a task with the settings that were given."""
-    is_file = kind_of_file(section.path) == section.kind
-    task = str(section.path) if is_file else section.kind
-    known = ("kind", "digest", "path") if is_file else ("kind", "digest")
-    settings = section.overrides("task", without=known) + config.graders.overrides("graders")
-    return shlex.join(["germline", "check", "task", task, *settings])
 
 
 def _check_scorers(section: TaskBase, grades: Sequence[Grade]) -> None:

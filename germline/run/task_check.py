@@ -19,10 +19,9 @@ from germline.graders.fuzz_texts import HOSTILE, fuzz_text
 from germline.nano import model_source
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import make_decoding, make_graders
-from germline.run.episode_checks import ExampleEpisode, check_tools, missing_reward, play_example
+from germline.run.episode_checks import ExampleEpisode, check_tools, play_example
 from germline.run.task_check_row import TaskCheckRow, Verdict, examples_row, short_text
 from germline.run.tried_answers import (
-    QUICK,
     answer_tokens,
     as_written,
     places,
@@ -111,9 +110,6 @@ def check_task(
     with make_graders(config, made) as graders:
         graders.redirect_output(printed)
         findings = [examples_row(made), *_reward_rows(made, graders, tokenizer, decoding)]
-        examples = spread(made.examples("train"), QUICK)
-        if problem := missing_reward(made, config, graders, examples):
-            findings.append(TaskCheckRow("episodes", len(examples), (), "warning", problem))
         episode = _episode(made, graders) if prompts else None
     findings += check_tools(made, config, printed)
     finding, shown = _prompts(made, tokenizer, context, decoding, prompts, episode)

@@ -28,7 +28,6 @@ from germline.endpoint.named_weights import SelectedWeights, unknown_model
 from germline.methods.method import make_method
 from germline.protocols import Engine
 from germline.record import JournalEntry, RunDirectory
-from germline.record.journal_check import check_journal
 from germline.run.inference import engine_without_run, generation_of_source
 from germline.run.load_run import (
     close_engine,
@@ -92,7 +91,7 @@ class ServedWeights:
         if not directory.config.method.trains_center:
             return cls(load_single_model(directory, config), config, directory, ENSEMBLE)
         if last is None:
-            check_journal(directory)
+            directory.check_journal()
             last = newest_generation(directory)
         engine = load_engine(directory, config, generation=last)
         return cls(engine, config, directory, last)

@@ -23,7 +23,7 @@ from germline.record.seed_study import SEEDS_FILE, read_seeds_file, seed_run
 from germline.report.diff import differing_settings
 from germline.report.html_page import write_report
 from germline.run import Training, resume, train
-from germline.run.resumed_config import resumed_config
+from germline.run.lifecycle import resumed_config
 from germline.tasks import make_task
 from germline.types import GermlineError, HeldOutScore
 

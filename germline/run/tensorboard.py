@@ -12,7 +12,7 @@ a full disk, and then every caller blocks forever.
 import math
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -24,8 +24,9 @@ from tensorboardX.summary import scalar
 
 from germline.record.atomic_files import explain_write_errors
 from germline.record.metrics_rows import fitness_summary, mean_parts, mean_sigma
+from germline.run.observers import Observer
 from germline.signal_types import Signals
-from germline.types import GenerationRecord, HeldOutScore
+from germline.types import GenerationRecord, HeldOutScore, Rollout
 
 FLUSH_S = 5
 """Seconds between two flushes of the file."""
@@ -34,7 +35,7 @@ FILE_VERSION = "brain.Event:2"
 """Version in the first event of a file, by which TensorBoard recognizes the format."""
 
 
-class TensorBoard:
+class TensorBoard(Observer):
     """Writes the scalars of a run into its `tensorboard` folder."""
 
     def __init__(self, folder: Path, first_generation: int = 0) -> None:
@@ -51,7 +52,7 @@ class TensorBoard:
             self._write(Event(step=first_generation, file_version=FILE_VERSION))
             self._write(Event(step=first_generation, session_log=start))
 
-    def generation(self, record: GenerationRecord) -> None:
+    def on_generation(self, record: GenerationRecord) -> None:
         """Write the known scalars of one generation."""
         fitness = fitness_summary(record.fitness)
         scalars = {
@@ -70,10 +71,8 @@ class TensorBoard:
         for name, value in scalars.items():
             if value is not None:
                 self._scalar(name, value, record.generation)
-        if record.held_out is not None:
-            self.held_out(record.held_out)
 
-    def held_out(self, score: HeldOutScore) -> None:
+    def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
         """Write a held-out score."""
         for one in (score, *score.scorers):
             self._scalar(f"held_out/{one.metric}", one.mean, score.generation)

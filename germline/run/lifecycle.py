@@ -1,0 +1,372 @@
+"""Begin, resume and fork runs."""
+
+from __future__ import annotations  # help() shows the names of types as they are written here
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from germline.checkpoint import newest_snapshot, recall_updates
+from germline.config import Config, InProcess, Nes, load_config
+from germline.config.config_files import absolute_path
+from germline.graders.reward_functions import Rewards
+from germline.record import JournalEntry, RunDirectory
+from germline.record.ancestry import Ancestor
+from germline.record.best_generation import early_stop
+from germline.record.run_paths import choose_directory
+from germline.report.diff import differing_settings
+from germline.run.build_fleet import engine_threads
+from germline.run.build_parts import RunParts, build_run_parts
+from germline.run.load_run import find_generation
+from germline.run.observers import Callback, CallbackList
+from germline.run.reward_check import check_custom_reward, with_digest
+from germline.run.run_inputs import (
+    NOTHING_GIVEN,
+    RunInputs,
+    is_from_python,
+    read_run_inputs,
+    with_model_folder,
+)
+from germline.run.training import Training
+from germline.tasks.python_inputs import RowsLike
+from germline.types import Example, GermlineError, Update
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
+
+RESUMABLE = ("generations", "held_out", "record", "graders", "fleet")
+"""Settings that a resumed run may change; changing others would make it another run."""
+SERVER = (
+    *("base_url", "launch", "python", "startup_timeout_s", "timeout_s", "retry_timeout_s"),
+    *("adapters", "gpu_memory_utilization", "kv_cache_gb"),
+)
+"""Settings of an engine that a resumed run may change: its place and its memory."""
+DEFINES_WEIGHTS = ("model", "space")
+"""Sections that say what the weights are: no run that continues another one may change them."""
+
+
+def train(
+    config: Config | Mapping[str, Any] | Path | str,
+    out: Path | str | None = None,
+    *,
+    reward: Rewards | None = None,
+    data: RowsLike | Mapping[str, RowsLike] | None = None,
+    model: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Training:
+    """Begin a run: load the objects of a config, make the run directory, return the training.
+
+    Nothing is trained until the training is iterated, or its `run` is called.
+
+    Args:
+        config: a Config, a mapping of settings, or the path of a YAML file.
+        out: the run directory; by default a new one under `runs/`.
+        reward: a function of (completion, example) or of (completions, **columns) as in TRL, a list
+            of them, or functions with their weights; instead of the task's own rewards.
+        data: rows with `prompt` and perhaps `answer`: a list, a `datasets.Dataset`, a pandas
+            `DataFrame`, or a mapping with `train` and `test` of these; instead of `task`.
+        model: a loaded model, of which a copy is trained; instead of the config's `model`.
+        tokenizer: of the loaded model.
+        callbacks: functions of a `GenerationRecord`, or objects with `on_generation(record)`,
+            `on_held_out(score)` or `on_end(training)`.
+
+    Raises:
+        GermlineError: a setting is wrong, the model or task cannot be loaded, or the directory is
+            not empty.
+    """
+    inputs = read_run_inputs(reward, data, model, tokenizer)
+    return begin_run(inputs.configure(config), out, inputs=inputs, callbacks=callbacks)
+
+
+def begin_run(
+    config: Config,
+    out: Path | str | None = None,
+    ancestors: Sequence[Ancestor] = (),
+    inputs: RunInputs = NOTHING_GIVEN,
+    callbacks: Sequence[Callback] = (),
+) -> Training:
+    """Begin a run from the base model, or from the weights that other runs led to.
+
+    Args:
+        config: the config of the run.
+        out: the run directory; by default a new one under `runs/`.
+        ancestors: those runs, the first one first; see `fork`.
+        inputs: what was given from Python.
+        callbacks: see `train`.
+
+    Raises:
+        GermlineError: the model or task cannot be loaded, or the directory is not empty.
+    """
+    CallbackList(callbacks)  # refused before anything is loaded
+    recorded = config.with_absolute_paths()
+    path = choose_directory(recorded, None if out is None else Path(out))
+    parts = build_run_parts(with_model_folder(recorded, inputs.model), ancestors, inputs.task)
+    with ExitStack() as on_error:
+        on_error.callback(parts.close)
+        check_custom_reward(parts.config, parts.task, parts.graders)
+        parts.held_out_scorers.check(_held_out_examples(parts))
+        resolved = with_digest(parts.config, parts.task)
+        resolved = resolved.model_copy(update={"model": recorded.model})
+        directory = RunDirectory.create(
+            path, resolved, parts.fleet.digest(), engine_threads(resolved), ancestors
+        )
+        on_error.pop_all()
+    return Training(replace(parts, config=resolved), directory, 0, inputs, callbacks)
+
+
+def resume(
+    path: Path | str,
+    overrides: Sequence[str] = (),
+    *,
+    reward: Rewards | None = None,
+    data: RowsLike | Mapping[str, RowsLike] | None = None,
+    model: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Training:
+    """Continue a stopped or killed run, to the same bits as if it had never stopped.
+
+    Args:
+        path: the run directory.
+        overrides: settings that a resumed run may change, such as `generations=100`.
+        reward: what was given to `train`, as for `data`, `model` and `tokenizer`.
+        data: see `reward`.
+        model: see `reward`.
+        tokenizer: see `reward`.
+        callbacks: see `train`.
+
+    Raises:
+        GermlineError: an override would make it another run, or the weights cannot be loaded.
+    """
+    directory = RunDirectory.open(Path(path))
+    scorers = directory.config.held_out.scorers
+    config = resumed_config(directory.config, overrides)
+    inputs = read_run_inputs(reward, data, model, tokenizer)
+    loadable = _with_threads(
+        with_model_folder(config, inputs.model), directory.environment["threads"]
+    )
+    with ExitStack() as on_error:
+        directory.acquire_lock()
+        on_error.callback(directory.release_lock)
+        entries = _entries_to_resume(directory, config)
+        parts = build_run_parts(loadable, directory.ancestors, inputs.task)
+        on_error.callback(parts.close)
+        parts.held_out_scorers.check(_held_out_examples(parts), scorers)
+        complete = recall_updates(parts.method.recall, entries)
+        parts.restore(complete, directory.snapshots, directory.base_digest)
+        directory.journal.cut(len(entries))
+        directory.truncate(len(entries) - 1)
+        directory.update_config(config)
+        parts = replace(parts, config=config)
+        training = Training(parts, directory, len(entries), inputs, callbacks)
+        on_error.pop_all()
+    return training
+
+
+def fork(  # noqa: PLR0913 - what was given to `train` has to be given again
+    path: Path | str,
+    generation: int | Literal["best"] = "best",
+    overrides: Sequence[str] = (),
+    out: Path | str | None = None,
+    *,
+    reward: Rewards | None = None,
+    data: RowsLike | Mapping[str, RowsLike] | None = None,
+    model: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Training:
+    """Begin a new run that starts from the weights of an old one after a generation.
+
+    The new run counts its generations from 0, and its directory is self-contained: it keeps the
+    journal of the old run up to that generation. Its optimizer starts without moments. Unless
+    `seed` is among the overrides, its run seed differs from that of every other run, so that it
+    repeats neither perturbations nor batches.
+
+    Args:
+        path: the old run directory.
+        generation: the last update to include, -1 for none; or `best`: that before the best
+            held-out score.
+        overrides: settings that differ in the new run; `model` and `space` cannot change.
+        out: the new run directory; by default a new one under `runs/`.
+        reward: what was given to `train`, as for `data`, `model` and `tokenizer`.
+        data: see `reward`.
+        model: see `reward`.
+        tokenizer: see `reward`.
+        callbacks: see `train`.
+
+    Raises:
+        GermlineError: the run does not have that generation, its weights cannot be loaded from
+            its journal, or a setting cannot change.
+    """
+    directory = RunDirectory.open(Path(path))
+    parent = _as_ancestor(directory, find_generation(directory, generation))
+    config = forked_config(directory.config, overrides, parent)
+    inputs = read_run_inputs(reward, data, model, tokenizer)
+    return begin_run(config, out, (*directory.ancestors, parent), inputs, callbacks)
+
+
+def resumed_config(config: Config, overrides: Sequence[str]) -> Config:
+    """Return the config of a run with overrides.
+
+    Raises:
+        GermlineError: a setting is wrong, or would make it another run.
+    """
+    changed = load_config(config, overrides)
+    if changed.model not in (config.model, "nano"):
+        changed = changed.model_copy(update={"model": absolute_path(changed.model)})
+    differing = differing_settings([config, changed])
+    # Where a section is of another kind, its other settings follow from that.
+    for setting in sorted(differing, key=lambda name: not name.endswith(".kind")):
+        section, _, name = setting.partition(".")
+        was, asked = differing[setting]
+        if section in RESUMABLE or (section == "engine" and name in SERVER):
+            continue
+        if setting == "model" and (is_from_python(config) or _was_moved(was, asked)):
+            continue  # The folder that it is in now; its digest is compared.
+        raise _cannot_change(setting, was, asked)
+    schedule = config.strategy.whole_run
+    if schedule and changed.generations != config.generations:
+        raise GermlineError(
+            f"resume: generations={changed.generations} would change the {schedule.kind} schedule, "
+            f"which is defined over {config.generations} generations; start a new run, or use "
+            "constant values"
+        )
+    return changed
+
+
+def forked_config(config: Config, overrides: Sequence[str], parent: Ancestor) -> Config:
+    """Return the config of a new run from that of its parent.
+
+    Raises:
+        GermlineError: an override would change the definition of theta.
+    """
+    # The run seed follows from the starting weights.
+    name = f"fork of seed {parent.config.seed} at {parent.digest}"
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
+    changed = load_config(config.model_copy(update={"seed": seed}), overrides)
+    for setting, (was, asked) in differing_settings([config, changed]).items():
+        if setting.partition(".")[0] in DEFINES_WEIGHTS:
+            raise _cannot_change(setting, was, asked)
+    if config.engine.has_own_model != changed.engine.has_own_model:
+        raise GermlineError(
+            f"resume: engine.kind={changed.engine.kind} has another model than "
+            f"{config.engine.kind}, with which the weights were trained"
+        )
+    return changed
+
+
+def _cannot_change(setting: str, was: object, asked: object) -> GermlineError:
+    shown = ["not set" if value in (None, ...) else repr(value) for value in (was, asked)]
+    remedy = "begin a new run from a generation of this one: germline resume RUN --from GENERATION"
+    if setting.partition(".")[0] in DEFINES_WEIGHTS:
+        remedy = (
+            "it defines the weights: `germline export RUN --merged --out MODEL` writes them as a "
+            "model, and `germline train CONFIG model=MODEL` begins a new run with them"
+        )
+    return GermlineError(
+        f"resume: {setting} cannot change within a run (it was {shown[0]}, asked for is "
+        f"{shown[1]}); {remedy}"
+    )
+
+
+def _entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEntry]:
+    """Return the generations after which a run continues.
+
+    Raises:
+        GermlineError: the run has more generations than the config, or stopped early.
+    """
+    entries = directory.journal.read()
+    _check_recorded(directory.path, config, entries)
+    if lost := directory.lost_generations:
+        log.warning(
+            "%s: the journal lines of generations %d to %d are missing: they are trained again. To "
+            "have them back without that, stop now (Ctrl-C) and restore the journal from a copy",
+            *(directory.journal.path, lost.start, lost[-1]),
+        )
+    if len(entries) > config.generations:
+        raise GermlineError(
+            f"generations={config.generations}, but the run already has {len(entries)}: "
+            "use `germline export --generation` for an earlier one"
+        )
+    if not config.method.replayable:
+        # Seeds cannot rebuild generations after the newest snapshot: they are run again.
+        entries = entries[: newest_snapshot(directory.snapshots) + 1]
+    patience = config.held_out.patience
+    scores = [row.score for row in directory.held_out()]
+    if len(entries) < config.generations and early_stop(scores, patience):
+        raise GermlineError(
+            f"held_out.patience={patience}: the run stopped early, as its last {patience} held-out "
+            "scores were not better than an earlier one; to go on, set a larger number or null"
+        )
+    return entries
+
+
+def _check_recorded(path: Path, config: Config, entries: Sequence[JournalEntry]) -> None:
+    """Check that run.json has the seed and the population that the journal was written with.
+
+    Raises:
+        GermlineError: run.json was edited.
+    """
+    strategy, update = config.strategy, entries[-1].update if entries else None
+    if not isinstance(update, Update):
+        return
+    trained: dict[str, tuple[int, object]] = {"seed": (update.run_seed, config.seed)}
+    if isinstance(strategy, Nes) and config.method.kind == "es":
+        members = len(update.coefficients) * (2 if strategy.antithetic else 1)
+        trained["strategy.population"] = members, strategy.population
+    for name, (was, now) in trained.items():
+        if was != now:
+            raise GermlineError(
+                f"resume: {path / 'run.json'} has {name}={now}, but the journal was written with "
+                f"{name}={was}: write {was} into run.json again, or begin another run with the "
+                "changed setting (germline resume RUN --from GENERATION --out NEW)"
+            )
+
+
+def _as_ancestor(directory: RunDirectory, generation: int) -> Ancestor:
+    method = directory.config.method
+    if not method.trains_center:
+        raise GermlineError(
+            f"resume: method.kind={method.kind} changes no weights, so all its generations have "
+            "the starting weights: begin a new run with `germline train`"
+        )
+    entries = directory.journal.read()[: generation + 1]
+    if any(isinstance(entry.update, Update) and entry.update.backpropagated for entry in entries):
+        raise GermlineError(
+            f"resume: generation {generation} followed gradients found by backpropagation, which a "
+            "journal cannot repeat: only snapshots hold such weights. Export the newest one and "
+            f"train that: `germline export {directory.path} --out MODEL`, then `germline train "
+            "CONFIG model=MODEL`"
+        )
+    return Ancestor(
+        path=str(directory.path.resolve()),
+        generation=generation,
+        base_digest=directory.base_digest,
+        config=directory.config,
+        entries=tuple(entries),
+    )
+
+
+def _was_moved(was: object, asked: object) -> bool:
+    """Whether the folder or file of a model is gone, and another one is given in its place."""
+    old, new = Path(str(was)), Path(str(asked))
+    return old.is_absolute() and not old.exists() and new.exists()
+
+
+def _held_out_examples(parts: RunParts) -> Sequence[Example]:
+    return parts.task.examples("test")[: parts.config.held_out.examples]
+
+
+def _with_threads(config: Config, recorded: int) -> Config:
+    """Use the number of threads the run began with, as another number may round differently."""
+    if not isinstance(config.engine, InProcess) or config.engine.threads is not None:
+        return config
+    engine = config.engine.model_copy(update={"threads": recorded})
+    return config.model_copy(update={"engine": engine})

@@ -1,0 +1,344 @@
+"""What follows a training: the recorder, snapshots, early stopping, and the callbacks of a user.
+
+A training calls its observers in a fixed order. For each generation all of them see
+`on_generation`, the recorder first, which commits it; where the generation was scored, all of them
+then see `on_held_out`. TensorBoard events are an observer as well, in `tensorboard`.
+"""
+
+import logging
+import re
+import resource
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from germline.config import Config
+from germline.environments.tool_calls import find_calls
+from germline.optimizers import make_optimizer
+from germline.protocols import Task
+from germline.record import RunDirectory
+from germline.record.best_generation import early_stop
+from germline.record.metrics_rows import generation_row
+from germline.registry import did_you_mean
+from germline.report.finding_rules import MANY_FAILED
+from germline.report.findings import LiveFindings
+from germline.report.html_page import write_report
+from germline.tasks.environment_task import EnvironmentTask
+from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
+
+if TYPE_CHECKING:
+    from germline.run.training import Training
+
+log = logging.getLogger(__name__)
+
+EVENTS = ("on_generation", "on_held_out", "on_end")
+"""What a callback may define."""
+
+Callback = Callable[[GenerationRecord], object] | object
+"""A function that sees every generation, once it is on disk, or an object with any of `EVENTS`:
+`on_generation(record)`, `on_held_out(score)`, and `on_end(training)`, after the report."""
+
+SNAPSHOT_SHARE = 0.05
+"""Largest share of a run's time that writing snapshots may take."""
+
+SHORT_S = 3.0
+"""Snapshots that are written faster than this are never delayed, in seconds."""
+
+
+class Observer:
+    """Follows a training; every method does nothing unless a subclass overrides it."""
+
+    def on_generation(self, record: GenerationRecord) -> None:
+        """See a generation; the recorder has committed it."""
+
+    def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
+        """See a held-out score.
+
+        Args:
+            score: of the weights after `score.generation` updates.
+            rollouts: its completions, at the start and the end of a run; None where the score is
+                part of the record of a generation.
+        """
+
+    def on_stop(self) -> None:
+        """See that no generation follows, while the engines are still loaded."""
+
+    def on_end(self, training: "Training") -> None:
+        """See a training that came to its end, once its engines and its folder are released."""
+
+    def close(self) -> None:
+        """Release what it holds, also after an error."""
+
+
+class Recorder(Observer):
+    """Writes the rows of every generation and score.
+
+    Args:
+        directory: of the run.
+        batch_of: returns the examples of a generation.
+        held_out: the held-out examples.
+    """
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        batch_of: Callable[[int], Sequence[Example]],
+        held_out: Sequence[Example],
+    ) -> None:
+        self._directory = directory
+        self._batch_of = batch_of
+        self._held_out = held_out
+
+    def on_generation(self, record: GenerationRecord) -> None:
+        """Commit a generation, with its held-out score if it has one."""
+        self._directory.write(record, self._batch_of(record.generation), peak_memory_mb())
+
+    def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
+        """Write a score that belongs to no generation, with some of its completions."""
+        if rollouts is not None:
+            self._directory.write_held_out(score, rollouts, self._held_out)
+
+
+class FindingLog(Observer):
+    """Logs each finding of a training once, and what makes a held-out score misleading."""
+
+    def __init__(self, directory: RunDirectory, task: Task) -> None:
+        self._findings = LiveFindings(directory)
+        self._task = task
+        self._logged: set[str] = set()
+
+    def on_generation(self, record: GenerationRecord) -> None:
+        """Log new findings."""
+        for finding in self._findings.tell(generation_row(record)):
+            if finding.code not in self._logged:
+                log.warning("after %d generations: %s", record.generation + 1, finding.sentence)
+                self._logged.add(finding.code)
+
+    def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
+        """Log that many completions could not be graded, or that no episode called a tool."""
+        reasons = Counter(one.grade.failure for one in rollouts or () if one.grade.failure)
+        failed = sum(reasons.values())
+        if rollouts and failed > MANY_FAILED * len(rollouts):
+            log.warning(
+                "after %d updates, the grading of %d of %d held-out completions failed, most often "
+                "by: %s; the held-out score says little of the model before this is mended",
+                *(score.generation, failed, len(rollouts), reasons.most_common(1)[0][0]),
+            )
+        if not rollouts or not isinstance(self._task, EnvironmentTask) or not self._task.has_tools:
+            return
+        turns = (turn for rollout in rollouts for turn in rollout.turns)
+        if not any(find_calls(turn.content) for turn in turns if turn.role == "assistant"):
+            log.warning(
+                "after %d updates, no reply in %d held-out episodes called a tool: take a model "
+                "that was trained to call tools, show a whole call in task.system_prompt, or "
+                "reward a reply that contains one",
+                *(score.generation, len(rollouts)),
+            )
+
+
+class Snapshots(Observer):
+    """Writes snapshots, within a budget of disk space and time.
+
+    A snapshot only saves replaying the journal, so the time at which it is written changes no
+    digest. A large one is delayed while writing it would take more than `SNAPSHOT_SHARE` of the
+    time since the previous one.
+
+    Args:
+        every: smallest number of generations between two snapshots.
+        keep: number of snapshots to keep; 0 writes none.
+        save: writes a snapshot after a generation and drops all but the newest `keep`.
+        clock: returns seconds since any fixed time.
+    """
+
+    def __init__(
+        self,
+        every: int,
+        keep: int,
+        save: Callable[[int, int], object],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._every = every
+        self._keep = keep
+        self._save = save
+        self._clock = clock
+        self._written_at = clock()
+        self._cost_s = 0.0
+        self._unsaved: int | None = None
+
+    def on_generation(self, record: GenerationRecord) -> None:
+        """Write a snapshot if one is due, and after the last generation."""
+        done = record.generation + 1
+        self._unsaved = record.generation
+        spent = self._clock() - self._written_at
+        is_cheap = self._cost_s < SHORT_S or self._cost_s <= SNAPSHOT_SHARE * spent
+        if done == record.generations or (done % self._every == 0 and is_cheap):
+            self._write()
+
+    def on_stop(self) -> None:
+        """Write a snapshot of the last generation, if it has none."""
+        self._write()
+
+    def _write(self) -> None:
+        if self._unsaved is None or not self._keep:
+            return
+        begun = self._clock()
+        self._save(self._unsaved, self._keep)
+        self._unsaved = None
+        self._written_at = self._clock()
+        self._cost_s = self._written_at - begun
+
+
+def snapshots_to_keep(config: Config, dimension: int) -> int:
+    """Return how many snapshots a run keeps: 0 if not even one fits `record.snapshot_gb`.
+
+    Args:
+        config: config of the run.
+        dimension: number of searched numbers; each takes 4 bytes plus the optimizer's state.
+    """
+    record = config.record
+    size = dimension * (4 + make_optimizer(config.optimizer).bytes_per_number)
+    fit = record.keep_snapshots
+    if record.snapshot_gb is not None:
+        fit = min(fit, int(record.snapshot_gb * 1e9 / size))
+    # A run that seeds cannot rebuild needs a snapshot to be resumed.
+    return fit if config.method.replayable else max(fit, 1)
+
+
+class EarlyStop(Observer):
+    """Stops a training whose held-out score has not improved for `held_out.patience` scores."""
+
+    def __init__(
+        self, scores: Sequence[HeldOutScore], patience: int | None, stop: Callable[[], object]
+    ) -> None:
+        self._scores = [*scores]
+        self._patience = patience
+        self._stop = stop
+
+    def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
+        """Stop the training after `patience` scores without an improvement."""
+        self._scores.append(score)
+        if early_stop(self._scores, self._patience):
+            self._stop()
+
+
+class Report(Observer):
+    """Draws the figure of a run every few generations, and writes figure and report at its end."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+
+    def on_generation(self, record: GenerationRecord) -> None:
+        """Draw the figure if it is due; the last one is drawn at the end."""
+        done = record.generation + 1
+        if done % self._directory.config.record.figure_every == 0 and done < record.generations:
+            draw_evolution(self._directory)
+
+    def on_end(self, training: "Training") -> None:
+        """Write figure and report."""
+        draw_evolution(self._directory)
+        write_report(self._directory.path)
+
+
+def draw_evolution(directory: RunDirectory) -> None:
+    """Draw `evolution.png`; importing matplotlib, 0.35 s, does not delay the first generation."""
+    from germline.report import matplotlib_plots
+
+    matplotlib_plots.draw_evolution(directory)
+
+
+class CallbackList(Observer):
+    """The callbacks of a user.
+
+    An exception in one does not end the run: the log names the callback and the error, and the
+    callback is not called again.
+
+    Raises:
+        GermlineError: one of them is neither a function nor has one of these methods.
+    """
+
+    def __init__(self, callbacks: Sequence[Any]) -> None:
+        if not isinstance(callbacks, list | tuple):
+            raise GermlineError(
+                f"callbacks must be a list, found {type(callbacks).__name__}: wrap it in []"
+            )
+        for callback in callbacks:
+            _check(callback)
+        self._active: list[Any] = list(callbacks)
+
+    def on_generation(self, record: GenerationRecord) -> None:
+        """Call those that see generations."""
+        self._call("on_generation", record)
+
+    def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
+        """Call those that see held-out scores."""
+        self._call("on_held_out", score)
+
+    def on_end(self, training: "Training") -> None:
+        """Call those that see the end."""
+        self._call("on_end", training)
+
+    def _call(self, event: str, value: object) -> None:
+        for callback in list(self._active):
+            function = getattr(callback, event, None)
+            if function is None and event == "on_generation" and not _methods(callback):
+                function = callback
+            if function is None:
+                continue
+            try:
+                function(value)
+            except Exception:
+                self._active.remove(callback)
+                log.warning(
+                    "callbacks: %s of %s raised an exception and is not called again; the run "
+                    "goes on",
+                    *(event, _name(callback)),
+                    exc_info=True,
+                )
+
+
+def _methods(callback: object) -> list[str]:
+    return [event for event in EVENTS if hasattr(callback, event)]
+
+
+def _check(callback: object) -> None:
+    if _methods(callback) or (callable(callback) and not isinstance(callback, type)):
+        return
+    near = [name for name in dir(callback) if name.startswith("on_")]
+    hint = f"; found {near[0]}{did_you_mean(near[0], EVENTS)}" if near else ""
+    raise GermlineError(
+        f"callbacks: {_name(callback)} is neither a function of a record nor an object with "
+        f"{', '.join(EVENTS)}{hint}"
+    )
+
+
+def _name(callback: object) -> str:
+    named = callback if hasattr(callback, "__qualname__") else type(callback)
+    return str(getattr(named, "__qualname__", named))
+
+
+def peak_memory_mb() -> dict[str, float]:
+    """Return the peak memory since the process began, in MB of 10^6 bytes.
+
+    `host` is resident memory, including the loading of the model. `device` is the memory that
+    torch allocated on the current accelerator; the key is missing if nothing was allocated. Other
+    processes (graders, further engines) are not counted.
+    """
+    import torch
+
+    peaks = {"host": _host_bytes() / 1e6}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        peaks["device"] = torch.cuda.max_memory_allocated() / 1e6
+    return peaks
+
+
+def _host_bytes() -> int:
+    # On Linux a new program inherits getrusage's peak from its parent; VmHWM is its own peak.
+    if sys.platform == "linux":
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        if found := re.search(r"^VmHWM:\s+(\d+) kB", status, re.MULTILINE):
+            return int(found[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,225 @@
+"""A training: the generation loop of a run, its held-out scores, and the observers it calls."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from functools import partial
+
+from germline.evaluation import HELD_OUT_NOISE, score_center
+from germline.fleet.engine_queries import DimensionQuery
+from germline.random_walk import RandomWalk
+from germline.record import RunDirectory
+from germline.record.ancestry import inherited_walk
+from germline.run.build_parts import RunParts
+from germline.run.observers import (
+    Callback,
+    CallbackList,
+    EarlyStop,
+    FindingLog,
+    Observer,
+    Recorder,
+    Report,
+    Snapshots,
+    snapshots_to_keep,
+)
+from germline.run.run_inputs import RunInputs
+from germline.run.tensorboard import TensorBoard
+from germline.signal_metrics import SignalMetrics
+from germline.signal_types import SigmaTrial
+from germline.types import GenerationRecord, GermlineError, HeldOutScore, Rollout
+
+
+class _StoppedInCalibration(Exception):
+    """A training was stopped while sigma was calibrated for its first generation."""
+
+
+class Training:
+    """A training run; iterating it trains and yields the record of each generation.
+
+    `run` trains without a loop.
+
+    Attributes:
+        directory: the run directory.
+        config: the resolved config.
+        start: held-out score of the weights before generation 0.
+        end: held-out score of the final weights, once the last generation has run, or where the run
+            was stopped; None where these weights were not scored.
+        on_trial: called before and after each sigma that calibration tries.
+    """
+
+    def __init__(
+        self,
+        parts: RunParts,
+        directory: RunDirectory,
+        first: int,
+        inputs: RunInputs | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.directory = directory
+        self.config = parts.config
+        self._parts = parts
+        self._inputs = inputs  # holds the copy of a loaded model
+        self._callbacks = CallbackList(callbacks)
+        self._first = first
+        self._stopping = False
+        self._begun = False
+        parts.graders.redirect_output(directory.grader_output)
+        self.on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
+        self._examples = parts.task.examples("test")[: self.config.held_out.examples]
+
+    @property
+    def start(self) -> HeldOutScore | None:
+        """Held-out score before the first update."""
+        return self._score_after(0)
+
+    @property
+    def end(self) -> HeldOutScore | None:
+        """Held-out score of the final weights.
+
+        Where `stop()` or an early stop ended the run, these are the weights of its last generation,
+        and None where they were not scored.
+        """
+        ended = self.directory.stopped_early or self._stopping
+        last = self.directory.journal.last_generation() + 1 if ended else self.config.generations
+        return self._score_after(last) if last else None
+
+    def _score_after(self, updates: int) -> HeldOutScore | None:
+        scores = (row.score for row in self.directory.held_out())
+        return next((score for score in scores if score.generation == updates), None)
+
+    def __repr__(self) -> str:
+        """Say what is trained, where, and how far it is."""
+        done, asked = self.directory.journal.last_generation() + 1, self.config.generations
+        if self.directory.stopped_early:
+            state = f"stopped early after generation {done - 1}"
+        elif done == asked and self.end is not None:
+            state = f"finished, {asked} generations"
+        elif self._begun:
+            state = f"{done} of {asked} generations done"
+        else:
+            past = f"{done} of {asked} generations done, " if done else ""
+            state = f"{past}nothing ran yet: iterate it, or call run()"
+        what = f"model={self.config.model}, task={self.config.task.title}"
+        return f"<Training {self.directory.path}: {what}; {state}>"
+
+    def run(self) -> "Training":
+        """Train all generations, as a loop over them would; return this training.
+
+        Raises:
+            GermlineError: see `__iter__`.
+        """
+        for _ in self:
+            pass
+        return self
+
+    def stop(self) -> None:
+        """Finish the current generation, write everything, and end; no generation is begun."""
+        self._stopping = True
+
+    def __iter__(self) -> Iterator[GenerationRecord]:
+        """Train and yield each generation once it is on disk; can be iterated once.
+
+        Raises:
+            GermlineError: this training was iterated before, or too many rewards are missing.
+        """
+        if self._begun:
+            raise GermlineError(
+                "this training was iterated before; continue it with "
+                f"germline.resume({str(self.directory.path)!r})"
+            )
+        self._begun = True
+        with ExitStack() as cleanup:
+            cleanup.enter_context(self._parts)
+            cleanup.callback(self.directory.release_lock)
+            observers = self._observers()
+            for observer in observers:
+                cleanup.callback(observer.close)
+            if self._first == 0 and self.start is None:
+                self._tell_held_out(0, observers)
+            if not self._stopping:
+                with suppress(_StoppedInCalibration):
+                    yield from self._generations(observers)
+            for observer in observers:
+                observer.on_stop()
+            done = self.directory.journal.last_generation() + 1
+            if self.directory.stopped_early or (
+                done == self.config.generations and self.end is None
+            ):
+                # Also after an early stop: this score has completions, which a report shows.
+                self._tell_held_out(done, observers)
+        # After the lock is released, as the report states whether the run is active.
+        for observer in observers:
+            observer.on_end(self)
+
+    def _observers(self) -> tuple[Observer, ...]:
+        """Return what follows this training, in the order in which it is called."""
+        directory, parts, record = self.directory, self._parts, self.config.record
+        scores = [row.score for row in directory.held_out()]
+        events = [TensorBoard(directory.tensorboard, self._first)] if record.tensorboard else []
+        return (
+            Recorder(directory, parts.batch, self._examples),
+            FindingLog(directory, parts.task),
+            *events,
+            Snapshots(
+                record.snapshot_every,
+                snapshots_to_keep(self.config, parts.fleet.query(DimensionQuery())),
+                partial(parts.fleet.save_snapshot, directory.snapshots),
+            ),
+            EarlyStop(scores, self.config.held_out.patience, self.stop),
+            Report(directory),
+            self._callbacks,
+        )
+
+    def _tell_held_out(self, done: int, observers: Sequence[Observer]) -> None:
+        score, rollouts = self._score(done)
+        for observer in observers:
+            observer.on_held_out(score, rollouts)
+
+    def _generations(self, observers: Sequence[Observer]) -> Iterator[GenerationRecord]:
+        span = range(self._first, self.config.generations)
+        inherited = inherited_walk(self.directory.ancestors, self.config.search.unit)
+        diagnosis = SignalMetrics(
+            walk=RandomWalk(self.config.optimizer, inherited),
+            on_trial=self._trial,
+            is_zero=self._parts.method.is_zero_signal,
+        )
+        diagnosis.recall([entry.update for entry in self.directory.journal.read()])
+        for record in self._parts.generations(span, diagnosis):
+            done = record.generation + 1
+            if done % self.config.held_out.every == 0 and done < span.stop:
+                record = self._with_score(record, done)
+            for observer in observers:
+                observer.on_generation(record)
+            if record.held_out:
+                for observer in observers:
+                    observer.on_held_out(record.held_out)
+            yield record
+            if self._stopping:
+                return
+
+    def _trial(self, trial: SigmaTrial) -> None:
+        """Show a trial of the calibration; a stop before the first generation ends it there."""
+        if self._stopping and self.directory.journal.last_generation() < 0:
+            raise _StoppedInCalibration
+        self.on_trial(trial)
+
+    def _with_score(self, record: GenerationRecord, done: int) -> GenerationRecord:
+        started = time.perf_counter()
+        score = self._score(done)[0]
+        timing = {**record.timing, "held_out_s": time.perf_counter() - started}
+        return replace(record, held_out=score, timing=timing)
+
+    def _score(self, generation: int) -> tuple[HeldOutScore, Sequence[Rollout]]:
+        parts = self._parts
+        score, evaluation = score_center(
+            partial(parts.method.evaluate_center, parts.fleet),
+            parts.task,
+            self._examples,
+            replace(parts.decoding, noise_stream=HELD_OUT_NOISE),
+            generation,
+            parts.held_out_scorers,
+        )
+        if rows := parts.method.ensemble_rows():
+            self.directory.write_ensemble(generation, rows)
+        return score, evaluation.rollouts

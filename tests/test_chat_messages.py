@@ -68,7 +68,7 @@ def test_calls_end_a_choice_and_are_counted_in_a_stream():
     reply = Reply("center", "digest", [result], 1, has_scores=False, has_tools=True, messages=1)
     (choice,) = reply.chat()["choices"]
     assert choice["finish_reason"] == "tool_calls"
-    events = list(reply.chat_events(include_usage=False))
+    events = list(reply.chat_events())
     assert '"tool_calls": [{"index": 0, "id": "call-1-0"' in events[0]
     assert '"finish_reason": "tool_calls"' in events[1]
 

@@ -74,6 +74,7 @@ def test_the_defaults_of_the_command_are_those_of_the_settings(served):
         (("nano", "-g", "newest"), "--generation=newest is neither a number nor best"),
         (("nano", "-g", "3"), "has no generation 3"),
         (("--reward", "model", "-g", "best"), "--generation=best would be ignored"),
+        (("--cost", "model", "--max-new-tokens", "5"), "--max-new-tokens=5 would be ignored"),
         (("no-such-model",), "no-such-model"),
         (("nano", "--host", "0.0.0.0"), "GERMLINE_TOKEN"),
         (("nano", "--host", "no.such.host.invalid", "--token", "x"), "--host"),

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from germline.cli.application import app
 from germline.config.scorers import PairwiseJudgeSettings
 from germline.run.elo import compare_models, open_models
-from germline.scorers import circuit_breaker
-from germline.scorers.pairwise_judge import PairwiseJudge
+from germline.scorers import http_service
+from germline.scorers.judges import PairwiseJudge
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
 from tests.judges import completion_of, judging, longer
@@ -22,7 +22,7 @@ from tests.toy_runs import run
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr(circuit_breaker, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(http_service, "FIRST_PAUSE_S", 0.001)
 
 
 @pytest.fixture(scope="module")
@@ -260,9 +260,9 @@ def test_a_judge_that_is_down_is_named_at_once(trained):
 @pytest.mark.parametrize(
     ("listed", "said"),
     [
-        ((200, {"data": [{"id": "a"}, {"id": "b"}]}), "serves a, b: name one, judge.model=NAME"),
-        ((404, {"error": "no such path"}), "does not list its models: name one"),
-        ((200, "hello"), "does not list its models"),
+        ((200, {"data": [{"id": "a"}, {"id": "b"}]}), "lists a, b: name one, judge.model=NAME"),
+        ((404, {"error": "no such path"}), "judge.model=NAME"),
+        ((200, "hello"), "judge.model=NAME"),
         ((401, {"error": "who are you"}), "with the token, judge.token_env"),
     ],
 )

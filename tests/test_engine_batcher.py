@@ -9,8 +9,7 @@ import pytest
 from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.http_app import RequestError
 from germline.endpoint.member_rows import generate_rows
-from germline.endpoint.named_weights import SelectedWeights
-from germline.endpoint.rows import RowRequest
+from germline.endpoint.rows import RowRequest, SelectedWeights
 from germline.services.served_weights import ServedWeights
 from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation
 from tests import simulated_sglang
@@ -39,14 +38,15 @@ class WatchedBatcher(EngineBatcher):
         self.may_go_on.set()
         self.failure = None
         super().__init__(weights, **{"max_rows": 100, "max_queue": 100} | limits)
+        self._generate, self._generator.generate = self._generator.generate, self._watched
 
-    def _results(self, batch):
+    def _watched(self, batch):
         self.batches.append([row.request.example.prompt for row in batch])
         self.reached.release()
         assert self.may_go_on.wait(HANG_S)
         if self.failure:
             raise self.failure
-        return super()._results(batch)
+        return self._generate(batch)
 
     def hold(self):
         """Let the thread wait in a batch of one row, so that others gather."""
@@ -148,7 +148,7 @@ def test_a_full_queue_is_a_429_and_cancelled_rows_free_it_at_once(trained):
     waiting = batcher.submit([request("a"), request("b")])
     with pytest.raises(RequestError) as caught:
         batcher.submit([request("c")])
-    assert (caught.value.status, caught.value.code) == (429, "queue_full")
+    assert (caught.value.status_code, caught.value.code) == (429, "queue_full")
     assert waiting[0].cancel()
     (accepted,) = batcher.submit([request("c")])
     batcher.may_go_on.set()
@@ -163,10 +163,10 @@ def test_the_rows_of_a_request_are_accepted_together_or_not_at_all(trained):
     batcher.hold()
     with pytest.raises(RequestError, match=r"1 of 3 places .* needs 3") as caught:
         batcher.submit([request()] * 3)
-    assert (caught.value.status, batcher.rows) == (429, 1)
+    assert (caught.value.status_code, batcher.rows) == (429, 1)
     with pytest.raises(RequestError, match=r"needs 4 ") as caught:
         batcher.submit([request()] * 4)
-    assert caught.value.status == 400
+    assert caught.value.status_code == 400
     batcher.may_go_on.set()
     batcher.close()
 
@@ -175,14 +175,14 @@ def test_the_rows_of_a_request_are_accepted_together_or_not_at_all(trained):
     ("failure", "status", "code"),
     [
         (EngineLost("the server is gone"), 503, "engine_lost"),
-        (GermlineError("out of memory"), 500, "engine_error"),
+        (GermlineError("out of memory"), 500, None),
         (ZeroDivisionError(), 500, None),
     ],
 )
 def test_a_batch_that_fails_fails_its_rows_and_no_others(batcher, failure, status, code):
     batcher.failure = failure
     errors = [failure_of(future) for future in batcher.submit([request("a"), request("b")])]
-    assert [(error.status, error.code) for error in errors] == [(status, code)] * 2
+    assert [(error.status_code, error.code) for error in errors] == [(status, code)] * 2
     batcher.failure = None
     assert results(batcher.submit([request("c")]))
     assert batcher.is_alive
@@ -191,8 +191,8 @@ def test_a_batch_that_fails_fails_its_rows_and_no_others(batcher, failure, statu
 
 def test_weights_that_cannot_be_rebuilt_fail_their_rows(batcher):
     error = failure_of(batcher.submit([request(generation=7)])[0])
-    assert error.status == 500
-    assert "generation 7 is not in the journal" in error.message
+    assert error.status_code == 500
+    assert "generation 7 is not in the journal" in error.detail
     assert results(batcher.submit([request()]))
 
 
@@ -241,7 +241,7 @@ def test_rows_that_do_not_fit_the_context_together_are_not_together(of_nano):
     assert all(len(result.completion.tokens) <= 15 for result in results(futures))
     assert list(map(len, of_nano.batches)) == [1, 1, 1]
     (error,) = map(failure_of, of_nano.submit([replace(full, max_new_tokens=13)]))
-    assert (error.status, error.code) == (400, "context_length_exceeded")
+    assert (error.status_code, error.code) == (400, "context_length_exceeded")
 
 
 def test_a_prompt_that_fills_the_context_has_no_room_for_a_completion_of_any_length(of_nano):
@@ -250,7 +250,7 @@ def test_a_prompt_that_fills_the_context_has_no_room_for_a_completion_of_any_len
     last, none = of_nano.submit([replace(row, example=example) for example in of_tokens])
     assert len(last.result(HANG_S).completion.tokens) <= 1
     error = failure_of(none)
-    assert (error.status, error.code) == (400, "context_length_exceeded")
+    assert (error.status_code, error.code) == (400, "context_length_exceeded")
 
 
 def test_a_tokenizer_that_fails_fails_its_row_and_no_others(of_nano, monkeypatch):
@@ -262,7 +262,7 @@ def test_a_tokenizer_that_fails_fails_its_row_and_no_others(of_nano, monkeypatch
     with monkeypatch.context() as patched:
         patched.setattr(encoder, "encode", broken)
         error = failure_of(of_nano.submit([request(generation=-1)])[0])
-    assert (error.status, error.message) == (500, "the tokenizer failed: see the server's log")
+    assert (error.status_code, error.detail) == (500, "the tokenizer failed: see the server's log")
     assert results(of_nano.submit([request(generation=-1)]))
 
 
@@ -328,7 +328,7 @@ def test_rows_of_members_go_to_an_inference_server_in_one_request():
         futures = batcher.submit([*rows, replace(rows[0], top=1)])
         batcher.may_go_on.set()
         assert [result.completion.finish for result in results(futures[:6])] == ["eos"] * 6
-        assert "engine.kind=sglang does not report" in failure_of(futures[6]).message
+        assert "engine.kind=sglang does not report" in failure_of(futures[6]).detail
         _, body = script.bodies("/generate")
         adapters = [body["lora_path"].count(name) for name in set(body["lora_path"])]
         assert (len(body["input_ids"]), adapters) == (6, [2, 2, 2])

@@ -17,7 +17,7 @@ from germline.config import load_config
 from germline.record import RunDirectory
 from germline.record.metrics_rows import held_out_row, read_held_out_row
 from germline.run import evaluate
-from germline.scorers import circuit_breaker
+from germline.scorers import http_service
 from germline.types import GermlineError, HeldOutScore
 from tests.scripted_server import listening
 from tests.toy_runs import finish, journal, run, settings
@@ -29,8 +29,8 @@ GERMLINE_OWN = {"spaces": {"kind": "length", "start": 0, "end": 16}}
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr(circuit_breaker, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(circuit_breaker, "PROBE_EVERY_S", 0.0)
+    monkeypatch.setattr(http_service, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(http_service, "PROBE_EVERY_S", 0.0)
 
 
 def vowels(_path, body):

@@ -19,7 +19,7 @@ from germline.config.scorers import ClassifierSettings
 from germline.endpoint.http_app import HttpLimits
 from germline.endpoint.uvicorn_service import UvicornService
 from germline.engines.served.http_client import HttpConnection, RequestRefused
-from germline.scorers.sequence_classifier import SequenceClassifier, SettingNames
+from germline.scorers.sequence_classifier import SequenceClassifier
 from germline.services.scorer import ScorerSettings, scorer_service
 from germline.types import Example, GermlineError
 from tests.hang_limit import HANG_S
@@ -53,7 +53,7 @@ def serving(sources, classifier=None, **more):
 
 
 def direct(source, responses=RESPONSES, prompts=PROMPTS):
-    model = SequenceClassifier(source, ClassifierSettings(batch_size=4), SettingNames("m", "{}"))
+    model = SequenceClassifier(source, ClassifierSettings(batch_size=4), str)
     items = [
         (response, Example(0, prompt, "", chat=True))
         for prompt, response in zip(prompts, responses, strict=True)

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from itertools import count
+import time
 from math import isnan
 from typing import Any
 
@@ -10,7 +10,8 @@ import pytest
 
 from germline.config import load_config
 from germline.registry import create
-from germline.scorers import circuit_breaker
+from germline.scorers import http_service
+from germline.scorers.judge_reply import Reply, read_verdict
 from germline.scorers.types import NotScoredError
 from germline.types import Example, GermlineError
 from tests.hang_limit import HANG_S
@@ -23,7 +24,7 @@ ITEMS = [("three", SUM), ("Lyon {prompt}", CAPITAL)]
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr(circuit_breaker, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(http_service, "FIRST_PAUSE_S", 0.001)
 
 
 def scorer(url, **section):
@@ -59,13 +60,18 @@ def test_openrlhf_sends_queries_prompts_and_labels_and_reads_rewards():
     assert values(found) == [0.5, -2.0]
 
 
-def test_a_template_says_how_prompt_and_completion_become_one_text():
-    _, asked = scores((200, {"rewards": [1, 1]}), kind="openrlhf", template="pku")
-    assert asked[0][1]["query"][0] == (
-        "BEGINNING OF CONVERSATION: USER: What is 1 + 2? ASSISTANT:three"
-    )
-    _, asked = scores((200, {"rewards": [1, 1]}), kind="openrlhf", template="{response}!{x}")
-    assert asked[0][1]["query"][0] == "three!{x}"
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("pku", "BEGINNING OF CONVERSATION: USER: What is 1 + 2? ASSISTANT:a?"),
+        ("{response}!{x}", "a?!{x}"),
+    ],
+)
+def test_a_template_says_how_prompt_and_completion_become_one_text(template, text):
+    # No tokenizer reads half of a surrogate pair.
+    items = [("a\ud800", SUM)]
+    _, asked = scores((200, {"rewards": [1]}), items, kind="openrlhf", template=template)
+    assert asked[0][1]["query"] == [text]
 
 
 def test_vllm_classify_reads_the_class_that_is_asked_for_in_the_order_of_the_request():
@@ -74,23 +80,17 @@ def test_vllm_classify_reads_the_class_that_is_asked_for_in_the_order_of_the_req
         (200, {"data": data}), kind="vllm_classify", label=1, model="rm", options={"priority": 1}
     )
     assert values(found) == [0.7, 0.1]
+    only = [{"index": 0, "probs": [3.5]}, {"index": 1, "probs": [-1.0]}]  # of a reward model
+    assert values(scores((200, {"data": only}), kind="vllm_classify")[0]) == [3.5, -1.0]
     texts = ["What is 1 + 2?\nthree", "Name the capital.\nOf France?\nLyon {prompt}"]
     assert asked == [("/classify", {"model": "rm", "priority": 1, "input": texts})]
 
 
-def test_a_reward_model_has_one_class_that_needs_no_label():
-    data = [{"index": 0, "probs": [3.5]}, {"index": 1, "probs": [-1.0]}]
-    found, _ = scores((200, {"data": data}), kind="vllm_classify")
-    assert values(found) == [3.5, -1.0]
-
-
-@pytest.mark.parametrize(
-    ("label", "message"), [({}, "set task.scorers.good.label"), ({"label": 2}, "has 2 classes")]
-)
-def test_a_label_that_the_model_lacks_is_named(label, message):
+@pytest.mark.parametrize("label", [None, 2])
+def test_a_label_that_the_model_lacks_is_named(label):
     data = [{"index": number, "probs": [0.5, 0.5]} for number in range(2)]
-    with pytest.raises(NotScoredError, match=message):
-        scores((200, {"data": data}), kind="vllm_classify", **label)
+    with pytest.raises(NotScoredError, match=rf"task\.scorers\.good\.label={label}: .* 2 classes"):
+        scores((200, {"data": data}), kind="vllm_classify", label=label)
 
 
 def test_vllm_score_sends_pairs():
@@ -99,11 +99,6 @@ def test_vllm_score_sends_pairs():
     assert values(found) == [0.25, 0.5]
     assert asked[0][1]["text_2"] == ["three", "Lyon {prompt}"]
     assert asked[0][1]["text_1"][0] == "What is 1 + 2?"
-
-
-def test_halves_of_surrogate_pairs_are_not_sent():
-    _, asked = scores((200, {"rewards": [1]}), items=[("a\ud800", SUM)], kind="openrlhf")
-    assert asked[0][1]["query"] == ["What is 1 + 2?a?"]
 
 
 # --- the judge
@@ -174,6 +169,14 @@ def test_what_is_no_chat_completion_gives_a_missing_score():
         assert "no chat completion" in score.missing
 
 
+@pytest.mark.parametrize("line", [" *" * 50_000 + "[[A]] x [[B]]", "a" * 50_000 + ":" * 50_000])
+def test_a_long_last_line_is_read_at_once(line):
+    began = time.perf_counter()
+    with pytest.raises(NotScoredError):
+        read_verdict(Reply(line, cut=False), "[AB]", str.upper, "[[A]] or [[B]]")
+    assert time.perf_counter() - began < 5.0  # it took a minute
+
+
 # --- responses without a score
 
 
@@ -181,7 +184,7 @@ def test_what_is_no_chat_completion_gives_a_missing_score():
 def test_a_value_that_is_no_number_is_missing_and_the_others_are_scored(value):
     found, _ = scores((200, {"rewards": [value, 1.5]}), kind="openrlhf")
     assert isnan(found[0].value)
-    assert "where a" in found[0].missing
+    assert repr(value) in found[0].missing
     assert found[1].value == 1.5
 
 
@@ -239,19 +242,8 @@ def test_a_refused_longest_reply_names_the_setting():
 
 
 def test_a_service_that_is_away_is_asked_again():
-    replies = count()
-
-    def reply(*_):
-        number = next(replies)
-        return (
-            (([503, 408, 529][number]), "starting")
-            if number < 3
-            else (500, "once")
-            if number == 3
-            else (200, {"rewards": [1, 2]})
-        )
-
-    with listening(reply) as server:
+    replies = iter([*((status, "starting") for status in (503, 408, 529, 500)), (200, [1, 2])])
+    with listening(lambda *_: next(replies)) as server:
         assert values(scorer(server.url, kind="openrlhf").score(ITEMS)) == [1, 2]
     assert len(server.asked) == 5
 

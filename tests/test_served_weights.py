@@ -7,7 +7,7 @@ import pytest
 
 import germline
 from germline.endpoint.http_app import RequestError
-from germline.endpoint.named_weights import SelectedWeights
+from germline.endpoint.rows import SelectedWeights
 from germline.methods.method import Method
 from germline.record import RunDirectory
 from germline.run.load_run import load_engine
@@ -130,9 +130,9 @@ def test_a_member_is_loaded_as_the_center_that_it_perturbs(weights, trained):
 )
 def test_an_unknown_name_is_a_404_that_lists_the_names(weights, name):
     error = refusal(weights, name)
-    assert (error.status, error.code, error.param) == (404, "model_not_found", "model")
-    assert "base, center, gen-0 to gen-3, gen-0/member-0 to gen-3/member-5" in error.message
-    assert len(error.message) < 400
+    assert (error.status_code, error.code, error.param) == (404, "model_not_found", "model")
+    assert "base, center, gen-0 to gen-3, gen-0/member-0 to gen-3/member-5" in error.detail
+    assert len(error.detail) < 400
 
 
 def test_a_model_has_its_only_weights_under_two_names():
@@ -140,7 +140,7 @@ def test_a_model_has_its_only_weights_under_two_names():
     assert weights.names() == ["base", "center"]
     assert weights.select("base") == weights.select("center")
     assert digest(weights, "base") == weights.select("base").fingerprint
-    assert refusal(weights, "gen-0").message.endswith("this server has base, center")
+    assert refusal(weights, "gen-0").detail.endswith("this server has base, center")
 
 
 def test_generations_appear_while_the_run_is_trained(tmp_path):
@@ -149,7 +149,7 @@ def test_generations_appear_while_the_run_is_trained(tmp_path):
     next(records)
     weights = ServedWeights.open(str(tmp_path / "run"))
     assert weights.names() == ["base", "center", "gen-0"]
-    assert refusal(weights, "gen-1").status == 404
+    assert refusal(weights, "gen-1").status_code == 404
     next(records)
     assert weights.names() == ["base", "center", "gen-0", "gen-1"]
     assert digest(weights, "gen-1") == digests(tmp_path / "run")[2]
@@ -175,7 +175,7 @@ def test_a_run_without_a_generation_is_its_start(tmp_path, trained):
     weights = ServedWeights.open(str(tmp_path / "run"))
     assert weights.names() == ["base", "center"]
     assert weights.select("base") == weights.select("center")
-    assert "gen" not in refusal(weights, "x").message
+    assert "gen" not in refusal(weights, "x").detail
     begun._parts.close()
     begun.directory.release_lock()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from germline.config.scorers import PairwiseJudgeSettings
-from germline.scorers.pairwise_judge import PairwiseJudge
+from germline.scorers.judges import PairwiseJudge
 from tests.judges import judging
 
 

@@ -97,7 +97,7 @@ def elo(  # noqa: PLR0913 - the options of a command
     from rich.console import Console
 
     from germline.run.elo import compare_models, open_models
-    from germline.scorers.pairwise_judge import PairwiseJudge
+    from germline.scorers.judges import PairwiseJudge
 
     asked = PairwiseJudge(chosen)
     others = [one for one in settings if not one.startswith(("task.", "judge."))]

@@ -67,8 +67,12 @@ def serve(  # noqa: PLR0913 - the options of a command
         ),
     ] = None,
     max_new_tokens: Annotated[
-        int, typer.Option(min=1, help="Longest completion that a request may ask for, in tokens.")
-    ] = 1024,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Longest completion that a request may ask for, in tokens. Default: 1024.",
+        ),
+    ] = None,
     reward: Annotated[
         str | None,
         typer.Option(metavar="MODEL", help="Serve this sequence classifier's scores as `rewards`."),
@@ -100,11 +104,13 @@ def serve(  # noqa: PLR0913 - the options of a command
             f"serve: found {', '.join([*sources, *scorers.values()]) or 'nothing to serve'}: name "
             "one run or model, or --reward MODEL, --cost MODEL or both"
         )
-    if scorers and generation is not None:
-        raise GermlineError(
-            f"serve: --generation={generation} would be ignored with --reward and --cost, which "
-            "name models: drop it"
-        )
+    ignored = {"generation": generation, "max-new-tokens": max_new_tokens}
+    for option, value in ignored.items():
+        if scorers and value is not None:
+            raise GermlineError(
+                f"serve: --{option}={value} would be ignored with --reward and --cost, which score "
+                "texts: drop it"
+            )
     if scorers:
         _serve_scorers(scorers, settings, host, port, token, as_json=as_json)
         return
@@ -119,7 +125,7 @@ def serve(  # noqa: PLR0913 - the options of a command
         from germline.endpoint.http_app import HttpLimits
         from germline.services.serve import ServeSettings, endpoint
     listening = ServeSettings(
-        host, 8000 if port is None else port, HttpLimits(token), max_new_tokens
+        host, 8000 if port is None else port, HttpLimits(token), max_new_tokens or 1024
     )
     with endpoint(source, chosen, settings, listening) as (server, weights):
         names = weights.names()

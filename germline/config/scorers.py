@@ -119,7 +119,7 @@ class BatchedHttpScorer(HttpScorer):
     """Largest number of completions in one request, across members."""
 
 
-@register("scorer", "germline.scorers.openrlhf:OpenRlhfScorer")
+@register("scorer", "germline.scorers.reward_services:OpenRlhfScorer")
 class OpenRlhf(BatchedHttpScorer):
     """The remote reward model of OpenRLHF: `{query, prompts, labels}` -> `{rewards}`."""
 
@@ -130,7 +130,7 @@ class OpenRlhf(BatchedHttpScorer):
     """Text of `query`: `lines`, `concatenated`, `pku`, or one with `{response}`."""
 
 
-@register("scorer", "germline.scorers.germline_scorer:GermlineServiceScorer")
+@register("scorer", "germline.scorers.reward_services:GermlineServiceScorer")
 class GermlineScorer(BatchedHttpScorer):
     """Reward and cost models on another device: the service of `germline serve --reward`."""
 
@@ -148,7 +148,7 @@ class VllmScorer(BatchedHttpScorer):
     """Further fields of the request, such as `{truncate_prompt_tokens: 2048}`."""
 
 
-@register("scorer", "germline.scorers.vllm:ClassifyScorer")
+@register("scorer", "germline.scorers.reward_services:ClassifyScorer")
 class VllmClassify(VllmScorer):
     """`/classify` of vLLM: the probability of a class, or the output of a reward model."""
 
@@ -159,14 +159,14 @@ class VllmClassify(VllmScorer):
     """Text to classify: `lines`, `concatenated`, `pku`, or one with `{response}`."""
 
 
-@register("scorer", "germline.scorers.vllm:PairScorer")
+@register("scorer", "germline.scorers.reward_services:PairScorer")
 class VllmScore(VllmScorer):
     """`/score` of vLLM: how well the completion fits the prompt."""
 
     kind: Literal["vllm_score"] = "vllm_score"
 
 
-@register("scorer", "germline.scorers.judge:JudgeScorer")
+@register("scorer", "germline.scorers.judges:JudgeScorer")
 class Judge(ChatSettings, HttpScorer):
     """A language model behind `/v1/chat/completions` that grades the completion with a number."""
 

@@ -5,11 +5,10 @@ message describes them, the model calls them in its text, and a user message has
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, WrapValidator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, Field, model_validator
 
 from germline.endpoint.http_app import RequestError
 from germline.environments.tool_calls import (
@@ -26,21 +25,8 @@ Text = Annotated[str, Field(min_length=0)]
 NonEmptyText = Annotated[str, Field(min_length=1)]
 
 
-def as_one_of(expected: str) -> WrapValidator:
-    """Return a validator with one message for all alternatives of a type."""
-
-    def validate(value: object, handler: Callable[[object], object]) -> object:
-        try:
-            return handler(value)
-        except ValidationError:
-            raise PydanticCustomError(
-                "alternatives", "use {expected}", {"expected": expected}
-            ) from None
-
-    return WrapValidator(validate)
-
-
-Roles = Literal["system", "developer", "user", "assistant", "tool"]
+TEMPLATE_ROLES = {"developer": "system", "tool": "user"}
+"""Roles that chat templates do not know, and those that they know instead."""
 
 
 class TextPart(BaseModel):
@@ -63,11 +49,6 @@ class ToolCall(BaseModel):
     type: Literal["function"] = "function"
     function: CalledFunction
 
-    @property
-    def text(self) -> str:
-        """Return the call as the model writes it."""
-        return tool_call(self.function.name, self.function.arguments)
-
 
 class ToolFunction(BaseModel):
     """The description of a tool."""
@@ -84,30 +65,11 @@ class Tool(BaseModel):
     function: ToolFunction
 
 
-def _with_content(schema: dict[str, Any]) -> None:
-    """Require the content of a message in its JSON schema.
-
-    Only a message with tool calls may do without, which a schema cannot say shortly.
-    """
-    schema["required"] = ["role", "content"]
-    content = schema["properties"]["content"]
-    content["anyOf"] = [kind for kind in content["anyOf"] if kind != {"type": "null"}]
-    del content["default"]
-
-
 class Message(BaseModel):
     """One message of a conversation."""
 
-    model_config = ConfigDict(json_schema_extra=_with_content)
-
-    role: Roles
-    content: (
-        Annotated[
-            Text | list[TextPart],
-            as_one_of('a Unicode text, or a list of parts {"type": "text", "text": ...}'),
-        ]
-        | None
-    ) = None
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: Text | list[TextPart] | None = None
     tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
 
     @model_validator(mode="after")
@@ -123,13 +85,9 @@ class Message(BaseModel):
         content = parts if isinstance(parts, str) else "".join(part.text for part in parts)
         if self.role == "tool":
             return tool_response(content)
-        calls = [call.text for call in self.tool_calls or ()]
+        functions = [call.function for call in self.tool_calls or ()]
+        calls = [tool_call(function.name, function.arguments) for function in functions]
         return "\n".join([*([content] if content or not calls else []), *calls])
-
-    @property
-    def template_role(self) -> str:
-        """Return the role that chat templates know: `developer` is a newer name of `system`."""
-        return {"developer": "system", "tool": "user"}.get(self.role, self.role)
 
 
 def as_example(messages: Sequence[Message], tools: Sequence[Tool]) -> Example:
@@ -142,7 +100,7 @@ def as_example(messages: Sequence[Message], tools: Sequence[Tool]) -> Example:
     """
     turns: list[tuple[str, str]] = []
     for is_tool, group in itertools.groupby(messages, lambda message: message.role == "tool"):
-        shown = [(message.template_role, message.text) for message in group]
+        shown = [(TEMPLATE_ROLES.get(one.role, one.role), one.text) for one in group]
         turns += [("user", "\n".join(text for _, text in shown))] if is_tool else shown
     *context, (role, prompt) = turns
     if role != "user":
@@ -161,7 +119,7 @@ def as_example(messages: Sequence[Message], tools: Sequence[Tool]) -> Example:
 
 
 def reply_message(text: str, *, has_tools: bool, place: int) -> dict[str, Any]:
-    """Return a reply as a message.
+    """Return a reply of the model as a message.
 
     Args:
         text: of the model.
@@ -169,17 +127,13 @@ def reply_message(text: str, *, has_tools: bool, place: int) -> dict[str, Any]:
         place: number of messages before it, for the ids of calls.
     """
     content, calls = split_calls(text) if has_tools else (text, [])
-    if not calls:
-        return {"role": "assistant", "content": content}
-    return {
-        "role": "assistant",
-        "content": content,
-        "tool_calls": [
-            {
-                "id": f"call-{place}-{number}",
-                "type": "function",
-                "function": {"name": name, "arguments": arguments},
-            }
-            for number, (name, arguments) in enumerate(calls)
-        ],
-    }
+    described = [
+        {
+            "id": f"call-{place}-{number}",
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+        for number, (name, arguments) in enumerate(calls)
+    ]
+    message = {"role": "assistant", "content": content}
+    return message | {"tool_calls": described} if calls else message

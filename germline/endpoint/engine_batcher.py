@@ -16,9 +16,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 
 from germline.endpoint.http_app import RequestError
-from germline.endpoint.named_weights import NamedWeights
 from germline.endpoint.row_generator import EncodedRow, RowGenerator
-from germline.endpoint.rows import RowRequest, RowResult
+from germline.endpoint.rows import NamedWeights, RowRequest, RowResult
 from germline.types import EngineLost, GermlineError
 
 log = logging.getLogger(__name__)
@@ -124,7 +123,7 @@ class EngineBatcher:
                 break
             if batch := self._next_batch():
                 started = time.monotonic()
-                self._answer(batch)
+                self._answer(*zip(*batch, strict=True))
                 self._batch_s = time.monotonic() - started
         for future in list(self._open):
             future.cancel()
@@ -136,7 +135,8 @@ class EngineBatcher:
         gap, longest = (max(least, share * self._batch_s) for least, share in (GAP, GATHERING))
         deadline = time.monotonic() + longest
         while not self._closing:
-            self._encode_arrived()
+            while self._arrived:
+                self._encode(*self._arrived.popleft())
             left = min(gap, deadline - time.monotonic())
             if len(self._waiting) >= min(self._expected, self._max_rows) or left <= 0:
                 break
@@ -146,20 +146,13 @@ class EngineBatcher:
         # A batch that came too early must not make the next ones small.
         self._expected = max(len(self._waiting), 3 * self._expected // 4)
 
-    def _encode_arrived(self) -> None:
-        while self._arrived:
-            request, future = self._arrived.popleft()
-            if future.cancelled():
-                continue
-            try:
-                self._waiting.append((self._generator.encode(request), future))
-            except RequestError as error:
-                _fail([future], error)
-            except GermlineError as error:
-                _fail([future], RequestError(400, str(error), code="invalid_prompt"))
-            except Exception:
-                log.exception("a prompt failed")
-                _fail([future], RequestError(500, "the tokenizer failed: see the server's log"))
+    def _encode(self, request: RowRequest, future: "Future[RowResult]") -> None:
+        if future.cancelled():
+            return
+        try:
+            self._waiting.append((self._generator.encode(request), future))
+        except Exception as error:  # noqa: BLE001 - every error reaches the client
+            _fail([future], error, "the tokenizer", 400)
 
     def _next_batch(self) -> list[Waiting]:
         """Take the oldest row, and all that can be generated together with it."""
@@ -182,33 +175,29 @@ class EngineBatcher:
         self._waiting = rest
         return [waiting for waiting in batch if waiting[1].set_running_or_notify_cancel()]
 
-    def _answer(self, batch: Sequence[Waiting]) -> None:
+    def _answer(self, rows: Sequence[EncodedRow], futures: "Sequence[Future[RowResult]]") -> None:
         """Generate a batch; its futures get results, or the error."""
-        rows, futures = zip(*batch, strict=True)
         try:
-            results = self._results(rows)
+            results = self._generator.generate(rows)
         except Exception as error:  # noqa: BLE001 - every error reaches the clients of the batch
             self.first_failure = self.first_failure or error
-            _fail(futures, _refusal(error, len(batch)))
+            _fail(futures, error, "the engine", 500)
         else:
             for future, result in zip(futures, results, strict=True):
                 future.set_result(result)
 
-    def _results(self, rows: Sequence[EncodedRow]) -> list[RowResult]:
-        return self._generator.generate(rows)
 
-
-def _refusal(error: Exception, rows: int) -> RequestError:
-    """Return the response to the clients of a batch that failed."""
+def _fail(
+    futures: "Sequence[Future[RowResult]]", error: Exception, what: str, expected_status: int
+) -> None:
+    """Let clients have an error; `expected_status` is that of an error with an explanation."""
     if isinstance(error, EngineLost):
-        return RequestError(503, str(error), code="engine_lost")
-    if isinstance(error, GermlineError):
-        return RequestError(500, str(error), code="engine_error")
-    log.error("a batch of %d rows failed", rows, exc_info=error)
-    return RequestError(500, "the engine failed: see the server's log")
-
-
-def _fail(futures: "Sequence[Future[RowResult]]", error: RequestError) -> None:
+        error = RequestError(503, str(error), code="engine_lost")
+    elif isinstance(error, GermlineError):
+        error = RequestError(expected_status, str(error))
+    elif not isinstance(error, RequestError):
+        log.error("%s failed for %d rows", what, len(futures), exc_info=error)
+        error = RequestError(500, f"{what} failed: see the server's log")
     for future in futures:
         with suppress(Exception):  # it was cancelled meanwhile
             future.set_exception(error)

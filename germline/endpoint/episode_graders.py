@@ -27,8 +27,8 @@ from pathlib import Path
 from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.episode_log import RUNS, EpisodeLog, LoggedTurn
 from germline.endpoint.http_app import HttpLimits
-from germline.endpoint.named_weights import MemberWeights
 from germline.endpoint.openai_app import make_endpoint
+from germline.endpoint.rows import NamedWeights
 from germline.endpoint.uvicorn_service import UvicornService
 from germline.episode_types import Ended, EndpointEpisode, EpisodeBatch, Transcript, Turn
 from germline.graders.pool import GraderPool, GraderSettings
@@ -110,11 +110,11 @@ class EndpointGraders(GraderPool):
         ]
         asked = list(examples) * len(members)
         log = EpisodeLog(_seed(decoding, "no episode", 0))
-        weights = MemberWeights(engine, dict(zip(names, members, strict=True)))
+        weights = NamedWeights(engine, dict(zip(names, members, strict=True)))
         played = self._played(weights, log, episodes, asked, decoding)
         rollouts = [
-            _rollout(place // len(examples), example, log.turns(one.model, one.seed), grade, ended)
-            for place, (one, example, (grade, ended)) in enumerate(
+            _rollout(number // len(examples), example, log.turns(one.model, one.seed), *result)
+            for number, (one, example, result) in enumerate(
                 zip(episodes, asked, played, strict=True)
             )
         ]
@@ -123,17 +123,13 @@ class EndpointGraders(GraderPool):
 
     def _played(
         self,
-        weights: MemberWeights,
+        weights: NamedWeights,
         log: EpisodeLog,
         episodes: Sequence[EndpointEpisode],
         examples: Sequence[Example],
         decoding: Decoding,
     ) -> list[tuple[Grade, Ended]]:
-        """Serve the members while the episodes are played.
-
-        Raises:
-            GermlineError: the engine has failed, or the environment is at fault.
-        """
+        """Serve the members while the episodes are played."""
         limits = HttpLimits(
             secrets.token_urlsafe(16), LARGEST_REQUEST, 16 + 4 * len(episodes), LONGEST_REQUEST_S
         )
@@ -153,14 +149,9 @@ class EndpointGraders(GraderPool):
                 closing(UvicornService(app, "127.0.0.1", 0)) as server,
                 server.in_background() as url,
             ):
-                batch = EpisodeBatch(
-                    tuple(episodes),
-                    f"{url}/v1",
-                    limits.token or "",
-                    sampling,
-                    self.max_turns,
-                    self.settings.timeout_s,
-                )
+                address, token = f"{url}/v1", limits.token or ""
+                turns, timeout_s = self.max_turns, self.settings.timeout_s
+                batch = EpisodeBatch(tuple(episodes), address, token, sampling, turns, timeout_s)
                 return self._graded(batch, examples, log)
         finally:
             batcher.close()
@@ -190,11 +181,6 @@ class EndpointGraders(GraderPool):
     def _grade_of(
         self, verdict: Verdict, episode: EndpointEpisode, example: Example, log: EpisodeLog
     ) -> Grade:
-        """Return the grade of an episode.
-
-        Raises:
-            GermlineError: it fails before the model has replied, or the environment is at fault.
-        """
         replies = tuple(one.turn.completion.text for one in log.turns(episode.model, episode.seed))
         asked = Transcript(replies, episode.seed)
         return self._read(verdict, (asked, example))
@@ -225,7 +211,10 @@ def _rollout(
     """Return the record of an episode, as that of the direct path."""
     turns: list[Turn] = []
     for one in logged:
-        if message := _message(one, example):
+        message = one.example.prompt
+        if one.is_first and message.startswith(example.prompt):
+            message = message.removeprefix(example.prompt).removeprefix("\n")
+        if message:
             turns.append(Turn("user", message))
         written = one.turn.completion
         turns.append(Turn("assistant", written.text, written.tokens))
@@ -238,11 +227,3 @@ def _rollout(
     )
     reason: Ended = "failure" if grade.failure is not None else ended
     return Rollout(member, example.index, completion, grade, tuple(turns), reason)
-
-
-def _message(logged: LoggedTurn, example: Example) -> str:
-    """Return what the model was told before a turn, without the example's own prompt."""
-    told = logged.example.prompt
-    if logged.is_first and told.startswith(example.prompt):
-        return told.removeprefix(example.prompt).removeprefix("\n")
-    return told

@@ -48,13 +48,10 @@ class EpisodeLog:
     def continued(
         self, model: str, seed: int, example: Example
     ) -> tuple[Example, WrittenTurn | None]:
-        """Return what is new in a request, and the logged turn after which it comes; None: all.
-
-        The new messages are one, with a line for each.
-        """
+        """Return what is new in a request as one message, and the turn that it follows, if any."""
         context = example.context
         read = max((i for i, (role, _) in enumerate(context, 1) if role == "assistant"), default=0)
-        logged = self._turns.get(_episode(model, seed), {}).get((seed, context[:read]))
+        logged = self._turns.get((model, seed // RUNS), {}).get((seed, context[:read]))
         if logged is None:
             return example, None
         new = [text for _, text in context[read:]]
@@ -62,26 +59,14 @@ class EpisodeLog:
         return replace(example, context=context[:read], prompt=prompt), logged.turn
 
     def note(self, model: str, logged: LoggedTurn, asked: Example, said: str) -> None:
-        """Log the reply to a request.
-
-        Args:
-            model: name of the weights.
-            logged: the reply.
-            asked: the whole conversation.
-            said: the reply, as the next request of the conversation repeats it.
-        """
+        """Log the reply to a whole conversation; `said` is how the next request repeats it."""
         conversation = (*asked.context, ("user", asked.prompt), ("assistant", said))
         with self._lock:
-            episode = self._turns.setdefault(_episode(model, logged.seed), {})
+            episode = self._turns.setdefault((model, logged.seed // RUNS), {})
             episode[logged.seed, conversation] = logged
 
     def turns(self, model: str, seed: int) -> list[LoggedTurn]:
         """Return the turns of an episode in their order, those of its first agent run first."""
         with self._lock:
-            found = list(self._turns.get(_episode(model, seed), {}).values())
+            found = list(self._turns.get((model, seed // RUNS), {}).values())
         return sorted(found, key=lambda logged: logged.seed)
-
-
-def _episode(model: str, seed: int) -> tuple[str, int]:
-    """Return the episode that a request belongs to."""
-    return model, seed // RUNS

@@ -13,9 +13,7 @@ Errors have the format of OpenAI's API: `{"error": {"message", "type", "param", 
 import asyncio
 import hmac
 import json
-import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,19 +21,9 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
-
-log = logging.getLogger(__name__)
 
 HEALTH = "/health"
 """The path that answers without a token, and however many requests are running."""
-
-DISCARDED = 4
-"""A refused body is read up to so many times its limit, as most clients read the refusal only after
-they have sent the body."""
-
-DISCARD_S = 5.0
-"""How long the body of a refused request is read."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -60,22 +48,23 @@ class HttpLimits:
     timeout_s: float = 600.0
 
 
-class RequestError(Exception):
+class RequestError(HTTPException):
     """A request that the service refuses.
 
-    Attributes:
-        status: of the HTTP response.
-        message: what is wrong, and what to do.
+    Args:
+        status_code: of the HTTP response.
+        detail: what is wrong, and what to do.
         param: the field of the request that is wrong.
         code: a short name of the error.
     """
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+        self, status_code: int, detail: str, *, param: str | None = None, code: str | None = None
     ) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
+        headers = {"Retry-After": "1"} if status_code in (429, 503) else {}
+        if status_code == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        super().__init__(status_code, detail, headers)
         self.param = param
         self.code = code
 
@@ -88,14 +77,15 @@ class AsciiJson(JSONResponse):
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
-def error_response(error: RequestError) -> AsciiJson:
+def error_response(error: HTTPException) -> AsciiJson:
     """Return the response to a request that is refused."""
-    kind = "server_error" if error.status >= 500 else "invalid_request_error"
-    detail = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
-    headers = {"Retry-After": "1"} if error.status in (429, 503) else {}
-    if error.status == 401:
-        headers["WWW-Authenticate"] = "Bearer"
-    return AsciiJson({"error": detail}, error.status, headers)
+    detail = {
+        "message": error.detail,
+        "type": "server_error" if error.status_code >= 500 else "invalid_request_error",
+        "param": getattr(error, "param", None),
+        "code": getattr(error, "code", None),
+    }
+    return AsciiJson({"error": detail}, error.status_code, error.headers)
 
 
 def make_app(title: str, limits: HttpLimits) -> FastAPI:
@@ -103,20 +93,13 @@ def make_app(title: str, limits: HttpLimits) -> FastAPI:
     app = FastAPI(title=title, default_response_class=AsciiJson)
     app.add_middleware(RequestGuard, limits=limits)
 
-    @app.exception_handler(RequestError)
-    async def refused(_request: Request, error: RequestError) -> AsciiJson:
+    @app.exception_handler(HTTPException)
+    async def refused(_request: Request, error: HTTPException) -> AsciiJson:
         return error_response(error)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(_request: Request, error: RequestValidationError) -> AsciiJson:
-        return error_response(_validation_error(error))
-
-    @app.exception_handler(HTTPException)
-    async def no_route(request: Request, error: HTTPException) -> AsciiJson:
-        if error.status_code == 400 and error.__cause__ is not None:
-            return error_response(_not_json(error.__cause__))
-        what = f"{request.method} {request.url.path}: {error.detail}"
-        return error_response(RequestError(error.status_code, what))
+        return error_response(_as_request_error(error))
 
     @app.exception_handler(Exception)
     async def failed(_request: Request, error: Exception) -> AsciiJson:
@@ -126,25 +109,20 @@ def make_app(title: str, limits: HttpLimits) -> FastAPI:
     return app
 
 
-def _validation_error(error: RequestValidationError) -> RequestError:
-    """Name the first field that is wrong."""
-    first = error.errors()[0]
+def _as_request_error(error: RequestValidationError) -> RequestError:
+    """Name the first field that is wrong, and what each alternative of its type needs."""
     if isinstance(error.body, bytes):  # FastAPI parses a body of the content type JSON only
         return RequestError(
-            400,
-            "the body is not marked as JSON: send the header `content-type: application/json`",
-            code="invalid_content_type",
+            400, "the body is not JSON: send the header `content-type: application/json`"
         )
-    place = [str(part)[:100] for part in first["loc"] if part != "body"]
+    first, *others = error.errors()
     if first["type"] == "json_invalid":
-        detail, position = first.get("ctx", {}).get("error", ""), first["loc"][-1]
-        return _not_json(f"{detail} (character {position})")
-    field = ".".join(place) or None
-    return RequestError(400, f"{field or 'the body'}: {first['msg']}", param=field)
-
-
-def _not_json(reason: object) -> RequestError:
-    return RequestError(400, f"the body is not JSON: {reason}", code="invalid_json")
+        return RequestError(400, f"the body is not JSON: {first['ctx']['error']}")
+    place = [str(part)[:100] for part in first["loc"] if part != "body"]
+    alternatives = [other for other in others if [*map(str, other["loc"][1:2])] == place[:1]]
+    needed = dict.fromkeys(one["msg"] for one in (first, *alternatives))
+    said = f"{'.'.join(place) or 'the body'}: {'; or '.join(needed)}"
+    return RequestError(400, said, param=".".join(place) or None)
 
 
 class RequestGuard:
@@ -164,124 +142,73 @@ class RequestGuard:
         if scope["type"] != "http" or scope["path"] == HEALTH:
             await self.app(scope, receive, send)
             return
-        body, response = Request(scope, receive).stream(), _Response(send)
+        has_begun = False
+
+        async def begin(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        self.active += 1
         try:
             self._check(scope)
-            self.active += 1
-            try:
-                async with asyncio.timeout(self.limits.timeout_s):
-                    content = await self._read(body)
-                    await self._answer(scope, content, receive, response)
-            finally:
-                self.active -= 1
+            async with asyncio.timeout(self.limits.timeout_s):
+                await self._answer(scope, receive, begin)
         except TimeoutError:
             late = f"the request took longer than {self.limits.timeout_s:g} s"
-            await response.refuse(RequestError(504, late, code="timeout"), scope, receive)
-        except RequestError as error:
-            with suppress(ClientDisconnect):
-                await self._discard(body)
-                await response.refuse(error, scope, receive)
-        except ClientDisconnect:
-            pass
+            error = RequestError(504, late, code="timeout")
+        except RequestError as refusal:
+            error = refusal
+        else:
+            return
+        finally:
+            self.active -= 1
+        if not has_begun:
+            await error_response(error)(scope, receive, send)
 
     def _check(self, scope: Scope) -> None:
-        headers = dict(scope["headers"])
-        token = self.limits.token
-        if token is not None:
-            given = headers.get(b"authorization", b"")
-            if not hmac.compare_digest(given, b"Bearer " + token.encode()):
-                raise RequestError(
-                    401,
-                    "the request needs the header `Authorization: Bearer TOKEN` with the token "
-                    "of this service",
-                    code="invalid_api_key",
-                )
-        if self.active >= self.limits.max_concurrent:
+        token, headers = self.limits.token, dict(scope["headers"])
+        given = headers.get(b"authorization", b"")
+        if token is not None and not hmac.compare_digest(given, b"Bearer " + token.encode()):
+            raise RequestError(
+                401,
+                "the request needs the header `Authorization: Bearer TOKEN` with the token of this "
+                "service",
+                code="invalid_api_key",
+            )
+        if self.active > self.limits.max_concurrent:
             raise RequestError(
                 429,
-                f"{self.active} requests are running, the most at a time: send the request again",
+                f"{self.limits.max_concurrent} requests are running, the most at a time: send the "
+                "request again",
                 code="too_many_requests",
             )
-        length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > self.limits.max_request_bytes:
-            raise self._too_large()
 
-    async def _read(self, body: AsyncIterator[bytes]) -> bytes:
-        """Read the body; a client may leave out its length."""
-        content = bytearray()
-        async for part in body:
-            content += part
-            if len(content) > self.limits.max_request_bytes:
-                raise self._too_large()
-        return bytes(content)
-
-    def _too_large(self) -> RequestError:
-        most = self.limits.max_request_bytes
-        return RequestError(
-            413, f"the body of a request may have {most} bytes at most", code="request_too_large"
-        )
-
-    async def _discard(self, body: AsyncIterator[bytes]) -> None:
-        """Read the rest of a body that is refused, within limits."""
-        left = DISCARDED * self.limits.max_request_bytes
-        with suppress(TimeoutError):
-            async with asyncio.timeout(DISCARD_S):
-                async for part in body:
-                    left -= len(part)
-                    if left <= 0:
-                        break
-
-    async def _answer(
-        self, scope: Scope, content: bytes, receive: Receive, response: "_Response"
-    ) -> None:
-        """Run the application; cancel it when the client disconnects."""
-        gone = asyncio.Event()
-        unread: list[Message] = [{"type": "http.request", "body": content, "more_body": False}]
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read the body and run the application; cancel it when the client disconnects."""
+        body, is_whole = bytearray(), False
+        while not is_whole:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            if len(body) > self.limits.max_request_bytes:
+                most = self.limits.max_request_bytes
+                said = f"the body of a request may have {most} bytes at most"
+                raise RequestError(413, said, code="request_too_large")
+            is_whole = not message.get("more_body")
+        unread: list[Message] = [{"type": "http.request", "body": bytes(body)}]
+        gone = asyncio.ensure_future(receive())
 
         async def replay() -> Message:
-            if unread:
-                return unread.pop()
-            await gone.wait()
-            return {"type": "http.disconnect"}
+            return unread.pop() if unread else await asyncio.shield(gone)
 
-        async def watch() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            gone.set()
-
-        handler = asyncio.ensure_future(self.app(scope, replay, response.send))
-        watcher = asyncio.ensure_future(watch())
+        handler = asyncio.ensure_future(self.app(scope, replay, send))
         try:
-            await asyncio.wait({handler, watcher}, return_when=asyncio.FIRST_COMPLETED)
-            if not (handler.done() or response.complete):
-                raise ClientDisconnect
-            await handler
+            await asyncio.wait({handler, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if handler.done():
+                handler.result()
         finally:
-            for task in (handler, watcher):
+            for task in (handler, gone):
                 task.cancel()
-            await asyncio.gather(handler, watcher, return_exceptions=True)
-
-
-class _Response:
-    """What is sent of a response.
-
-    Attributes:
-        begun: whether the status was sent.
-        complete: whether the last byte was sent.
-    """
-
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.begun = False
-        self.complete = False
-
-    async def send(self, message: Message) -> None:
-        """Send a part of the response."""
-        self.begun = True
-        await self._send(message)
-        self.complete = message["type"] == "http.response.body" and not message.get("more_body")
-
-    async def refuse(self, error: RequestError, scope: Scope, receive: Receive) -> None:
-        """Send an error, where nothing was sent yet; else the server closes the connection."""
-        if not self.begun:
-            await error_response(error)(scope, receive, self._send)
+            await asyncio.gather(handler, gone, return_exceptions=True)

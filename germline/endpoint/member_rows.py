@@ -1,4 +1,4 @@
-"""Generate completions of rows that have a member and a prompt of their own, in few batches.
+"""Generate and score rows that have a member and a prompt of their own, in few batches.
 
 Members with the same prompts are a grid, which `Engine.generate` takes. Otherwise the rows are the
 first turns of conversations, which may differ between members (`Engine.converse`). That batch is a
@@ -6,9 +6,14 @@ rectangle as wide as the longest list of rows of a member, so members with many 
 with few have batches of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from germline.protocols import Engine
+from torch import Tensor
+
+from germline.endpoint.rows import TokenScore
+from germline.engines.completion_scorer import LOGITS_AT_ONCE
+from germline.protocols import Engine, TextScorer
 from germline.types import Completion, Decoding, Example, Perturbation
 
 Row = tuple[Perturbation | None, Example]
@@ -27,24 +32,19 @@ def generate_rows(engine: Engine, rows: Sequence[Row], decoding: Decoding) -> li
         grids.setdefault(tuple(_key(rows[place][1]) for place in ordered), []).append(ordered)
     completions: dict[int, Completion] = {}
     if len(grids) == 1:
-        completions = _of_grid(engine, rows, next(iter(grids.values())), decoding)
+        (grid,) = grids.values()
+        members = [rows[places[0]][0] for places in grid]
+        generated = engine.generate(members, [rows[place][1] for place in grid[0]], decoding)
+        for places, written in zip(grid, generated, strict=True):
+            completions |= zip(places, written, strict=True)
     else:
-        for ragged in _of_similar_length(list(of_member.values())):
+        # The longest list of a batch is not twice the shortest.
+        by_length: dict[int, Places] = {}
+        for places in of_member.values():
+            by_length.setdefault(len(places).bit_length(), []).append(places)
+        for ragged in by_length.values():
             completions |= _of_conversations(engine, rows, ragged, decoding)
     return [completions[place] for place in range(len(rows))]
-
-
-def _of_grid(
-    engine: Engine, rows: Sequence[Row], grid: Places, decoding: Decoding
-) -> dict[int, Completion]:
-    """Generate for members with the same examples."""
-    members = [rows[places[0]][0] for places in grid]
-    generated = engine.generate(members, [rows[place][1] for place in grid[0]], decoding)
-    return {
-        place: completion
-        for places, written in zip(grid, generated, strict=True)
-        for place, completion in zip(places, written, strict=True)
-    }
 
 
 def _of_conversations(
@@ -66,21 +66,89 @@ def _of_conversations(
     return completions
 
 
-def _of_similar_length(lists: Places) -> list[Places]:
-    """Group the rows of members so that the longest list of a group is not twice the shortest."""
-    groups: dict[int, Places] = {}
-    for places in lists:
-        groups.setdefault(len(places).bit_length(), []).append(places)
-    return list(groups.values())
-
-
 def _key(example: Example) -> tuple[object, ...]:
     """Return what a completion of the example depends on."""
-    return (
-        example.token_ids,
-        example.prompt,
-        example.chat,
-        example.context,
-        example.index,
-        example.sample,
-    )
+    text = example.token_ids, example.prompt, example.chat, example.context
+    return *text, example.index, example.sample
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """A text to score: the tokens after a prompt; `top` of the most likely ones are reported."""
+
+    member: Perturbation | None
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    top: int
+
+
+def score_texts(
+    engine: Engine,
+    texts: Sequence[ScoredText],
+    vocabulary: int,
+    text_of: Callable[[int], str],
+) -> list[tuple[TokenScore, ...]]:
+    """Score the tokens of each text; logits of a few texts are in memory at a time.
+
+    Args:
+        engine: a `TextScorer` where most likely tokens are asked for.
+        texts: in any order.
+        vocabulary: number of tokens of the model.
+        text_of: returns the text of a token.
+    """
+    scores: list[tuple[TokenScore, ...]] = [() for _ in texts]
+    for places in _parts(texts, max(1, LOGITS_AT_ONCE // vocabulary)):
+        together = [texts[place] for place in places]
+        examples = [
+            Example(i, "", "", chat=False, token_ids=text.prompt) for i, text in enumerate(together)
+        ]
+        written = [[Completion("", text.tokens, "length", len(text.prompt)) for text in together]]
+        member = together[0].member
+        if isinstance(engine, TextScorer):
+            logits = engine.read([member], examples, written)[0]
+            scored = [
+                _scored(text, read, text_of) for text, read in zip(together, logits, strict=True)
+            ]
+        else:
+            logs = engine.log_probabilities([member], examples, written)[0]
+            scored = [
+                tuple(map(TokenScore, map(text_of, text.tokens), row))
+                for text, row in zip(together, logs, strict=True)
+            ]
+        for place, score in zip(places, scored, strict=True):
+            scores[place] = score
+    return scores
+
+
+def _scored(
+    text: ScoredText, logits: Tensor, text_of: Callable[[int], str]
+) -> tuple[TokenScore, ...]:
+    logs = logits.float().log_softmax(-1).cpu()
+    own = logs[range(len(text.tokens)), list(text.tokens)].tolist()
+    words = [text_of(token) for token in text.tokens]
+    if not text.top:
+        return tuple(map(TokenScore, words, own))
+    values, tokens = logs.topk(min(text.top, logs.shape[1]), dim=-1)
+    tops = [
+        tuple((text_of(token), value) for token, value in zip(*row, strict=True))
+        for row in zip(tokens.tolist(), values.tolist(), strict=True)
+    ]
+    return tuple(map(TokenScore, words, own, tops))
+
+
+def _parts(texts: Sequence[ScoredText], most: int) -> Iterator[list[int]]:
+    """Yield the places of texts of one member that have at most so many tokens together, padded."""
+    by_member: dict[Perturbation | None, list[int]] = {}
+    for place, text in enumerate(texts):
+        if text.tokens:
+            by_member.setdefault(text.member, []).append(place)
+    for places in by_member.values():
+        part: list[int] = []
+        longest = 0
+        for place in sorted(places, key=lambda place: len(texts[place].tokens)):
+            longest = len(texts[place].prompt) + len(texts[place].tokens)
+            if part and longest * (len(part) + 1) > most:
+                yield part
+                part = []
+            part.append(place)
+        yield part

@@ -19,10 +19,9 @@ from germline.endpoint.chat_messages import Message
 from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.episode_log import EpisodeLog, LoggedTurn
 from germline.endpoint.http_app import HEALTH, AsciiJson, HttpLimits, RequestError, make_app
-from germline.endpoint.named_weights import NamedWeights
 from germline.endpoint.openai_requests import ChatRequest, CompletionRequest, SamplingFields
 from germline.endpoint.openai_responses import Reply
-from germline.endpoint.rows import RowRequest, RowResult, WrittenTurn
+from germline.endpoint.rows import NamedWeights, RowRequest, RowResult, WrittenTurn
 from germline.types import Example
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -51,8 +50,8 @@ class Endpoint:
         asked, after = request.example(), None
         new = asked
         if self.log is not None:
-            request.set_default_seed(self.log.default_seed)
-            new, after = self.log.continued(request.model, request.seed or 0, asked)
+            request.seed = self.log.default_seed if request.seed is None else request.seed
+            new, after = self.log.continued(request.model, request.seed, asked)
         reply = await self._reply(request, [new], request.longest, request.top, after=after)
         messages = len(request.messages)
         reply = replace(reply, has_tools=bool(request.described_tools), messages=messages)
@@ -62,22 +61,18 @@ class Endpoint:
                 turn = WrittenTurn(result.ids, result.completion)
                 logged = LoggedTurn(request.seed or 0, new, after is None, turn)
                 self.log.note(request.model, logged, asked, said)
-        if request.stream:
-            return _streamed(reply.chat_events(include_usage=request.includes_usage))
-        return AsciiJson(reply.chat())
+        return _streamed(reply.chat_events()) if request.stream else AsciiJson(reply.chat())
 
     async def complete(self, request: CompletionRequest) -> Response:
         """Continue texts."""
         self.batcher.check_size(request.completions)
-        if self.log is not None:
-            request.set_default_seed(self.log.default_seed)
+        if self.log is not None and request.seed is None:
+            request.seed = self.log.default_seed
         longest = 16 if request.max_tokens is None else request.max_tokens
         reply = await self._reply(
             request, request.examples(), longest, request.logprobs, echo=bool(request.echo)
         )
-        if request.stream:
-            return _streamed(reply.text_events(include_usage=request.includes_usage))
-        return AsciiJson(reply.text())
+        return _streamed(reply.text_events()) if request.stream else AsciiJson(reply.text())
 
     async def _reply(
         self,
@@ -105,7 +100,15 @@ class Endpoint:
         results = await self._results(rows)
         if len(results) < len(examples) * request.choices:  # greedy choices are all the same
             results = [result for result in results for _ in range(request.choices)]
-        return Reply(request.model, selected.fingerprint, results, len(examples), top is not None)
+        options = request.stream_options
+        return Reply(
+            request.model,
+            selected.fingerprint,
+            results,
+            prompts=len(examples),
+            has_scores=top is not None,
+            streams_usage=options is not None and options.include_usage,
+        )
 
     async def _results(self, rows: Sequence[RowRequest]) -> list[RowResult]:
         """Wait for the completions; when this is cancelled or fails, the others are cancelled."""
@@ -130,9 +133,9 @@ def make_endpoint(
 
     @app.get(HEALTH)
     async def health() -> Response:
-        is_alive = batcher.is_alive
-        values = {"status": "ok" if is_alive else "the engine's thread has ended"}
-        return AsciiJson(values | {"queued": batcher.rows}, 200 if is_alive else 503)
+        if not batcher.is_alive:
+            raise RequestError(503, "the engine's thread has ended")
+        return AsciiJson({"status": "ok", "queued": batcher.rows})
 
     @app.get("/v1/models", responses=ERRORS)
     async def models() -> Response:

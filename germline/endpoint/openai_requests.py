@@ -21,14 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from germline.endpoint.chat_messages import (
-    Message,
-    NonEmptyText,
-    Text,
-    Tool,
-    as_example,
-    as_one_of,
-)
+from germline.endpoint.chat_messages import Message, NonEmptyText, Text, Tool, as_example
 from germline.endpoint.http_app import RequestError
 from germline.types import Decoding, Example
 
@@ -37,17 +30,8 @@ One = Annotated[float, Field(ge=1, le=1)]
 Nothing = Annotated[list[Any], Field(max_length=0)]
 
 Tokens = Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(min_length=1)]
-Stop = Annotated[
-    NonEmptyText | Annotated[list[NonEmptyText], Field(max_length=16)],
-    as_one_of("a text or a list of up to 16 texts, none of them empty"),
-]
-Prompt = Annotated[
-    Text | Tokens | Annotated[list[Text] | list[Tokens], Field(min_length=1)],
-    as_one_of(
-        "a Unicode text, a list of token ids (0 or greater), or a list of texts or of such lists; "
-        "no list may be empty"
-    ),
-]
+Stop = NonEmptyText | Annotated[list[NonEmptyText], Field(max_length=16)]
+Prompt = Text | Tokens | Annotated[list[Text] | list[Tokens], Field(min_length=1)]
 
 
 class StreamOptions(BaseModel):
@@ -131,22 +115,12 @@ class SamplingFields(IgnoredFields):
         """Number of completions in the response."""
         return self.choices
 
-    @property
-    def includes_usage(self) -> bool:
-        """Whether a streamed response ends with the number of tokens."""
-        return self.stream_options is not None and self.stream_options.include_usage
-
     def decoding(self, max_new_tokens: int) -> Decoding:
         """Return how tokens are chosen; OpenAI's default temperature is 1."""
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         temperature = 1.0 if self.temperature is None else self.temperature
         top_p = 1.0 if self.top_p is None else self.top_p
         return Decoding(max_new_tokens, temperature, top_p, stop, noise_stream="serve")
-
-    def set_default_seed(self, seed: int) -> None:
-        """Give the request a seed, if it has none."""
-        if self.seed is None:
-            self.seed = seed
 
     def sampled(self, examples: Sequence[Example]) -> list[Example]:
         """Return the examples of all choices, each with sampling noise of its own.
@@ -157,9 +131,10 @@ class SamplingFields(IgnoredFields):
         if self.temperature == 0:
             return list(examples)
         seed = secrets.randbits(63) if self.seed is None else self.seed
+        replies = sum(role == "assistant" for role, _ in examples[0].context)
         return [
             replace(example, index=_noise_index(seed, place, choice))
-            for place, example in enumerate(examples, _replies(examples[0]))
+            for place, example in enumerate(examples, replies)
             for choice in range(self.choices)
         ]
 
@@ -224,6 +199,11 @@ class ChatRequest(SamplingFields):
             )
         return (self.top_logprobs or 0) if self.logprobs else None
 
+    @property
+    def described_tools(self) -> Sequence[Tool]:
+        """Return the tools that the model is told of."""
+        return () if self.tool_choice == "none" else self.tools or ()
+
     def example(self) -> Example:
         """Return the conversation as one example.
 
@@ -231,15 +211,6 @@ class ChatRequest(SamplingFields):
             RequestError: the last message is not the user's.
         """
         return as_example(self.messages, self.described_tools)
-
-    @property
-    def described_tools(self) -> Sequence[Tool]:
-        """Return the tools that the model is told of."""
-        return () if self.tool_choice == "none" else self.tools or ()
-
-
-def _replies(example: Example) -> int:
-    return sum(role == "assistant" for role, _ in example.context)
 
 
 def _noise_index(seed: int, place: int, choice: int) -> int:

@@ -6,11 +6,11 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 from germline.endpoint.chat_messages import reply_message
-from germline.endpoint.rows import RowResult
-from germline.endpoint.token_scores import TokenScore
+from germline.endpoint.rows import RowResult, TokenScore
 from germline.types import Completion
 
 LOWEST = -9999.0
@@ -27,6 +27,7 @@ class Reply:
         results: of all choices, those of the first prompt first.
         prompts: number of prompts.
         has_scores: whether log-probabilities were asked for.
+        streams_usage: whether a stream ends with the number of tokens.
         has_tools: whether the model may call tools.
         messages: number of messages before the reply of a chat.
     """
@@ -36,6 +37,7 @@ class Reply:
     results: Sequence[RowResult]
     prompts: int
     has_scores: bool
+    streams_usage: bool = False
     has_tools: bool = False
     messages: int = 0
 
@@ -50,7 +52,7 @@ class Reply:
         for index, result in enumerate(self.results):
             message = self.message(result)
             reason = "tool_calls" if "tool_calls" in message else finish_reason(result.completion)
-            scores = self._chat_scores(result)
+            scores = _chat_scores(result.scores) if self.has_scores else None
             choice = {"index": index, "message": message, "logprobs": scores}
             choices.append({**choice, "finish_reason": reason})
         return self._object("chat.completion", "chatcmpl", choices)
@@ -68,31 +70,33 @@ class Reply:
         ]
         return self._object("text_completion", "cmpl", choices)
 
-    def chat_events(self, *, include_usage: bool) -> Iterator[str]:
+    def chat_events(self) -> Iterator[str]:
         """Yield the events of a streamed chat completion: each text is one chunk."""
-        whole = self.chat()
+        whole, chunks = self.chat(), []
         for choice in whole["choices"]:
-            index = choice["index"]
-            delta = _delta(choice["message"])
-            begin = {"index": index, "delta": delta, "logprobs": choice["logprobs"]}
-            end = {"index": index, "delta": {}, "logprobs": None}
-            yield _event(whole, "chat.completion.chunk", [{**begin, "finish_reason": None}])
-            finished = [{**end, "finish_reason": choice["finish_reason"]}]
-            yield _event(whole, "chat.completion.chunk", finished)
-        yield from self._last_events(whole, "chat.completion.chunk", include_usage=include_usage)
+            delta = choice.pop("message")
+            if "tool_calls" in delta:  # which are counted in a stream
+                calls = enumerate(delta["tool_calls"])
+                delta = {**delta, "tool_calls": [{"index": n, **call} for n, call in calls]}
+            chunks += [
+                {**choice, "delta": delta, "finish_reason": None},
+                {**choice, "delta": {}, "logprobs": None},
+            ]
+        return self._events(whole, "chat.completion.chunk", chunks)
 
-    def text_events(self, *, include_usage: bool) -> Iterator[str]:
+    def text_events(self) -> Iterator[str]:
         """Yield the events of a streamed text completion: each text is one chunk."""
         whole = self.text()
-        for choice in whole["choices"]:
-            yield _event(whole, "text_completion", [choice])
-        yield from self._last_events(whole, "text_completion", include_usage=include_usage)
+        return self._events(whole, "text_completion", whole["choices"])
 
-    def _last_events(
-        self, whole: Mapping[str, Any], kind: str, *, include_usage: bool
+    def _events(
+        self, whole: dict[str, Any], kind: str, chunks: Sequence[Mapping[str, Any]]
     ) -> Iterator[str]:
-        if include_usage:
-            yield _event(whole, kind, [], usage=whole["usage"])
+        usage = whole.pop("usage")
+        events = [whole | {"object": kind, "choices": [chunk]} for chunk in chunks]
+        if self.streams_usage:
+            events.append(whole | {"object": kind, "choices": [], "usage": usage})
+        yield from (f"data: {json.dumps(event, allow_nan=False)}\n\n" for event in events)
         yield "data: [DONE]\n\n"
 
     def _object(self, kind: str, prefix: str, choices: Sequence[object]) -> dict[str, Any]:
@@ -113,36 +117,21 @@ class Reply:
             },
         }
 
-    def _chat_scores(self, result: RowResult) -> dict[str, Any] | None:
-        if not self.has_scores:
-            return None
-        content = [
-            {
-                **_chat_token(score.text, score.logprob),
-                "top_logprobs": [_chat_token(*pair) for pair in score.top],
-            }
-            for score in result.scores
-        ]
-        return {"content": content, "refusal": None}
-
-
-def _delta(message: dict[str, Any]) -> dict[str, Any]:
-    """Return a message as a part of a stream, where calls of tools are counted."""
-    if "tool_calls" not in message:
-        return message
-    calls = [{"index": number, **call} for number, call in enumerate(message["tool_calls"])]
-    return {**message, "tool_calls": calls}
-
 
 def finish_reason(completion: Completion) -> str:
     """Return why a completion ended, in OpenAI's words."""
     return "stop" if completion.finish in ("eos", "stop") else "length"
 
 
-def _event(whole: Mapping[str, Any], kind: str, choices: Sequence[object], **more: object) -> str:
-    names = ("id", "created", "model", "system_fingerprint")
-    chunk = {name: whole[name] for name in names} | {"object": kind, "choices": choices} | more
-    return f"data: {json.dumps(chunk, allow_nan=False)}\n\n"
+def _chat_scores(scores: Sequence[TokenScore]) -> dict[str, Any]:
+    content = [
+        {
+            **_chat_token(score.text, score.logprob),
+            "top_logprobs": [_chat_token(*pair) for pair in score.top],
+        }
+        for score in scores
+    ]
+    return {"content": content, "refusal": None}
 
 
 def _chat_token(text: str, logprob: float | None) -> dict[str, Any]:
@@ -152,17 +141,14 @@ def _chat_token(text: str, logprob: float | None) -> dict[str, Any]:
 
 
 def _text_scores(scores: Sequence[TokenScore]) -> dict[str, Any]:
-    offsets, offset = [], 0
-    for score in scores:
-        offsets.append(offset)
-        offset += len(score.text)
+    tokens = [score.text for score in scores]
     return {
-        "tokens": [score.text for score in scores],
+        "tokens": tokens,
         "token_logprobs": [
             None if score.logprob is None else _finite(score.logprob) for score in scores
         ],
         "top_logprobs": [_most_likely(score) for score in scores],
-        "text_offset": offsets,
+        "text_offset": list(accumulate(map(len, tokens), initial=0))[:-1],
     }
 
 

@@ -10,10 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from germline.endpoint.http_app import RequestError
-from germline.endpoint.member_rows import generate_rows
-from germline.endpoint.named_weights import NamedWeights
-from germline.endpoint.rows import RowRequest, RowResult
-from germline.endpoint.token_scores import ScoredText, TokenScore, score_texts
+from germline.endpoint.member_rows import ScoredText, generate_rows, score_texts
+from germline.endpoint.rows import NamedWeights, RowRequest, RowResult, TokenScore
 from germline.engines.pretrained import PretrainedModel
 from germline.engines.prompt_batch import PromptEncoder, encode_prompt
 from germline.engines.served.completion_decoder import CompletionDecoder
@@ -47,11 +45,6 @@ class EncodedRow:
         """The most tokens of its completion."""
         return self.decoding.max_new_tokens
 
-    @property
-    def example(self) -> Example:
-        """The prompt, as tokens where they are known."""
-        return replace(self.request.example, token_ids=self.ids)
-
 
 class RowGenerator:
     """Generates and scores rows with one engine.
@@ -83,10 +76,10 @@ class RowGenerator:
         self._check_supported(request)
         ids = self._ids(request)
         length = len(ids) if self._tokenized else len(request.example.prompt)
-        context, most = self.context, request.decoding.max_new_tokens
-        longest = request.max_new_tokens
+        context, longest = self.context, request.max_new_tokens
         if longest is None:
-            longest = most if context is None else max(1, min(most, context - length))
+            longest = request.decoding.max_new_tokens
+            longest = longest if context is None else max(1, min(longest, context - length))
         if context is not None and length + longest > context:
             raise RequestError(
                 400,
@@ -113,17 +106,19 @@ class RowGenerator:
         self._weights.load(batch[0].request.weights)
         longest = max(row.longest for row in batch)
         if longest:
-            rows = [(row.request.weights.member, row.example) for row in batch]
+            rows = [
+                (row.request.weights.member, replace(row.request.example, token_ids=row.ids))
+                for row in batch
+            ]
             decoding = replace(batch[0].decoding, max_new_tokens=longest)
             written = generate_rows(self._weights.engine, rows, decoding)
             completions = [self._cut(*pair) for pair in zip(batch, written, strict=True)]
         else:
             completions = [Completion("", (), "length", len(row.ids)) for row in batch]
+        scores = self._scores(batch, completions)
         return [
             RowResult(completion, row.ids, self._prompt(row), score)
-            for row, completion, score in zip(
-                batch, completions, self._scores(batch, completions), strict=True
-            )
+            for row, completion, score in zip(batch, completions, scores, strict=True)
         ]
 
     def _check_supported(self, request: RowRequest) -> None:
@@ -157,11 +152,13 @@ class RowGenerator:
         """
         if self._tokenized is None:
             return ()
-        example, encoder = request.example, self._tokenized.encoder
+        # `encoder.encode` would keep the tokens of every prompt. `index` is that of the noise.
+        example, encoder = replace(request.example, index=0), self._tokenized.encoder
+        ids: Sequence[int] = example.token_ids
         if (last := request.after) is not None:
             answer = encoder.encode_answer(example, last.completion, example.prompt)
-            example = replace(example, token_ids=(*last.ids, *last.completion.tokens, *answer))
-        elif not example.token_ids:
+            ids = (*last.ids, *last.completion.tokens, *answer)
+        elif not ids:
             text = "".join([*(content for _, content in example.context), example.prompt])
             if not encoder.may_fit(text):
                 raise RequestError(
@@ -171,10 +168,8 @@ class RowGenerator:
                     param="messages" if example.chat else "prompt",
                     code="context_length_exceeded",
                 )
-            # `encoder.encode` would keep the tokens of every prompt. `index` is that of the noise.
-            ids = encode_prompt(self._tokenized.pretrained.tokenizer, replace(example, index=0))
-            example = replace(example, token_ids=tuple(ids))
-        return tuple(encoder.encode(replace(example, index=0)))
+            ids = encode_prompt(self._tokenized.pretrained.tokenizer, example)
+        return tuple(encoder.encode(replace(example, token_ids=tuple(ids))))
 
     def _cut(self, row: EncodedRow, completion: Completion) -> Completion:
         """Cut a greedy completion that may be longer than the row asked for."""
@@ -187,11 +182,18 @@ class RowGenerator:
     def _scores(
         self, batch: Sequence[EncodedRow], completions: Sequence[Completion]
     ) -> list[tuple[TokenScore, ...]]:
+        """Score the tokens of the rows that ask for it; of an echoed prompt, all but the first."""
         scores: list[tuple[TokenScore, ...]] = [() for _ in batch]
         places = [place for place, row in enumerate(batch) if row.request.top is not None]
         if not places or self._tokenized is None:
             return scores
-        texts = [_scored_text(batch[place], completions[place]) for place in places]
+        texts = []
+        for place in places:
+            row = batch[place]
+            known = 1 if row.request.echo else len(row.ids)
+            tokens = (*row.ids[known:], *completions[place].tokens)
+            member, top = row.request.weights.member, row.request.top or 0
+            texts.append(ScoredText(member, row.ids[:known], tokens, top))
         vocabulary = int(self._tokenized.pretrained.model.get_input_embeddings().num_embeddings)
         scored = score_texts(self._weights.engine, texts, vocabulary, self._token_text)
         for place, score in zip(places, scored, strict=True):
@@ -211,13 +213,7 @@ class RowGenerator:
     def _prompt(self, row: EncodedRow) -> str:
         if not row.request.echo or self._tokenized is None:
             return ""
-        if not row.request.example.token_ids:
-            return row.request.example.prompt
+        example: Example = row.request.example
+        if not example.token_ids:
+            return example.prompt
         return str(self._tokenized.pretrained.tokenizer.decode(list(row.ids)))
-
-
-def _scored_text(row: EncodedRow, completion: Completion) -> ScoredText:
-    """Return the tokens to score; of an echoed prompt, all but the first."""
-    known = 1 if row.request.echo else len(row.ids)
-    tokens = (*row.ids[known:], *completion.tokens)
-    return ScoredText(row.request.weights.member, row.ids[:known], tokens, row.request.top or 0)

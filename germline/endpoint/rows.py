@@ -1,19 +1,86 @@
-"""A completion to generate, and the completion, as an endpoint passes them to its engine."""
+"""What an endpoint asks of its engine: completions of rows by weights with a name."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from germline.endpoint.named_weights import SelectedWeights
-from germline.endpoint.token_scores import TokenScore
-from germline.types import Completion, Decoding, Example
+from germline.endpoint.http_app import RequestError
+from germline.protocols import Engine
+from germline.types import Completion, Decoding, Example, Perturbation
+
+
+@dataclass(frozen=True)
+class SelectedWeights:
+    """What a model name stands for.
+
+    Attributes:
+        generation: the last update in the weights; -1 or less where that is no generation.
+        member: the perturbation of these weights; None: they are not perturbed.
+        fingerprint: names these weights in responses.
+    """
+
+    generation: int
+    member: Perturbation | None
+    fingerprint: str
+
+
+class NamedWeights:
+    """An engine and the names of its weights: here members of one center, which does not change.
+
+    `names` and `select` may be called from any thread; `load` and `close` from the one that uses
+    the engine.
+
+    Args:
+        engine: belongs to a training run, which closes it.
+        members: by name; None is the center.
+    """
+
+    engine_kind = "of this run"
+    """The `engine.kind` of the config, for errors."""
+
+    def __init__(self, engine: Engine, members: Mapping[str, Perturbation | None]) -> None:
+        self.engine = engine
+        self._members = members
+
+    def names(self) -> Sequence[str]:
+        """Return the names that a list of models shows."""
+        return list(self._members)
+
+    def select(self, name: str) -> SelectedWeights:
+        """Return the weights of a name.
+
+        Raises:
+            RequestError: there are none.
+        """
+        if name not in self._members:
+            first, *rest = self._members
+            raise unknown_model(name, f"{first} to {rest[-1]}" if rest else first)
+        # The name stands for the digest, which would take time.
+        return SelectedWeights(-1, self._members[name], name)
+
+    def load(self, selected: SelectedWeights) -> None:
+        """Let the engine have the unperturbed weights of a selection.
+
+        Raises:
+            GermlineError: they cannot be loaded.
+        """
+
+    def close(self) -> None:
+        """Give the engine back."""
+
+
+def unknown_model(name: str, known: str) -> RequestError:
+    """Return the refusal of a name that no weights have; `known` lists the names."""
+    return RequestError(
+        404,
+        f"the model {name[:100]!r} does not exist; this server has {known}",
+        param="model",
+        code="model_not_found",
+    )
 
 
 @dataclass(frozen=True)
 class WrittenTurn:
-    """A turn of a conversation: the tokens that the model has read and written.
-
-    Attributes:
-        ids: of the prompt.
-    """
+    """A turn of a conversation: the tokens that the model has read (`ids`) and written."""
 
     ids: tuple[int, ...]
     completion: Completion
@@ -38,6 +105,22 @@ class RowRequest:
     top: int | None = None
     echo: bool = False
     after: WrittenTurn | None = None
+
+
+@dataclass(frozen=True)
+class TokenScore:
+    """One token of a text.
+
+    Attributes:
+        text: of the token alone.
+        logprob: natural logarithm of its probability at temperature 1; None for the first token of
+            a text, which follows nothing.
+        top: the most likely tokens at its place, with their logarithms.
+    """
+
+    text: str
+    logprob: float | None
+    top: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)

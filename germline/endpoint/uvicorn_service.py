@@ -1,12 +1,12 @@
 """The address of a service, its start and its end, on uvicorn."""
 
 import ipaddress
+import re
 import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -23,24 +23,16 @@ def check_address(host: str, token: str | None) -> None:
     Raises:
         GermlineError: it has none, or the token cannot be sent in a header.
     """
-    if token is not None and (not token.isascii() or not token.isprintable() or " " in token):
+    if token is not None and not re.fullmatch(r"[!-~]+", token):
         raise GermlineError("token: use printable ASCII characters without spaces (--token)")
-    if token == "":
-        raise GermlineError("token: it is empty: give one (--token), or leave it out")
-    if token is None and not _is_loopback(host):
+    is_loopback = host == "localhost"
+    with suppress(ValueError):  # a name
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    if token is None and not is_loopback:
         raise GermlineError(
             f"host={host} is reachable from other machines, so requests need a token: set "
             "GERMLINE_TOKEN or --token, or serve on --host=127.0.0.1"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class UvicornService:
@@ -56,7 +48,14 @@ class UvicornService:
     """
 
     def __init__(self, app: Any, host: str, port: int) -> None:
-        self._socket = _listen(host, port)
+        try:
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            self._socket = socket.create_server(address[:2], family=family, backlog=2048)
+        except (OSError, OverflowError) as error:
+            raise GermlineError(
+                f"host={host}, port={port}: {error}; use another port (--port), 0 for any free "
+                "one, or another address (--host)"
+            ) from None
         self._server = uvicorn.Server(
             uvicorn.Config(
                 app,
@@ -104,24 +103,10 @@ def _raised_signals_end_quietly() -> Iterator[None]:
 
     uvicorn replaces the handlers while it runs.
     """
-
-    def ignore(_number: int, _frame: FrameType | None) -> None:
-        return
-
-    before = {number: signal.signal(number, ignore) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: None) for number in numbers}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        return socket.create_server(address[:2], family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
-        raise GermlineError(
-            f"host={host}, port={port}: {error}; use another port (--port), 0 for any free one, or "
-            "another address (--host)"
-        ) from None

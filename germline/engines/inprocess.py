@@ -345,11 +345,14 @@ def _is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-def torch_device(name: str, *, must_exist: bool = True) -> torch.device:
-    """Return the device that `engine.device` names.
+def torch_device(
+    name: str, setting: str = "engine.device", *, must_exist: bool = True
+) -> torch.device:
+    """Return the device that a setting names.
 
     Args:
         name: a device of PyTorch, or `auto`.
+        setting: in errors.
         must_exist: whether this machine and this build of PyTorch must have it; an inference engine
             may have a build of its own.
 
@@ -364,7 +367,7 @@ def torch_device(name: str, *, must_exist: bool = True) -> torch.device:
             torch.empty(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise GermlineError(
-            f"engine.device={name!r} cannot be used here ({str(error).splitlines()[0]}): "
-            "use engine.device=auto or engine.device=cpu"
+            f"{setting}={name!r} cannot be used here ({str(error).splitlines()[0]}): use "
+            f"{setting}=auto or {setting}=cpu"
         ) from None
     return device

@@ -31,9 +31,8 @@ from germline.record.metrics_rows import rollout_text
 from germline.run.inference import SourceEvaluation, open_evaluation
 from germline.run.template_thinking import with_opened_thinking
 from germline.scorers.batch_queue import BatchQueue
-from germline.scorers.pairwise_judge import JudgeReply, PairwiseJudge
-from germline.scorers.text_template import full_prompt
-from germline.scorers.types import NotScoredError
+from germline.scorers.judges import JudgeReply, PairwiseJudge
+from germline.scorers.types import NotScoredError, full_prompt
 from germline.tasks.thinking import scored_text_of
 from germline.types import Example, GermlineError, HeldOutScore, Split
 

@@ -1,18 +1,30 @@
-"""A service that is asked over HTTP: its token, and requests that are repeated while it is away.
+"""A service that is asked over HTTP: its token, retries, and a circuit breaker.
 
-A service that refuses a batch may refuse one text of it, such as one that is too long. The batch is
-then halved until the refused texts are found, so that the others are scored.
+A request that fails because the service is away is repeated for `retry_timeout_s`, with growing
+pauses. When the service has answered no request for that long, the circuit opens: requests fail at
+once, except one every `PROBE_EVERY_S`, which tries whether the service is back. The first response
+closes the circuit. All threads share it, so they wait for the service together and not one after
+the other.
 """
 
+import logging
+import math
 import os
+import random
+import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from germline.config.scorers import HttpScorer, HttpSettings
 from germline.engines.served.http_client import HttpConnection, RequestRefused
-from germline.scorers.circuit_breaker import CircuitBreaker, ServiceAwayError
 from germline.scorers.types import Item, NotScoredError, Score, missing
 from germline.types import EngineLost, GermlineError
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+PROBE_EVERY_S = 5.0
 
 SERVER_ERROR = 500
 ERROR_ATTEMPTS = 3
@@ -22,32 +34,50 @@ REFUSED_FOR_ALL = (401, 403, 404)
 """Statuses that concern every request, such as a wrong token or a model that is not there."""
 
 
+class ServiceAwayError(NotScoredError):
+    """The service has answered no request for `retry_timeout_s`, or is closed."""
+
+
 class HttpService:
     """Sends requests to a service; thread-safe.
 
     Args:
         config: where the service is, and how long to wait for it.
         name_of: the name of a field of `config` in errors, such as `task.scorers.helpful.url`.
+        clock: in seconds.
 
     Raises:
         GermlineError: the environment variable with the token is not set.
     """
 
-    def __init__(self, config: HttpSettings, name_of: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        config: HttpSettings,
+        name_of: Callable[[str], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.name_of = name_of
-        place = f"{name_of('url')}={config.url}"
-        self._breaker = CircuitBreaker(place, config.retry_timeout_s, name_of("retry_timeout_s"))
+        self._place = f"{name_of('url')}={config.url}"
         self._connection = HttpConnection(
-            place,
+            self._place,
             config.url,
             config.timeout_s,
             headers=request_headers(config, name_of("token_env")),
             timeout_setting=name_of("timeout_s"),
         )
+        self._retry_timeout_s = config.retry_timeout_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._pauses = random.Random(0)
+        self._failing_since: float | None = None
+        self._next_probe: float | None = None  # a time: the circuit is open
+        self._failure_logged = False
+        self._last_failure = ""
 
     def close(self) -> None:
-        """End requests that wait for the next attempt."""
-        self._breaker.close()
+        """End the pauses of all threads; their requests fail."""
+        self._closed.set()
 
     def get(self, path: str) -> Any:
         """Return what is at a path, asked once.
@@ -63,23 +93,76 @@ class HttpService:
 
         Raises:
             RequestRefused: the service refuses the request.
-            NotScoredError: the service does not answer.
+            ServiceAwayError: the service answers no request.
+            NotScoredError: it does not answer this one.
         """
-        errors = 0
-
-        def attempt() -> Any:
-            nonlocal errors
+        gives_up_at, pause_s, errors = math.inf, FIRST_PAUSE_S, 0
+        while True:
+            self._check_circuit()
+            failure: EngineLost | RequestRefused
             try:
-                return self._connection.post(path, body)
-            except EngineLost as failure:
-                raise ServiceAwayError(str(failure)) from None
+                response = self._connection.post(path, body)
+            except EngineLost as error:
+                failure = error
             except RequestRefused as refusal:
                 errors += 1
-                if refusal.status == SERVER_ERROR and errors < ERROR_ATTEMPTS:
-                    raise ServiceAwayError(str(refusal)) from None
-                raise
+                if refusal.status != SERVER_ERROR or errors == ERROR_ATTEMPTS:
+                    self._close_circuit(is_back=False)
+                    raise
+                failure = refusal
+            else:
+                self._close_circuit(is_back=True)
+                return response
+            now = self._clock()
+            self._count_failure(str(failure), now)
+            gives_up_at = min(gives_up_at, now + self._retry_timeout_s)
+            if now >= gives_up_at:
+                raise NotScoredError(str(failure))
+            # Threads that failed together do not ask again at the same moment.
+            self._closed.wait(pause_s * self._pauses.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-        return self._breaker.call(attempt)
+    def _check_circuit(self) -> None:
+        if self._closed.is_set():
+            raise ServiceAwayError(f"{self._place}: closed while a request was waiting")
+        with self._lock:
+            if self._next_probe is None:
+                return
+            now = self._clock()
+            if now < self._next_probe:
+                raise ServiceAwayError(
+                    f"{self._place}: not asked, as it has not answered for a while; the last "
+                    f"attempt failed: {self._last_failure}"
+                )
+            self._next_probe = now + PROBE_EVERY_S
+
+    def _count_failure(self, failure: str, now: float) -> None:
+        """Open the circuit if it is time, and raise an error if it is open."""
+        with self._lock:
+            self._last_failure = failure.removeprefix(f"{self._place}: ")
+            is_first, self._failure_logged = not self._failure_logged, True
+            self._failing_since = now if self._failing_since is None else self._failing_since
+            opens = now - self._failing_since >= self._retry_timeout_s
+            is_announced = opens and self._next_probe is None
+            if opens:
+                self._next_probe = now + PROBE_EVERY_S
+            is_open = self._next_probe is not None
+        if is_announced:
+            log.warning("%s; its scores are missing until it answers again", failure)
+        elif is_first:
+            setting = self.name_of("retry_timeout_s")
+            log.warning("%s; retrying for %g s (%s)", failure, self._retry_timeout_s, setting)
+        if is_open:
+            raise ServiceAwayError(failure)
+
+    def _close_circuit(self, *, is_back: bool) -> None:
+        """Note a response; a refusal, such as status 500, is one, but says nothing of others."""
+        with self._lock:
+            self._failing_since = self._next_probe = None
+            is_announced = is_back and self._failure_logged
+            self._failure_logged = self._failure_logged and not is_back
+        if is_announced:
+            log.warning("%s: answers again", self._place)
 
 
 def request_headers(config: HttpSettings, setting: str) -> dict[str, str]:
@@ -112,14 +195,14 @@ class ServiceScorer(HttpService):
 
     reports_truncation = False
 
-    def __init__(self, setting: str, config: HttpScorer) -> None:
+    def __init__(self, config: HttpScorer, setting: str) -> None:
         super().__init__(config, lambda field: f"{setting}.{field}")
         self.setting = setting
         self.batch_size: int = getattr(config, "batch_size", 1)
         self.concurrency = config.concurrency
 
     def score(self, items: Sequence[Item]) -> list[Score]:
-        """Score completions; a batch that is refused is scored in halves.
+        """Score completions; halves of a batch that is refused, which may be for one of its texts.
 
         Raises:
             NotScoredError: nothing of the batch can be scored.

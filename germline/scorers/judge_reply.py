@@ -45,7 +45,7 @@ class Reply(NamedTuple):
 
     @property
     def cut_hint(self) -> str:
-        """What an error adds about a reply that was cut; empty for a whole one."""
+        """What an error adds about a reply that was cut."""
         return ", and was cut at max_new_tokens" if self.cut else ""
 
 
@@ -99,12 +99,6 @@ def read_reply(response: Any) -> Reply:
     return reply
 
 
-def _end_of(value: object) -> str:
-    """Show the end of a long reply, where the verdict should have been."""
-    text = " ".join((value if isinstance(value, str) else repr(value)).split())
-    return repr(text if len(text) <= _LONGEST_SHOWN else f"...{text[-_LONGEST_SHOWN:]}")
-
-
 def read_verdict(
     reply: Reply, pattern: str, convert: Callable[[str], Value], expected: str
 ) -> Value:
@@ -127,12 +121,18 @@ def read_verdict(
     )
     if alone and len(last) <= _LONGEST_ALONE:
         return convert(alone.group(1))
-    found = [convert(value) for value in re.findall(mark, text, re.I)]
-    values = list(dict.fromkeys(found))
+    mentioned = list(dict.fromkeys(re.findall(mark, text, re.I)))
+    values = {convert(value) for value in mentioned}
     if len(values) == 1 and not reply.cut:
-        return values[0]
+        return values.pop()
     why = f"has no verdict, {expected} (a small model may not follow the template)"
     if values:
-        seen = ", ".join(dict.fromkeys(f"[[{one}]]" for one in re.findall(mark, text, re.I)))
+        seen = ", ".join(f"[[{value}]]" for value in mentioned)
         why = f"mentions {seen}, and its last line is no verdict alone"
     raise NotScoredError(f"the judge's reply {why}{reply.cut_hint}: {_end_of(reply.text)}")
+
+
+def _end_of(value: object) -> str:
+    """Show the end of a long reply, where the verdict should have been."""
+    text = " ".join((value if isinstance(value, str) else repr(value)).split())
+    return repr(text if len(text) <= _LONGEST_SHOWN else f"...{text[-_LONGEST_SHOWN:]}")

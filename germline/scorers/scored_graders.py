@@ -6,10 +6,10 @@ soon as a score of nonzero weight is missing; its reason names the scorer.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 from germline.config.scorers import ScorerBase
@@ -83,7 +83,10 @@ class ScoredGraders:
         graded = self._graders.submit(texts, examples)
         scores = [part.queue.submit(scored) for part in self._parts]
         weights = [self._weight_of(example) for example in examples]
-        return _gathered([graded, *scores], lambda results: self._combined(results, weights))
+        return _gathered(
+            [graded, *scores],
+            lambda results: [self._grade(*row) for row in zip(weights, *results, strict=True)],
+        )
 
     def redirect_output(self, path: Path) -> None:
         """Append what the graders print from now on to a file instead of standard error."""
@@ -96,13 +99,7 @@ class ScoredGraders:
             part.queue.close()
             part.scorer.close()
 
-    def _combined(self, results: Sequence[Sequence[Any]], weights: Sequence[float]) -> list[Grade]:
-        return [
-            self._grade(grade, scores, weight)
-            for weight, grade, *scores in zip(weights, *results, strict=True)
-        ]
-
-    def _grade(self, grade: Grade, scores: Sequence[Score], weight: float) -> Grade:
+    def _grade(self, weight: float, grade: Grade, *scores: Score) -> Grade:
         reward = grade.reward
         values = dict(grade.parts)
         reasons = [] if grade.failure is None else [grade.failure]
@@ -145,22 +142,17 @@ def _gathered(
 ) -> "Future[list[Grade]]":
     """Return a future of all results; the first error is its error."""
     gathered: Future[list[Grade]] = Future()
-    lock = Lock()
-    left = len(futures)
 
     def one_is_done(_: "Future[Any]") -> None:
-        nonlocal left
-        with lock:
-            left -= 1
-            if left:
-                return
-        try:
-            results = [future.result() for future in futures]
-            gathered.set_result(combine(results))
-        except CancelledError:
-            gathered.cancel()
-        except Exception as error:  # noqa: BLE001 - any error must reach the caller that waits
-            gathered.set_exception(error)
+        if not all(future.done() for future in futures):
+            return
+        with suppress(InvalidStateError):  # two threads may both see the last result
+            try:
+                gathered.set_result(combine([future.result() for future in futures]))
+            except CancelledError:
+                gathered.cancel()
+            except Exception as error:  # noqa: BLE001 - any error must reach the caller that waits
+                gathered.set_exception(error)
 
     for future in futures:
         future.add_done_callback(one_is_done)

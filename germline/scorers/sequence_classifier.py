@@ -9,7 +9,7 @@ are; their scores are not normalized, as in their own inference code.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -25,11 +25,17 @@ from transformers import (
 
 from germline.config.scorers import Classifier, ClassifierSettings
 from germline.engines.dtypes import serving_dtype
+from germline.engines.inprocess import torch_device
 from germline.engines.pretrained import check_finite, loading_errors
 from germline.engines.prompt_batch import longest_token
-from germline.registry import did_you_mean
-from germline.scorers.text_template import scored_text
-from germline.scorers.types import Item, NotScoredError, Score, missing, sendable
+from germline.scorers.types import (
+    Item,
+    NotScoredError,
+    Score,
+    missing,
+    scored_text,
+    sendable,
+)
 from germline.types import GermlineError
 
 BATCHES_AT_A_TIME = 8
@@ -44,12 +50,6 @@ LONGEST_DEFAULT = 4096
 PKU_HEAD = "ForScore"
 """In the name of an architecture: a reward or cost model of PKU-SafeRLHF."""
 
-NO_HEAD = (
-    "no sequence classifier (a reward model with a head of scores); a language model without one "
-    "can be a judge, kind=judge"
-)
-"""What is wrong with a language model where a classifier belongs."""
-
 
 class EncodedText(NamedTuple):
     """The token ids of a text, and whether some were cut off."""
@@ -58,37 +58,23 @@ class EncodedText(NamedTuple):
     truncated: bool
 
 
-class SettingNames(NamedTuple):
-    """How errors spell the settings of a classifier.
-
-    Attributes:
-        model: the setting that names the model.
-        others: any other setting, with `{}` for its name.
-    """
-
-    model: str
-    others: str
-
-
 class SequenceClassifier:
     """A loaded classifier, which one thread at a time uses.
 
     Args:
         source: a folder or a Hugging Face id.
         settings: how texts are read and what is the score.
-        names: how errors spell the settings.
+        name_of: the name of a setting in errors, such as `task.scorers.helpful.model`.
 
     Raises:
         GermlineError: there is no such classifier, or a setting does not fit it.
     """
 
-    def __init__(self, source: str, settings: ClassifierSettings, names: SettingNames) -> None:
-        device = _device(settings.device, names)
-        if source == "nano":
-            raise GermlineError(
-                f"{names.model}: 'nano' is the embedded language model: it is {NO_HEAD}"
-            )
-        with loading_errors(source, names.model):
+    def __init__(
+        self, source: str, settings: ClassifierSettings, name_of: Callable[[str], str]
+    ) -> None:
+        device = torch_device(settings.device, name_of("device"))
+        with loading_errors(source, name_of("model")):
             config = AutoConfig.from_pretrained(source)
             self._tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source)
             stored = getattr(config, "dtype", None)
@@ -98,15 +84,22 @@ class SequenceClassifier:
                 on_gpu=device.type != "cpu",
             )
             model, report = _load(source, config, dtype)
-        _check_head(source, report, names)
-        check_finite(source, model, names.model)
+        if lacking := sorted(report["missing_keys"]):  # which the library draws at random
+            raise GermlineError(
+                f"{name_of('model')}: {source!r} does not hold {', '.join(lacking[:3])}: it is no "
+                "sequence classifier (a reward model with a head of scores); a language model "
+                "without one can be a judge, kind=judge"
+            )
+        check_finite(source, model, name_of("model"))
         self._model = model.eval().requires_grad_(requires_grad=False).to(device)
         self._device = device
         self._template = settings.template
         self._batch_size = settings.batch_size
         self._is_probability = settings.output == "probability"
-        self._column = _column(source, model.config, settings.label, names)
-        self._max_tokens = settings.max_tokens or self._context(config)
+        self._column = _column(source, model.config, settings.label, name_of)
+        context = getattr(config.get_text_config(), "max_position_embeddings", None)
+        limits = (LONGEST_DEFAULT, self._tokenizer.model_max_length, context)
+        self._max_tokens = settings.max_tokens or min(int(limit) for limit in limits if limit)
 
     def score_items(self, items: Sequence[Item | str]) -> list[Score]:
         """Return the score of every completion, or of a whole text, in order."""
@@ -176,7 +169,11 @@ class SequenceClassifier:
                 rows = places[start : start + self._batch_size]
                 values = self._forward([texts[place].ids for place in rows], length)
                 for place, value in zip(rows, values, strict=True):
-                    scores[place] = _score(value, truncated=texts[place].truncated)
+                    scores[place] = (
+                        Score(value, truncated=texts[place].truncated)
+                        if math.isfinite(value)
+                        else missing(f"the classifier's output is {value}")
+                    )
         return [scores[place] for place in range(len(texts))]
 
     def _ids(self, text: str, options: dict[str, Any]) -> list[int]:
@@ -187,8 +184,11 @@ class SequenceClassifier:
     def _forward(self, rows: Sequence[list[int]], length: int) -> list[float]:
         """Run one batch of fixed shape; rows without a text are filled with its first text."""
         filled = [*rows, *[rows[0]] * (self._batch_size - len(rows))]
-        pad = _padding(self._tokenizer.pad_token_id, {ids[-1] for ids in filled})
-        # A decoder finds the last token of a row as the last one that is not padding, by its id.
+        # A decoder finds the last token of a row as the last one that is not padding, by its id; so
+        # padding is an id that no row ends with. The model ignores the padding itself.
+        last, usual = {ids[-1] for ids in filled}, self._tokenizer.pad_token_id
+        candidates = (usual, *range(len(last) + 1))
+        pad = next(token for token in candidates if token is not None and token not in last)
         self._model.config.get_text_config().pad_token_id = pad
         self._model.config.pad_token_id = pad
         ids = torch.full((len(filled), length), pad)
@@ -204,13 +204,6 @@ class SequenceClassifier:
         values: list[float] = logits[: len(rows), self._column].tolist()
         return values
 
-    def _context(self, config: PreTrainedConfig) -> int:
-        known = (
-            self._tokenizer.model_max_length,
-            getattr(config.get_text_config(), "max_position_embeddings", None),
-        )
-        return min(LONGEST_DEFAULT, *(int(limit) for limit in known if limit))
-
 
 class ClassifierScorer:
     """Scores completions by a model that is loaded here."""
@@ -220,8 +213,7 @@ class ClassifierScorer:
 
     def __init__(self, config: Classifier, setting: str) -> None:
         self.batch_size = BATCHES_AT_A_TIME * config.batch_size
-        names = SettingNames(f"{setting}.model", f"{setting}.{{}}")
-        self._model = SequenceClassifier(config.model, config, names)
+        self._model = SequenceClassifier(config.model, config, lambda name: f"{setting}.{name}")
 
     def score(self, items: Sequence[Item]) -> list[Score]:
         """Score completions in batches of similar length."""
@@ -264,61 +256,18 @@ def _load(
     return model, report
 
 
-def _check_head(source: str, report: dict[str, Any], names: SettingNames) -> None:
-    """Refuse a model without the weights of a classifier, which the library draws at random."""
-    lacking = sorted(report["missing_keys"])
-    if lacking:
-        raise GermlineError(
-            f"{names.model}: {source!r} does not hold {', '.join(lacking[:3])}: it is {NO_HEAD}"
-        )
-
-
 def _column(
-    source: str, config: PreTrainedConfig, label: int | str | None, names: SettingNames
+    source: str, config: PreTrainedConfig, label: int | str | None, name_of: Callable[[str], str]
 ) -> int:
     """Return the output that is the score."""
-    setting = names.others.format("label")
     labels = [str(config.id2label.get(index, index)) for index in range(config.num_labels)]
     classes = ", ".join(f"{index} ({name})" for index, name in enumerate(labels))
-    if label is None:
-        if len(labels) == 1:
-            return 0
-        raise GermlineError(
-            f"{names.model}: {source!r} has {len(labels)} classes: set {setting} to one of "
-            f"{classes}"
-        )
+    if label is None and len(labels) == 1:
+        return 0
     if label in labels:
         return labels.index(str(label))
     if isinstance(label, int) and 0 <= label < len(labels):
         return label
     raise GermlineError(
-        f"{setting}={label}: {source!r} has no such class{did_you_mean(str(label), labels)}: "
-        f"use one of {classes}"
+        f"{name_of('label')}={label}: {source!r} has {len(labels)} classes: use one of {classes}"
     )
-
-
-def _padding(usual: int | None, last_tokens: set[int]) -> int:
-    """Return a token id that no row ends with; the model ignores the padding itself."""
-    candidates = [*([] if usual is None else [usual]), *range(len(last_tokens) + 1)]
-    return next(number for number in candidates if number not in last_tokens)
-
-
-def _score(value: float, *, truncated: bool) -> Score:
-    if not math.isfinite(value):
-        return missing(f"the classifier's output is {value}")
-    return Score(value, truncated=truncated)
-
-
-def _device(name: str, names: SettingNames) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        setting = names.others.format("device")
-        raise GermlineError(
-            f"{setting}={name!r} cannot be used here ({str(error).splitlines()[0]}): use "
-            f"{setting}=auto or cpu"
-        ) from None
-    return device

@@ -1,14 +1,18 @@
-"""What a scorer takes and returns."""
+"""What a scorer takes and returns: completions with their examples as texts, and scores."""
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from germline.types import Example, GermlineError
+from germline.config.scorers import TEMPLATES
+from germline.types import Example
 
 Item = tuple[str, Example]
 """A completion's text and the example it answers."""
+
+_FIELD = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +32,6 @@ class Score:
 
 class NotScoredError(Exception):
     """A completion or a whole batch cannot be scored; the message is the reason."""
-
-
-class ScorerClosedError(GermlineError):
-    """The scorer was closed while it waited for a service."""
 
 
 @runtime_checkable
@@ -59,37 +59,28 @@ class Scorer(Protocol):
         """End requests that wait, and release the model."""
 
 
-def sendable(text: str) -> str:
-    """Return the text without halves of surrogate pairs, which no tokenizer reads."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
 def missing(reason: str) -> Score:
     """Return a missing score."""
     return Score(math.nan, reason)
 
 
-def read_number(value: object) -> Score:
-    """Read one score of a response; anything but a finite number is missing."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return missing(f"the response has {repr(value)[:80]} where a number belongs")
-    if not math.isfinite(value):
-        return missing(f"the response has {value} where a finite number belongs")
-    return Score(float(value))
+def sendable(text: str) -> str:
+    """Return the text without halves of surrogate pairs, which no tokenizer reads."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
-def read_numbers(values: object, count: int, field: str) -> list[Score]:
-    """Read the scores of a batch.
+def fill_template(template: str, values: Mapping[str, str]) -> str:
+    """Write the values into a template, or one of `TEMPLATES` by its name; other braces stay."""
+    text = TEMPLATES.get(template, template)
+    # In one pass: a prompt or response may itself contain the name of a field in braces.
+    return _FIELD.sub(lambda mark: sendable(values.get(mark.group(1), mark.group())), text)
 
-    Raises:
-        NotScoredError: the response has another shape.
-    """
-    if not isinstance(values, list):
-        raise NotScoredError(
-            f"the response has no list `{field}` with {count} scores, found {repr(values)[:80]}"
-        )
-    if len(values) != count:
-        raise NotScoredError(
-            f"the response has {len(values)} scores in `{field}` for {count} completions"
-        )
-    return [read_number(value) for value in values]
+
+def full_prompt(example: Example) -> str:
+    """Return the prompt, after the messages before it, one per line."""
+    return "\n".join([*(content for _, content in example.context), example.prompt])
+
+
+def scored_text(template: str, response: str, example: Example) -> str:
+    """Return the text to score for a response."""
+    return fill_template(template, {"prompt": full_prompt(example), "response": response})

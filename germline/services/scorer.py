@@ -22,12 +22,9 @@ from germline.config.scorers import ClassifierSettings
 from germline.endpoint.http_app import HEALTH, HttpLimits, RequestError, make_app
 from germline.endpoint.uvicorn_service import UvicornService, check_address
 from germline.scorers.batch_queue import BatchQueue
-from germline.scorers.sequence_classifier import BATCHES_AT_A_TIME, SequenceClassifier, SettingNames
+from germline.scorers.sequence_classifier import BATCHES_AT_A_TIME, SequenceClassifier
 from germline.scorers.types import Item, Score
 from germline.types import Example, GermlineError
-
-ROLES = ("reward", "cost")
-"""What a model can be; the response has a list for each, such as `rewards`."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,9 @@ def scorer_service(
     if not sources:
         raise GermlineError("scorer: there is no model: give --reward MODEL, --cost MODEL or both")
     models = {
-        role: SequenceClassifier(source, classifier, SettingNames(f"--{role}", "{}"))
+        role: SequenceClassifier(
+            source, classifier, lambda name, role=role: f"--{role}" if name == "model" else name
+        )
         for role, source in sources.items()
     }
     with closing(ScorerQueues(models, classifier.batch_size, settings.max_queue)) as queues:
@@ -75,13 +74,7 @@ def scorer_service(
 
 
 class ScorerQueues:
-    """The texts that wait for the models of a service, which are scored in batches.
-
-    Args:
-        models: `reward`, `cost` or both.
-        batch_size: texts per forward pass.
-        max_queue: texts that wait, beyond which requests are refused.
-    """
+    """The texts that wait for the models of a service, `reward`, `cost` or both, in batches."""
 
     def __init__(
         self, models: Mapping[str, SequenceClassifier], batch_size: int, max_queue: int
@@ -119,10 +112,7 @@ class ScorerQueues:
             )
         futures = [asyncio.wrap_future(queue.submit(items)) for queue in self._queues.values()]
         scores = dict(zip(self._queues, await asyncio.gather(*futures), strict=True))
-        fields: dict[str, Any] = {}
-        for role in ROLES:
-            fields |= _fields(role, scores.get(role))
-        return fields
+        return _fields("rewards", scores.get("reward")) | _fields("costs", scores.get("cost"))
 
 
 class Message(BaseModel):
@@ -154,13 +144,7 @@ class ScoreTexts(BaseModel):
 def make_scorer_app(
     queues: ScorerQueues, sources: Mapping[str, str], limits: HttpLimits
 ) -> FastAPI:
-    """Return the application of a scorer service.
-
-    Args:
-        queues: of the models.
-        sources: role -> folder or Hugging Face id, which `/health` shows.
-        limits: of requests.
-    """
+    """Return the application of a scorer service; `/health` shows the sources."""
     app = make_app("germline serve --reward", limits)
 
     @app.get(HEALTH)
@@ -177,8 +161,7 @@ def make_scorer_app(
                 "for each response",
                 param="responses",
             )
-        pairs = zip(responses, prompts, strict=True)
-        return await queues.score([(response, _example(prompt)) for response, prompt in pairs])
+        return await queues.score(list(zip(responses, map(_example, prompts), strict=True)))
 
     @app.post("/score_texts")
     async def score_texts(request: ScoreTexts) -> dict[str, Any]:
@@ -196,8 +179,7 @@ def _example(prompt: str | list[Message]) -> Example:
     return Example(0, last.content, "", chat=True, context=context)
 
 
-def _fields(role: str, scores: Sequence[Score] | None) -> dict[str, Any]:
-    name = f"{role}s"
+def _fields(name: str, scores: Sequence[Score] | None) -> dict[str, Any]:
     if scores is None:
         return {name: None, f"{name}_truncated": None, f"{name}_missing": None}
     return {

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from germline.config import Config
 from germline.endpoint.http_app import RequestError
-from germline.endpoint.named_weights import SelectedWeights, unknown_model
+from germline.endpoint.rows import NamedWeights, SelectedWeights, unknown_model
 from germline.methods.method import make_method
 from germline.protocols import Engine
 from germline.record import JournalEntry, RunDirectory
@@ -53,7 +53,7 @@ ENSEMBLE = -2
 """Stands for the best member of a run whose members vote, where a generation would stand."""
 
 
-class ServedWeights:
+class ServedWeights(NamedWeights):
     """An engine and the names of its weights.
 
     `select` may be called from any thread; `load` and `close` from the one that uses the engine.
@@ -62,7 +62,8 @@ class ServedWeights:
     def __init__(
         self, engine: Engine, config: Config, directory: RunDirectory | None, generation: int
     ) -> None:
-        self.engine = engine
+        super().__init__(engine, {})
+        self.engine_kind = config.engine.kind
         self.config = config
         self._directory = directory
         self._center = self._loaded = generation
@@ -100,11 +101,6 @@ class ServedWeights:
     def sends_chats(self) -> bool:
         """Whether prompts go through the chat template, as in the run that trained the weights."""
         return asks_chats(self._directory, self.config)
-
-    @property
-    def engine_kind(self) -> str:
-        """The `engine.kind` of the config."""
-        return self.config.engine.kind
 
     def names(self) -> list[str]:
         """Return the names of all weights without perturbation."""

@@ -1,0 +1,92 @@
+"""Requests to a service that is away: retries, and the circuit breaker that ends them."""
+
+import pytest
+
+from germline.config.scorers import HttpSettings
+from germline.engines.served.http_client import RequestRefused
+from germline.scorers import http_service
+from germline.scorers.http_service import HttpService, ServiceAwayError
+from germline.scorers.types import NotScoredError
+from germline.types import EngineLost
+from tests.hang_limit import HANG_S
+
+
+class Service(HttpService):
+    """A service whose requests are calls, by a clock that only they move."""
+
+    def __init__(self, retry_timeout_s=10.0):
+        self.now = 0.0
+        config = HttpSettings(url="http://s", retry_timeout_s=retry_timeout_s)
+        super().__init__(config, str, clock=lambda: self.now)
+        self.asked = []
+        self._connection.post = self.asked_for
+
+    def asked_for(self, _path, attempt):
+        self.asked.append(attempt)
+        return attempt()
+
+    def away(self, seconds=0.0):
+        self.now += seconds
+        raise EngineLost("gone")
+
+
+@pytest.fixture(autouse=True)
+def _no_long_pauses(monkeypatch):
+    monkeypatch.setattr(http_service, "FIRST_PAUSE_S", 0.001)
+
+
+def refuse():
+    raise RequestRefused("no", 400, "no")
+
+
+def test_the_circuit_opens_after_the_retries_and_closes_with_a_response():
+    service = Service()
+    with pytest.raises(ServiceAwayError, match="gone"):
+        service.post("", lambda: service.away(3.0))
+    assert len(service.asked) == 5
+    with pytest.raises(ServiceAwayError, match=r"not asked.*; the last attempt failed: gone"):
+        service.post("", lambda: 5)
+    assert len(service.asked) == 5
+    service.now += http_service.PROBE_EVERY_S
+    assert [service.post("", lambda: 5) for _ in range(2)] == [5, 5]
+
+
+def test_an_open_circuit_lets_one_request_through_now_and_then():
+    service = Service(retry_timeout_s=0.0)
+    for number in range(3):
+        for said in ("gone", "not asked"):
+            with pytest.raises(ServiceAwayError, match=said):
+                service.post("", service.away)
+        assert len(service.asked) == number + 1
+        service.now += http_service.PROBE_EVERY_S
+
+
+def test_a_service_that_refuses_a_request_is_not_away():
+    service = Service()
+    with pytest.raises(ServiceAwayError):
+        service.post("", lambda: service.away(11.0))
+    service.now += http_service.PROBE_EVERY_S
+    with pytest.raises(RequestRefused):
+        service.post("", refuse)
+    assert service.post("", lambda: 5) == 5
+
+
+def test_a_request_that_alone_is_never_answered_leaves_the_circuit_closed():
+    service = Service()
+
+    def alone():
+        with pytest.raises(RequestRefused):
+            service.post("", refuse)
+        service.away(6.0)
+
+    with pytest.raises(NotScoredError, match="gone") as caught:
+        service.post("", alone)
+    assert not isinstance(caught.value, ServiceAwayError)
+    assert service.post("", lambda: 5) == 5
+
+
+def test_closing_ends_the_pauses(monkeypatch):
+    monkeypatch.setattr(http_service, "FIRST_PAUSE_S", HANG_S)
+    service = Service()
+    with pytest.raises(ServiceAwayError, match="closed"):
+        service.post("", lambda: service.close() or service.away())

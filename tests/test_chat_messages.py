@@ -7,7 +7,7 @@ from germline.endpoint.chat_messages import Message, reply_message
 from germline.endpoint.openai_requests import ChatRequest
 from germline.endpoint.openai_responses import Reply
 from germline.endpoint.rows import RowResult
-from germline.environments.tool_calls import schema_prompt
+from germline.environments.tools import schema_prompt
 from germline.types import Completion
 
 PRICE = {
@@ -40,6 +40,21 @@ def test_a_reply_with_calls_is_read_again_as_it_was_written():
     assert call["function"] == {"name": "price", "arguments": '{"item": "tea"}'}
     assert Message(**message).text == CALL
     assert reply_message(CALL, has_tools=False, place=1)["content"] == CALL
+
+
+@pytest.mark.parametrize(
+    ("written", "arguments"),
+    [
+        ('"parameters": {"item": "tea"}', '{"item": "tea"}'),  # as Llama writes it
+        ('"arguments": null', "{}"),
+        ('"arguments": null, "parameters": {"item": "tea"}', '{"item": "tea"}'),
+        ('"arguments": "{\\"item\\": \\"tea\\"}"', '{"item": "tea"}'),
+    ],
+)
+def test_other_forms_of_a_call_have_the_same_arguments(written, arguments):
+    call = f'<tool_call>{{"name": "price", {written}}}</tool_call>'
+    (found,) = reply_message(call, has_tools=True, place=1)["tool_calls"]
+    assert found["function"] == {"name": "price", "arguments": arguments}
 
 
 def test_a_call_that_is_not_well_formed_has_no_name():

@@ -55,15 +55,13 @@ def task(folder, text, **more):
     return make_task(Environment(path=path, **more))
 
 
-def test_a_file_makes_a_task_whose_settings_the_config_overrides(tmp_path):
+def test_a_file_makes_a_task_whose_episodes_a_run_grades(tmp_path):
+    assert task(tmp_path, FILE, max_turns=2, stop=()).max_turns == 2  # the config overrides it
+    more = "class Other(Mine): ...\nenvironment = Other"
+    assert "Other of" in task(tmp_path, FILE + more).episode_grader.name
     made = task(tmp_path, FILE)
     assert (made.name, made.max_turns, made.max_new_tokens, made.stop) == ("mine", 4, 7, ("!",))
     assert [len(made.examples(split)) for split in ("train", "test")] == [8, 2]
-    assert task(tmp_path, FILE, max_turns=2, stop=()).max_turns == 2
-
-
-def test_a_run_grades_episodes_of_a_file(tmp_path):
-    made = task(tmp_path, FILE)
     config = load_config({"task": {"kind": "environment", "path": str(tmp_path / "mine.py")}})
     (example, *_) = made.examples("test")
     with make_graders(config, made) as pool:
@@ -84,14 +82,11 @@ def test_tools_are_described_in_a_system_message_or_in_the_prompt(tmp_path):
     assert role == "system"
     assert '"name": "look"' in system
     assert '{"name": "<name of the tool>", "arguments": {<arguments by name>}}' in system
+    (longer, *_) = task(tmp_path, TOOL_FILE, system_prompt="Be quick.").examples("train")
+    assert longer.context[0][1] == f"Be quick.\n\n{system}"
     (plain, *_) = task(tmp_path, TOOL_FILE, chat=False).examples("train")
     assert plain.prompt == f"{system}\n\n{chat.prompt}"
     assert not plain.context
-
-
-def test_a_system_prompt_stands_before_the_tools(tmp_path):
-    (example, *_) = task(tmp_path, TOOL_FILE, system_prompt="Be quick.").examples("train")
-    assert example.context[0][1].startswith("Be quick.\n\n# Tools")
 
 
 def test_a_run_says_before_and_after_training_that_no_reply_calls_a_tool(tmp_path, caplog):
@@ -123,18 +118,18 @@ def test_thinking_is_removed_from_every_reply(tmp_path):
     ("text", "complaint"),
     [
         ("import no_such_module\n" + FILE, r"mine\.py, line 1: .*No module named 'no_such_module'"),
-        ("train = []", r"mine\.py: there is no environment: define a class with reset"),
+        ("train = []", r"mine\.py: one class must have reset.*found none"),
         (
             FILE + "class Other:\n    def reset(self): ...",
-            r"several classes.*\(Mine, Other\): name",
+            r"one class must have reset.*found Mine, Other",
         ),
         (FILE + "environment = 7", "`environment` must be a class of the file.*found 7"),
         (
             FILE.replace("def reset(self, word)", "def reset(self, missing)"),
             "field `missing",
         ),
-        (FILE.replace("def step", "def _step"), "neither step.reply. nor public methods"),
-        (FILE.replace("def reset", "def __init__"), "there is no environment"),
+        (FILE.replace("def step", "def _step"), "step.reply. or public methods"),
+        (FILE.replace("def reset", "def __init__"), "found none"),
         (FILE.replace("def reset", "def __init__(self, a): ...\n    def reset"), "without argum"),
         (FILE + "settings['rubric'] = {'reward': 0}", r"settings\['rubric'\].*every weight is 0"),
         (FILE + "settings['max_turns'] = True", r"settings: max_turns=true: "),
@@ -145,26 +140,18 @@ def test_thinking_is_removed_from_every_reply(tmp_path):
 def test_a_wrong_file_is_refused_by_name(tmp_path, text, complaint):
     with pytest.raises(GermlineError, match=complaint):
         task(tmp_path, text)
-
-
-def test_a_file_that_was_changed_since_is_refused_by_a_grader_process(tmp_path):
-    made = task(tmp_path, FILE)
-    sent = pickle.dumps(made.episode_grader)
-    (tmp_path / "mine.py").write_text(FILE + "# changed", encoding="utf-8")
-    with pytest.raises(GermlineError, match=r"mine\.py was changed while it was in use"):
-        pickle.loads(sent)
+    with pytest.raises(GermlineError, match=r"task\.path: .*gone\.py' cannot be read"):
+        make_task(Environment(path=tmp_path / "gone.py"))
 
 
 def test_a_file_with_other_rows_or_code_than_the_run_began_with_is_refused(tmp_path):
     made = task(tmp_path, FILE)
+    sent = pickle.dumps(made.episode_grader)
     assert task(tmp_path, FILE, digest=made.digest).digest == made.digest
     with pytest.raises(GermlineError, match=r"mine\.py or its rows have changed since this run"):
         task(tmp_path, FILE + "# changed", digest=made.digest)
-
-
-def test_the_class_may_be_named(tmp_path):
-    more = "class Other(Mine): ...\nenvironment = Other"
-    assert "Other of" in task(tmp_path, FILE + more).episode_grader.name
+    with pytest.raises(GermlineError, match=r"mine\.py was changed while it was in use"):
+        pickle.loads(sent)  # in a grader process
 
 
 @pytest.mark.parametrize(
@@ -218,11 +205,6 @@ def test_a_file_alone_is_an_environment_or_rewards(tmp_path, more, kind):
     assert load_config({"task": {"path": str(path)}}).task.kind == kind
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(GermlineError, match=r"task\.path: .*gone\.py' cannot be read"):
-        make_task(Environment(path=tmp_path / "gone.py"))
-
-
 def test_reward_functions_from_python_cannot_grade_episodes():
     inputs = read_inputs(lambda completion, example: 1.0, None)
     with pytest.raises(GermlineError, match=r"task\.kind=wordle has episodes"):
@@ -258,9 +240,6 @@ def test_repeated_letters_are_marked_as_often_as_they_are_in_the_word():
     assert guess_feedback("sheep", "lemon") == "XXYXX"
     assert guess_feedback("apple", "plate") == "YYXYG"
     assert guess_feedback("eerie", "there") == "YXYXG"
-
-
-def test_the_last_brackets_of_a_reply_are_the_guess():
     assert last_guess("[apple] no, [Crane]!") == "crane"
     assert last_guess("crane") == ""
 

@@ -9,8 +9,7 @@ import pytest
 
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader
-from germline.environments.tool_calls import answer_calls, find_calls
-from germline.environments.tool_schema import describe, find_tools
+from germline.environments.tools import describe, find_calls, find_tools
 from germline.episode_types import Transcript
 from germline.graders.worker_messages import InvalidGradeError
 from germline.types import Example
@@ -35,13 +34,11 @@ class Silent:
         await task
 
 
-def test_an_attribute_reward_of_none_is_an_error_for_an_episode_that_is_cut():
+def test_a_reward_of_none_is_an_error_and_a_cancelled_tool_tells_the_model():
+    call_it = '<tool_call>{"name": "tool"}</tool_call>'
+    assert "Error: CancelledError" in play(Silent, call_it)
     with pytest.raises(InvalidGradeError, match="or the attribute `reward` is None"):
-        play(Silent, '<tool_call>{"name": "tool"}</tool_call>', is_final=True)
-
-
-def test_a_tool_that_waits_for_what_was_cancelled_tells_the_model():
-    assert "Error: CancelledError" in play(Silent, '<tool_call>{"name": "tool"}</tool_call>')
+        play(Silent, call_it, is_final=True)
 
 
 class Tools:
@@ -96,11 +93,12 @@ def response(text):
     return f"<tool_response>\n{text}\n</tool_response>"
 
 
-def test_public_methods_are_tools():
+def test_public_methods_are_tools_described_by_signature_and_docstring():
     assert list(find_tools(Tools())) == ["count", "share", "letter", "fail", "wait"]
 
+    def tool(code: Literal[b"x", "y"]): ...
 
-def test_a_tool_is_described_by_its_signature_and_docstring():
+    assert describe(tool)["function"]["parameters"]["properties"] == {"code": {}}
     integers = {"type": "integer", "description": "where to stop."}
     texts = {"type": "array", "items": {"type": "string"}}
     names = {"anyOf": [texts, {"type": "null"}], "description": "of the numbers."}
@@ -116,12 +114,6 @@ def test_a_tool_is_described_by_its_signature_and_docstring():
             },
         },
     }
-
-
-def test_an_argument_whose_values_json_does_not_have_may_have_any_value():
-    def tool(code: Literal[b"x", "y"]): ...
-
-    assert describe(tool)["function"]["parameters"]["properties"] == {"code": {}}
 
 
 @pytest.mark.parametrize(
@@ -166,10 +158,8 @@ def test_the_model_is_told_the_result_of_a_call_or_what_is_wrong_with_it(reply, 
 
 
 def test_a_reply_may_hold_several_calls():
-    environment = Tools()
-    environment.reset(start=1)
-    answer = answer_calls(call("count", until=1) + call("wait"), find_tools(environment))
-    assert answer == f"{response('[0]')}\n{response('waited')}"
+    replies = call("count", until=1) + call("wait")
+    assert play(Tools, replies, start=1) == f"{response('[0]')}\n{response('waited')}"
 
 
 TAGGED = '{"name": "say", "arguments": {"text": "a </tool_call> b <tool_call> c"}}'
@@ -205,20 +195,6 @@ def test_the_end_of_a_call_is_not_looked_for_beyond_the_next_one():
     reply = Reply("<tool_call>" * 1000)
     assert find_calls(reply) == [""] * 1000
     assert Reply.read <= len(reply)
-
-
-def test_a_text_with_tags_reaches_its_tool():
-    class Echo:
-        def reset(self): ...
-
-        def say(self, text: str) -> str:
-            return text
-
-        def get_reward(self):
-            return 1.0
-
-    said = play(Echo, f"<tool_call>{TAGGED}</tool_call>")
-    assert said == response("a </tool_call> b <tool_call> c")
 
 
 def test_a_reply_without_a_call_ends_the_episode_and_the_attribute_is_the_reward():

@@ -53,18 +53,7 @@ def test_a_score_is_that_of_the_model_on_the_text_alone(tmp_path, family):
     assert (found.missing, found.truncated) == (None, False)
 
 
-def test_scores_do_not_depend_on_the_texts_beside_them(folder):
-    model = classifier(folder, batch_size=4)
-    together = score(model, *TEXTS)
-    alone = [score(model, text)[0] for text in TEXTS]
-    assert together == alone
-    assert len({one.value for one in alone}) == len(TEXTS)
-    assert score(model, *reversed(TEXTS)) == alone[::-1]
-
-
-def test_every_forward_pass_has_a_fixed_number_of_rows_and_a_length_that_a_text_decides(
-    folder, monkeypatch
-):
+def test_scores_do_not_depend_on_the_texts_beside_them(folder, monkeypatch):
     model = classifier(folder, batch_size=4)
     forward, shapes = model._model.forward, []
 
@@ -73,9 +62,12 @@ def test_every_forward_pass_has_a_fixed_number_of_rows_and_a_length_that_a_text_
         return forward(**inputs)
 
     monkeypatch.setattr(model._model, "forward", watched)
-    score(model, *TEXTS)
-    score(model, "fox")
-    assert {rows for rows, _ in shapes} == {4}
+    together = score(model, *TEXTS)
+    alone = [score(model, text)[0] for text in TEXTS]
+    assert together == alone
+    assert len({one.value for one in alone}) == len(TEXTS)
+    assert score(model, *reversed(TEXTS)) == alone[::-1]
+    assert {rows for rows, _ in shapes} == {4}  # because of shapes that a text alone decides
     assert {length for _, length in shapes} <= {32, 64, 128}
 
 
@@ -93,6 +85,7 @@ def test_a_text_that_is_too_long_is_truncated_and_says_so(folder):
     assert (long.truncated, longer.truncated, short.truncated) == (True, True, False)
     assert long.value == longer.value
     assert len(model.encode_text("fox " * 100).ids) == 40
+    assert len(classifier(folder).encode_text("fox " * 1000).ids) == 128  # the model's context
 
 
 def test_of_megabytes_of_text_only_what_can_be_left_is_tokenized(folder, monkeypatch):
@@ -109,10 +102,6 @@ def test_of_megabytes_of_text_only_what_can_be_left_is_tokenized(folder, monkeyp
     monkeypatch.setattr(SequenceClassifier, "_ids", counted)
     assert model.encode_text(text) == (expected, True)
     assert max(lengths) < len(text) / 10
-
-
-def test_the_context_of_the_model_is_the_limit(folder):
-    assert len(classifier(folder).encode_text("fox " * 1000).ids) == 128
 
 
 def test_a_conversation_is_written_in_the_chat_template_of_the_model(tmp_path):

@@ -180,14 +180,9 @@ def test_an_echoed_prompt_of_token_ids_is_scored_as_lm_eval_asks_for_it(client, 
     assert again.logprobs.token_logprobs[1:] == pytest.approx(
         of_text.logprobs.token_logprobs[1:], abs=1e-5
     )
-
-
-def test_an_echoed_prompt_may_be_scored_without_a_completion(client):
-    (choice,) = client.completions.create(
-        model="center", prompt="The capital of", max_tokens=0, logprobs=0, echo=True
-    ).choices
-    assert choice.text == "The capital of"
-    assert choice.logprobs.top_logprobs == [None] * len(choice.logprobs.tokens)
+    more = {"max_tokens": 0, "logprobs": 0}  # a prompt may be scored without a completion
+    (alone,) = client.completions.create(prompt=text, **common | more).choices
+    assert (alone.text, alone.logprobs.top_logprobs) == (text, [None] * len(alone.logprobs.tokens))
 
 
 def sample(client, **more):
@@ -203,32 +198,26 @@ def test_a_seed_repeats_its_texts_and_choices_differ(client):
     assert sample(client, seed=8, n=4) != first
     assert sample(client, n=4) != sample(client, n=4)
     assert sample(client, seed=7, n=4, top_p=0) != first
-
-
-def test_equal_prompts_of_one_request_have_noise_of_their_own(client):
     common = {"model": "center", "temperature": 1.5, "seed": 7, "max_tokens": 12}
-    prompts = ["Tell me a st"] * 4
+    prompts = ["Tell me a st"] * 4  # equal prompts of one request have noise of their own
     texts = [one.text for one in client.completions.create(prompt=prompts, **common).choices]
     assert len(set(texts)) > 1
     (alone,) = client.completions.create(prompt=prompts[:1], **common).choices
     assert alone.text == texts[0]
 
 
-def test_greedy_choices_are_the_same_text(client):
+def test_greedy_choices_are_the_same_text_and_short_ones_its_beginning(client, trained):
+    whole = chat(client, QUESTIONS[0])
     response = chat(client, QUESTIONS[0], n=3)
-    assert len(response.choices) == 3
     assert [choice.index for choice in response.choices] == [0, 1, 2]
-    assert len({choice.message.content for choice in response.choices}) == 1
-    assert response.usage.prompt_tokens == chat(client, QUESTIONS[0]).usage.prompt_tokens
-
-
-@pytest.mark.parametrize("asked", [1, 2, 3, 5])
-def test_a_short_greedy_answer_is_the_beginning_of_a_long_one(client, trained, asked):
-    expected = germline.generate(str(trained), QUESTIONS[:1], max_new_tokens=asked)[0]
-    response = chat(client, QUESTIONS[0], max_completion_tokens=asked)
-    assert text_of(response) == expected.text
-    assert response.choices[0].finish_reason == "length"
-    assert response.usage.completion_tokens == asked
+    assert {choice.message.content for choice in response.choices} == {text_of(whole)}
+    assert response.usage.prompt_tokens == whole.usage.prompt_tokens
+    for asked in (1, 5):
+        expected = germline.generate(str(trained), QUESTIONS[:1], max_new_tokens=asked)[0]
+        response = chat(client, QUESTIONS[0], max_completion_tokens=asked)
+        assert text_of(response) == expected.text
+        assert response.choices[0].finish_reason == "length"
+        assert response.usage.completion_tokens == asked
 
 
 def test_a_stop_string_ends_a_text_and_is_not_part_of_it(client):
@@ -272,12 +261,9 @@ def test_a_streamed_answer_is_the_same_answer(client):
     assert "".join(chunk.choices[0].text for chunk in streamed) == plain.choices[0].text
 
 
-def test_without_max_tokens_an_answer_fills_the_context_at_most(client):
-    response = chat(client, "word " * 400, max_tokens=None, temperature=1.9, seed=1)
-    assert response.usage.total_tokens <= 512
-
-
 def test_fields_that_change_nothing_are_accepted(client):
+    response = chat(client, "word " * 400, max_tokens=None, temperature=1.9, seed=1)
+    assert response.usage.total_tokens <= 512  # at most, the answer fills the context
     fields = {
         "user": "me",
         "metadata": {"a": "b"},

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from germline.endpoint.http_app import RequestError
-from germline.environments.tool_calls import (
+from germline.environments.tools import (
     schema_prompt,
     split_calls,
     tool_call,

@@ -11,6 +11,6 @@ An environment is a class of one of two shapes:
 far, the row and a seed. docs/environments.md shows how to write one.
 """
 
-from germline.environments.step_result import StepResult
+from germline.environments.adapters import StepResult
 
 __all__ = ["StepResult"]

@@ -1,13 +1,14 @@
-"""The two shapes of an environment behind one interface: `step(reply)`, or methods as tools."""
+"""The two shapes of an environment behind one interface: `step(reply)`, or methods as tools.
+
+`StepResult` is what `step` returns: the next message, whether the episode ended, rewards.
+"""
 
 import inspect
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-from germline.environments.step_result import StepResult, check_message, check_step_result
-from germline.environments.tool_calls import answer_calls
-from germline.environments.tool_schema import find_tools
+from germline.environments.tools import answer_calls, find_tools, is_unicode
 from germline.graders.event_loop import await_result
 from germline.graders.reward_functions import exception_text
 from germline.graders.step_clock import STEP_CLOCK, TimeUp
@@ -15,8 +16,74 @@ from germline.graders.worker_messages import CAUSED_BY_CODE, InvalidGradeError
 
 log = logging.getLogger(__name__)
 
+LONGEST_SHOWN = 200
+"""Characters of a wrong value that an error shows."""
+
 _WARNED_OF: set[tuple[str, str]] = set()
 """(class, exception) of each failure of `close()` that the log has."""
+
+
+class StepResult(NamedTuple):
+    """The answer of an environment to a reply of the model; a plain tuple of the three will do.
+
+    Attributes:
+        observation: the next message to the model; it is not sent when the episode is done.
+        done: whether the episode has ended.
+        rewards: values by part of the rubric, or one number; None: no reward in this step. Rewards
+            of the same part add up over the steps.
+    """
+
+    observation: str | None
+    done: bool
+    rewards: Mapping[str, float] | float | None = None
+
+
+def check_step_result(value: Any) -> StepResult:
+    """Return what `step` returned as a `StepResult`.
+
+    Raises:
+        InvalidGradeError: it is something else.
+    """
+    if not isinstance(value, tuple) or len(value) != len(StepResult._fields):
+        raise InvalidGradeError(
+            f"must return StepResult(observation, done, rewards) from step(), returned "
+            f"{shown(value)}"
+        )
+    result = StepResult(*value)
+    if type(result.done).__name__ not in ("bool", "bool_"):
+        raise InvalidGradeError(
+            f"must return True or False as `done` from step(), returned {shown(result.done)}: the "
+            "order is StepResult(observation, done, rewards)"
+        )
+    if not result.done:
+        check_message("step()", result.observation)
+    return result
+
+
+def check_message(method: str, value: Any) -> str:
+    """Return a message to the model; None is an empty one.
+
+    Raises:
+        InvalidGradeError: it is no text, or holds half of a surrogate pair, which no tokenizer
+            reads.
+    """
+    if value is not None and not isinstance(value, str):
+        raise InvalidGradeError(
+            f"must return the message to the model from {method} as text or None, returned "
+            f"{shown(value)}"
+        )
+    if value and not is_unicode(value):
+        raise InvalidGradeError(
+            f"must return valid Unicode text as the message to the model from {method}, returned "
+            f"{ascii(value)[:LONGEST_SHOWN]}, which holds half of a surrogate pair: replace it "
+            "with text.encode(errors='replace').decode()"
+        )
+    return value or ""
+
+
+def shown(value: object) -> str:
+    """Return a wrong value as an error shows it."""
+    return repr(value)[:LONGEST_SHOWN]
 
 
 class StepAdapter:

@@ -13,7 +13,6 @@ from typing import Any
 from germline.environments.adapters import ToolAdapter, adapt, required_fields
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader
-from germline.environments.tool_schema import Tools
 from germline.errors import GermlineError
 from germline.graders.task_file import TaskFile, load_task_file, task_file_error
 
@@ -74,31 +73,17 @@ def environment_factory(file: TaskFile) -> Callable[[], Any]:
     ]
     if len(found) == 1:
         return found[0]
-    names = ", ".join(kind.__name__ for kind in found)
+    names = ", ".join(kind.__name__ for kind in found) or "none"
     raise GermlineError(
-        f"{file.path}: several classes have a method reset ({names}): name the environment, such "
-        f"as environment = {found[0].__name__}"
-        if found
-        else f"{file.path}: there is no environment: define a class with reset(**row) and "
-        "step(reply), or with reset(**row) and public methods as tools"
+        f"{file.path}: one class must have reset(**row), with step(reply) or public methods as "
+        f"tools, found {names}: define it, or name it, such as environment = Mine"
     )
 
 
-@dataclass(frozen=True)
-class EnvironmentFacts:
-    """What an instance of the environment shows before an episode.
-
-    Attributes:
-        fields: the fields of a row that `reset` needs.
-        tools: by name; empty where the environment has `step`.
-    """
-
-    fields: tuple[str, ...]
-    tools: Tools
-
-
-def inspect_environment(file: TaskFile, factory: Callable[[], Any]) -> EnvironmentFacts:
-    """Make an instance and look at its methods.
+def inspect_environment(
+    file: TaskFile, factory: Callable[[], Any]
+) -> tuple[list[str], dict[str, Callable[..., Any]]]:
+    """Return the fields of a row that `reset` needs, and the tools by name, none beside `step`.
 
     Raises:
         GermlineError: it cannot be made without arguments, or has no `reset`, or neither `step` nor
@@ -106,20 +91,15 @@ def inspect_environment(file: TaskFile, factory: Callable[[], Any]) -> Environme
     """
     with task_file_error(file.path, "the environment cannot be made without arguments"):
         environment = factory()
-    name = type(environment).__name__
     reset = getattr(environment, "reset", None)
-    if not callable(reset):
-        raise GermlineError(
-            f"{file.path}: {name} has no method reset(**row), which begins an episode"
-        )
     adapter = adapt(environment)
     tools = adapter.tools if isinstance(adapter, ToolAdapter) else {}
-    if isinstance(adapter, ToolAdapter) and not tools:
+    if not callable(reset) or (isinstance(adapter, ToolAdapter) and not tools):
         raise GermlineError(
-            f"{file.path}: {name} has neither step(reply) nor public methods that are tools, so no "
-            "reply could do anything: define one of them"
+            f"{file.path}: {type(environment).__name__} must have a method reset(**row), and "
+            "step(reply) or public methods that are tools"
         )
-    return EnvironmentFacts(tuple(required_fields(reset)), tools)
+    return required_fields(reset), tools
 
 
 def _reload(path: Path, digest: str, rubric: EpisodeRubric) -> FileEnvironmentGrader:

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from germline.environments.adapters import adapt
-from germline.environments.step_result import StepResult, shown
+from germline.environments.adapters import StepResult, adapt, shown
 from germline.graders.reward_functions import exception_text, worst_is_largest
 from germline.graders.step_clock import STEP_CLOCK, TimeUp
 from germline.graders.worker_messages import (

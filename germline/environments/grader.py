@@ -16,9 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from germline.environments.adapters import adapt
+from germline.environments.adapters import adapt, shown
 from germline.environments.episode import Episode, EpisodeRubric
-from germline.environments.step_result import shown
 from germline.episode_types import Transcript
 from germline.example import Example
 from germline.graders.event_loop import await_result
@@ -41,9 +40,6 @@ class EpisodeCache:
 
     Members that write the same replies have episodes under the same key. Beyond `size`, the episode
     that was continued least recently is closed, and made again when it is needed.
-
-    Args:
-        size: largest number of live episodes.
     """
 
     def __init__(self, size: int = LIVE_EPISODES) -> None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from random import Random
 
-from germline.environments.step_result import StepResult
+from germline.environments.adapters import StepResult
 
 PARTS: Mapping[str, float] = {"found": 1.0, "close": 0.1}
 """Parts of the reward and their weights."""

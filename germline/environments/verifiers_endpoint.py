@@ -12,31 +12,32 @@ That time is counted on the event loop, so episodes do not fail because others a
 
 Known limits: text only; chat completions only; a request hook of a task cannot answer a tool call
 in the place of a tool (`EndpointHarness` has no tool gate). `_interception` and `_shared_tools` of
-an environment are no public names of verifiers 0.4; tests/test_verifiers.py plays with them.
+an environment, `_pull_state` and `_exit_stack` of a toolset are no public names of verifiers 0.4;
+tests/test_verifiers.py plays with them.
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import aiohttp
 import verifiers.v1 as vf
+from mcp.server.mcpserver import MCPServer
 from verifiers.v1.clients.client import Client
 from verifiers.v1.configs.env import default_agent_harness
 from verifiers.v1.dialects.chat import message_to_wire
 from verifiers.v1.interception import InterceptionServer
 from verifiers.v1.runtimes import PrimeConfig
+from verifiers.v1.types import content_text
 
-from germline.environments.tool_calls import MALFORMED
+from germline.environments.tools import MALFORMED, argument_problem, tool_response, unknown_tool
 from germline.environments.verifiers_outcome import CONTEXT_IS_FULL
-from germline.environments.verifiers_tools import Tools, opening_messages
 from germline.episode_types import Ended, EndpointEpisode, EpisodeBatch
 from germline.graders.step_clock import STEP_CLOCK, TimeUp
 from germline.graders.worker_messages import PlayedEpisode
@@ -61,30 +62,91 @@ TICKS = 8
 """The event loop has run so often within the time limit of an episode."""
 
 
-def declared_agents(config_type: type[Any]) -> dict[str, Any]:
-    """Return the configs of the agents that an environment declares, by name."""
-    return {
-        name: field.default
-        for name, field in config_type.model_fields.items()
-        if isinstance(field.default, vf.AgentConfig)
-    }
-
-
-def has_own_harness(agent: Any) -> bool:
-    """Whether an agent asks for a harness that is more than a chat."""
-    return agent.harness is not None and agent.harness.id != "null"
-
-
 def endpoint_agent(agent: Any, module: str, max_turns: int | None) -> dict[str, Any]:
     """Return the settings of an agent: on this machine, with limits, and never in a cloud."""
     limits = [limit for limit in (agent.max_turns, max_turns) if limit is not None]
     role: dict[str, Any] = {"max_turns": min(limits, default=None)}
     if isinstance(agent.runtime, PrimeConfig):
         role["runtime"] = {"type": "subprocess"}
-    default = default_agent_harness(module).id
-    if not has_own_harness(agent) and (agent.harness is not None or default in PLAIN_CHATS):
+    is_plain_chat = (
+        default_agent_harness(module).id in PLAIN_CHATS
+        if agent.harness is None
+        else agent.harness.id == "null"
+    )
+    if is_plain_chat:
         role["harness"] = {"id": ENDPOINT_HARNESS}
     return role
+
+
+class Tools:
+    """The tools of a task, called in this process."""
+
+    def __init__(self, toolsets: Sequence[Any]) -> None:
+        self._toolsets = toolsets
+        self._servers: dict[str, tuple[Any, str]] = {}
+        self.schemas: list[dict[str, Any]] = []
+
+    async def open(self, trace: Any = None) -> "Tools":
+        """Set the toolsets up for a rollout, or only describe their tools without one."""
+        for toolset in self._toolsets:
+            if getattr(toolset.config, "url", None):
+                raise ValueError(
+                    f"germline calls no tools of other servers, found url={toolset.config.url}"
+                )
+            if trace is not None:
+                toolset._pull_state = lambda: _ready(trace.state)
+                await toolset.setup()
+                await toolset.setup_task(trace.task.data)
+            server = MCPServer(toolset.server_name or type(toolset).__name__)
+            toolset.register(server)
+            prefix = f"{toolset.server_name}_" if toolset.server_name else ""
+            for tool in await server.list_tools():
+                name = f"{prefix}{tool.name}"
+                self._servers[name] = server, tool.name
+                described = {"name": name, "description": tool.description or ""}
+                function = {**described, "parameters": tool.input_schema}
+                self.schemas.append({"type": "function", "function": function})
+        return self
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> str:
+        """Call a tool; what goes wrong is told to the model."""
+        if name not in self._servers:
+            return unknown_tool(name, self._servers)
+        server, own_name = self._servers[name]
+        # The server checks types, and takes the values that JSON does not have.
+        if problem := argument_problem(arguments, {}):
+            return f"Error: wrong arguments of {name}: {problem}"
+        try:
+            result = await server.call_tool(own_name, arguments)
+        except Exception as error:  # noqa: BLE001 - the model is told, and may try again
+            return f"Error: {error}"
+        texts = [block.text for block in result.content if block.type == "text"]
+        return ("Error: " if result.is_error else "") + "\n".join(texts)
+
+    async def close(self) -> None:
+        """Release what the toolsets hold."""
+        for toolset in self._toolsets:
+            await toolset._exit_stack.aclose()
+
+
+async def _ready(state: Any) -> Any:
+    return state
+
+
+def opening_messages(system: str | None, prompt: Any) -> list[Any]:
+    """Return the messages before the first reply."""
+    before = [] if system is None else [vf.SystemMessage(content=system)]
+    if isinstance(prompt, str):
+        return [*before, vf.UserMessage(content=prompt)]
+    return [*before, *(prompt or [])]
+
+
+def message_text(message: Any) -> str:
+    """Return a message as the model reads it."""
+    if isinstance(message.content, list) and any(p.type != "text" for p in message.content):
+        raise ValueError("a message with images, and germline shows the model text only")
+    text = str(content_text(message.content))
+    return tool_response(text) if message.role == "tool" else text
 
 
 class EndpointInterception(InterceptionServer):
@@ -103,12 +165,7 @@ class EndpointInterception(InterceptionServer):
 
 
 class WatchedClient(Client):
-    """A client of verifiers, during whose calls an episode has no time limit.
-
-    Args:
-        client: sends the calls.
-        player: of the episode.
-    """
+    """A client of verifiers, during whose calls an episode has no time limit."""
 
     def __init__(self, client: Any, player: "EndpointPlayer") -> None:
         self._client = client
@@ -130,17 +187,7 @@ class WatchedClient(Client):
 
 
 class EndpointPlayer:
-    """One episode while it is played.
-
-    Args:
-        episode: what is played.
-        url: of the endpoint.
-        http: with which `EndpointHarness` sends requests.
-        make_toolsets: makes the tools of the task.
-
-    Attributes:
-        tools: called by `EndpointHarness` in this process.
-    """
+    """One episode while it is played; `EndpointHarness` sends its requests with `http`."""
 
     def __init__(
         self,
@@ -241,7 +288,9 @@ class EndpointHarness(vf.Harness[vf.HarnessConfig]):
         player = CURRENT.get()
         system, prompt = self.resolve_prompt(data)
         messages = [message_to_wire(message) for message in opening_messages(system, prompt)]
-        async with _opened(Tools(player.make_toolsets()), trace) as tools:
+        tools = Tools(player.make_toolsets())
+        try:
+            await tools.open(trace)
             body = {"model": ctx.model, "messages": messages}
             if tools.schemas:
                 body["tools"] = tools.schemas
@@ -254,14 +303,8 @@ class EndpointHarness(vf.Harness[vf.HarnessConfig]):
                     messages.append(await _answer(tools, call))
                 if not reply.get("tool_calls"):
                     return DONE
-
-
-@asynccontextmanager
-async def _opened(tools: Tools, trace: Any) -> AsyncIterator[Tools]:
-    try:
-        yield await tools.open(trace)
-    finally:
-        await tools.close()
+        finally:
+            await tools.close()
 
 
 async def _post(
@@ -288,7 +331,6 @@ def _end_of(error: str, trace: Any, player: EndpointPlayer) -> Any:
 
 
 async def _answer(tools: Tools, call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the message with the result of a tool call."""
     name, written = call["function"]["name"], call["function"]["arguments"]
     content = await tools.call(name, json.loads(written)) if name else MALFORMED
     return {"role": "tool", "tool_call_id": call["id"], "name": name, "content": content}
@@ -311,6 +353,10 @@ async def play_batch(
         parts_of: returns the parts of the rubric of an episode of verifiers, or raises what a
             grader raises.
     """
+
+    def result_of(run: "asyncio.Task[Any]") -> Callable[[], Mapping[str, float]]:
+        return lambda: parts_of(run.result())
+
     os.environ[TOKEN] = batch.token
     client = vf.EvalClientConfig(base_url=batch.url, api_key_var=TOKEN)
     players: list[EndpointPlayer] = []
@@ -318,7 +364,11 @@ async def play_batch(
     connections = aiohttp.TCPConnector(limit=0)
     async with (
         env.shared_tools() as shared,
-        EndpointInterception(state_service_secrets=_state_secrets(shared)) as interception,
+        EndpointInterception(
+            state_service_secrets=tuple(
+                server.state_secret for server in shared.values() if server.state_secret
+            )
+        ) as interception,
         aiohttp.ClientSession(connector=connections, timeout=aiohttp.ClientTimeout()) as http,
     ):
         env._interception, env._shared_tools = interception, shared
@@ -336,25 +386,14 @@ async def play_batch(
             clock.cancel()
             env._interception, env._shared_tools = None, {}
     return [
-        PlayedEpisode(_result(run, parts_of), player.ended)
+        PlayedEpisode(result_of(run), player.ended)
         for run, player in zip(playing, players, strict=True)
     ]
 
 
-def _state_secrets(shared: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(server.state_secret for server in shared.values() if server.state_secret)
-
-
 async def _tick(players: list[EndpointPlayer], every_s: float) -> None:
-    with contextlib.suppress(asyncio.CancelledError):
-        while True:
-            await asyncio.sleep(every_s)
-            STEP_CLOCK.restart()
-            for player in players:
-                player.tick()
-
-
-def _result(
-    run: "asyncio.Task[Any]", parts_of: Callable[[Any], Mapping[str, float]]
-) -> Callable[[], Mapping[str, float]]:
-    return lambda: parts_of(run.result())
+    while True:
+        await asyncio.sleep(every_s)
+        STEP_CLOCK.restart()
+        for player in players:
+            player.tick()

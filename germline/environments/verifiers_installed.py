@@ -1,11 +1,17 @@
-"""Which verifiers and which tasksets are installed, and what to type where one is missing.
+"""Which verifiers, tasksets and word lists are installed, and what to type where one is missing.
 
 Nothing here imports verifiers. Nothing is ever installed: the names of the hub are not those of
 PyPI, where packages of other people have the same names.
+
+TextArena's games, which tasksets play (Wordle, Hangman, and others), make their dictionary again
+for every game, from lists that come with it and from NLTK's data: 1.2 s and an attempt to download,
+where a game takes milliseconds. Tried with textarena 0.7.4.
 """
 
+import functools
 import importlib.util
 import re
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +19,9 @@ from typing import NamedTuple
 from germline.errors import GermlineError
 
 REQUIRED = "verifiers>=0.4,<0.5"
+WORD_DATA = "words averaged_perceptron_tagger_eng"
+"""The data of NLTK that TextArena reads."""
+
 _INSTALL = "pip install 'germline[verifiers]'"
 
 
@@ -95,3 +104,27 @@ def installed_tasksets() -> list[InstalledTaskset]:
                 env = name.replace("-", "_").lower()
                 found.add(InstalledTaskset(env, f"{name} {package.version}", needs[1].strip()))
     return sorted(found)
+
+
+def keep_dictionary() -> None:
+    """Make the dictionary once per process, if a taskset has imported TextArena.
+
+    Called before the first game is made: its module takes the name from `word_lists`.
+    """
+    if "textarena" not in sys.modules:
+        return
+    from textarena.envs.utils import word_lists
+
+    if isinstance(word_lists.EnglishDictionary, type):
+        word_lists.EnglishDictionary = functools.cache(word_lists.EnglishDictionary)
+
+
+def missing_data(error: Exception) -> str | None:
+    """Return what to type where NLTK did not find data, None for another error."""
+    if not isinstance(error, LookupError) or "NLTK" not in str(error):
+        return None
+    return (
+        f"NLTK's data is not there ({WORD_DATA}), and germline downloads "
+        f"nothing: type `python -m nltk.downloader -d FOLDER {WORD_DATA}` on a machine with a "
+        "network, and set the environment variable NLTK_DATA to that folder"
+    )

@@ -6,7 +6,7 @@
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from germline.graders.worker_messages import (
@@ -73,7 +73,8 @@ def reward_parts(traces: Sequence[Any], parts: Sequence[str]) -> dict[str, float
     known = {name: [one[name] for one in values if name in one] for name in parts}
     means = {name: sum(found) / len(found) for name, found in known.items() if found}
     total = sum(trace.reward for trace in trained) / len(trained)
-    _check_finite(f"the sum of the rewards {', '.join(_names(rewards))}", total)
+    names = dict.fromkeys(name for given in rewards for name in given)
+    _check_finite(f"the sum of the rewards {', '.join(names)}", total)
     return {**means, TOTAL: total}
 
 
@@ -91,10 +92,6 @@ def _metrics(trace: Any, parts: Sequence[str]) -> dict[str, float]:
     for name in given.keys() & parts:
         _check_finite(f"the metric {name!r}", given[name])
     return given
-
-
-def _names(rewards: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for given in rewards for name in given))
 
 
 def _check_finite(what: str, value: float) -> None:

@@ -14,8 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from germline.environments.episode import EpisodeRubric
-from germline.environments.textarena_dictionary import keep_dictionary, missing_data
-from germline.environments.verifiers_installed import check_installed, check_version, module_of
+from germline.environments.verifiers_installed import (
+    check_installed,
+    check_version,
+    keep_dictionary,
+    missing_data,
+    module_of,
+)
 from germline.environments.verifiers_outcome import TOTAL, check_ok, reward_parts
 from germline.episode_types import EpisodeBatch
 from germline.errors import GermlineError
@@ -28,14 +33,11 @@ check_version()  # before the import, which takes seconds and fails with other v
 import verifiers.v1 as vf  # noqa: E402
 
 from germline.environments.verifiers_endpoint import (  # noqa: E402
-    declared_agents,
-    endpoint_agent,
-    play_batch,
-)
-from germline.environments.verifiers_tools import (  # noqa: E402
     Tools,
+    endpoint_agent,
     message_text,
     opening_messages,
+    play_batch,
 )
 
 NO_LIMIT_S = 1e9
@@ -75,8 +77,9 @@ class LoadedTaskset:
         module = module_of(source.env)
         roles = {
             name: {"timeout": {"rollout": NO_LIMIT_S}}
-            | endpoint_agent(role, module, source.max_turns)
-            for name, role in declared_agents(vf.env_config_type(module)).items()
+            | endpoint_agent(field.default, module, source.max_turns)
+            for name, field in vf.env_config_type(module).model_fields.items()
+            if isinstance(field.default, vf.AgentConfig)
         }
         self._starts_tools = any("harness" not in role for role in roles.values())
         with _task_error(source.env, "task.args"):
@@ -98,9 +101,11 @@ class LoadedTaskset:
 
     def toolsets(self) -> list[Any]:
         """Make the tools of a task: its own, and those that all tasks share."""
-        taskset, task = self.env.taskset, type(self.tasks[0])
-        config = self.tasks[0].config
-        return [*type(taskset).toolsets(taskset.config), *task.toolsets(config)]
+        taskset, task = self.env.taskset, self.tasks[0]
+        return [
+            *type(taskset).toolsets(taskset.config),
+            *type(task).toolsets(task.config),
+        ]
 
     def endpoint_toolsets(self) -> list[Any]:
         """Make the tools that are called in this process: none where a harness needs servers."""
@@ -163,13 +168,7 @@ class VerifiersGrader:
 
 
 def _parts_of(episode: Any, parts: Sequence[str], rubric: EpisodeRubric) -> Mapping[str, float]:
-    """Return the parts of the rubric of an episode that has asked an endpoint.
-
-    Raises:
-        GradeMissingError: it failed, not because of a reply.
-        PartsFailedError: it failed because of a reply, or a reward is NaN or infinite.
-        InvalidGradeError: it has no reward.
-    """
+    """Return the parts of the rubric of an episode, or raise whose fault a failure is."""
     check_ok(episode, has_replied=any(trace.num_turns for trace in episode.traces))
     return rubric.with_floors(rubric.by_part(reward_parts(episode.traces, parts)))
 
@@ -179,11 +178,7 @@ def _reload(source: TasksetSource, rubric: EpisodeRubric) -> VerifiersGrader:
 
 
 def _import(env: str) -> None:
-    """Import the module of a taskset.
-
-    Raises:
-        GermlineError: it is not installed, cannot be imported, or needs verifiers v0.
-    """
+    """Import the module of a taskset; one that is missing or needs verifiers v0 is refused."""
     check_installed(env)
     if env.endswith(".py") and (folder := str(Path(env).absolute().parent)) not in sys.path:
         sys.path.insert(0, folder)
@@ -194,9 +189,8 @@ def _import(env: str) -> None:
         is_old = isinstance(error, ImportError | AttributeError) and "verifiers" in str(error)
         if is_old or hasattr(sys.modules.get(module_of(env)), "load_environment"):
             raise GermlineError(
-                f"task.env={env} is an environment of verifiers v0 (load_environment), which ended "
-                f"with verifiers 0.3.1; germline plays v1: install a version with a "
-                f"vf.Taskset, or ask its authors for one ({type(error).__name__}: {error})"
+                f"task.env={env} is an environment of verifiers v0 (load_environment); germline "
+                f"plays v1, with a vf.Taskset ({type(error).__name__}: {error})"
             ) from error
         raise GermlineError(
             f"task.env={env} cannot be loaded: {type(error).__name__}: {error}"

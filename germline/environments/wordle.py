@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from germline.environments.step_result import StepResult
+from germline.environments.adapters import StepResult
 
 MAX_GUESSES = 6
 

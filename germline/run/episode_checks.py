@@ -9,7 +9,7 @@ from typing import Any
 from germline.config import Config
 from germline.environments.adapters import ToolAdapter, adapt
 from germline.environments.grader import RAISED, RETURNED, EnvironmentGrader, ToolCallGrader
-from germline.environments.tool_schema import describe
+from germline.environments.tools import describe
 from germline.episode_types import Transcript, Turn
 from germline.graders.pool import GraderPool
 from germline.protocols import GraderProtocol, Task

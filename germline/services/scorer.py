@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import FastAPI
@@ -62,15 +63,18 @@ def scorer_service(
     if not sources:
         raise GermlineError("scorer: there is no model: give --reward MODEL, --cost MODEL or both")
     models = {
-        role: SequenceClassifier(
-            source, classifier, lambda name, role=role: f"--{role}" if name == "model" else name
-        )
+        role: SequenceClassifier(source, classifier, partial(_option, role))
         for role, source in sources.items()
     }
     with closing(ScorerQueues(models, classifier.batch_size, settings.max_queue)) as queues:
         app = make_scorer_app(queues, dict(sources), settings.limits)
         with closing(UvicornService(app, settings.host, settings.port)) as server:
             yield server
+
+
+def _option(role: str, setting: str) -> str:
+    """Return what sets a setting of a model in the command."""
+    return f"--{role}" if setting == "model" else setting
 
 
 class ScorerQueues:

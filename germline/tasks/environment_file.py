@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from germline.config import Environment
 from germline.environments.environment_file import inspect_environment, make_grader
 from germline.environments.episode import EpisodeRubric
-from germline.environments.tool_calls import tool_prompt
+from germline.environments.tools import tool_prompt
 from germline.graders.reward_functions import floors_by_name
 from germline.graders.task_file import TaskFile, load_task_file
 from germline.tasks.environment_task import EnvironmentTask, EpisodeLimits
@@ -45,21 +45,21 @@ class FileEnvironmentTask(EnvironmentTask):
         )
         remedy = ": write settings = {{'floor': {{{part!r}: ...}}}} into the file"
         grader = make_grader(file, EpisodeRubric(settings.rubric, floors, remedy))
-        facts = inspect_environment(file, grader.factory)
+        fields, tools = inspect_environment(file, grader.factory)
         examples, self.digest = file_examples(file, config, settings, by_row=True)
         for rows in examples.values():
-            _check_fields(file, rows, facts.fields)
+            _check_fields(file, rows, fields)
         super().__init__(
             config,
             grader,
             examples,
             metric=file_metric(file, settings.metric, settings.rubric),
             limits=EpisodeLimits(settings.max_turns, settings.max_new_tokens, settings.stop),
-            tools=tool_prompt(facts.tools),
+            tools=tool_prompt(tools),
         )
 
 
-def _check_fields(file: TaskFile, rows: tuple[Example, ...], needed: tuple[str, ...]) -> None:
+def _check_fields(file: TaskFile, rows: tuple[Example, ...], needed: list[str]) -> None:
     for example in rows:
         missing = [name for name in needed if name not in example.facts]
         if missing:

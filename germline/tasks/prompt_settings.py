@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from germline.config.tasks import TaskBase
-from germline.environments.tool_calls import TOOLS_TITLE
+from germline.environments.tools import TOOLS_TITLE
 from germline.protocols import Task
 from germline.tasks.prompt_format import PromptFormatter
 from germline.tasks.thinking import strip_thinking

@@ -12,8 +12,7 @@ from germline.config import Wordle as WordleConfig
 from germline.environments import calculator, guess_number, wordle
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader
-from germline.environments.tool_calls import tool_prompt
-from germline.environments.tool_schema import find_tools
+from germline.environments.tools import find_tools, tool_prompt
 from germline.tasks.environment_task import EnvironmentTask, EpisodeLimits
 from germline.tasks.splits import seeded_split
 from germline.types import Example, GermlineError, Split

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from germline.config import Verifiers
 from germline.environments.episode import EpisodeRubric
-from germline.environments.tool_calls import schema_prompt
+from germline.environments.tools import schema_prompt
 from germline.environments.verifiers_outcome import TOTAL
 from germline.environments.verifiers_taskset import (
     LoadedTaskset,

@@ -38,7 +38,7 @@ import germline
 from germline.endpoint.member_rows import generate_rows
 from germline.estimates.machine import MachineLoad
 from germline.nano import NANO_DIR
-from germline.services.served_weights import ServedWeights
+from germline.services.serve import ServedWeights
 from germline.types import Decoding, Example
 
 CLIENTS, MEMBERS, ROUNDS = 64, 16, 4

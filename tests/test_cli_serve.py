@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from germline.cli.application import app
 from germline.endpoint.http_app import HttpLimits
 from germline.services import serve
-from germline.services.served_weights import ServedWeights
+from germline.services.serve import ServedWeights
 from tests.hang_limit import HANG_S
 
 

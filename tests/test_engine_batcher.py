@@ -10,7 +10,7 @@ from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.http_app import RequestError
 from germline.endpoint.member_rows import generate_rows
 from germline.endpoint.rows import RowRequest, SelectedWeights
-from germline.services.served_weights import ServedWeights
+from germline.services.serve import ServedWeights
 from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation
 from tests import simulated_sglang
 from tests.hang_limit import HANG_S

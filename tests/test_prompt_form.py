@@ -9,7 +9,7 @@ import germline
 from germline.cli.application import app
 from germline.record import RunDirectory
 from germline.run.model_card import model_card
-from germline.services.served_weights import ServedWeights
+from germline.services.serve import ServedWeights
 
 TINY: dict[str, Any] = {
     "batch_size": 2,

@@ -20,7 +20,7 @@ from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.http_app import HttpLimits
 from germline.endpoint.openai_app import make_endpoint
 from germline.endpoint.uvicorn_service import UvicornService
-from germline.services.served_weights import ServedWeights
+from germline.services.serve import ServedWeights
 from tests.hang_limit import HANG_S
 from tests.serving import chat, text_of
 from tests.toy_runs import run

@@ -10,7 +10,7 @@ from germline.endpoint.rows import SelectedWeights
 from germline.methods.method import Method
 from germline.record import RunDirectory
 from germline.run.load_run import load_engine
-from germline.services.served_weights import STATES_KEPT, ServedWeights
+from germline.services.serve import STATES_KEPT, ServedWeights
 from tests.toy_runs import ADAM_FULL, finish, run, settings
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")

@@ -15,11 +15,15 @@ from typing import Any
 from fastapi import FastAPI, Response
 from fastapi.responses import StreamingResponse
 
-from germline.endpoint.chat_messages import Message
 from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.episode_log import EpisodeLog, LoggedTurn
 from germline.endpoint.http_app import HEALTH, AsciiJson, HttpLimits, RequestError, make_app
-from germline.endpoint.openai_requests import ChatRequest, CompletionRequest, SamplingFields
+from germline.endpoint.openai_requests import (
+    ChatRequest,
+    CompletionRequest,
+    Message,
+    SamplingFields,
+)
 from germline.endpoint.openai_responses import Reply
 from germline.endpoint.rows import NamedWeights, RowRequest, RowResult, WrittenTurn
 from germline.types import Example

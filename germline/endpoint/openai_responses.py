@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from germline.endpoint.chat_messages import reply_message
 from germline.endpoint.rows import RowResult, TokenScore
+from germline.environments.tools import split_calls
 from germline.types import Completion
 
 LOWEST = -9999.0
@@ -116,6 +116,27 @@ class Reply:
                 "total_tokens": read + written,
             },
         }
+
+
+def reply_message(text: str, *, has_tools: bool, place: int) -> dict[str, Any]:
+    """Return a reply of the model as a message.
+
+    Args:
+        text: of the model.
+        has_tools: whether calls of tools are looked for.
+        place: number of messages before it, for the ids of calls.
+    """
+    content, calls = split_calls(text) if has_tools else (text, [])
+    described = [
+        {
+            "id": f"call-{place}-{number}",
+            "type": "function",
+            "function": {"name": name, "arguments": arguments},
+        }
+        for number, (name, arguments) in enumerate(calls)
+    ]
+    message = {"role": "assistant", "content": content}
+    return message | {"tool_calls": described} if calls else message
 
 
 def finish_reason(completion: Completion) -> str:

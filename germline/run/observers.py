@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from germline.config import Config
-from germline.environments.tool_calls import find_calls
+from germline.environments.tools import find_calls
 from germline.optimizers import make_optimizer
 from germline.protocols import Task
 from germline.record import RunDirectory

@@ -3,9 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from germline.endpoint.chat_messages import Message, reply_message
-from germline.endpoint.openai_requests import ChatRequest
-from germline.endpoint.openai_responses import Reply
+from germline.endpoint.openai_requests import ChatRequest, Message
+from germline.endpoint.openai_responses import Reply, reply_message
 from germline.endpoint.rows import RowResult
 from germline.environments.tools import schema_prompt
 from germline.types import Completion

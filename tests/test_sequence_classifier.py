@@ -122,9 +122,9 @@ def test_a_conversation_is_written_in_the_chat_template_of_the_model(tmp_path):
 
 def test_a_model_of_several_classes_needs_to_be_told_which(tmp_path):
     save_classifier(tmp_path, labels=3)
-    for label in (None, "LABEL_9"):
-        with pytest.raises(GermlineError, match=rf"label={label}: .* 3 classes.* 0 \(LABEL_0\)"):
-            classifier(tmp_path, label=label)
+    for wrong in (None, "LABEL_9"):
+        with pytest.raises(GermlineError, match=rf"label={wrong}: .* 3 classes.* 0 \(LABEL_0\)"):
+            classifier(tmp_path, label=wrong)
     logits = torch.tensor(direct(tmp_path, classifier(tmp_path, label=0).encode_text("fox").ids))
     for label in (2, "LABEL_2"):
         model = classifier(tmp_path, label=label, output="probability")

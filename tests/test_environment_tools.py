@@ -37,7 +37,7 @@ class Silent:
 def test_a_reward_of_none_is_an_error_and_a_cancelled_tool_tells_the_model():
     call_it = '<tool_call>{"name": "tool"}</tool_call>'
     assert "Error: CancelledError" in play(Silent, call_it)
-    with pytest.raises(InvalidGradeError, match="or the attribute `reward` is None"):
+    with pytest.raises(InvalidGradeError, match="no reward for an episode that was cut"):
         play(Silent, call_it, is_final=True)
 
 

@@ -189,16 +189,10 @@ def _settings() -> Rows:
 def _environments() -> Rows:
     from germline import registry
     from germline.config import EpisodeSettings
-    from germline.environments.verifiers_installed import installed_tasksets
 
     columns, rows = _names("tasks")
     episodic = registry.sections("task")
-    shipped = [row for row in rows if issubclass(episodic[row[0]], EpisodeSettings)]
-    installed = [
-        (f"verifiers task.env={found.env}", f"{found.package}, for verifiers{found.needs}")
-        for found in installed_tasksets()
-    ]
-    return columns, [*shipped, *installed]
+    return columns, [row for row in rows if issubclass(episodic[row[0]], EpisodeSettings)]
 
 
 OTHERS: dict[str, Callable[[], Rows]] = {

@@ -151,16 +151,12 @@ class Episode:
                 rewards = self._environment.final_rewards()
             self._add(rewards)
         self.close()
-        if is_done and not self._parts:
+        is_missing = rewards is None and self._environment.has_final_rewards
+        if not self._parts and (is_done or is_missing):
             raise InvalidGradeError(
-                "ended an episode without a reward: return it from step() as `rewards`, or define "
-                "get_reward()"
-            )
-        if rewards is None and not self._parts and self._environment.has_final_rewards:
-            raise InvalidGradeError(
-                "has no reward for an episode that was cut: get_reward() or the attribute `reward` "
-                "is None, and no step gave one. Give a number, or {} where the episode earns the "
-                "floor"
+                f"has no reward for an episode that {'has ended' if is_done else 'was cut'}: no "
+                "step gave one, and neither did get_reward() or the attribute `reward`. Give a "
+                "number, or {} where an episode that was cut earns the floor"
             )
         return self._rubric.with_floors(self._parts)
 
@@ -208,13 +204,13 @@ class Episode:
 def _number(part: str, value: Any) -> float:
     """Return a reward as a number, which may be NaN or infinite."""
     try:
-        if not isinstance(value, str | bytes):
-            return float(value)
+        if isinstance(value, str | bytes):
+            raise TypeError
+        return float(value)
     except OverflowError:
         return math.inf
     except (TypeError, ValueError):
-        pass
-    raise InvalidGradeError(
-        f"must give a finite number as the reward {part!r}, gave {shown(value)}: correct step() or "
-        "get_reward(), or leave a part without a value out"
-    )
+        raise InvalidGradeError(
+            f"must give a finite number as the reward {part!r}, gave {shown(value)}: correct "
+            "step() or get_reward(), or leave a part without a value out"
+        ) from None

@@ -10,11 +10,9 @@ where a game takes milliseconds. Tried with textarena 0.7.4.
 
 import functools
 import importlib.util
-import re
 import sys
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
 
 from germline.errors import GermlineError
 
@@ -23,20 +21,6 @@ WORD_DATA = "words averaged_perceptron_tagger_eng"
 """The data of NLTK that TextArena reads."""
 
 _INSTALL = "pip install 'germline[verifiers]'"
-
-
-class InstalledTaskset(NamedTuple):
-    """A package that requires verifiers.
-
-    Attributes:
-        env: what `task.env` is.
-        package: its name and version.
-        needs: the version of verifiers that it asks for, as its metadata says.
-    """
-
-    env: str
-    package: str
-    needs: str
 
 
 def check_version() -> None:
@@ -91,19 +75,6 @@ def _is_shipped(module: str) -> bool:
     spec = importlib.util.find_spec("verifiers")
     places = spec.submodule_search_locations if spec else None
     return any((Path(place) / "v1" / "tasksets" / module).is_dir() for place in places or ())
-
-
-def installed_tasksets() -> list[InstalledTaskset]:
-    """List the packages that require verifiers, germline aside, by name."""
-    found = set()
-    for package in metadata.distributions():
-        name = package.metadata["Name"]
-        for line in package.requires or ():
-            needs = re.match(r"verifiers(?![\w.-])(?:\[[^\]]*\])?\s*([^;]*)(;.*extra.*)?", line)
-            if needs and not needs[2] and name != "germline":
-                env = name.replace("-", "_").lower()
-                found.add(InstalledTaskset(env, f"{name} {package.version}", needs[1].strip()))
-    return sorted(found)
 
 
 def keep_dictionary() -> None:

@@ -48,6 +48,16 @@ class FleetBase(KindSection):
     hang_timeout_s: float = Field(120.0, gt=0)
     """Shortest time after which a remote engine can count as hung, in seconds."""
 
+    @property
+    def in_process(self) -> bool:
+        """Whether the only engine of the run is in this process."""
+        return False
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether engines may be on other machines."""
+        return False
+
 
 @register("fleet")
 class Local(FleetBase):
@@ -57,6 +67,11 @@ class Local(FleetBase):
     devices: Devices = "auto"
     """A device for each engine, such as `[cuda:0, cuda:1]`. `auto` assigns the GPUs in turn where
     `engine.device` is `auto` and there are GPUs, else `engine.device` to all."""
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the only engine of the run is in this process."""
+        return self.engines == 1
 
     @model_validator(mode="after")
     def _one_device_for_each(self) -> "Local":
@@ -87,6 +102,11 @@ class Ray(FleetBase):
     it longer where the cluster has to grow first."""
 
     _order = in_order("min_engines", "engines")
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether engines may be on other machines."""
+        return self.address is not None
 
 
 FleetConfig = Annotated[Local | Ray, KindOf("fleet", default="local")]

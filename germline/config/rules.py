@@ -99,7 +99,7 @@ IGNORED = (
         {"engine.base_url": given},
         "give it to the server when you start it, and drop it here",
     ),
-    Rule("fleet.quorum", {"fleet.engines": 1, "fleet.kind": "local"}),
+    Rule("fleet.quorum", {"fleet.engines": 1, "fleet.in_process": True}),
     Rule("fleet.devices", {"engine.kind": other_than("inprocess")}, "use CUDA_VISIBLE_DEVICES"),
     Rule("engine.device", {"fleet.devices": other_than("auto")}, KEEP_ONE),
     Rule("space.init_scale_a space.init_scale_b", {"space.init_adapter": given}, KEEP_ONE),

@@ -209,10 +209,9 @@ class Nes(StrategyBase):
     """Standard deviation of the perturbation, in `sigma_unit`; `auto` calibrates it by the KL
     divergence of members."""
     sigma_unit: Literal["auto", "constant", "mean_abs", "std", "rms"] = "auto"
-    """Unit of sigma and learning rate per tensor: weight units, mean |W|, std W or root mean
-    square W of the starting weights; for an adapter, those of the adapted layer; for
-    coordinates, those of the matrices they change. `auto`: `rms` where sigma is `auto`, else
-    `constant`."""
+    """Unit of sigma and learning rate per tensor: weight units, mean |W|, std W or root mean square
+    W of the starting weights; for an adapter, those of the adapted layer; for coordinates, those of
+    the matrices they change. `auto`: `rms` where sigma is `auto`, else `constant`."""
     learning_rate: Rate = AutoLearningRate()
     """Multiplies sigma times the estimated gradient (Qiu et al.'s alpha), in `sigma_unit`;
     `auto` follows the measured signal."""

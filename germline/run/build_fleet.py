@@ -32,7 +32,7 @@ def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Grader
         load: loads the engine of a config; it is pickled for engines in other processes.
         graders: grade the completions of all engines, in this process.
     """
-    if isinstance(config.fleet, Local) and config.fleet.engines == 1:
+    if config.fleet.in_process:
         return LocalFleet(load(engine_placement(config, 0)), graders, config.microbatch)
     if isinstance(config.fleet, Ray):
         return _on_ray(config, config.fleet, load, graders)
@@ -170,6 +170,6 @@ def _gpus() -> int:
 def _crowded(config: Config) -> bool:
     if not isinstance(config.engine, InProcess) or config.engine.device not in ("auto", "cpu"):
         return False
-    if isinstance(config.fleet, Ray) and config.fleet.address is not None:
+    if config.fleet.is_elsewhere:
         return False  # the engines of a cluster do not share this machine's cores
     return not _gpus() and config.fleet.engines * engine_threads(config) > usable_cores()

@@ -174,7 +174,7 @@ def check_engines(config: Config) -> None:
         GermlineError: naming the setting and what would fit.
     """
     fleet = config.fleet
-    if isinstance(fleet, Ray) and fleet.address is not None:
+    if fleet.is_elsewhere:
         return
     each = TOY_BYTES if config.engine.has_own_model else ENGINE_BYTES
     _check_count("fleet.engines", fleet.engines, int(MEMORY_SHARE * available_bytes() / each))

@@ -12,10 +12,6 @@ from tests.hang_limit import HANG_S
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
 
 
-def test_there_are_examples():
-    assert EXAMPLES
-
-
 @pytest.fixture(scope="module")
 def fonts(tmp_path_factory):
     """Matplotlib's list of fonts: matplotlib prints a line while it is made on a slow machine."""

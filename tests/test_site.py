@@ -1,4 +1,7 @@
-"""The documentation site: it builds without a warning, and its pages work without a network."""
+"""The documentation site: it builds without a warning, and its pages work without a network.
+
+Building it takes half a minute; the quick tests of links are in `test_docs.py`.
+"""
 
 import os
 import subprocess
@@ -15,6 +18,8 @@ from tests import browser
 
 ROOT = Path(__file__).parents[1]
 WIDTHS = (375, 1440)
+
+pytestmark = pytest.mark.slow
 
 
 class Page(HTMLParser):
@@ -94,7 +99,6 @@ def chromium():
         yield opened
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", WIDTHS)
 def test_pages_are_quiet_and_no_wider_than_the_screen(chromium, pages, width):
     for path in sorted(pages):
@@ -105,7 +109,6 @@ def test_pages_are_quiet_and_no_wider_than_the_screen(chromium, pages, width):
         assert {one.partition(":")[0] for one in chromium.requests()} <= {"file", "data", "blob"}
 
 
-@pytest.mark.slow
 def test_the_search_works_without_a_server(chromium, site):
     chromium.open(site / "index.html", 1440)
     shown = "document.querySelectorAll('.md-search-result__item').length"

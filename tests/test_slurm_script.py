@@ -13,11 +13,7 @@ SCRIPT = Path(__file__).parents[1] / "examples" / "ray_on_slurm.sh"
 TEXT = SCRIPT.read_text(encoding="utf-8").replace("\\\n", " ")
 
 
-def test_bash_can_read_it():
-    done = subprocess.run(["bash", "-n", SCRIPT], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
+@pytest.mark.slow
 def test_every_option_for_ray_is_one_it_has():
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
     shown = subprocess.run(

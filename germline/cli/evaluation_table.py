@@ -13,7 +13,7 @@ from germline.cli.word_wrap import print_stdout
 from germline.config import TaskConfig
 from germline.evaluation.degenerate_text import DegenerateTextShares
 from germline.evaluation.kl_divergence import KlDivergence
-from germline.evaluation.paired_difference import PairedDifference, paired_difference
+from germline.evaluation.score_difference import PairedDifference, paired_difference
 from germline.evaluation.seed_statistics import (
     SeedDifference,
     seed_difference,

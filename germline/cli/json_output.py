@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from germline.evaluation.paired_difference import PairedDifference
+    from germline.evaluation.score_difference import PairedDifference
     from germline.types import HeldOutScore
 
 FLAG = "--json"

@@ -1,12 +1,12 @@
 """Evaluation: held-out scores, divergence from the start model, and degenerate texts.
 
-held_out.py         held-out scores of the center, by the task and by scorers, with intervals
-paired_difference.py  difference of two scores on the same examples
-score_decline.py    detects that a held-out score declines
-bradley_terry.py    Elo ratings from pairwise verdicts
-kl_divergence.py    exact KL from the start model along generated texts
-member_kl.py        KL of members from the center, on any engine with log-probabilities
-degenerate_text.py  texts that are empty, only special tokens, loops, or improbable
+held_out.py          held-out scores of the center, by the task and by scorers, with intervals
+score_difference.py  difference of two scores on the same examples, and a score that declines
+seed_statistics.py   statistics over several run seeds of one config
+bradley_terry.py     Elo ratings from pairwise verdicts
+kl_divergence.py     exact KL from the start model along generated texts
+member_kl.py         KL of members from the center, on any engine with log-probabilities
+degenerate_text.py   texts that are empty, only special tokens, loops, or improbable
 """
 
 from germline.evaluation.held_out import (

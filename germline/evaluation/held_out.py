@@ -212,10 +212,10 @@ def confidence_interval(score: HeldOutScore) -> tuple[float, float]:
     return min(p, max(0.0, low)), max(p, min(1.0, high))
 
 
-def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+def mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """Return mean and standard error; the error of fewer than two values is NaN."""
-    if not values:
-        return math.nan, math.nan
     array = np.asarray(values, dtype=np.float64)
+    if not len(array):
+        return math.nan, math.nan
     error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else math.nan
     return float(array.mean()), error

@@ -132,9 +132,8 @@ def seed_statistics(values: Sequence[float]) -> SeedStatistics:
     if len(array) >= FEWEST_SEEDS:
         error = _error_of_mean(array)
         half = error and student_t_95(len(array) - 1.0) * error
-    return SeedStatistics(
-        len(array), mean, mean - half, mean + half, float(array.min()), float(array.max())
-    )
+    smallest, largest = float(array.min()), float(array.max())
+    return SeedStatistics(len(array), mean, mean - half, mean + half, smallest, largest)
 
 
 def _error_of_mean(values: Float64[np.ndarray, " seeds"]) -> float:

@@ -6,16 +6,17 @@ The thresholds are rules of thumb, set where the shipped tasks on the nano model
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from germline.config import Config
 from germline.evaluation import mean_and_error
-from germline.evaluation.paired_difference import is_clearly_better, paired_difference
-from germline.evaluation.score_decline import (
+from germline.evaluation.score_difference import (
     ScoreDecline,
     find_score_decline,
+    is_clearly_better,
     p_of_mean,
+    paired_difference,
     paired_values,
 )
 from germline.record.atomic_files import Row
@@ -193,10 +194,7 @@ def _risen(run: Recorded, since: int) -> str:
     """Return which reward has risen since an update; empty for none."""
     rewards = {score.generation: score for score in run.scores}
     before, now = rewards[since], rewards[run.scores[-1].generation]
-    differences = paired_values(
-        replace(now, values=now.rewards), replace(before, values=before.rewards)
-    )
-    if p_of_mean(differences) <= RISE_ALPHA:
+    if p_of_mean(paired_values(now.rewards, before.rewards)) <= RISE_ALPHA:
         return "reward of the same completions"
     fitness = [row["fitness"]["mean"] for row in run.rows]
     was, latest = fitness[:since][-WINDOW:], fitness[since:][-WINDOW:]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from germline.evaluation.paired_difference import PairedDifference, paired_difference
+from germline.evaluation.score_difference import PairedDifference, paired_difference
 from germline.report.run_facts import RunFacts
 from germline.report.seed_groups import SeedGroup
 

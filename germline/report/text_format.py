@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from germline.config import Config, Nes
 from germline.evaluation import confidence_interval
-from germline.evaluation.paired_difference import PairedDifference
+from germline.evaluation.score_difference import PairedDifference
 from germline.evaluation.seed_statistics import SeedStatistics
 from germline.types import HeldOutScore
 

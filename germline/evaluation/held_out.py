@@ -8,7 +8,7 @@ nobody else does. Another judge, beside it, shows it.
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -30,18 +30,6 @@ HELD_OUT_NOISE = "held out"
 
 TRIED = 4
 """Completions that a scorer is tried on before a run begins."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScorerValues:
-    """The scores of some completions by one scorer.
-
-    Attributes:
-        values: one per example; NaN where it is missing.
-    """
-
-    higher_is_better: bool
-    values: tuple[float, ...]
 
 
 class HeldOutScorers:
@@ -67,8 +55,8 @@ class HeldOutScorers:
             raise
 
     def score(
-        self, rollouts: Sequence[Rollout], examples: Sequence[Example]
-    ) -> dict[str, ScorerValues]:
+        self, rollouts: Sequence[Rollout], examples: Sequence[Example], generation: int
+    ) -> tuple[HeldOutScore, ...]:
         """Score the completion of each example, by scorer; a warning says what is missing."""
         texts = {rollout.example: self._text_of(rollout_text(rollout)) for rollout in rollouts}
         answers = [texts[example.index] for example in examples]
@@ -80,10 +68,15 @@ class HeldOutScorers:
                     "%s: %d of %d held-out completions have no score: %s",
                     *(_setting(name), len(missing), len(given), missing[0]),
                 )
-        return {
-            part.name: ScorerValues(part.weight >= 0, tuple(one.value for one in scores[part.name]))
+        return tuple(
+            score_of_values(
+                generation,
+                part.name,
+                [one.value for one in scores[part.name]],
+                higher_is_better=part.weight >= 0,
+            )
             for part in self._parts
-        }
+        )
 
     def check(
         self, examples: Sequence[Example], known: Mapping[str, ScorerBase] | None = None
@@ -159,15 +152,9 @@ def score_center(
     rewards = evaluation.rewards
     reward = math.nan if np.isnan(rewards).all() else float(np.nanmean(rewards))
     score = replace(score, reward=reward, parts=mean_parts(evaluation.rollouts))
-    if scorers is not None and (by_scorer := scorers.score(evaluation.rollouts, examples)):
-        score = replace(
-            score,
-            rewards=tuple(float(one) for one in rewards[0]),
-            scorers=tuple(
-                score_of_values(generation, name, one.values, higher_is_better=one.higher_is_better)
-                for name, one in by_scorer.items()
-            ),
-        )
+    if scorers is not None and (found := scorers.score(evaluation.rollouts, examples, generation)):
+        by_example = tuple(float(one) for one in rewards[0])
+        score = replace(score, rewards=by_example, scorers=found)
     return score, evaluation
 
 

@@ -30,7 +30,6 @@ from germline.types import GermlineError, HeldOutScore
 MOST_SEEDS = 1000
 """Largest range of seeds; a longer one is assumed to be a typing error."""
 
-
 TRAINS_ON = ("generations", "held_out.patience", "record.", "graders.", "fleet.")
 """Settings that a run in the folder is trained on with: its scores stay those of the others' kind.
 
@@ -75,15 +74,13 @@ class SeedSummary:
             }
             for result in self.results
         ]
-        if not rows:
-            return {"results": [], "over_seeds": None}
         over_seeds = {
             name: {
                 key: value if math.isfinite(value) else None for key, value in asdict(one).items()
             }
-            for name, one in self.statistics().items()
+            for name, one in (self.statistics() if rows else {}).items()
         }
-        return {"results": rows, "over_seeds": over_seeds}
+        return {"results": rows, "over_seeds": over_seeds or None}
 
 
 class SeedStudy:
@@ -141,9 +138,9 @@ class SeedStudy:
     def summary(self) -> SeedSummary:
         """Return the statistics over the seeds that have held-out scores."""
         results = []
-        for seed in self.seeds:
-            path = self.path(seed)
-            scores = _scores(path) if (path / "run.json").exists() else []
+        for seed in self._begun():
+            rows = RunDirectory.open(self.path(seed)).held_out()
+            scores = [row.score for row in rows if math.isfinite(row.score.mean)]
             best = best_score(scores)
             if best is not None:
                 results.append(SeedResult(seed, scores[0], best, scores[-1]))
@@ -156,15 +153,15 @@ class SeedStudy:
             summary: of this study, where the caller has it; default: it is read from the runs.
         """
         self._write((summary or self.summary()).as_json())
-        runs = [self.path(seed) for seed in self.seeds if (self.path(seed) / "run.json").exists()]
+        runs = [self.path(seed) for seed in self._begun()]
         return write_report(runs, self.out / "report.html")
 
+    def _begun(self) -> list[int]:
+        return [seed for seed in self.seeds if (self.path(seed) / "run.json").exists()]
+
     def _write(self, results: Mapping[str, Any] | None = None) -> None:
-        facts = {
-            "seeds": list(self.seeds),
-            "config": self.config.model_dump(mode="json"),
-            **(results or {}),
-        }
+        config = self.config.model_dump(mode="json")
+        facts = {"seeds": list(self.seeds), "config": config, **(results or {})}
         with explain_write_errors(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
         text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
@@ -186,16 +183,12 @@ def train_seeds(
             that the same call continues an interrupted study.
 
     Raises:
-        GermlineError: there are no seeds, or one is given twice.
+        GermlineError: there are no seeds, one is given twice, or one is no whole number.
     """
     config = load_config(config)
     seeds = parse_seeds(seeds) if isinstance(seeds, str) else tuple(seeds)
-    if not seeds:
-        raise GermlineError("seeds: found none; name at least one, such as seeds=0..4")
-    if any(isinstance(seed, bool) or not isinstance(seed, int) for seed in seeds):
-        raise GermlineError(f"seeds: {seeds} are not all whole numbers such as [0, 1, 2]")
-    if len({*seeds}) < len(seeds):
-        raise GermlineError(f"seeds: {seeds} has one twice; name every run seed once")
+    if not seeds or len({*seeds}) < len(seeds) or any(type(seed) is not int for seed in seeds):
+        raise GermlineError(f"seeds={seeds}: name whole numbers, each once, such as seeds=0..4")
     span = f"{seeds[0]}-{seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     name = f"{config.task.title}-{config.space.kind}-seeds-{span}"
     return SeedStudy(config, seeds, Path(out) if out is not None else Path("runs") / name)
@@ -208,36 +201,24 @@ def parse_seeds(text: str) -> tuple[int, ...]:
         GermlineError: the text is none of them, or the range is empty or too long.
     """
     span = re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*", text)
-    if span:
-        first, last = int(span[1]), int(span[2])
-        if not 0 < last - first + 1 <= MOST_SEEDS:
-            raise GermlineError(
-                f"seeds={text}: the range holds {max(0, last - first + 1)} seeds; name 1 to "
-                f"{MOST_SEEDS}, the smaller end first, such as seeds=0..4"
-            )
-        return tuple(range(first, last + 1))
-    numbers = [one.strip() for one in text.strip().strip("[]").split(",")]
-    if not all(re.fullmatch(r"\d+", number) for number in numbers):
-        raise GermlineError(
-            f"seeds={text} is neither a range nor a list of numbers: write seeds=0..4 or "
-            "seeds=0,3,7"
-        )
-    return tuple(map(int, numbers))
-
-
-def _scores(path: Path) -> list[HeldOutScore]:
-    scores = [one.score for one in RunDirectory.open(path).held_out()]
-    return [score for score in scores if math.isfinite(score.mean)]
+    if span and 0 <= int(span[2]) - int(span[1]) < MOST_SEEDS:
+        return tuple(range(int(span[1]), int(span[2]) + 1))
+    if re.fullmatch(r"\s*\[?\s*\d+(\s*,\s*\d+)*\s*\]?\s*", text):
+        return tuple(map(int, re.findall(r"\d+", text)))
+    raise GermlineError(
+        f"seeds={text} is no list or range of 1 to {MOST_SEEDS} numbers: write seeds=0..4 or "
+        "seeds=0,3,7"
+    )
 
 
 def _as_recorded(config: Config) -> Config:
     """Return a config as its runs record it: absolute paths, and the digest of a custom task."""
     config = config.with_absolute_paths()
-    if not isinstance(config.task, CustomTask):
-        return config
-    digest = getattr(make_task(config.task), "digest", None)
-    section = config.task.model_copy(update={"digest": digest})
-    return config.model_copy(update={"task": section})
+    if isinstance(config.task, CustomTask):
+        digest = getattr(make_task(config.task), "digest", None)
+        section = config.task.model_copy(update={"digest": digest})
+        config = config.model_copy(update={"task": section})
+    return config
 
 
 def _check_same_config(planned: Config, path: Path) -> None:

@@ -105,20 +105,19 @@ class TrialEngine:
         generations, such as a running baseline, are left out.
         """
         section = self.config.strategy
-        unit = getattr(section, "sigma_unit", "auto")
-        nes = section if isinstance(section, Nes) else Nes(sigma_unit=unit)
+        nes = section if isinstance(section, Nes) else Nes()
         few = Nes(
             population=min(most, nes.population),
             antithetic=nes.antithetic,
             sigma=sigma,
-            sigma_unit=unit,
+            sigma_unit=getattr(section, "sigma_unit", "auto"),
         )
         return make_strategy(few, run_seed=self.run_seed, generations=generations)
 
     def score(self, examples: Sequence[Example]) -> float:
         """Return the mean reward of the center, NaN when every reward is missing."""
         rewards = self.fleet.evaluate_center(examples, self.decoding).rewards
-        return float(np.nanmean(rewards)) if not np.isnan(rewards).all() else float("nan")
+        return float(np.nanmean(rewards)) if not np.isnan(rewards).all() else math.nan
 
     def moved(self) -> float:
         """Return the distance of theta from the start: rms over the searched numbers, in sigmas."""

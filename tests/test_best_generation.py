@@ -10,9 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from rich.console import Console
 from typer.testing import CliRunner
 
-import germline
 from germline.cli.application import app
-from germline.cli.live_view import LiveView
 from germline.cli.train_summary import print_result
 from germline.record import RunDirectory
 from germline.record.best_generation import best_score
@@ -42,30 +40,19 @@ def path(tmp_path):
     return path
 
 
-def test_the_best_score_is_the_first_of_the_highest_or_of_the_lowest_cost():
-    best = best_score(SCORES)
-    assert best is not None
-    assert best.generation == 2
-    costs = [replace(one, higher_is_better=False) for one in SCORES]
-    best = best_score(costs)
-    assert best is not None
-    assert best.generation == 0
-
-
-def test_where_the_direction_was_not_recorded_the_reward_decides():
-    old = [replace(one, higher_is_better=None, reward=-one.mean) for one in SCORES]
-    best = best_score(old)
-    assert best is not None
-    assert best.generation == 0
-    unknown = [replace(one, reward=math.nan) for one in old]
-    best = best_score(unknown)
-    assert best is not None
-    assert best.generation == 2
-
-
-def test_scores_that_could_not_be_computed_are_not_the_best():
+@pytest.mark.parametrize(
+    ("changes", "best"),
+    [
+        ({}, 2),  # the first of the highest
+        ({"higher_is_better": False}, 0),
+        ({"higher_is_better": None, "reward": math.nan}, 2),
+        ({"mean": math.nan}, None),
+    ],
+)
+def test_the_best_score_is_the_first_of_the_highest_or_of_the_lowest_cost(changes, best):
+    found = best_score([replace(one, **changes) for one in SCORES])
+    assert (found and found.generation) == best
     assert best_score([]) is None
-    assert best_score([replace(SCORES[0], mean=math.nan)]) is None
 
 
 def test_scores_read_back_with_their_values_and_direction(path):
@@ -87,13 +74,6 @@ def test_a_run_records_the_metric_of_every_held_out_example(tmp_path):
     assert "values" not in found.generations()[1]["held_out"]
 
 
-def test_a_comparison_has_a_column_for_the_best_score(path, tmp_path):
-    page = germline.write_report([path, run(tmp_path / "other")], tmp_path / "both.html")
-    text = page.read_text()
-    assert '<th class="n">best</th>' in text
-    assert "0.8<br>± 0.05<br><span" in " ".join(text.split())
-
-
 def test_the_figure_marks_the_best_score(path):
     figure = evolution_figure(RunDirectory.open(path))
     FigureCanvasAgg(figure)
@@ -109,11 +89,3 @@ def test_the_list_of_runs_and_the_end_of_a_training_say_best_and_final(path):
     print_result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
     said = "held-out exact: 0.2 ± 0.05 -> 0.6 ± 0.05 (mean and standard error, n 100), "
     assert f"{said}best: 0.8 ± 0.05 after 2 updates" in file.getvalue()
-
-
-def test_the_live_view_says_the_best_score(path):
-    file = io.StringIO()
-    view = LiveView(Console(file=file, width=100, force_terminal=True), RunDirectory.open(path))
-    view.start()
-    view.close()
-    assert "best 0.8 after 2" in file.getvalue()

@@ -1,9 +1,10 @@
 """Callbacks of a training, and what a training says about itself."""
 
+from types import SimpleNamespace
+
 import pytest
 
 import germline
-from germline.run.observers import CallbackList
 from germline.types import GenerationRecord, GermlineError
 from tests.toy_runs import SETTINGS, journal
 
@@ -49,12 +50,10 @@ def test_a_callback_that_fails_is_named_and_costs_nothing(tmp_path, caplog):
     assert journal(training.directory.path) == journal(plain.directory.path)
 
 
-def test_what_is_no_callback_is_refused():
-    class Misspelled:
-        def on_generations(self, record): ...
-
+def test_what_is_no_callback_is_refused(tmp_path):
+    misspelled = SimpleNamespace(on_generations=print)
     with pytest.raises(GermlineError, match=r"on_generations \(did you mean 'on_generation'\?\)"):
-        CallbackList([Misspelled()])
+        germline.train(SETTINGS, tmp_path, callbacks=[misspelled])
 
 
 def test_a_training_says_how_far_it_is(tmp_path):

@@ -73,13 +73,6 @@ def test_a_run_stops_early_and_says_so(tmp_path: Path) -> None:
     assert "stopped early" in directory.report.read_text()
 
 
-def test_a_run_that_reaches_its_last_generation_did_not_stop_early(tmp_path: Path) -> None:
-    held_out = {"every": 1, "examples": 4, "patience": 2}
-    directory = trained(tmp_path / "run", generations=2, held_out=held_out)
-    assert directory.stopped_early is None
-    assert directory.journal.last_generation() + 1 == 2
-
-
 def test_patience_changes_no_digest_and_a_larger_one_trains_on(tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole").journal.read()
     early = trained(tmp_path / "early", held_out={"every": 1, "examples": 4, "patience": 3})

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.config import SepCma, load_config
+from germline.config import load_config
 from germline.record import RunDirectory
 from germline.record.ancestry import Ancestor
 from germline.record.journal import write_journal
@@ -148,14 +148,6 @@ def test_best_is_the_generation_before_the_best_held_out_score(plain, tmp_path):
     assert training.directory.ancestors[-1].generation == -1
 
 
-def test_without_held_out_scores_none_is_the_best(plain, tmp_path):
-    old = tmp_path / "old"
-    shutil.copytree(plain, old)
-    (old / "held_out.jsonl").unlink()
-    with pytest.raises(GermlineError, match=r"no held-out score.*--from 40"):
-        germline.fork(old, "best", (), tmp_path / "new")
-
-
 @pytest.mark.parametrize(
     ("generation", "override", "message"),
     [
@@ -257,14 +249,6 @@ def test_options_that_do_not_fit_are_refused(plain, options, message):
     result = CliRunner().invoke(app, ["resume", str(plain), *options])
     assert result.exit_code == 2
     assert message in result.output
-
-
-def test_settings_of_another_kind_of_strategy_do_not_stand_in_the_way(tmp_path):
-    old = run(tmp_path / "old", "space=full", "generations=1")
-    kinds = ["strategy.kind=sep_cma", "strategy.sigma=0.1", "generations=1"]
-    training = germline.fork(old, 0, kinds, tmp_path / "new")
-    assert isinstance(training.config.strategy, SepCma)
-    finish(training)
 
 
 def test_the_report_says_where_a_fork_starts_and_how_to_repeat_it(plain, tmp_path):

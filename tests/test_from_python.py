@@ -215,18 +215,16 @@ def in_process(reward, timeout_s=0.05):
     return InProcessPool(reward, {"right": 1.0}, {"right": -1.0}, timeout_s)
 
 
-def test_a_text_that_takes_too_long_earns_the_floor_here_too():
-    def sleeps(text, example):
-        time.sleep(600)
-
-    pool = in_process(sleeps)
-    (grade,) = pool.submit(["a"], [EXAMPLE]).result()
-    assert (grade.reward, grade.failure) == (-1.0, "timeout after 0.05 s")
-
-
-def test_an_exception_earns_the_floor_here_too():
-    (grade,) = in_process(lambda text, example: 1 / 0).submit(["a"], [EXAMPLE]).result()
-    assert (grade.reward, grade.failure) == (-1.0, "ZeroDivisionError: division by zero")
+@pytest.mark.parametrize(
+    ("reward", "failure"),
+    [
+        (lambda text, example: time.sleep(600), "timeout after 0.05 s"),
+        (lambda text, example: 1 / 0, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_reward_that_fails_earns_the_floor_here_too(reward, failure):
+    (grade,) = in_process(reward).submit(["a"], [EXAMPLE]).result()
+    assert (grade.reward, grade.failure) == (-1.0, failure)
 
 
 def test_a_wrong_part_is_an_error_here_too():

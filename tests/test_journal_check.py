@@ -77,15 +77,6 @@ def test_what_needs_the_lost_lines_is_refused_with_a_remedy(
     assert f"germline export {path} --generation {kept - 1}" in str(error.value)
 
 
-def test_the_remedies_work(cut: tuple[Path, int], trained: Path) -> None:
-    path, kept = cut
-    assert germline.replay(path, kept - 1) == germline.replay(trained, kept - 1)
-    for _ in germline.resume(path):
-        pass
-    assert journal(path) == journal(trained)
-    assert germline.generate(str(path), ["a"]) == germline.generate(str(trained), ["a"])
-
-
 def test_the_report_says_what_is_missing(cut: tuple[Path, int]) -> None:
     path, kept = cut
     facts = RunFacts(path)

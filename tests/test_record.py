@@ -79,11 +79,9 @@ def test_writing_a_generation_fills_every_file(run: RunDirectory) -> None:
     assert len(run.rollouts()) == 4
     assert run.held_out() == [HeldOutRow(score(1), ())]
     assert list(run.last_rollouts) == run.rollouts()
-
-
-def test_the_journal_counts_missing_rewards(run: RunDirectory) -> None:
-    run.write(record(0, [[1.0, math.nan], [math.nan, 0.0]]), BATCH)
-    assert run.journal.read()[0].missing == 2
+    run.write(record(1, [[1.0, math.nan], [math.nan, math.nan]]), BATCH)
+    last = run.journal.read()[1]
+    assert (last.missing, last.absent) == (3, (1,))
 
 
 def test_rows_without_their_journal_line_are_dropped(run: RunDirectory) -> None:
@@ -127,17 +125,16 @@ def test_truncating_to_minus_one_keeps_the_score_of_the_base_model(run: RunDirec
     assert [one.score.generation for one in run.held_out()] == [0]
 
 
-def test_held_out_completions_are_kept_with_prompt_answer_and_reward(run: RunDirectory) -> None:
-    run.write_held_out(score(0), [rollout(0, 7, 1.0), rollout(0, 3, math.nan)], BATCH)
-    assert run.held_out()[0].samples == (
+def test_held_out_scores_read_back_with_their_first_completions(run: RunDirectory) -> None:
+    some = [rollout(0, 7, 1.0), rollout(0, 3, math.nan), *[rollout(0, 7, 1.0)] * 50]
+    run.write_held_out(score(0, math.nan), some, BATCH)
+    (row,) = run.held_out()
+    assert math.isnan(row.score.mean)
+    assert len(row.samples) == 20
+    assert row.samples[:2] == (
         HeldOutSample("question 7?", "says 0", "answer 7", 1.0),
         HeldOutSample("question 3?", "says 0", "answer 3", None),
     )
-
-
-def test_at_most_twenty_held_out_completions_are_kept(run: RunDirectory) -> None:
-    run.write_held_out(score(5), [rollout(0, 7, 1.0)] * 50, BATCH)
-    assert len(run.held_out()[0].samples) == 20
 
 
 def test_of_two_scores_of_one_generation_the_one_with_completions_is_read(
@@ -145,13 +142,8 @@ def test_of_two_scores_of_one_generation_the_one_with_completions_is_read(
 ) -> None:
     run.write_held_out(score(1, 0.7), [rollout(0, 7, 1.0)], BATCH)
     run.write(record(0, held_out=score(1, 0.7)), BATCH)
-    assert len(run.held_out()) == 1
-    assert run.held_out()[0].samples
-
-
-def test_a_score_that_could_not_be_computed_reads_back_as_nan(run: RunDirectory) -> None:
-    run.write_held_out(score(0, math.nan), [], BATCH)
-    assert math.isnan(run.held_out()[0].score.mean)
+    (row,) = run.held_out()
+    assert row.samples
 
 
 def test_a_second_process_may_not_train_in_the_same_folder(run: RunDirectory) -> None:

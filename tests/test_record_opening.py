@@ -72,10 +72,6 @@ def test_another_process_sees_the_claim_and_asking_does_not_break_it(run: RunDir
         assert not pool.apply(is_locked, (run.path,))
 
 
-def test_a_folder_nobody_ever_wrote_to_is_not_claimed(tmp_path: Path) -> None:
-    assert not is_locked(tmp_path)
-
-
 # --- overview
 
 

@@ -123,11 +123,6 @@ def test_a_training_is_iterated_once(tmp_path):
 # --- stopping and resuming
 
 
-def test_stop_ends_after_the_generation_at_hand(tmp_path):
-    stopped_after(training := train(settings(), tmp_path / "run"), 2)
-    assert training.directory.journal.last_generation() == 1
-
-
 def test_a_held_out_score_due_when_the_run_is_stopped_is_not_lost(tmp_path, monkeypatch):
     training = train(settings("held_out.every=1"), tmp_path / "run")
     for record in training:

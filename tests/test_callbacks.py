@@ -8,6 +8,8 @@ import germline
 from germline.types import GenerationRecord, GermlineError
 from tests.toy_runs import SETTINGS, journal
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 
 class Log:
     def __init__(self):

@@ -16,6 +16,8 @@ from germline.types import GermlineError
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout
 from tests.toy_runs import journal, run
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 
 def germline(*words):
     return CliRunner().invoke(app, [str(word) for word in words])

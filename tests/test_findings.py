@@ -29,6 +29,8 @@ from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 from tests.test_score_decline import FALLING, HOLDING, shares
 from tests.toy_runs import SETTINGS, run
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 STEP = UpdateSize(rms=0.002, in_roundings=40.0, least_in_roundings=3.0, moved=0.75, rank=6.0)
 SOUND = Signals(
     informative_examples=0.5,

@@ -36,6 +36,8 @@ from tests.scripted_server import listening
 from tests.tiny_classifiers import save_pku_model
 from tests.toy_runs import LETTERS, SETTINGS, finish, journal, stopped_after
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 WEIGHTS = {"reward": 1.0, "length": -0.5, "cost": -2.0, "shown": 0.0}
 COST = {"kind": "length", "start": 0, "end": 12, "weight": -1}
 REWARD = {"kind": "repetition", "ngram": 1, "weight": -1}
@@ -390,4 +392,4 @@ def test_costs_that_are_none_or_nan_are_missing_and_never_0():
         found = future.result(30)
     assert [math.isnan(grade.reward) for grade in found] == [True, True, False]
     assert found[2].reward == 1.0 - 1.5
-    assert found[0].failure == "cost: the response has None where a number belongs"
+    assert found[0].failure.startswith("cost: the response has None")

@@ -21,6 +21,8 @@ from germline.types import GermlineError
 from tests.published_models import published
 from tests.tiny import save_tiny
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 LLAMA = published("meta-llama/Llama-3.1-8B")
 QWEN = published("Qwen/Qwen2.5-0.5B")
 

@@ -20,6 +20,8 @@ from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 from tests.toy_runs import journal, settings
 from tests.toy_runs import run as toy_run
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 
 class Page(HTMLParser):
     """The words of a page, and the names and values of its attributes."""

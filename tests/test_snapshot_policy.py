@@ -10,6 +10,8 @@ from germline.run.observers import Snapshots, snapshots_to_keep
 from tests.synthetic_runs import record
 from tests.toy_runs import settings
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 
 def written(generations: int, *, generation_s: float, write_s: float, keep: int = 2) -> list[int]:
     """Run generations; return after which ones a snapshot was written, every second being due."""

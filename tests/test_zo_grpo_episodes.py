@@ -13,6 +13,8 @@ from germline.tasks import make_task
 from germline.types import GermlineError, Update
 from tests.toy_runs import finish, journal, settings, stopped_after
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 SCORED = ("method=zo_grpo", "strategy.learning_rate=auto", "method.rows_per_member=5")
 
 ENVIRONMENT = """

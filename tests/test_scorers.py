@@ -231,13 +231,6 @@ def test_a_refusal_that_concerns_every_text_is_not_tried_in_halves():
     assert len(server.asked) == 1
 
 
-def test_a_refused_longest_reply_names_the_setting():
-    refusal = (400, {"error": "max_tokens=512 is above this server's 256"})
-    section = {"kind": "judge", "model": "the-judge", "max_new_tokens": 512}
-    ((found,), _) = scores(refusal, ITEMS[:1], **section)
-    assert found.missing.endswith("256; max_tokens is task.scorers.good.max_new_tokens=512 here")
-
-
 # --- retries
 
 

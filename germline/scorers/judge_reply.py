@@ -15,18 +15,14 @@ Any other reply has no verdict.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from germline.config.scorers import ChatSettings
-from germline.engines.served.http_client import RequestRefused
-from germline.scorers.http_service import HttpService
 from germline.scorers.types import NotScoredError
 from germline.tasks.thinking import without_thinking
 
 PATH = "/chat/completions"
-LENGTH_FIELD, LENGTH_SETTING = "max_tokens", "max_new_tokens"
-"""The field of a request with the longest reply, and the setting of `ChatSettings` it is from."""
 
 _LONGEST_SHOWN = 80
 _LONGEST_ALONE = 200
@@ -54,27 +50,10 @@ def chat_request(config: ChatSettings, model: str, message: str) -> dict[str, An
     return {
         "model": model,
         "messages": [{"role": "user", "content": message}],
-        LENGTH_FIELD: config.max_new_tokens,
+        "max_tokens": config.max_new_tokens,
         "temperature": config.temperature,
         **config.options,
     }
-
-
-def ask_model(service: HttpService, request: Mapping[str, Any]) -> Any:
-    """Send a request and return the response.
-
-    Raises:
-        RequestRefused: the service refuses the request; where that is for the longest reply, the
-            message names the setting.
-        NotScoredError: the service does not answer.
-    """
-    try:
-        return service.post(PATH, request)
-    except RequestRefused as refusal:
-        if LENGTH_FIELD not in refusal.reason:
-            raise
-        hint = f"{LENGTH_FIELD} is {service.name_of(LENGTH_SETTING)}={request[LENGTH_FIELD]} here"
-        raise RequestRefused(f"{refusal}; {hint}", refusal.status, refusal.reason) from None
 
 
 def read_reply(response: Any) -> Reply:

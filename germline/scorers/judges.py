@@ -22,7 +22,7 @@ from germline.scorers.http_service import (
     ServiceAwayError,
     ServiceScorer,
 )
-from germline.scorers.judge_reply import Reply, ask_model, chat_request, read_reply, read_verdict
+from germline.scorers.judge_reply import PATH, Reply, chat_request, read_reply, read_verdict
 from germline.scorers.types import Item, NotScoredError, Score, fill_template, full_prompt, missing
 from germline.types import EngineLost, GermlineError
 
@@ -59,7 +59,7 @@ class JudgeScorer(ServiceScorer):
             "highest": f"{config.highest:g}",
         }
         message = fill_template(config.template, values)
-        response = ask_model(self, chat_request(config, config.model, message))
+        response = self.post(PATH, chat_request(config, config.model, message))
         try:
             return [self._grade(read_reply(response))]
         except NotScoredError as error:
@@ -138,7 +138,7 @@ class PairwiseJudge(HttpService):
             RequestRefused: the service refuses every request, such as for a wrong token.
         """
         try:
-            response = ask_model(self, request)
+            response = self.post(PATH, request)
         except (RequestRefused, NotScoredError) as failure:
             refused_for_all = isinstance(failure, RequestRefused) and (
                 failure.status in REFUSED_FOR_ALL

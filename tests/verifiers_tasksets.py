@@ -116,11 +116,6 @@ __all__ = ["Buys"]
 """
 )
 
-RAISES = SUMS.replace(
-    "        return float(trace.last_reply.strip() == self.data.answer)",
-    "        return float(1 / len(trace.last_reply.strip('x')))",
-)
-
 SETUP_RAISES = SUMS.replace(
     "    @vf.reward\n",
     "    async def setup(self, trace, runtime):\n        raise OSError('no disk')\n\n"
@@ -135,21 +130,6 @@ import verifiers as vf
 def load_environment(**arguments):
     return vf.SingleTurnEnv(**arguments)
 """
-
-TWO_AGENTS = SUMS.replace(
-    "class Config(",
-    """class Seats(vf.EnvConfig):
-    solver: vf.AgentConfig = vf.AgentConfig()
-    judge: vf.AgentConfig = vf.AgentConfig()
-
-
-class Court(vf.Env[Seats]):
-    async def run(self, task, agents):
-        await agents.solver.run(task)
-
-
-class Config(""",
-).replace('["Sums"]', '["Sums", "Court"]')
 
 COUNTED = (
     HEAD

@@ -174,7 +174,7 @@ def test_a_client_that_leaves_frees_its_place(sources, monkeypatch):
     ("words", "said"),
     [
         ((), "--reward MODEL, --cost MODEL or both"),
-        (("--reward", "x", "template=abc"), "template: 'abc' does not say"),
+        (("--reward", "x", "template=abc"), "template: 'abc'"),
         (("--reward", "x", "--host", "0.0.0.0"), "requests need a token"),
         (("--reward", "no/where"), "--reward: 'no/where' "),
         (("--reward", "REWARD", "label=7"), "label=7: "),

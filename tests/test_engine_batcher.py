@@ -38,7 +38,8 @@ class WatchedBatcher(EngineBatcher):
         self.may_go_on.set()
         self.failure = None
         super().__init__(weights, **{"max_rows": 100, "max_queue": 100} | limits)
-        self._generate, self._generator.generate = self._generator.generate, self._watched
+        self._generate = self._generator.generate
+        setattr(self._generator, "generate", self._watched)  # noqa: B010 - a method, to mypy
 
     def _watched(self, batch):
         self.batches.append([row.request.example.prompt for row in batch])

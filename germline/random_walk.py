@@ -87,12 +87,3 @@ def walked(
         walk.follow(update)
         distances.append(walk.distance)
     return distances
-
-
-def expected_walk(learning_rate: float, population: int, generations: int) -> float:
-    """Return the final distance of plain ascent along utilities of standard deviation 1.
-
-    Coefficients are 1/N times sums of utilities, so |c| = 1 / sqrt(N). Antithetic pairs have the
-    same length: half as many directions, each the sum of two members.
-    """
-    return learning_rate * math.sqrt(generations / population)

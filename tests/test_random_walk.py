@@ -1,5 +1,6 @@
 """How far a random walk of the updates carries the weights: against weights that really walked."""
 
+import math
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import yaml
 
 import germline
 from germline.config import Adam, Nes, Sgd, ZScore, load_config
-from germline.random_walk import expected_walk, walked
+from germline.random_walk import walked
 from germline.record import RunDirectory
 from germline.record.ancestry import inherited_walk
 from germline.run.build_parts import make_engine
@@ -23,6 +24,15 @@ from tests.toy_runs import finish, run, settings
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
 PAPERS = sorted(Path("configs/papers").glob("*.yaml"))
+
+
+def expected_walk(learning_rate: float, population: int, generations: int) -> float:
+    """Return the final distance of plain ascent along utilities of standard deviation 1.
+
+    Coefficients are 1/N times sums of utilities, so |c| = 1 / sqrt(N). Antithetic pairs have the
+    same length: half as many directions, each the sum of two members.
+    """
+    return learning_rate * math.sqrt(generations / population)
 
 
 def update(generation, coefficients, rate=0.5, **more):

@@ -23,7 +23,7 @@ from germline.cli.evaluate import EVALUATION_SETTINGS
 from germline.cli.serve import SERVED_SETTINGS
 from germline.config import Config, load_config
 from germline.config.config_files import config_summary, find_config, preset_configs
-from germline.config.reference import config_sections, list_kinds, override_names
+from germline.config.reference import list_kinds, override_names
 from germline.record import RunDirectory
 from germline.types import GermlineError
 from tests.synthetic_runs import BATCH, DIGEST, record, score
@@ -259,10 +259,6 @@ def test_one_name_with_two_meanings_stands_twice_with_its_owners() -> None:
     owners = [entry.kinds for entry in override_names() if entry.name == "task.path"]
     assert ("conciseness",) in owners
     assert ("countdown",) in owners
-
-
-def test_every_section_and_kind_has_a_meaning() -> None:
-    assert [part for part in config_sections() if not part.meaning] == []
 
 
 # --- completion

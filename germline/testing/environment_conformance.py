@@ -144,9 +144,6 @@ class EnvironmentConformance(TaskConformance):
             replies = (*replies, player(tuple(messages)))
         raise AssertionError("the last turn is answered with the parts of the reward")
 
-    def _sum(self, parts: Mapping[str, float]) -> float:
-        return sum(weight * parts[part] for part, weight in self.task.rubric.items())
-
 
 def _contents(examples: Sequence[Example]) -> list[tuple[str, Mapping[str, object]]]:
     return [(example.prompt, example.facts) for example in examples]

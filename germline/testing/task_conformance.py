@@ -3,6 +3,7 @@
 import math
 import pickle
 import time
+from collections.abc import Mapping
 from functools import cached_property
 
 from germline.graders.fuzz_texts import HOSTILE, fuzz_text
@@ -77,7 +78,7 @@ class TaskConformance:
         assert time.process_time() - started < LONGEST_S
 
     def test_no_reward_is_below_the_floor(self) -> None:
-        floor = sum(weight * self.task.floor[part] for part, weight in self.task.rubric.items())
+        floor = self._sum(self.task.floor)
         for text in TEXTS:
             assert floor <= self._reward(text, self._some), repr(text[:80])
 
@@ -109,5 +110,7 @@ class TaskConformance:
         return self.task.examples("test")[0]
 
     def _reward(self, text: str, example: Example) -> float:
-        parts = self.task.grader(text, example)
+        return self._sum(self.task.grader(text, example))
+
+    def _sum(self, parts: Mapping[str, float]) -> float:
         return sum(weight * parts[part] for part, weight in self.task.rubric.items())

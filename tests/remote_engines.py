@@ -1,7 +1,7 @@
 """Engines in this process that pretend to be elsewhere, with faults to order.
 
-`Nearby` keeps the whole contract of an engine elsewhere without a process, so that what a fleet
-does about faults is tested in milliseconds, and the same every time.
+`Nearby` keeps the whole contract of a remote engine without a process, so that what a fleet does
+about faults is tested in milliseconds, and the same every time.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""When a crew begins, waits and stops waiting: by a clock that tests move themselves."""
+"""When a pool begins, waits and stops waiting: by a clock that tests move themselves."""
 
 from collections.abc import Sequence
 
@@ -215,27 +215,6 @@ def test_the_least_of_engines_begins_and_others_join(undisturbed):
     assert engines[2].digest() == fleet.digest()
     # It took over what the others had come to.
     assert any(isinstance(job, RestoreJob) for job in engines[2].jobs)
-
-
-def test_an_engine_that_waits_for_room_is_missed_by_nobody(undisturbed):
-    """Lost with its node, it plays again when there is another."""
-    clockwork = Clockwork()
-    engines = pool(2)
-
-    def with_its_node(engine, job):
-        if isinstance(job, GenerateJob) and engine.starts == 1:
-            engine.waits_for_resources = True
-            return RemoteEngineLost("its node was removed")
-        return None
-
-    engines[1]._fault = with_its_node
-    fleet = timed_fleet(engines, clockwork)
-    assert digests(fleet) == undisturbed
-    assert (engines[1].starts, engines[1].engine) == (2, None)
-    engines[1].waits_for_resources = False
-    while len(fleet.pool.ready_slots()) < 2:
-        evaluated(fleet)
-    assert engines[1].digest() == fleet.digest()
 
 
 def test_room_for_nobody_stops_the_run_in_time():

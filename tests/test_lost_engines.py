@@ -125,12 +125,6 @@ def test_a_cell_that_kills_whoever_plays_it_stops_the_run():
 # --- deviating engines
 
 
-def test_what_a_deviating_engine_played_is_played_again():
-    engines = pool(2, corrupted_at(2, kind=GenerateJob))
-    assert_same(evaluated(fleet_of(engines)), evaluated(local()))
-    assert engines[0].starts == 2
-
-
 @pytest.mark.parametrize("engines", [2, 3])
 def test_an_update_that_goes_wrong_on_one_engine_is_made_good(engines, undisturbed):
     """Of three, two are right; two rebuild both and apply the update again."""

@@ -30,12 +30,8 @@ def replies(*answers):
 
 @pytest.mark.parametrize(
     "failure",
-    [
-        pytest.param((503, "starting"), id="starting"),
-        pytest.param((502, "<html>bad gateway</html>"), id="a proxy"),
-        pytest.param((200, "<html>please wait</html>"), id="a page"),
-        pytest.param((-200, "[1, 2"), id="cut short"),
-    ],
+    [(503, "starting"), (502, "<html>gateway</html>"), (200, "<html>wait</html>"), (-200, "[1, 2")],
+    ids=["starting", "a proxy", "a page", "cut short"],
 )
 def test_requests_to_an_unavailable_server_are_retried_until_it_is_back(failure):
     with listening(replies(failure, failure, (200, [1, 2]))) as server:
@@ -43,20 +39,12 @@ def test_requests_to_an_unavailable_server_are_retried_until_it_is_back(failure)
     assert server.asked == [("/x", {"a": 1})] * 3
 
 
-@pytest.mark.parametrize("failure", [(503, "starting"), (200, "<html>sign in</html>")])
-def test_retries_end_after_the_retry_timeout(failure):
-    with (
-        listening(replies(failure)) as server,
-        pytest.raises(EngineLost, match=r"the server: /x: "),
-    ):
-        connection(server.url, retry_timeout_s=0.05).get("/x")
-    assert len(server.asked) > 1
-
-
-def test_without_a_retry_timeout_there_is_one_attempt():
-    with listening(replies((503, "starting"))) as server, pytest.raises(EngineLost, match="503"):
-        connection(server.url).get("/x")
-    assert len(server.asked) == 1
+@pytest.mark.parametrize("retry_s", [0.0, 0.05])
+def test_retries_end_after_the_retry_timeout(retry_s):
+    with listening(replies((503, "starting"))) as server:
+        with pytest.raises(EngineLost, match=r"the server: /x: answered 503"):
+            connection(server.url, retry_timeout_s=retry_s).get("/x")
+        assert (len(server.asked) > 1) == (retry_s > 0)
 
 
 def test_a_refused_connection_is_named_in_the_error():

@@ -141,11 +141,6 @@ class SglangEngine(ServedEngine):
             self._original_version = "default"
             self._client.reload(info.model_path, self._original_version)
         check_base_weights(self._client, info, self.pretrained.model, self._reference, self.dtype)
-        if self._launched is None and info.model_path != self.pretrained.source:
-            log.warning(
-                "%s serves %s, the run has model=%s: their texts agree within rounding",
-                *(self._client.connection.name, info.model_path, self.pretrained.source),
-            )
         self._version, self._written = self._original_version, None
 
     def _served_at_once(self) -> int | None:

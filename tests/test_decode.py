@@ -13,9 +13,8 @@ import germline.engines.decode_batch
 from germline import noise
 from germline.engines.decode_batch import DecodeBatch
 from germline.engines.prompt_batch import pad_prompts
-from germline.engines.rows_in_progress import Detokenizer, RowsInProgress
+from germline.engines.rows_in_progress import CompletionDecoder, Detokenizer, RowsInProgress
 from germline.engines.sampling import choose_tokens
-from germline.engines.served.completion_decoder import CompletionDecoder
 from germline.nano import NANO_DIR
 from germline.types import Completion, Decoding
 from tests.tiny import save_tiny, tokenizer

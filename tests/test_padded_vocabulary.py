@@ -10,8 +10,7 @@ from transformers import AutoModelForCausalLM, ByT5Tokenizer
 import germline
 from germline.config import LowRank
 from germline.engines.pretrained import load_pretrained
-from germline.engines.rows_in_progress import Detokenizer
-from germline.engines.served.completion_decoder import CompletionDecoder
+from germline.engines.rows_in_progress import CompletionDecoder, Detokenizer
 from germline.types import Decoding
 from tests.tiny import save_tiny, tokenizer
 from tests.tiny_engines import examples, inprocess, population

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from germline.config import Lora, LowRank, Vllm, load_config
-from germline.engines.served.masters import masters_of_config
+from germline.engines.served.engine import masters_of_config
 from germline.engines.vllm.in_process import InProcessLlm, llm_arguments
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory

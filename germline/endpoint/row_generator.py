@@ -14,7 +14,7 @@ from germline.endpoint.member_rows import ScoredText, generate_rows, score_texts
 from germline.endpoint.rows import NamedWeights, RowRequest, RowResult, TokenScore
 from germline.engines.pretrained import PretrainedModel
 from germline.engines.prompt_batch import PromptEncoder, encode_prompt
-from germline.engines.served.completion_decoder import CompletionDecoder
+from germline.engines.rows_in_progress import CompletionDecoder
 from germline.protocols import TextScorer
 from germline.types import Completion, Decoding, Example
 

@@ -72,8 +72,8 @@ class RayCluster:
                     "drop it, or call ray.shutdown() before"
                 )
             return
-        # Ray's processes inherit them. Whether engines without a GPU of their own see any is the
-        # second one; Ray warns of a change if it is unset.
+        # Ray's processes inherit them. The second one says whether engines without a GPU of their
+        # own see any; Ray warns of a coming change where it is unset.
         variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
         for name, value in {**variables, **(environment or {})}.items():
             os.environ.setdefault(name, value)

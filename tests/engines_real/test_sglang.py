@@ -61,6 +61,17 @@ def test_more_members_than_slots_generate_the_same_as_inprocess(own, here):
     assert own.generate(members, EXAMPLES, DECODING) == expected
 
 
+def test_members_score_texts_as_inprocess_does(own, here):
+    members = [None, *MEMBERS]
+    written = here.generate([None] * len(members), EXAMPLES, DECODING)
+    found, expected = (one.log_probabilities(members, EXAMPLES, written) for one in (own, here))
+    for row, other in zip(found, expected, strict=True):
+        for scores, same in zip(row, other, strict=True):
+            assert scores == pytest.approx(same, abs=1e-3)
+    # The texts are the same for all: members differ in their weights alone.
+    assert len({scores[0] for row in found for scores in row[:1]}) == len(members)
+
+
 def test_no_adapter_is_left_loaded(own):
     answer = own._client.connection.get("/v1/models")
     assert [one["id"] for one in answer["data"] if one["id"].startswith(VERSION_PREFIX)] == []

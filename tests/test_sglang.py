@@ -365,5 +365,5 @@ def test_evaluating_a_run_leaves_its_server_as_it_was(tmp_path):
         evaluate(str(tmp_path / "run"), limit=2)
     (body,) = script.bodies("/update_weights_from_disk")
     assert (body["model_path"], simulated.version) == ("a/model", "default")
-    with pytest.raises(GermlineError, match=r"engine\.dtype cannot change .*engine\.base_url"):
+    with pytest.raises(GermlineError, match=r"engine\.dtype cannot change"):
         resume(tmp_path / "run", ["generations=4", "engine.dtype=float16"])

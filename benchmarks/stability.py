@@ -300,17 +300,19 @@ def overall(tasks: Sequence[str], spaces: Sequence[str], longer: int) -> str:
 
 def draw(path: Path, tasks: Sequence[str], methods: Sequence[str], longer: int) -> None:
     """Draw the first seed of every method: score against rollouts, a panel for each task."""
-    from germline.report.matplotlib_plots import PlotPanel, draw_panels
+    from germline.report import charts, plots
 
     panels = []
     for task in tasks:
         found = {method: curves(Cell(task, "low_rank", method, 0, longer)) for method in methods}
-        shown = {
-            one: (some[0].rollouts[1:], some[0].scores[1:]) for one, some in found.items() if some
-        }
-        panels.append(PlotPanel(task, shown))
+        series = [
+            charts.Series(one, some[0].rollouts[1:], some[0].scores[1:], (), (), color, "points")
+            for color, (one, some) in enumerate(found.items())
+            if some
+        ]
+        panels.append(charts.Chart(task, "", "rollouts", series))
     title = f"Held-out score of the center, {longer} times the shipped generations, one run seed"
-    draw_panels(path, title, "rollouts", panels, {})
+    plots.draw_panels(path, title, panels, log_x=True)
 
 
 def tuned_rate(found: dict[str, list[Curve]]) -> str | None:

@@ -65,7 +65,7 @@ def log_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
 def drawn_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the runs of a test draw their figures, and pages their charts."""
     from germline.report.html_page import _environment
-    from germline.report.matplotlib_plots import draw_evolution, svg
+    from germline.report.plots import draw_evolution, svg
 
     monkeypatch.setattr(f"{OBSERVERS}.draw_evolution", draw_evolution)
     monkeypatch.setitem(_environment().filters, "svg", svg)

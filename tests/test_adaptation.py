@@ -118,7 +118,7 @@ def test_what_adapts_is_recorded(wholes):
 
 
 def drawn_marks(path) -> Any:
-    chart = charts._sigma(RunFacts(path))
+    chart = charts.sigma(RunFacts(path))
     return () if chart is None else chart.series
 
 

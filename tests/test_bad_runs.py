@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.cli.train_summary import print_result
+from germline.cli.run_loop import print_result
 from germline.record import RunDirectory
 from germline.report.run_facts import RunFacts
 from germline.run import replay

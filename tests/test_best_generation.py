@@ -6,16 +6,15 @@ import math
 from dataclasses import replace
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from rich.console import Console
 from typer.testing import CliRunner
 
 from germline.cli.application import app
-from germline.cli.train_summary import print_result
+from germline.cli.run_loop import print_result
 from germline.record import RunDirectory
 from germline.record.best_generation import best_score
 from germline.record.metrics_rows import held_out_row
-from germline.report.matplotlib_plots import evolution_figure
+from germline.report.plots import evolution_charts
 from germline.types import HeldOutScore
 from tests.toy_runs import run
 
@@ -75,11 +74,8 @@ def test_a_run_records_the_metric_of_every_held_out_example(tmp_path):
 
 
 def test_the_figure_marks_the_best_score(path):
-    figure = evolution_figure(RunDirectory.open(path))
-    FigureCanvasAgg(figure)
-    lower = figure.axes[1]
-    (star,) = [line for line in lower.lines if str(line.get_label()).startswith("best")]
-    assert star.get_label() == "best: 0.8 after 2"
+    _fitness, held_out = evolution_charts(RunDirectory.open(path))
+    assert held_out.series[1].label == "best: 0.8 after 2"
 
 
 def test_the_list_of_runs_and_the_end_of_a_training_say_best_and_final(path):

@@ -8,9 +8,7 @@ import pytest
 from rich.console import Console
 
 import germline
-from germline.cli.live_view import LiveView
-from germline.cli.progress_view import LineView
-from germline.cli.text_format import BARS
+from germline.cli.progress_view import BARS, LiveView
 from germline.config import load_config
 from germline.evaluation.member_kl import MemberKl
 from germline.record import RunDirectory
@@ -65,42 +63,6 @@ def test_every_trial_is_told_before_and_after_it_is_measured(run):
     assert tuple(after) == records[0].calibration
     assert all(math.isfinite(one.kl) for one in after)
     assert records[1].calibration == ()
-
-
-def test_plain_lines_say_that_sigma_is_calibrated_and_what_came_of_it(run):
-    directory, _, records = run
-    view = LineView(terminal(), directory)
-    view.trial(SigmaTrial(0.1))
-    view.trial(SigmaTrial(0.1, 0.0015))
-    view.generation(replace(records[0], held_out=None))
-    shown = view._console.export_text()
-    assert "calibrating sigma: measuring the KL divergence of sigma 0.1 ..." in shown
-    assert "sigma 0.1: KL 0.0015 nats per token" in shown
-    assert f"sigma {records[0].update.sigma:.3g} x rms W  step " in shown
-
-
-def test_the_live_view_shows_the_calibration_then_sigma_its_divergence_and_the_step(run):
-    directory, _, records = run
-    view = LiveView(terminal(), directory)
-    view.start()
-    view.trial(SigmaTrial(0.1))
-    view.trial(SigmaTrial(0.1, 0.0005))
-    view.trial(SigmaTrial(0.2))
-    view.console.print(view.render())
-    trying = view.console.export_text()
-    assert "calibrating sigma" in trying
-    assert "sigma 0.1: KL 0.0005 nats per token" in trying
-    assert "measuring the KL divergence of sigma 0.2" in trying
-    view.trial(SigmaTrial(0.2, 0.002))
-    view.generation(records[0])
-    view.generation(records[1])
-    view.close()
-    view.console.print(view.render())
-    shown = view.console.export_text()
-    assert "measuring the KL" not in shown
-    words = " ".join(shown.replace("│", " ").split())
-    assert f"sigma {records[1].update.sigma:.3g} x rms W step" in words
-    assert "sigmas learning rate " in words
 
 
 def test_the_live_view_of_a_resumed_run_begins_where_the_run_is(run):

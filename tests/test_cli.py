@@ -1,242 +1,184 @@
-"""The command line: help, errors for people, flags that take effect, and what a terminal sees."""
+"""The command line: help, errors for people, Ctrl-C, log levels and messages on a terminal."""
 
 import io
-import math
+import logging
+import os
+import pty
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 from rich.console import Console
+from rich.file_proxy import FileProxy
 from typer.testing import CliRunner
 
-from germline.cli import text_format
-from germline.cli.application import app
-from germline.cli.interrupt import stop_on_interrupt
-from germline.cli.train_summary import (
-    completions_table,
-    print_result,
-    print_stopped,
-)
+from germline.cli import output
+from germline.cli.application import app, set_log_level
+from germline.cli.output import print_stderr, wrap_words
+from germline.cli.run_loop import print_state, stop_on_interrupt
 from germline.config import load_config
 from germline.record import RunDirectory
-from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
-
-VERBS = ("train", "resume", "export", "eval", "generate", "serve")
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunDirectory:
-    return RunDirectory.create(tmp_path / "run", load_config({"generations": 10}), DIGEST, 1)
+from tests.synthetic_runs import BATCH, DIGEST, record
+from tests.toy_runs import settings
 
 
-def terminal(width: int = 90) -> Console:
-    return Console(width=width, force_terminal=True, record=True, file=io.StringIO())
+def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield words
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*words, name))
 
 
-# --- help and errors
-
-
-def test_help_names_every_verb() -> None:
-    shown = CliRunner().invoke(app, ["--help"])
+@pytest.mark.parametrize("words", [*commands(typer.main.get_command(app))], ids=" ".join)
+def test_the_help_of_every_command_fits_80_columns_and_shows_examples(words):
+    shown = CliRunner().invoke(app, [*words, "--help"])
     assert shown.exit_code == 0
-    assert all(f"\n  {verb} " in shown.output for verb in VERBS)
+    assert [line for line in shown.output.splitlines() if len(line) > 80] == []
+    assert "\n    germline " in shown.output
+    assert CliRunner().invoke(app, [*words, "-h"]).output == shown.output
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_help_of_a_verb_shows_examples(verb: str) -> None:
-    shown = CliRunner().invoke(app, [verb, "--help"])
-    assert shown.exit_code == 0
-    assert f"\n    germline {verb} " in shown.output
-    assert CliRunner().invoke(app, [verb, "-h"]).output == shown.output
+def test_there_are_few_commands_and_options():
+    everything = [*typer.main.get_command(app).commands.values()]  # type: ignore[attr-defined]
+    options = [one for c in everything for one in c.params if one.param_type_name == "option"]
+    assert len(everything) <= 13
+    assert len(options) <= 70
 
 
-def test_help_imports_neither_torch_nor_numpy() -> None:
+def test_help_imports_neither_torch_nor_numpy():
     code = (
         "import sys\n"
         "from germline.cli.application import app\n"
-        "heavy = {'torch', 'numpy', 'transformers', 'matplotlib', 'pydantic'} & set(sys.modules)\n"
-        "print(sorted(heavy))"
+        "heavy = {'torch', 'numpy', 'transformers', 'matplotlib', 'pydantic', 'rich'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=Path.cwd()
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
 
-def test_a_missing_config_is_told_in_one_paragraph() -> None:
-    shown = CliRunner().invoke(app, ["train", "nowhere.yaml"])
-    assert shown.exit_code == 2
-    assert shown.stderr == (
-        "germline: config: there is no file 'nowhere.yaml'; `germline list configs` shows those "
-        "that come with germline\n"
-    )
-    assert shown.stdout == ""
-
-
-def test_a_mistyped_setting_gets_a_suggestion(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("task: arithmetic\n")
-    shown = CliRunner().invoke(app, ["train", str(tmp_path / "c.yaml"), "strategy.sigm=1"])
-    assert shown.exit_code == 2
-    assert "strategy.sigm: unknown setting (did you mean 'sigma'?)" in shown.stderr
-
-
-def test_mistake_17_a_flag_takes_no_word_that_would_be_ignored(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("task: arithmetic\n")
-    shown = CliRunner().invoke(app, ["train", str(tmp_path / "c.yaml"), "--quiet", "False"])
-    assert shown.exit_code == 2
-    assert "override 'False' must look like strategy.sigma=0.002" in shown.stderr
-
-
-@pytest.mark.parametrize("setting", ["strategy.sigma=1", "generations=3", "held_out.examples=5"])
-def test_mistake_17_eval_refuses_settings_that_it_would_ignore(setting: str) -> None:
-    shown = CliRunner().invoke(app, ["eval", "nano", "--task", "arithmetic", setting])
-    assert shown.exit_code == 2
-    assert f"{setting} has no effect here" in shown.stderr
-
-
-def test_evaluating_a_model_needs_a_task() -> None:
-    shown = CliRunner().invoke(app, ["eval", "nano"])
-    assert shown.exit_code == 2
-    assert "nano is not a run directory, so a task is needed: --task countdown" in shown.stderr
-    assert "there is no folder 'nano' here" in shown.stderr
-
-
-def test_a_setting_in_place_of_the_config_is_called_one() -> None:
-    shown = CliRunner().invoke(app, ["train", "task=sums.py", "model=nano"])
-    assert shown.exit_code == 2
-    assert "'task=sums.py' is a setting; name a config before the settings" in shown.stderr
-
-
-def test_a_mistyped_option_ends_with_status_2() -> None:
-    assert CliRunner().invoke(app, ["train", "c.yaml", "--quite"]).exit_code == 2
-
-
-# --- Ctrl-C
-
-
-def test_the_first_interrupt_asks_to_stop_and_the_second_stops() -> None:
+@pytest.mark.parametrize("name", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_to_stop_and_a_second_ctrl_c_stops(name):
     asked = []
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(name)
     with stop_on_interrupt(lambda: asked.append(1)):
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(name)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(name) is before
     assert asked == [1]
 
 
-def test_a_scheduler_s_request_to_end_asks_to_stop() -> None:
-    asked = []
-    before = signal.getsignal(signal.SIGTERM)
-    with stop_on_interrupt(lambda: asked.append(1)):
-        signal.raise_signal(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is before
-    assert asked == [1]
-
-
-def test_stopping_says_how_to_resume(run: RunDirectory) -> None:
-    console = terminal()
-    print_stopped(console, run)
+def test_stopping_says_how_to_resume(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", load_config({"generations": 10}), DIGEST, 1)
+    console = Console(width=90, force_terminal=True, record=True, file=io.StringIO())
+    print_state(console, run)
     run.write(record(0), BATCH)
-    print_stopped(console, run)
-    lines = console.export_text().replace("with:\n", "with: ").splitlines()
+    print_state(console, run)
+    command = f"germline resume {run.path}"  # is not broken
+    lines = [line for line in console.export_text().splitlines() if line != command]
     assert lines == [
-        f"Stopped before the first generation. Resume with: germline resume {run.path}",
-        f"Stopped after generation 0 (1 of 10 done). Resume with: germline resume {run.path}",
+        "Stopped before the first generation. Resume with:",
+        "Stopped after generation 0 (1 of 10 done). Resume with:",
     ]
 
 
-# --- at the end
+# --- messages
 
 
-def test_the_summary_shows_before_and_after(run: RunDirectory) -> None:
-    run.write_held_out(score(0, 0.25), [rollout(0, 7, 0.0)], BATCH)
-    run.write_held_out(score(10, 0.75), [rollout(5, 7, 1.0)], BATCH)
-    console = terminal(140)
-    print_result(console, run, quiet=False)
-    shown = console.export_text()
-    assert "│ question 7? │ answer 7    │ says 0 │ says 5 │" in shown
-    assert "held-out exact: 0.25 ± 0.05 -> 0.75 ± 0.05 (mean and standard error, n 100)" in shown
-    assert f"run directory: {run.path}" in shown
-
-
-def test_the_figure_is_named_only_when_there_is_one(run: RunDirectory) -> None:
-    console = terminal()
-    print_result(console, run, quiet=True)
-    assert "figure:" not in console.export_text()
-    run.figure.touch()
-    print_result(console, run, quiet=True)
-    assert f"figure:        {run.figure}" in console.export_text()
-
-
-# --- wording
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.12345, "0.123"), (-12.34, "-12.3"), (12345.6, "12,346"), (None, "-"), (math.nan, "-")],
-)
-def test_numbers_have_about_three_digits(value: float | None, text: str) -> None:
-    assert text_format.number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        *((0.2, "0:00 min"), (59.6, "1:00 min"), (75.0, "1:15 min"), (3661.0, "1:01:01 h")),
-        *((172_799.0, "47:59:59 h"), (216_000.0, "2.5 days"), (17_702.9 * 3600, "2.02 years")),
-        *((8760.0 * 3600, "365 days"), (1e12, "31,710 years")),
+MESSAGES = {
+    "the message of a setting strategy.population=4 in /a/long/path/of/some/run-directory ends": [
+        "strategy.population=4",
+        "/a/long/path/of/some/run-directory",
     ],
-)
-def test_durations_read_as_on_a_clock(seconds: float, text: str) -> None:
-    assert text_format.duration(seconds) == text
+    "use `germline eval RUN --kl` or `pip install 'germline[ray]'`, which installs it": [
+        "`germline eval RUN --kl`",
+        "`pip install 'germline[ray]'`,",
+    ],
+    "to go on, set a larger number (germline resume RUN held_out.patience=null) here": [
+        "(germline resume RUN held_out.patience=null)"
+    ],
+    "Stopped after 3 generations. Resume with: germline resume 'runs/my run' --quiet": [
+        "germline resume 'runs/my run' --quiet"
+    ],
+    "an unbalanced ` does not lose a word of a message that is rather long": ["`"],
+}
 
 
-def test_model_text_cannot_command_the_terminal() -> None:
-    hostile = "\x1b[2J\x1b]0;title\x07\x9b31m\u202eevil"
-    shown = text_format.escape_control_characters(hostile)
-    assert shown == "�[2J�]0;title��31m�evil"
+@pytest.mark.parametrize("width", [20, 40, 80])
+@pytest.mark.parametrize(("message", "whole"), MESSAGES.items(), ids=range(len(MESSAGES)))
+def test_words_commands_and_settings_stay_whole(message, whole, width):
+    lines = wrap_words(message, width).split("\n")
+    assert " ".join(lines) == message
+    assert all(any(text in line for line in lines) for text in whole)
+    assert all(len(line) <= width or any(text in line for text in whole) for line in lines)
 
 
-def test_markup_in_model_text_is_shown_as_written(run: RunDirectory) -> None:
-    run.write_held_out(score(0), [rollout(0, 7, 0.0)], BATCH)
-    held_out = run.held_out()[0]
-    sample = type(held_out.samples[0])("[bold]p[/bold]", "[/]c", "a", 1.0)
-    one = type(held_out)(held_out.score, (sample,))
-    console = terminal()
-    console.print(completions_table(one, one, 90))
-    assert "[bold]p[/bold]" in console.export_text()
+def test_lines_that_fit_and_indents_are_kept():
+    text = "a list:\n  - one  column\n  - an item that is longer than the terminal"
+    assert wrap_words(text, 24).split("\n") == [
+        *("a list:", "  - one  column", "  - an item that is", "  longer than the", "  terminal")
+    ]
 
 
-def test_an_excerpt_is_one_line_of_limited_width() -> None:
-    assert text_format.one_line_excerpt("one\ntwo\r\nthree", 80) == "one⏎two⏎three"
-    assert text_format.one_line_excerpt("x" * 100, 10) == "x" * 9 + "…"
-
-
-def test_a_sparkline_rises_with_its_values() -> None:
-    assert text_format.sparkline([float(one) for one in range(8)], 20) == "▁▂▃▄▅▆▇█"
-    assert text_format.sparkline([1.0, None, 1.0], 20) == "▁▁"
-    assert text_format.sparkline([float(one) for one in range(1000)], 4) == "▁▃▆█"
-    assert text_format.sparkline([], 20) == ""
+def on_terminal(columns, *words, stream="stdout"):
+    """Run a command of which a stream is a terminal so wide; return the lines it prints there."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "xterm"}
+    command = [sys.executable, "-m", "germline", *words]
+    out, err = (theirs if name == stream else subprocess.PIPE for name in ("stdout", "stderr"))
+    subprocess.run(command, stdout=out, stderr=err, env=environment, check=False)
+    os.close(theirs)
+    text = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    return re.sub(r"\x1b\[\d+m", "", text).splitlines()
 
 
 @pytest.mark.parametrize(
-    ("words", "written"),
+    ("words", "stream", "text"),
     [
-        (("train", "demo", "--generations", "5"), "generations=5"),
-        (("probe", "demo", "--batch-size=8"), "batch_size=8"),
-        (("eval", "nano", "--task.max_new_tokens", "--json"), "task.max_new_tokens=VALUE"),
+        (("train", "arithmetic", "learning_rate=1"), "stderr", "learning_rate"),
+        (("doctor",), "stdout", "nano model"),
+        (("probe", "toy.yaml", "--out", "probe"), "stdout", "degenerate texts, KL 0 nats"),
+        (("eval", "nano", "nano", "--task", "arithmetic", "--limit", "2"), "stdout", "difference"),
     ],
+    ids=str,
 )
-def test_a_setting_given_as_an_option_is_answered_with_its_spelling(words, written):
-    shown = CliRunner().invoke(app, list(words))
-    assert shown.exit_code == 2
-    assert f"Settings are written without dashes: {written}" in " ".join(shown.output.split())
+def test_a_narrow_terminal_breaks_lines_between_words(tmp_path, monkeypatch, words, stream, text):
+    monkeypatch.chdir(tmp_path)
+    Path("toy.yaml").write_text(settings("generations=2").model_dump_json())
+    lines = on_terminal(40, *words, stream=stream)
+    assert all(len(one) <= 40 or " " not in one.strip() for one in lines if "germline" not in one)
+    assert text in " ".join(line.strip() for line in lines)
 
 
-def test_an_unknown_option_that_is_no_setting_gets_no_such_advice():
-    shown = CliRunner().invoke(app, ["train", "demo", "--no-such-option"])
-    assert shown.exit_code == 2
-    assert "without dashes" not in shown.output
+@pytest.mark.parametrize("width", range(14, 40))
+def test_no_heading_and_no_cell_of_a_table_is_cut(width):
+    console = Console(width=width, force_terminal=True, color_system=None, file=io.StringIO())
+    columns, row = ("sigma", "examples differ", "meaning"), ("0.001", "50%", "recommended")
+    output.print_table(columns, [row], console)
+    text = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert "examples differ" in text
+    assert "recommended" in text
+
+
+def test_a_message_appears_above_a_live_view(monkeypatch):
+    screen, behind = io.StringIO(), io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(sys, "stderr", FileProxy(Console(file=screen, width=80), behind))
+    print_stderr("a warning")
+    assert screen.getvalue() == "a warning\n"
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"), [("debug", ["first", "second"]), ("warning", ["second"]), ("error", [])]
+)
+def test_the_level_says_which_messages_are_shown_in_a_line_each(level, shown, capsys, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("germline"), "level", logging.NOTSET)
+    set_log_level(level)
+    for number, message in ((logging.INFO, "first"), (logging.WARNING, "second")):
+        logging.getLogger("germline.any").log(number, "%s%s", "word " * 40, message)
+    assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == shown

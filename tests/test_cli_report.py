@@ -28,15 +28,6 @@ def finished(tmp_path_factory):
     return run(tmp_path_factory.mktemp("finished") / "run")
 
 
-def test_the_page_is_written_and_its_place_is_said(finished, tmp_path):
-    shown = germline("report", finished)
-    assert shown.exit_code == 0
-    assert shown.stdout.endswith(f"written to {finished / 'report.html'}\n")
-    out = tmp_path / "page.html"
-    assert germline("report", finished, "--out", out).stdout.endswith(f"written to {out}\n")
-    assert out.exists()
-
-
 def scored(path, before, after, examples=BATCH):
     """Write a run with the held-out scores of two examples, before and after training."""
     made = RunDirectory.create(path, load_config({"task": "arithmetic"}), DIGEST, threads=1)
@@ -139,12 +130,6 @@ def test_a_damaged_journal_is_said_beside_the_place_of_the_page(finished, tmp_pa
     )
     assert "line 2" in values["runs"][0]["damage"]
     assert values["runs"][1]["damage"] is None
-
-
-def test_what_is_no_run_is_refused_in_one_line(tmp_path):
-    shown = germline("report", tmp_path)
-    assert shown.exit_code == 2
-    assert "is not a run directory" in shown.stderr
 
 
 @pytest.mark.parametrize(

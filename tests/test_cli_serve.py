@@ -70,10 +70,8 @@ def test_the_defaults_of_the_command_are_those_of_the_settings(served):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("nano", "strategy.sigma=1"), "strategy.sigma=1 has no effect here"),
         (("nano", "-g", "newest"), "--generation=newest is neither a number nor best"),
         (("nano", "-g", "3"), "has no generation 3"),
-        (("--reward", "model", "-g", "best"), "--generation=best would be ignored"),
         (("--cost", "model", "--max-new-tokens", "5"), "--max-new-tokens=5 would be ignored"),
         (("no-such-model",), "no-such-model"),
         (("nano", "--host", "0.0.0.0"), "GERMLINE_TOKEN"),

@@ -13,8 +13,6 @@ from typer.testing import CliRunner, Result
 
 from germline.cli.application import app
 from germline.record import Journal, RunDirectory
-from germline.report.next_commands import next_commands
-from germline.run import replay
 from germline.types import Update
 from tests.hang_limit import HANG_S
 
@@ -70,29 +68,6 @@ def test_mistake_17_held_out_scores_come_when_they_are_due(trained: tuple[Path, 
     assert [one.score.generation for one in scores] == [0, 2, 4, 5]
 
 
-def test_training_ends_with_scores_paths_and_next_commands(trained: tuple[Path, str]) -> None:
-    run, printed = trained
-    assert "held-out prompts, before and after training" in printed
-    assert re.search(r"held-out \w+: [\d.,]+ ± [\d.,]+ -> ", printed)
-    for line in (f"run directory: {run}", f"figure:        {run / 'evolution.png'}"):
-        assert f"\n{line}\n" in printed
-    for command in next_commands(RunDirectory.open(run)):
-        assert f"\n  {command}\n" in printed
-
-
-def test_mistake_17_quiet_prints_the_final_lines_only(config: Path, tmp_path: Path) -> None:
-    shown = germline("train", config, "generations=1", "--out", tmp_path / "run", "--quiet")
-    assert shown.exit_code == 0
-    run = RunDirectory.open(tmp_path / "run")
-    begins = [line.split(":")[0] for line in shown.stdout.splitlines()]
-    assert [one for one in begins if one not in ("warning", "note")] == [
-        f"held-out {run.held_out()[0].score.metric}",
-        "run directory",
-        "figure",
-        "report",
-    ]
-
-
 def test_mistake_17_an_override_reaches_the_run(config: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ("generations=2", "strategy.sigma=2e-1", "seed=5", "space=full")
@@ -103,14 +78,6 @@ def test_mistake_17_an_override_reaches_the_run(config: Path, tmp_path: Path) ->
     assert RunDirectory.open(run).config.space.kind == "full"
 
 
-def test_a_taken_folder_is_refused(config: Path, trained: tuple[Path, str]) -> None:
-    before = journal(trained[0])
-    shown = germline("train", config, "--out", trained[0])
-    assert shown.exit_code == 2
-    assert f"germline resume {trained[0]}" in shown.stderr
-    assert journal(trained[0]) == before
-
-
 def test_a_run_in_two_parts_has_the_journal_of_one(
     config: Path, trained: tuple[Path, str], tmp_path: Path
 ) -> None:
@@ -119,31 +86,6 @@ def test_a_run_in_two_parts_has_the_journal_of_one(
     shown = germline("resume", run, "generations=5", "--quiet")
     assert shown.exit_code == 0
     assert journal(run) == journal(trained[0])
-
-
-def test_resume_says_from_where_it_continues_or_that_nothing_is_left(
-    config: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    assert germline("train", config, "generations=1", "--out", run, "-q").exit_code == 0
-    assert "Continuing after 1 of 2 generations." in germline("resume", run, "generations=2").stdout
-    shown = germline("resume", run).stdout
-    assert "This run is finished (2 of 2 generations): nothing is trained." in shown
-    assert f"germline resume {run} generations=4" in shown
-
-
-def test_a_toy_run_is_not_sent_to_export_which_has_no_format_for_it(
-    trained: tuple[Path, str],
-) -> None:
-    assert f"germline report {trained[0]}" in trained[1]
-    assert "germline export" not in trained[1]
-
-
-def test_resume_refuses_what_would_make_it_another_run(trained: tuple[Path, str]) -> None:
-    shown = germline("resume", trained[0], "strategy.sigma=1")
-    assert shown.exit_code == 2
-    assert "strategy.sigma cannot change within a run" in shown.stderr
-    assert "asked for is 1.0" in shown.stderr
 
 
 @pytest.mark.slow
@@ -184,13 +126,6 @@ def test_verify_rebuilds_any_generation(trained: tuple[Path, str]) -> None:
         assert shown.stdout.endswith(f"digest verified: {entries[generation].digest}\n")
 
 
-def test_verify_rebuilds_the_newest_generation_by_default(trained: tuple[Path, str]) -> None:
-    (*_, last) = RunDirectory.open(trained[0]).journal.read()
-    shown = germline("export", trained[0], "--verify")
-    assert shown.stdout == f"generation 4 rebuilt, digest verified: {last.digest}\n"
-    assert replay(trained[0]) == last.digest
-
-
 def test_verify_of_a_generation_that_never_was_is_an_error(trained: tuple[Path, str]) -> None:
     shown = germline("export", trained[0], "--verify", "-g", 99)
     assert shown.exit_code == 2
@@ -201,17 +136,6 @@ def test_what_cannot_be_exported_says_why(trained: tuple[Path, str], tmp_path: P
     shown = germline("export", trained[0], "--out", tmp_path / "model")
     assert shown.exit_code == 2
     assert "engine=toy has no Hugging Face format" in shown.stderr
-
-
-def test_eval_prints_the_score_and_writes_the_completions(
-    trained: tuple[Path, str], tmp_path: Path
-) -> None:
-    out = tmp_path / "completions.jsonl"
-    shown = germline("eval", trained[0], "--limit", 3, "--out", out)
-    assert shown.exit_code == 0
-    assert re.match(r"\w+ [\d.]+ ± [\d.]+ \(mean and standard error, n 3\), mean", shown.stdout)
-    assert shown.stdout.endswith(f"completions: {out}\n")
-    assert len(out.read_text().splitlines()) == 3
 
 
 def test_eval_agrees_with_the_score_at_the_end_of_the_run(
@@ -249,11 +173,3 @@ def test_mistake_17_every_option_of_generate_takes_effect(trained: tuple[Path, s
     assert text(*sampled) != text()
     assert text(*sampled, "--seed", "1") != text(*sampled)
     assert text(*sampled, "--top-p", "0.01") == text()
-
-
-def test_generate_answers_each_prompt_under_its_own_heading(trained: tuple[Path, str]) -> None:
-    shown = germline("generate", trained[0], "one", "two", "--max-new-tokens", 2)
-    assert [line for line in shown.stdout.splitlines() if line.startswith("> ")] == [
-        "> one",
-        "> two",
-    ]

@@ -9,7 +9,6 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.cli.dry_run import gigabytes
 from germline.config import load_config
 from germline.estimates.machine import Machine
 from germline.estimates.memory import classifier_parts
@@ -32,19 +31,6 @@ def no_network(monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-
-
-def test_a_dry_run_writes_nothing(tmp_path, monkeypatch, no_network):
-    monkeypatch.chdir(tmp_path)
-    words = ["train", "recipes/qwen2.5-0.5b-24gb", f"model={QWEN}", "--dry-run"]
-    done = CliRunner().invoke(app, words)
-    assert list(tmp_path.iterdir()) == [], done.output
-    assert "model and data\n" in done.output
-    assert "would be downloaded, 0.99 GB" in done.output
-    assert "32 members x 64 examples of 200" in done.output
-    assert "generations: 200" in done.output
-    assert "population: 32" not in done.output  # the default
-    assert done.output.endswith("Nothing was written.\n")
 
 
 def test_a_dataset_that_is_not_here_would_be_downloaded(no_network, tmp_path):
@@ -128,13 +114,6 @@ def test_what_a_run_refuses_a_dry_run_refuses(tmp_path):
         dry_run(SETTINGS, tmp_path / "taken")
     with pytest.raises(GermlineError, match=r"graders\.workers=100000: "):
         dry_run({**SETTINGS, "graders": {"workers": 100000}}, tmp_path / "new")
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(25_165_824_000, "25.17 GB"), (3_400_000, "3.4 MB"), (912, "912 bytes")]
-)
-def test_little_memory_is_in_a_small_unit(count, text):
-    assert gigabytes(count) == text
 
 
 def test_seeds_are_counted(tmp_path, monkeypatch):

@@ -170,7 +170,7 @@ def test_a_check_shows_the_first_message_and_an_episode(tmp_path, change, replie
     assert [prompt.text for prompt in report.prompts] == ["Say it.\nBegin."]
     assert report.episode is not None
     assert [turn.content for turn in report.episode.turns] == replies
-    shown = CliRunner().invoke(app, ["check", "task", str(path)])
+    shown = CliRunner().invoke(app, ["check", str(path)])
     assert shown.stdout.count("Begin.") == 1
     assert ended in shown.stdout
 

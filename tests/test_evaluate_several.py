@@ -157,12 +157,6 @@ def test_an_export_of_the_best_says_so_if_that_is_the_start(
     assert f"the best held-out score of {run} is that before training" in caplog.text
 
 
-def test_an_export_without_a_folder_is_refused(trained: Path) -> None:
-    result = CliRunner().invoke(app, ["export", str(trained)])
-    assert result.exit_code == 2
-    assert "--out" in result.stderr
-
-
 @pytest.mark.parametrize("words", [["generate", "runs/none", "Hello"], ["serve", "runs/none"]])
 def test_a_missing_run_is_refused_before_torch_is_imported(words: list[str]) -> None:
     program = (
@@ -183,9 +177,6 @@ def test_a_missing_run_is_refused_before_torch_is_imported(words: list[str]) -> 
     [
         (["nano", "--task", "arithmetic", "-g", "3"], "nano is not a run directory"),
         (["RUN", "-g", "99"], "generation 99 is not in .*0 to 2"),
-        (["RUN", "-g", "last"], "neither a number nor best"),
-        (["RUN", "nano", "--out", "file"], "--out=file names one file"),
-        (["RUN", "nano", "--kl"], "--kl measures the newest weights of one run"),
     ],
 )
 def test_what_does_not_fit_is_refused(trained: Path, words: list[str], message: str) -> None:

@@ -2,7 +2,6 @@
 
 import io
 import json
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,14 +12,13 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.cli.live_view import LiveView
-from germline.cli.train_summary import print_result
+from germline.cli.progress_view import LiveView
+from germline.cli.run_loop import print_result
 from germline.config import load_config
 from germline.evaluation.held_out import score_of_values
 from germline.record import RunDirectory
 from germline.record.metrics_rows import generation_row, held_out_row
-from germline.report.finding_rules import WINDOW, Recorded, mean_signal
-from germline.report.findings import RULES, Finding, find
+from germline.report.findings import RULES, WINDOW, Finding, Recorded, find, mean_signal
 from germline.report.text_format import percent
 from germline.run.observers import FindingLog
 from germline.signal_types import Signals, UpdateSize
@@ -159,14 +157,6 @@ def test_a_decline_is_found_with_its_interval():
     assert find(Recorded(vote, scores=shares(FALLING))) == []
 
 
-def test_fitness_that_rises_while_the_score_declines_is_a_divergence():
-    rising = [{"fitness": {"mean": at / 240}, "failures": {}} for at in range(240)]
-    assert codes(rising, scores=shares(FALLING)) == ["decline", "divergence"]
-    assert codes([{"fitness": {"mean": 0.5}, "failures": {}}] * 240, scores=shares(FALLING)) == [
-        "decline"
-    ]
-
-
 def judged(rewards, by_judge, *, higher=True):
     """Make up scores whose rewards and scores by a judge follow two curves."""
     random = np.random.default_rng(0)
@@ -185,15 +175,14 @@ def judged(rewards, by_judge, *, higher=True):
 RISING, WORSE, FLAT = (0.2, 0.4, 0.6, 0.7, 0.8, 0.85), (0.5, 0.6, 0.62, 0.4, 0.3, 0.25), (0.5,) * 6
 
 
-def test_a_scorer_that_disagrees_with_the_reward_is_a_divergence():
+def test_a_scorer_that_declines_is_found_while_the_reward_rises():
     found = one(scores=judged(RISING, WORSE))
-    assert found.code == "divergence"
+    assert found.code == "decline"
     assert (found.values["metric"], found.values["since"]) == ("judge", 4)
     costs = [1 - value for value in WORSE]
-    assert codes(scores=judged(RISING, costs, higher=False)) == ["divergence"]
+    assert codes(scores=judged(RISING, costs, higher=False)) == ["decline"]
     for rewards, by_judge in ((RISING, RISING), (RISING, FLAT), (RISING[:2], WORSE[:2])):
         assert codes(scores=judged(rewards, by_judge)) == []
-    assert "divergence" not in codes(scores=judged(FLAT, WORSE))
 
 
 def values_scores(before, after):
@@ -265,14 +254,6 @@ def test_completions_that_are_cut_are_a_note():
     assert "=-" not in found.sentence  # the setting has no default, but that of the task
 
 
-def test_a_random_adapter_is_a_note_unless_the_run_is_a_fork():
-    lora = load_config({"space": "lora"})
-    assert one(config=lora).code == "random_start"
-    assert find(Recorded(lora, is_fork=True)) == []
-    for settings in ({"init_scale_b": 0}, {"init_scale_a": 0}):
-        assert find(Recorded(load_config({"space": {"kind": "lora", **settings}}))) == []
-
-
 # --- views
 
 
@@ -300,9 +281,7 @@ def test_every_view_shows_the_same_list(falling):
     )
 
 
-def test_the_live_view_shows_warnings_and_tests_scores_only_when_there_is_a_new_one(
-    falling, monkeypatch
-):
+def test_scores_are_tested_only_when_there_is_a_new_one(falling, monkeypatch, caplog):
     reads = []
     held_out = RunDirectory.held_out
 
@@ -311,16 +290,22 @@ def test_the_live_view_shows_warnings_and_tests_scores_only_when_there_is_a_new_
         return held_out(run)
 
     monkeypatch.setattr(RunDirectory, "held_out", counted)
-    file = io.StringIO()
-    console = Console(file=file, width=100, force_terminal=True)
-    view = LiveView(console, RunDirectory.open(falling))
-    view.start()
+    log = FindingLog(RunDirectory.open(falling), make_task(CONFIG.task))
     before = len(reads)
     for generation in range(3):
-        view.generation(replace(made(17 + generation), generations=20))
-    view.close()
+        log.on_generation(made(17 + generation))
+        assert [one.code for one in log.findings] == ["decline"]
     assert len(reads) == before
-    assert [one.code for one in view.findings] == ["decline"]
+    assert caplog.text.count("has declined since update 4") == 1
+
+
+def test_the_live_view_shows_the_warnings_of_the_training(falling):
+    file = io.StringIO()
+    view = LiveView(Console(file=file, width=100, force_terminal=True), RunDirectory.open(falling))
+    view.start()
+    warnings = [one for one in germline.findings(falling) if one.level == "warning"]
+    view.generation(replace(made(17), generations=20), warnings)
+    view.close()
     assert "The held-out exact has declined" in file.getvalue()
 
 
@@ -337,14 +322,6 @@ def test_a_training_from_python_warns_of_ties_in_its_third_generation(tmp_path, 
     training = germline.train(SETTINGS, tmp_path, reward=lambda completion, example: 0.5)
     said = ["no signal" in caplog.text for _ in training]
     assert said == [False, False, True, True]
-
-
-def test_a_decline_is_logged_when_its_score_is_recorded(falling, tmp_path, caplog):
-    directory = RunDirectory.open(falling)
-    log = FindingLog(directory, make_task(directory.config.task))
-    with caplog.at_level(logging.WARNING):
-        log.on_generation(made(19, agreement=0.5))
-    assert "has declined since update 4" in caplog.text
 
 
 def test_every_finding_has_a_heading_in_the_docs():

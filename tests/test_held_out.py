@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 import germline
 from germline.cli.application import app
 from germline.cli.progress_view import LineView
-from germline.cli.text_format import score, scorer_line
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.record.metrics_rows import held_out_row, read_held_out_row
+from germline.report.text_format import score, scorer_line
 from germline.run import evaluate
 from germline.scorers import http_service
 from germline.types import GermlineError, HeldOutScore

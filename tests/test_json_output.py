@@ -1,9 +1,6 @@
 """`--json` prints one document on stdout, with the fields that docs/run-directory.md says."""
 
 import json
-import logging
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -13,7 +10,7 @@ from typer.testing import CliRunner
 
 from checks.reference import DOCS
 from germline.cli.application import app
-from germline.cli.json_output import print_json
+from germline.cli.output import print_json
 from germline.endpoint.uvicorn_service import UvicornService
 from tests.documented_fields import absent, field_tables, undocumented
 from tests.scripted_server import listening
@@ -46,9 +43,9 @@ COMMANDS = {
     "list runs": ("list", "runs", "."),
     "list tasks": ("list", "tasks"),
     "doctor": ("doctor",),
-    "check task": ("check", "task", "arithmetic", "--prompts", "1"),
-    "new task": ("new", "task", "riddles"),
-    "new config": ("new", "config", "--model", "nano", "--task", "arithmetic"),
+    "check": ("check", "arithmetic", "--prompts", "1"),
+    "new NAME": ("new", "riddles"),
+    "new --task": ("new", "--model", "nano", "--task", "arithmetic"),
 }
 
 
@@ -151,38 +148,7 @@ def test_a_hostile_text_that_wins_is_in_the_document_of_a_check(tmp_path):
     rows = [{"question": f"What is {n} + 3?", "answer": n + 3} for n in range(40)]
     file = tmp_path / "sums.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = ["check", "task", str(file), "task.reward=numeric", "--json"]
+    command = ["check", str(file), "task.reward=numeric", "--json"]
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == 0, shown.output
     assert any("\ud800" in (row["text"] or "") for row in json.loads(shown.stdout)["checks"])
-
-
-def test_a_level_that_does_not_exist_is_refused(monkeypatch):
-    done = CliRunner().invoke(app, ["--log-level", "loud", "list", "tasks"])
-    assert done.exit_code == 2
-    assert "'debug', 'info', 'warning', 'error'" in done.stderr
-    monkeypatch.setenv("GERMLINE_LOG_LEVEL", "louder")
-    assert "GERMLINE_LOG_LEVEL" in CliRunner().invoke(app, ["list", "tasks"]).stderr
-
-
-@pytest.mark.parametrize(
-    ("level", "shown"),
-    [("debug", ["first", "second"]), ("warning", ["second"]), ("error", [])],
-)
-def test_the_level_says_which_messages_are_shown(level, shown):
-    program = (
-        "import logging; from germline.cli.application import set_log_level; "
-        f"set_log_level({level!r}); log = logging.getLogger('germline.any'); "
-        "log.info('first'); log.warning('second')"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert [one for one in ("first", "second") if one in done.stderr] == shown
-    assert done.stdout == ""
-
-
-@pytest.fixture(autouse=True)
-def usual_level():
-    yield
-    logging.getLogger("germline").setLevel(logging.NOTSET)

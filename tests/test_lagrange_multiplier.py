@@ -11,14 +11,13 @@ import pytest
 from rich.console import Console
 
 import germline
-from germline.cli import text_format
-from germline.cli.live_view import LiveView
-from germline.cli.progress_view import generation_line
+from germline.cli.progress_view import LiveView, generation_line
 from germline.config import load_config
 from germline.config.row_tasks import SAMPLES
 from germline.config.scorers import ClassifierSettings
 from germline.methods.lagrange_multiplier import LagrangeTerm
 from germline.record import RunDirectory
+from germline.report import text_format
 from germline.run.build_parts import build_run_parts
 from germline.run.load_run import load_engine
 from germline.services.scorer import ScorerSettings, scorer_service

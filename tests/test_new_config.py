@@ -1,4 +1,4 @@
-"""`germline new config`: settings for a model and a task that load, fit, and say why."""
+"""`germline new`: settings for a model and a task that load, fit, and say why."""
 
 import math
 
@@ -40,7 +40,7 @@ def changed_to_fit(found):
 
 
 def new_config(*words):
-    done = CliRunner().invoke(app, ["new", "config", "--model", *map(str, words)])
+    done = CliRunner().invoke(app, ["new", "--model", *map(str, words)])
     return done.exit_code, done.output
 
 
@@ -50,7 +50,7 @@ def new_config(*words):
 def test_the_file_is_the_config_and_every_setting_has_its_reason(tmp_path, model, machine):
     found = recommended(model, "arithmetic", machine)
     file = tmp_path / "config.yaml"
-    file.write_text(config_text(found, "germline new config", str(file)))
+    file.write_text(config_text(found, "germline new", str(file)))
     assert load_config(file) == found.config
     lines = file.read_text().splitlines()
     for setting in found.settings:
@@ -81,7 +81,7 @@ def test_settings_of_the_task_are_used_and_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(f'{{"query": "{i}?", "gold": "{i}"}}\n' for i in range(40)))
-    words = ["nano", "--task", "rows.jsonl", "--out"]
+    words = ["nano", "--task", "rows.jsonl"]
     given = ["task.columns={prompt: query, answer: gold}", "task.max_new_tokens=7"]
     assert new_config(*words, "c.yaml")[0] == 2
     assert new_config(*words, "c.yaml", *given)[0] == 0
@@ -93,7 +93,7 @@ def test_settings_of_the_task_are_used_and_written(tmp_path, monkeypatch):
 
 
 def test_nano_is_searched_where_the_other_configs_search_it(tmp_path):
-    done = CliRunner().invoke(app, ["new", "task", str(tmp_path / "riddles")])
+    done = CliRunner().invoke(app, ["new", str(tmp_path / "riddles")])
     assert done.exit_code == 0, done.output
     of_template = load_config(tmp_path / "riddles.yaml").space
     assert recommended("nano", "arithmetic").config.space == of_template
@@ -155,9 +155,9 @@ def test_the_time_of_the_run_is_measured_printed_and_written(tmp_path, monkeypat
     assert 30 < seconds <= 48
     assert f"about {duration(seconds)} on this machine" in output
     assert f"{duration(seconds)} for the run" in (tmp_path / "conciseness-nano.yaml").read_text()
-    status, output = new_config(*words, "0.1", "--out", "b.yaml")
+    status, output = new_config(*words, "0.1", "b.yaml")
     assert (status, "--minutes=0.1 is too short" in output) == (2, True)
-    status, output = new_config(QWEN, *words[1:], "9", "--out", "b.yaml")
+    status, output = new_config(QWEN, *words[1:], "9", "b.yaml")
     assert (status, "are not on this machine" in output) == (2, True)
     assert [*tmp_path.iterdir()] == [tmp_path / "conciseness-nano.yaml"]
 

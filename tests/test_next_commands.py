@@ -1,19 +1,16 @@
 """The commands that a run suggests: they can be pasted, and fit the state of the run."""
 
-import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from germline.cli.train_summary import print_next_commands
 from germline.config import load_config
 from germline.evaluation.held_out import score_of_values
 from germline.record import RunDirectory
 from germline.report import text_format
-from germline.report.next_commands import next_commands
+from germline.report.run_facts import next_commands
 from tests.synthetic_runs import BATCH, DIGEST, record, score
 
 
@@ -35,9 +32,6 @@ def test_a_finished_run_is_exported_or_trained_on(tmp_path: Path) -> None:
         f"germline resume '{run.path}' generations=2",
         f"germline report '{run.path}' --open",
     ]
-    console = Console(width=40, force_terminal=True, record=True, file=io.StringIO())
-    print_next_commands(console, run)
-    assert console.export_text().splitlines()[1:] == [f"  {one}" for one in next_commands(run)]
 
 
 def test_a_run_that_has_begun_is_resumed_and_a_schedule_is_not_bent(tmp_path: Path) -> None:

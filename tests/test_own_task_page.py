@@ -39,7 +39,7 @@ def test_the_page_can_be_followed_command_by_command(folder):
             done = CliRunner().invoke(app, shlex.split(line)[1:] + short)
             assert done.exit_code == 0, (line, done.output)
             called.append(line)
-    assert called[0] == "germline new task sums"
+    assert called[0] == "germline new sums"
     assert called[-1] == "germline train numbers.yaml --out runs/numbers"
     assert len(called) == 6
 
@@ -57,7 +57,7 @@ def test_the_tables_name_every_reward_and_setting():
 
 def test_the_tests_of_a_new_task_need_pytest_alone_in_a_clone(folder):
     """`make demo` installs none of the tools that the conftest.py of the clone uses."""
-    assert CliRunner().invoke(app, ["new", "task", "sums"]).exit_code == 0
+    assert CliRunner().invoke(app, ["new", "sums"]).exit_code == 0
     lacking = ("sybil", "xdist", "beartype", "hypothesis")
     options = ["-c", str(ROOT / "pyproject.toml"), "-p", "conftest", "test_sums.py"]
     code = (

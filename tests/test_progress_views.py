@@ -12,12 +12,17 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from germline.cli.live_view import LOCAL_MODES, LiveView, hide_control_characters
-from germline.cli.progress_view import Clock, LineView, generation_line
-from germline.cli.text_format import kind_of_error, one_line_excerpt, without_common_start
-from germline.cli.train_summary import print_result
+from germline.cli.progress_view import (
+    LOCAL_MODES,
+    Clock,
+    LiveView,
+    generation_line,
+    hide_control_characters,
+)
+from germline.cli.run_loop import print_result
 from germline.config import load_config
 from germline.record import RunDirectory
+from germline.report.text_format import kind_of_error, one_line_excerpt, without_common_start
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 
 
@@ -29,42 +34,24 @@ def run(tmp_path: Path) -> RunDirectory:
 CONFIG = load_config({"generations": 10})
 
 
-def test_the_time_left_is_that_of_the_generations_after_the_first() -> None:
+def test_the_time_left_is_that_of_the_generations_after_the_first(run: RunDirectory) -> None:
     now = [1000.0]
-    clock = Clock(Console(file=io.StringIO()), total=11, done=0)
+    clock = Clock(Console(file=io.StringIO()), run)
     clock.bar.get_time = lambda: now[0]
     assert clock.left == ""
     for done in (1, 2, 3):
         now[0] += 100.0 if done == 1 else 2.5  # the first one has the start of the run
         clock.tick(done)
-    assert clock.left == "0:20 min left"
+    assert clock.left == "0:18 min left"
 
 
 def terminal(width: int = 90) -> Console:
     return Console(width=width, force_terminal=True, record=True, file=io.StringIO())
 
 
-def test_a_plain_line_holds_fitness_best_speed_and_held_out_score() -> None:
-    assert generation_line(record(0, held_out=score(1)), "1:15 min left", CONFIG) == (
-        "generation 0 (1/10)  fitness 0.438  20-80 % of members 0.4 to 0.475  best 0.5  "
-        "sigma 0.1 x rms W  step 2.22 sigmas  held-out exact 0.5 ± 0.05  200 tokens/s  "
-        "1:15 min left"
-    )
-
-
 def test_a_generation_without_fitness_has_a_line_too() -> None:
     nothing = record(0, [[math.nan, math.nan], [math.nan, math.nan]])
     assert "fitness -  20-80 % of members - to -  best -" in generation_line(nothing, "", CONFIG)
-
-
-def test_plain_output_is_one_line_per_generation(run: RunDirectory) -> None:
-    console = Console(width=20, record=True, file=io.StringIO())
-    view = LineView(console, run)
-    view.start()
-    for generation in range(3):
-        view.generation(record(generation))
-    view.close()
-    assert len(console.export_text().splitlines()) == 3
 
 
 def test_scores_whose_errors_differ_in_kind_are_not_given_the_name_of_the_last(
@@ -83,32 +70,6 @@ def test_scores_whose_errors_differ_in_kind_are_not_given_the_name_of_the_last(
     assert kind_of_error(ends[1], ends[1]) == "95 % interval"
 
 
-def test_the_live_view_shows_the_state_of_the_run(run: RunDirectory) -> None:
-    console = terminal()
-    view = LiveView(console, run)
-    run.write_held_out(score(0, 0.25), [], BATCH)
-    view.start()
-    run.write(record(0, held_out=score(1, 0.75)), BATCH)
-    view.generation(record(0, held_out=score(1, 0.75)))
-    console.export_text()
-    console.print(view.render())
-    shown = console.export_text()
-    view.close()
-    for part in (
-        "conciseness · nano · low_rank",
-        "tokens/s",
-        "1/10",
-        "0.438 20-80 % of members 0.4 to 0.475 best 0.5",
-        "200 tokens/s",
-        "exact 0.75 ± 0.05, before training 0.25 ± 0.05 (standard error, n 100, updates 1)",
-        "question 3?",
-        "says 1",
-        "reward 0.25",
-        "Ctrl-C finishes the generation and stops.",
-    ):
-        assert part in " ".join(shown.replace("│", " ").split()), part
-
-
 def test_on_a_narrow_terminal_the_live_view_cuts_no_number(tmp_path: Path) -> None:
     config = load_config({"generations": 20_000})
     run = RunDirectory.create(tmp_path / "run", config, DIGEST, 1)
@@ -123,18 +84,6 @@ def test_on_a_narrow_terminal_the_live_view_cuts_no_number(tmp_path: Path) -> No
     _title, *lines = shown.splitlines()
     assert "…" not in "".join(lines)
     assert "1/20000" in shown
-
-
-def test_plain_lines_begin_with_the_score_before_training(run: RunDirectory) -> None:
-    run.write_held_out(score(0, 0.25), [], BATCH)
-    view = LineView(terminal(), run)
-    view.start()
-    view.generation(record(0))
-    view.generation(record(1, held_out=score(2, 0.75)))
-    first, second, third, *_ = view._console.export_text().splitlines()
-    assert first == "held-out exact 0.25 ± 0.05 before training"
-    assert second.startswith("generation 0 ")
-    assert "held-out exact 0.75 ± 0.05" in third
 
 
 def test_prompts_with_the_same_instructions_are_shown_from_where_they_differ() -> None:
@@ -184,14 +133,6 @@ def test_the_terminal_does_not_echo_control_characters_while_the_view_is_shown()
     os.close(parent)
     with (Path(__file__)).open(encoding="utf-8") as file:
         hide_control_characters(file)()
-
-
-def test_the_live_view_answers_to_ctrl_c(run: RunDirectory) -> None:
-    console = terminal()
-    view = LiveView(console, run)
-    view.stopping()
-    console.print(view.render())
-    assert "Finishing what is running, then stopping." in console.export_text()
 
 
 def test_a_plain_line_names_what_the_fitness_is_of() -> None:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.cli.live_view import LiveView
+from germline.cli.progress_view import LiveView
 from germline.config import Nes, PromptSearch, load_config
 from germline.methods.method import with_state
 from germline.methods.prompt_search import STATE, PromptOptions

@@ -21,8 +21,7 @@ from germline.methods.randopt import (
 )
 from germline.protocols import VotableTask
 from germline.record import RunDirectory
-from germline.report.finding_rules import Recorded
-from germline.report.findings import find
+from germline.report.findings import Recorded, find
 from germline.report.text_format import run_title
 from germline.run import build_run_parts
 from germline.run.kl import measure_kl

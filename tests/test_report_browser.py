@@ -8,7 +8,7 @@ import pytest
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.report.html_page import _environment, write_report
-from germline.report.matplotlib_plots import svg
+from germline.report.plots import svg
 from germline.signal_types import Signals, UpdateSize
 from germline.types import HeldOutScore
 from tests import browser

@@ -11,7 +11,7 @@ from germline.record import RunDirectory
 from germline.report import diff, html_page, text_format
 from germline.report.charts import COLORS, MOST_POINTS, Chart, Series, thin_out
 from germline.report.diff import DiffPiece
-from germline.report.matplotlib_plots import svg
+from germline.report.plots import svg
 from germline.report.run_facts import RunFacts
 from tests.synthetic_runs import DIGEST
 

@@ -69,18 +69,6 @@ def answered(run, before, after):
 # --- one run
 
 
-def test_the_page_stands_in_the_run_directory_unless_told_otherwise(run, tmp_path):
-    assert write_report(run.path) == run.path / "report.html"
-    assert write_report(str(run.path), tmp_path / "a" / "b.html") == tmp_path / "a" / "b.html"
-
-
-def test_the_page_says_the_held_out_score_before_and_after_with_errors_and_direction(run):
-    run.write_held_out(score(0, 0.25), [], BATCH)
-    run.write(record(0, held_out=score(1, 0.75)), BATCH)
-    text = page(run).text
-    assert "held-out exact, higher is better 0.25 → 0.75 ± 0.05 → ± 0.05" in text
-
-
 def test_a_share_has_an_interval_also_where_all_are_right(run):
     run.write_held_out(replace(score(0, 0.25), proportion=True), [], BATCH)
     right = replace(score(1, 1.0), standard_error=0.0, proportion=True)
@@ -139,12 +127,6 @@ def test_the_time_of_a_generation_is_cut_into_its_parts(run):
     }
     assert facts.median_s == 3.5
     assert "waiting for graders25.0 %1 s1 s" in page(run).text
-
-
-def test_peak_memory_is_shown_by_place(run):
-    run.write(record(0), BATCH, {"host": 500.0})
-    run.write(record(1), BATCH, {"host": 812.0, "device": 24e3})
-    assert "812 MB on the host, 24 GB on the device" in page(run).text
 
 
 def test_the_settings_shown_make_the_same_config(run):
@@ -265,22 +247,6 @@ def test_only_settings_that_differ_are_compared(run, tmp_path):
     assert re.search(r"strategy.sigma.kind\s*auto\s*–", tables[0])
     assert re.search(r"strategy.sigma\s*–\s*0.005\s", tables[0])
     assert re.search(r"strategy.sigma\s*0.005\s*0.25\s", tables[1])
-
-
-def test_equal_settings_are_said_to_be_equal(run, tmp_path):
-    twin = RunDirectory.create(tmp_path / "twin", run.config, DIGEST, threads=1)
-    assert "None: these runs have the same settings." in page(run, twin.path).text
-
-
-def test_a_run_named_twice_is_shown_once(run):
-    assert "side by side" not in page(run, Path(f"{run.path}/")).text
-
-
-def test_a_comparison_stands_in_the_working_directory(run, tmp_path, monkeypatch):
-    twin = RunDirectory.create(tmp_path / "twin", run.config, DIGEST, threads=1)
-    monkeypatch.chdir(tmp_path)
-    assert write_report([run.path, twin.path]) == Path("report-run-twin.html")
-    assert Path("report-run-twin.html").exists()
 
 
 # --- bad input

@@ -27,7 +27,7 @@ def test_a_reward_that_fails_on_every_answer_is_refused(tmp_path):
     path = written(tmp_path, "digits.py", rows + reward)
     with pytest.raises(GermlineError, match=r"fails on every answer .*KeyError: 'gold'"):
         germline.train(settings(f"task={path}"))
-    shown = CliRunner().invoke(app, ["check", "task", str(path)])
+    shown = CliRunner().invoke(app, ["check", str(path)])
     assert shown.exit_code == 1, shown.output
     assert "gold answers\t10\t0\twrong\t10 cannot be graded: KeyError: 'gold'" in shown.stdout
 

@@ -17,8 +17,8 @@ from germline.evaluation.seed_statistics import seed_difference, student_t_95
 from germline.record import RunDirectory
 from germline.record.seed_study import counted_seeds
 from germline.report.charts import COLORS, over_seeds
+from germline.report.comparison import seed_groups
 from germline.report.run_facts import RunFacts
-from germline.report.seed_groups import seed_groups
 from tests.documented_fields import field_tables, undocumented
 from tests.synthetic_runs import BATCH, DIGEST, record
 

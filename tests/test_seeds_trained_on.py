@@ -8,9 +8,8 @@ import pytest
 import germline
 from germline.config import Config
 from germline.record import RunDirectory
-from germline.report.next_commands import next_commands
-from germline.report.run_facts import RunFacts
-from germline.report.seed_groups import seed_groups
+from germline.report.comparison import seed_groups
+from germline.report.run_facts import RunFacts, next_commands
 from germline.run.lifecycle import resumed_config
 from germline.studies import run_seeds
 from germline.studies.run_seeds import SeedStudy, train_seeds

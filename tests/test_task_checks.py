@@ -1,4 +1,4 @@
-"""`germline check task` and `germline new task`: what is found, what is shown, what is written."""
+"""`germline check` and `germline new`: what is found, what is shown, what is written."""
 
 import importlib
 import io
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.cli.tables import print_table
+from germline.cli.output import print_table
 from germline.config import load_config
 from germline.run.preflight import check_run
 from germline.tasks import make_task
@@ -221,7 +221,7 @@ def test_every_column_is_shown_in_a_terminal_of_this_width(width):
 
 
 def test_the_command_shows_prompts_and_findings_and_ends_well(tmp_path):
-    shown = called("check", "task", file(tmp_path, RIGHT), "--prompts", 2)
+    shown = called("check", file(tmp_path, RIGHT), "--prompts", 2)
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.count("<|im_start|>user\nNumber ") == 2
     assert shown.stdout.count("gold answer: ") == 2
@@ -230,7 +230,7 @@ def test_the_command_shows_prompts_and_findings_and_ends_well(tmp_path):
 
 def test_a_task_without_problems_is_evaluated_next(tmp_path):
     (tmp_path / "right.yaml").write_text(f"task: {{path: {file(tmp_path, RIGHT)}}}\n")
-    shown = called("check", "task", tmp_path / "right.yaml", "task.max_new_tokens=4")
+    shown = called("check", tmp_path / "right.yaml", "task.max_new_tokens=4")
     *_, head, line = shown.stdout.splitlines()
     assert head == "next:"
     command = shlex.split(line, comments=True)
@@ -242,7 +242,7 @@ def test_a_task_without_problems_is_evaluated_next(tmp_path):
 
 
 def test_the_command_ends_with_1_when_something_is_wrong(tmp_path):
-    shown = called("check", "task", file(tmp_path, "    return 1\n"), "--prompts", 0)
+    shown = called("check", file(tmp_path, "    return 1\n"), "--prompts", 0)
     assert shown.exit_code == 1
     assert "gold answers\t10\t1\twrong\tearn no more than empty ones" in shown.stdout
 
@@ -271,7 +271,7 @@ class Environment:
 def test_gold_answers_need_not_earn_where_a_tool_must_be_called(tmp_path):
     path = tmp_path / "shelf.py"
     path.write_text(SHELF + ROWS)
-    shown = called("check", "task", path, "--prompts", 0)
+    shown = called("check", path, "--prompts", 0)
     assert "only reply, without a tool call" in shown.stdout
     assert "as much as a gold answer" not in shown.stdout
     assert shown.exit_code == 0, shown.output
@@ -281,7 +281,7 @@ def test_a_config_stands_for_its_task(tmp_path):
     (tmp_path / "shelf.py").write_text(SHELF + ROWS)
     config = tmp_path / "shelf.yaml"
     config.write_text(f"task: {{path: {tmp_path / 'shelf.py'}, max_new_tokens: 7}}\nseed: 3\n")
-    shown = called("check", "task", config, "--prompts", 0)
+    shown = called("check", config, "--prompts", 0)
     assert shown.exit_code == 0, shown.output
     assert "up to 7 new ones" in shown.stdout
 
@@ -327,7 +327,7 @@ def test_a_tool_that_hangs_is_a_warning_after_the_time_limit(tmp_path):
 def test_the_command_takes_rows_and_settings_and_refuses_those_without_effect(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"q": "1?", "a": 1}\n{"q": "2?", "a": 2}\n')
-    words = ("check", "task", path, "task.template={q}", "task.answer=a", "task.reward=numeric")
+    words = ("check", path, "task.template={q}", "task.answer=a", "task.reward=numeric")
     assert called(*words).exit_code == 0
     refused = called(*words, "batch_size=3")
     assert refused.exit_code == 2
@@ -335,15 +335,15 @@ def test_the_command_takes_rows_and_settings_and_refuses_those_without_effect(tm
 
 
 def test_a_file_that_cannot_be_loaded_is_told_in_one_paragraph(tmp_path):
-    shown = called("check", "task", tmp_path / "nowhere.py")
+    shown = called("check", tmp_path / "nowhere.py")
     assert shown.exit_code == 2
     assert "nowhere.py' cannot be read" in shown.stderr
     assert shown.stdout == ""
 
 
 def test_a_new_task_and_its_tests_work_as_written(tmp_path, monkeypatch):
-    shown = called("new", "task", tmp_path / "riddles")
-    assert f"pytest {tmp_path / 'test_riddles.py'}  # pip install pytest" in shown.output
+    shown = called("new", tmp_path / "riddles")
+    assert f"pytest {tmp_path / 'test_riddles.py'}\n" in shown.output
     names = ("riddles.py", "riddles.yaml", "test_riddles.py")
     assert tuple(sorted(path.name for path in tmp_path.iterdir())) == names
     assert all("NAME" not in path.read_text() for path in tmp_path.iterdir())
@@ -355,7 +355,7 @@ def test_a_new_task_and_its_tests_work_as_written(tmp_path, monkeypatch):
 
 def test_a_new_task_trains_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert called("new", "task", "riddles").exit_code == 0
+    assert called("new", "riddles").exit_code == 0
     shown = called("train", "riddles.yaml", "--smoke", "--out", "run")
     assert shown.exit_code == 0, shown.output
     assert "held-out reward" in shown.stdout
@@ -363,28 +363,10 @@ def test_a_new_task_trains_as_written(tmp_path, monkeypatch):
 
 def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "test_riddles.py").write_text("mine")
-    shown = called("new", "task", tmp_path / "riddles")
+    shown = called("new", tmp_path / "riddles")
     assert shown.exit_code == 2
     assert "test_riddles.py already exists" in shown.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["test_riddles.py"]
-
-
-@pytest.mark.parametrize(
-    ("name", "complaint"),
-    [
-        ("3-men", "such as _3_men"),
-        ("a b.py", "such as a_b"),
-        ("class", "cannot name a Python file"),
-        ("random", "random is a module of the standard library"),
-        ("nowhere/riddles", "there is no folder 'nowhere'"),
-    ],
-)
-def test_a_name_that_would_not_work_is_refused_with_another(name, complaint, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shown = called("new", "task", name)
-    assert shown.exit_code == 2
-    assert complaint in shown.stderr
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_section_of_a_config_can_be_checked(tmp_path):
@@ -396,7 +378,7 @@ def test_a_section_of_a_config_can_be_checked(tmp_path):
 
 def test_a_run_whose_task_file_is_gone_is_told_to_restore_it(tmp_path):
     section = {"kind": "python", "path": str(tmp_path / "gone.py")}
-    with pytest.raises(GermlineError, match="germline new task NAME"):
+    with pytest.raises(GermlineError, match="germline new NAME"):
         make_task(load_config({"task": section}).task)
     with pytest.raises(GermlineError, match=r"restore the file .* `germline export` works without"):
         make_task(load_config({"task": {**section, "digest": "0" * 64}}).task)

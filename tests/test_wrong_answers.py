@@ -1,4 +1,4 @@
-"""`germline check task` tries plain wrong answers of the right kind."""
+"""`germline check` tries plain wrong answers of the right kind."""
 
 import pytest
 

@@ -26,13 +26,7 @@ from germline.cli import (
     train,
 )
 from germline.cli.arguments import examples_epilog
-from germline.cli.interrupt import INTERRUPTED
-from germline.cli.json_output import FLAG, print_error
-from germline.cli.word_wrap import print_stderr
-
-WORDS = "germline.cli.words"
-"""Key of the words before `--` in the `meta` of a click context."""
-
+from germline.cli.output import FLAG, INTERRUPTED, print_json, print_stderr
 
 OTHER_NAMES = {
     "compare": "report",
@@ -56,7 +50,6 @@ class UserErrorGroup(TyperGroup):
         """Parse the words, and remember whether `--json` is one of them."""
         end = args.index("--") if "--" in args else len(args)
         ctx.meta[FLAG] = FLAG in args[:end]
-        ctx.meta[WORDS] = tuple(args[:end])
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -72,7 +65,7 @@ class UserErrorGroup(TyperGroup):
         except KeyboardInterrupt as interrupt:  # its arguments say how to go on
             _fail(ctx, "Interrupted", " ".join(["Interrupted.", *interrupt.args]), INTERRUPTED)
         except Exception as error:
-            _explain_setting(error, ctx.meta[WORDS])
+            _explain_setting(error)
             if ctx.meta[FLAG] and hasattr(error, "format_message"):  # a wrong option or argument
                 _fail(ctx, "UsageError", error.format_message(), 2)
             # Not imported here: it imports numpy, which would make `--help` 0.3 s slower. Code that
@@ -83,7 +76,7 @@ class UserErrorGroup(TyperGroup):
             _fail(ctx, "GermlineError", str(error), 2)
 
 
-def _explain_setting(error: Any, words: tuple[str, ...]) -> None:
+def _explain_setting(error: Any) -> None:
     """Say how a setting is written where it is given as an option to a command with settings."""
     option = getattr(error, "option_name", None)
     if option is None or not hasattr(error, "possibilities") or error.ctx is None:
@@ -93,21 +86,15 @@ def _explain_setting(error: Any, words: tuple[str, ...]) -> None:
     from germline.config.reference import override_names
 
     setting = option.lstrip("-").replace("-", "_")
-    if setting not in {override.name for override in override_names()}:
-        return
-    value = "VALUE"
-    for word, following in zip(words, (*words[1:], "-"), strict=True):
-        name, equals, given = word.partition("=")
-        if name == option and (equals or not following.startswith("-")):
-            value = given if equals else following
-    error.possibilities = None  # options with similar names
-    error.message += f". Settings are written without dashes: {setting}={value}"
+    if setting in {override.name for override in override_names()}:
+        error.possibilities = None  # options with similar names
+        error.message += f". Settings are written without dashes: {setting}=VALUE"
 
 
 def _fail(ctx: Any, kind: str, message: str, status: int) -> NoReturn:
     """Print an error in the form that the command was asked for, and exit."""
     if ctx.meta[FLAG]:
-        print_error(kind, message, status)
+        print_json({"error": {"type": kind, "message": message, "exit_status": status}})
     elif status == INTERRUPTED:
         print_stderr(message)
     else:
@@ -197,8 +184,7 @@ for name, command, examples in (
     ("serve", serve.serve, serve.SERVE_EXAMPLES),
     ("list", list_command.show, list_command.LIST_EXAMPLES),
     ("doctor", doctor.doctor, doctor.DOCTOR_EXAMPLES),
+    ("new", new.new, new.NEW_EXAMPLES),
+    ("check", check.check, check.CHECK_EXAMPLES),
 ):
     app.command(name, epilog=examples_epilog(examples))(command)
-
-app.add_typer(new.new, name="new")
-app.add_typer(check.check, name="check")

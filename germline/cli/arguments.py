@@ -88,15 +88,6 @@ Limit = Annotated[
     int | None, typer.Option(min=1, help="Use only the first N examples; default: all.")
 ]
 
-Form = Annotated[
-    bool | None,
-    typer.Option(
-        "--merged/--adapter",
-        help="Write a Hugging Face model folder, or a PEFT adapter. Default: the adapter if the "
-        "run trained one (space.kind=lora, or singular with space.init_adapter).",
-    ),
-]
-
 
 def _apply_force(ctx: Any, *, value: bool) -> bool:
     """Turn the refusals of `germline.run.preflight` into warnings until the command ends."""
@@ -117,13 +108,6 @@ Force = Annotated[
     ),
 ]
 """The option of commands that train; its callback does all there is to do."""
-
-
-def form_of(*, merged: bool | None) -> Literal["adapter", "merged"] | None:
-    """Return the form in which a command writes weights; None is the default of the run."""
-    if merged is None:
-        return None
-    return "merged" if merged else "adapter"
 
 
 def generation_of(
@@ -173,12 +157,8 @@ def read_section(
     given: dict[str, object] = {}
     for setting in settings:
         name, _, text = setting.removeprefix(prefix).partition("=")
-        given[name] = text
-        if name == "template" and "{" not in text and Path(text).suffix:
-            try:
-                given[name] = Path(text).read_text(encoding="utf-8")
-            except (OSError, UnicodeDecodeError) as error:
-                raise GermlineError(f"{command}: {setting} cannot be read: {error}") from None
+        is_file = name == "template" and "{" not in text and Path(text).suffix
+        given[name] = Path(text).read_text(encoding="utf-8") if is_file else text
     try:
         return section(**{**given, **values})
     except ValidationError as error:
@@ -186,25 +166,18 @@ def read_section(
         place, why = first["loc"][0] if first["loc"] else "", first["msg"]
         fields: Any = section
         known = ", ".join(f"{prefix}{name}" for name in fields.model_fields if name not in values)
-        hint = f"; the settings are {known}" if first["type"] == "extra_forbidden" else ""
         raise GermlineError(
-            f"{command}: {prefix}{place}: {why.removeprefix('Value error, ')}{hint}"
+            f"{command}: {prefix}{place}: {why}; the settings are {known}"
         ) from None
 
 
 def check_prefixes(
     settings: Sequence[str], prefixes: tuple[str, ...], command: str, purpose: str
 ) -> None:
-    """Check that settings are among those that a command reads.
-
-    Args:
-        settings: as they were given.
-        prefixes: with which a setting may start.
-        command: its name.
-        purpose: what the settings are of, such as an evaluation.
+    """Check that settings are among those that a command reads: those that start with a prefix.
 
     Raises:
-        GermlineError: a setting has no effect there.
+        GermlineError: a setting has no effect there; it says what the settings are of.
     """
     from germline.types import GermlineError
 

@@ -1,4 +1,4 @@
-"""The command `germline check task`: check a task's reward and prompts before training."""
+"""The command `germline check`: check a task's reward and prompts before training."""
 
 import shlex
 from dataclasses import asdict
@@ -7,27 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from germline.cli import shell_completion
-from germline.cli.arguments import examples_epilog
-from germline.cli.json_output import AsJson, print_json
-from germline.cli.word_wrap import print_stdout
+from germline.cli.arguments import check_prefixes
+from germline.cli.output import AsJson, print_json, print_stdout, print_table
 
 if TYPE_CHECKING:
+    from germline.run.episode_checks import ExampleEpisode
     from germline.run.task_check import TaskCheckReport
-    from germline.run.task_check_row import TaskCheckRow
 
 CHECK_EXAMPLES = (
-    "germline check task riddles.py",
-    "germline check task rows.jsonl task.reward=numeric",
-    "germline check task riddles.py --model Qwen/Qwen2.5-0.5B-Instruct",
-)
-
-check = typer.Typer(
-    help="Check a task before training on it.", no_args_is_help=True, rich_markup_mode=None
+    "germline check riddles.py",
+    "germline check rows.jsonl task.reward=numeric",
+    "germline check riddles.py --model Qwen/Qwen2.5-0.5B-Instruct",
 )
 
 
-@check.command("task", epilog=examples_epilog(CHECK_EXAMPLES))
-def check_task(
+def check(
     task: Annotated[
         str,
         typer.Argument(
@@ -58,19 +52,12 @@ def check_task(
     *,
     as_json: AsJson = False,
 ) -> None:
-    """Grade gold, wrong, empty and hostile answers with a task's reward, and show prompts.
+    """Check a task before training on it.
 
-    Prompts are shown as the model sees them; an environment is played for one episode. Exits with
-    status 1 when something is wrong.
+    Grades gold, wrong, empty and hostile answers with its reward. Shows prompts as the model sees
+    them, and plays an environment for one episode. Exits with status 1 when something is wrong.
     """
-    from germline.types import GermlineError
-
-    for override in overrides or []:
-        if not override.startswith(("task.", "graders.")):
-            raise GermlineError(
-                f"check task: {override} has no effect here; use settings that start with task. "
-                "or graders."
-            )
+    check_prefixes(overrides or [], ("task.", "graders."), "check", "a task")
 
     from germline import run  # after the cheap checks, because this import is slow
 
@@ -86,35 +73,38 @@ def check_task(
             }
         )
     else:
-        _show_prompts(report)
-        _show_episode(report)
-        _show_findings(report)
-        if report.printed is not None:
-            typer.echo(f"\nThe reward printed text; it is in {report.printed}")
+        _show(report)
         if not report.problems:
             words = ["germline", "eval", model, "--task", task, *(overrides or [])]
-            print_stdout("next:")
-            print_stdout(f"  {shlex.join(words)}  # what the model earns before training")
+            print_stdout(f"next:\n  {shlex.join(words)}  # what the model earns before training")
     if report.problems:
         raise typer.Exit(1)
 
 
-def _show_prompts(report: "TaskCheckReport") -> None:
-    from germline.cli.text_format import escape_control_characters
+def _show(report: "TaskCheckReport") -> None:
+    from germline.report.text_format import escape_control_characters, number
 
-    for number, prompt in enumerate(report.prompts, start=1):
-        head = f"prompt {number} of {len(report.prompts)} ({prompt.tokens} tokens)"
+    for place, prompt in enumerate(report.prompts, start=1):
+        head = f"prompt {place} of {len(report.prompts)} ({prompt.tokens} tokens)"
         typer.secho(head, bold=True)
         typer.echo(escape_control_characters(prompt.text).rstrip("\n"))
         typer.secho(f"gold answer: {escape_control_characters(prompt.answer) or '-'}\n", dim=True)
+    if report.episode is not None:
+        _show_episode(report.episode)
+    columns = ("tried", "number", "reward", "verdict", "remark")
+    rows = []
+    for row in report.findings:
+        ends = (min(row.rewards), max(row.rewards)) if row.rewards else ()
+        reward = " to ".join(dict.fromkeys(map(number, ends))) or "-"
+        rows.append((row.tried, str(row.count), reward, row.verdict, row.remark))
+    print_table(columns, rows)
+    if report.printed is not None:
+        typer.echo(f"\nThe reward printed text; it is in {report.printed}")
 
 
-def _show_episode(report: "TaskCheckReport") -> None:
-    from germline.cli.text_format import escape_control_characters, number
+def _show_episode(episode: "ExampleEpisode") -> None:
+    from germline.report.text_format import escape_control_characters, number
 
-    episode = report.episode
-    if episode is None:
-        return
     replies = "the gold answer" if episode.reply else "empty"
     typer.secho(f"example episode after this prompt (every reply is {replies})", bold=True)
     for turn in episode.turns:
@@ -124,21 +114,3 @@ def _show_episode(report: "TaskCheckReport") -> None:
     ended = f"it fails: {episode.grade.failure}" if episode.grade.failure else ended
     parts = ", ".join(f"{name} {number(part)}" for name, part in episode.grade.parts.items())
     typer.secho(f"{ended}; reward {number(episode.grade.reward)} ({parts})\n", dim=True)
-
-
-def _show_findings(report: "TaskCheckReport") -> None:
-    from germline.cli import tables
-
-    columns = ("tried", "number", "reward", "verdict", "remark")
-    tables.print_table(columns, [_row(finding) for finding in report.findings])
-
-
-def _row(finding: "TaskCheckRow") -> tuple[str, ...]:
-    from germline.cli.text_format import number
-
-    rewards = finding.rewards
-    span = "-"
-    if rewards:
-        low, high = number(min(rewards)), number(max(rewards))
-        span = low if low == high else f"{low} to {high}"
-    return finding.tried, str(finding.count), span, finding.verdict, finding.remark

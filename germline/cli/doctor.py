@@ -1,24 +1,34 @@
-"""The command `germline doctor`: check the installation."""
+"""The command `germline doctor`: check the installation.
 
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+Each check is a function that yields rows; an exception becomes a row as well. Heavy dependencies
+are imported inside the check that needs them, so that a broken installation can be checked too.
+"""
+
+import hashlib
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
 
 import typer
 
-from germline.cli.json_output import AsJson, print_json
-from germline.cli.word_wrap import fits_stdout, print_stdout
-
-if TYPE_CHECKING:
-    from germline.cli.installation_checks import InstallationCheck
+from germline.cli.output import AsJson, print_json, print_table
 
 DOCTOR_EXAMPLES = (
     "germline doctor",
     "germline doctor --json > doctor.json      # for a bug report",
 )
-MARGIN = 8
-"""Columns before the name of a check, in which its state stands."""
+GIGABYTE = 1e9
+SCARCE_DISK_GB = 2.0
 
-MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "broken": ("BROKEN", "red")}
+# Frozen: these change only with NOISE_VERSION or the shipped nano model, or because of a bug.
+NOISE_DIGEST = "2a2c12ab0895b0ab2913e373424cb0ce355ea5bd7dbb326edc84da4f3a648cdd"
+MODEL_DIGEST = "b0d83c7ba70450bb112e1baecfdd6bf46bc0914d0cd48ba51291e9f88dee2a07"
+UPDATE_DIGEST = "aac9871ec718449e5cb4a829242c48ad5e3968254acc47156ad48dec38cadd5f"
 
 
 def doctor(*, as_json: AsJson = False) -> None:
@@ -29,34 +39,176 @@ def doctor(*, as_json: AsJson = False) -> None:
 
     Whether a run fits this machine is what `germline train CONFIG --dry-run` says.
     """
-    from germline.cli.installation_checks import check_installation
-
-    sections = check_installation()
+    sections = {
+        title: [row for check in checks for row in _rows(check)] for title, checks in CHECKS.items()
+    }
     broken = [row for rows in sections.values() for row in rows if row.state == "broken"]
     if as_json:
         plain = {title: [asdict(row) for row in rows] for title, rows in sections.items()}
         print_json({"healthy": not broken, **plain})
     else:
-        for title, rows in sections.items():
-            if rows:
-                _show(title, rows)
+        columns = ("state", "check", "remark")
+        rows = [
+            (row.state, row.name, f"{row.value} -> {row.remedy}" if row.remedy else row.value)
+            for rows in sections.values()
+            for row in rows
+        ]
+        print_table(columns, rows)
         typer.echo(f"{len(broken)} checks failed" if broken else "All checks passed.")
     if broken:
         raise typer.Exit(1)
 
 
-def _show(title: str, rows: "list[InstallationCheck]") -> None:
-    width = max(len(row.name) for row in rows)
-    typer.secho(title, bold=True)
-    for row in rows:
-        mark, color = MARKS[row.state]
-        shown = typer.style(f"{mark:>6}", fg=color)
-        lines = [row.value, *([f"-> {row.remedy}"] if row.remedy else [])]
-        if fits_stdout(MARGIN + width + 2 + max(map(len, lines))):
-            typer.echo(f"{shown}  {row.name:<{width}}  {lines[0]}")
-            lines = [f"{'':<{width}}  {line}" for line in lines[1:]]
+@dataclass(frozen=True, slots=True)
+class InstallationCheck:
+    """One fact about this installation; a row that is not `ok` has a remedy."""
+
+    name: str
+    state: Literal["ok", "note", "broken"]
+    value: str
+    remedy: str = ""
+
+
+Check = Callable[[], Iterator[InstallationCheck]]
+
+
+def check_versions() -> Iterator[InstallationCheck]:
+    """List the versions of Python, germline and what it requires, and the extras to install."""
+    yield InstallationCheck("python", "ok", f"{platform.python_version()}, {platform.platform()}")
+    try:
+        lines = metadata.requires("germline") or []
+        named = metadata.metadata("germline").get_all("Provides-Extra") or []
+        yield InstallationCheck("germline", "ok", metadata.version("germline"))
+    except metadata.PackageNotFoundError:
+        yield InstallationCheck("germline", "ok", "not installed, run from a folder")
+        return
+    from packaging.requirements import Requirement
+
+    for needed in map(Requirement, lines):
+        is_of = needed.marker.evaluate if needed.marker else lambda _: False
+        extras = [e for e in named if e not in ("dev", "docs") and is_of({"extra": e})]
+        is_required = needed.marker is None or is_of({"extra": ""})
+        if not (is_required or extras):
+            continue  # a tool for development
+        name = needed.name if is_required else f"{needed.name} ({', '.join(extras)})"
+        try:
+            yield InstallationCheck(name, "ok", metadata.version(needed.name))
+        except metadata.PackageNotFoundError:
+            pip = (
+                f"pip install '{needed}'" if is_required else f"pip install 'germline[{extras[0]}]'"
+            )
+            yield InstallationCheck(name, "broken" if is_required else "note", "not installed", pip)
+
+
+def check_devices() -> Iterator[InstallationCheck]:
+    """Describe processor, memory and accelerators."""
+    import torch
+
+    from germline.estimates.machine import available_bytes, total_bytes, usable_cores
+    from germline.record.run_directory import describe_environment
+
+    cores, threads = usable_cores(), torch.get_num_threads()
+    processor = describe_environment(threads)["processor"]
+    yield InstallationCheck("processor", "ok", f"{processor}, {cores} cores for this process")
+    free, memory = available_bytes() / GIGABYTE, total_bytes() / GIGABYTE
+    yield InstallationCheck("memory", "ok", f"{memory:.1f} GB, {free:.1f} GB available")
+    if threads > cores:
+        hint = f"more threads than cores slow each other down: set engine.threads={cores}"
+        yield InstallationCheck("threads", "note", f"{threads} of PyTorch", hint)
+    for index in range(torch.cuda.device_count()):
+        about = torch.cuda.get_device_properties(index)
+        size = f"{about.name}, {about.total_memory / GIGABYTE:.1f} GB"
+        if torch.ones(64, 64, device=f"cuda:{index}").sum().item() == 64 * 64:
+            yield InstallationCheck(f"cuda:{index}", "ok", size)
         else:
-            typer.echo(f"{shown}  {row.name}")
-        for line in lines:
-            print_stdout(f"{'':>{MARGIN}}{line}")
-    typer.echo()
+            remedy = "the GPU returns wrong results: check its driver"
+            yield InstallationCheck(f"cuda:{index}", "broken", size, remedy)
+    if not torch.cuda.is_available():
+        yield InstallationCheck("cuda", "ok", "PyTorch finds no GPU; everything runs on the CPU")
+
+
+def check_noise() -> Iterator[InstallationCheck]:
+    """Draw noise and compare its digest."""
+    from germline import noise
+
+    drawn = noise.draw_noise_rows(0, 0, range(4), "doctor", 1000)
+    yield _compared("noise", hashlib.sha256(drawn.tobytes()).hexdigest(), NOISE_DIGEST)
+
+
+def check_update() -> Iterator[InstallationCheck]:
+    """Load the nano model, generate a text, and apply one update."""
+    from germline.config import load_config
+    from germline.run.build_parts import make_engine
+    from germline.types import Decoding, Example, Update
+
+    space = {"kind": "low_rank", "rank": 1}
+    on_cpu = {"kind": "inprocess", "device": "cpu", "dtype": "float32"}
+    strategy = {"sigma": 0.005, "learning_rate": 0.01}  # numbers need no calibration
+    values = {"model": "nano", "space": space, "engine": on_cpu, "strategy": strategy}
+    engine = make_engine(load_config(values))
+    yield _compared("nano model", engine.weights.digest(), MODEL_DIGEST)
+    example = Example(0, "What is the capital of France?", "Paris", chat=True)
+    answer = engine.generate([None], [example], Decoding(max_new_tokens=16))[0][0].text
+    yield InstallationCheck("generation", "ok", f"{example.prompt} {answer}")
+    engine.apply(Update(0, 0, 0.005, 0.01, (1.0, -0.5, 0.25)))
+    yield _compared("update", engine.weights.digest(), UPDATE_DIGEST)
+
+
+def check_graders() -> Iterator[InstallationCheck]:
+    """Start a grader process and grade one answer."""
+    from germline.config import load_config
+    from germline.run import build_run_parts
+
+    with build_run_parts(load_config({"task": "arithmetic", "engine": "toy"})) as parts:
+        example = parts.task.examples("test")[0]
+        (grade,) = parts.graders.submit([example.answer], [example]).result(timeout=60)
+    if grade.failure or grade.reward <= 0:
+        remedy = "check that programs may start processes on this machine"
+        yield InstallationCheck("graders", "broken", f"the right answer earned {grade}", remedy)
+    else:
+        yield InstallationCheck("graders", "ok", "a grader process started and graded")
+
+
+def check_environment() -> Iterator[InstallationCheck]:
+    """Report the free disk space and the environment variables that germline depends on."""
+    free = shutil.disk_usage(Path.cwd()).free / GIGABYTE
+    shown = f"{free:.1f} GB free in {Path.cwd()}"
+    if free < SCARCE_DISK_GB:
+        advice = "each snapshot is as large as the model: use --out DIR on another disk"
+        yield InstallationCheck("disk", "note", shown, advice)
+    else:
+        yield InstallationCheck("disk", "ok", shown)
+    for name in ("OMP_NUM_THREADS", "HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES"):
+        if name in os.environ:
+            yield InstallationCheck(name, "ok", os.environ[name])
+
+
+CHECKS: dict[str, tuple[Check, ...]] = {
+    "versions": (check_versions,),
+    "devices": (check_devices,),
+    "self check": (check_noise, check_update, check_graders),
+    "environment": (check_environment,),
+}
+
+
+def _rows(check: Check) -> list[InstallationCheck]:
+    rows: list[InstallationCheck] = []
+    try:
+        rows.extend(check())
+    except Exception as error:  # noqa: BLE001 - any failure of a check is a result of doctor
+        what = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        name = check.__name__.removeprefix("check_")
+        remedy = "reinstall germline and its dependencies"
+        rows.append(InstallationCheck(name, "broken", what, remedy))
+    return rows
+
+
+def _compared(name: str, digest: str, expected: str) -> InstallationCheck:
+    if digest == expected:
+        return InstallationCheck(name, "ok", f"digest {digest[:12]}, as expected")
+    return InstallationCheck(
+        name,
+        "broken",
+        f"digest {digest[:12]}, expected {expected[:12]}",
+        "runs of other machines cannot be replayed here: reinstall germline, numpy and torch",
+    )

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from germline.cli.output import print_json, print_stdout, print_table
+
 if TYPE_CHECKING:
     from germline.config import Config
     from germline.estimates.memory import Estimate
-    from germline.run.dry_run import DryRun, Source
-
-GIGABYTE = 1e9
+    from germline.run.dry_run import DryRun
 
 
 def print_dry_run(config: "Config", out: Path | None, *, runs: int, as_json: bool) -> bool:
@@ -27,7 +27,6 @@ def print_dry_run(config: "Config", out: Path | None, *, runs: int, as_json: boo
     Raises:
         GermlineError: the run would be refused.
     """
-    from germline.cli.json_output import print_json
     from germline.run.dry_run import dry_run
 
     plan = dry_run(config, out)
@@ -81,21 +80,39 @@ def memory_values(found: "Estimate") -> dict[str, Any]:
 
 
 def _show(plan: "DryRun", runs: int) -> None:
-    from germline.cli.tables import print_indented
     from germline.config.config_files import as_yaml
     from germline.report.diff import changed_settings
+    from germline.report.text_format import size
 
     typer.secho("config (what differs from the defaults; --json has all settings)", bold=True)
     typer.echo(as_yaml(changed_settings(plan.config)))
-    for title, lines in (
-        ("run", _run(plan, runs)),
-        ("memory", _memory(plan)),
-        ("model and data", [_source(one) for one in plan.sources]),
-    ):
-        typer.secho(title, bold=True)
-        for line in lines:
-            print_indented(line)
+    typer.secho("run", bold=True)
+    for line in _run(plan, runs):
+        print_stdout(f"  {line}")
+    typer.echo("")
+    if plan.estimate is not None:
+        found = plan.estimate
+        rows = [
+            (
+                part.name,
+                part.place if found.machine.on_gpu else "host",
+                part.phase,
+                size(part.bytes),
+            )
+            for part in sorted(found.parts, key=lambda part: part.place)
+            if part.bytes
+        ]
+        print_table(("memory", "place", "phase", "size"), rows)
+        for place in found.places:
+            available = found.available(place)
+            of = "" if math.isinf(available) else f" of {size(available)} available"
+            needed = size(found.needed(place))
+            print_stdout(f"{place} memory of {found.machine.name}: {needed} at once{of}")
         typer.echo("")
+    for source in plan.sources:
+        where = "on this machine" if source.is_here else "would be downloaded"
+        bytes_of = "" if source.bytes is None else f", {size(source.bytes)}"
+        print_stdout(f"{source.what} {source.name}: {where}{bytes_of}")
     if not plan.fits:
         from germline.estimates.memory import LESS_MEMORY
 
@@ -105,14 +122,12 @@ def _show(plan: "DryRun", runs: int) -> None:
 
 def _run(plan: "DryRun", runs: int) -> list[str]:
     texts, config = plan.texts, plan.config
-    method, members = config.method, config.strategy.population or "some"
+    members, per_member = f"{config.strategy.population or 'some'} members", ""
+    if not config.method.members_generate:
+        per_member = f", scored by {members}"
+        members = f"{config.method.generated_rows(1)} samples"
     of_task = "" if plan.training_examples is None else f" of {plan.training_examples:,}"
-    batch = f"{members} members x {texts.examples} examples{of_task}"
-    if not method.members_generate:
-        samples = method.generated_rows(1)
-        batch = (
-            f"{samples} samples x {texts.examples} examples{of_task}, scored by {members} members"
-        )
+    batch = f"{members} x {texts.examples} examples{of_task}{per_member}"
     count = "" if runs == 1 else f", {runs} times"
     lines = [
         f"in {plan.out}{count}: {config.generations} generations of {batch}",
@@ -126,35 +141,3 @@ def _run(plan: "DryRun", runs: int) -> list[str]:
             f"generation: {work.microbatches} of {work.rows} rows"
         )
     return lines
-
-
-def _memory(plan: "DryRun") -> list[str]:
-    found = plan.estimate
-    if found is None:
-        return [f"engine.kind={plan.config.engine.kind} has a small model of its own"]
-    on_gpu = found.machine.on_gpu
-    parts = sorted((one for one in found.parts if one.bytes), key=lambda part: part.place)
-    width = max(len(one.name) for one in parts)
-    lines = [
-        f"{part.name:<{width}}  {part.place if on_gpu else 'host':<6}  {part.phase:<11}  "
-        f"{gigabytes(part.bytes):>9}"
-        for part in parts
-    ]
-    for place in found.places:
-        needed, available = gigabytes(found.needed(place)), found.available(place)
-        said = "" if math.isinf(available) else f" of {gigabytes(available)} available"
-        lines.append(f"{place} memory of {found.machine.name}: {needed} at once{said}")
-    return lines
-
-
-def _source(source: "Source") -> str:
-    where = "on this machine" if source.is_here else "would be downloaded"
-    size = "" if source.bytes is None else f", {gigabytes(source.bytes)}"
-    return f"{source.what} {source.name}: {where}{size}"
-
-
-def gigabytes(size: int | float) -> str:
-    """Format bytes in GB (10^9 bytes), and less than 0.1 GB in a smaller unit."""
-    from germline.report import text_format
-
-    return f"{size / GIGABYTE:.2f} GB" if size >= GIGABYTE / 10 else text_format.size(float(size))

@@ -19,8 +19,7 @@ from germline.cli.arguments import (
     split_words,
     task_section,
 )
-from germline.cli.json_output import AsJson, print_json, score_values
-from germline.cli.word_wrap import print_stdout
+from germline.cli.output import AsJson, print_json, print_stdout, print_table, score_values
 
 if TYPE_CHECKING:
     from germline.run.elo import EloResult
@@ -121,10 +120,10 @@ def elo(  # noqa: PLR0913 - the options of a command
 
 
 def _print_result(result: "EloResult") -> None:
-    from germline.cli import tables, text_format
+    from germline.report import text_format
 
     metric = next(iter(result.scores.values())).metric
-    tables.print_table(
+    print_table(
         ("model", "Elo", "95 % interval", "won", "lost", metric),
         [
             (

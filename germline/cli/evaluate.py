@@ -1,9 +1,10 @@
-"""The command `germline eval`: score a run or a model on a task."""
+"""The command `germline eval`: score runs and models on a task, one or several as a table."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,11 +21,23 @@ from germline.cli.arguments import (
     split_words,
     task_section,
 )
-from germline.cli.json_output import AsJson, print_json
-from germline.cli.word_wrap import print_stderr
+from germline.cli.output import (
+    AsJson,
+    difference_values,
+    print_json,
+    print_stderr,
+    print_stdout,
+    print_table,
+    score_values,
+)
 
 if TYPE_CHECKING:
     from germline.config import TaskConfig
+    from germline.evaluation.degenerate_text import DegenerateTextShares
+    from germline.evaluation.kl_divergence import KlDivergence
+    from germline.evaluation.score_difference import PairedDifference
+    from germline.record import RunDirectory
+    from germline.types import HeldOutScore
 
 EVALUATION_SETTINGS = (
     "task.",
@@ -54,7 +67,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
             metavar="RUN|MODEL|KEY=VALUE",
             help="More runs, models or adapters, for one table; and settings task.*, engine.*, "
             "microbatch.*, graders.* and held_out.scorers.*.",
-            autocompletion=shell_completion.complete_settings_of(EVALUATION_SETTINGS),
+            autocompletion=shell_completion.complete_settings,
         ),
     ] = None,
     task: TaskOption = None,
@@ -92,45 +105,82 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     overrides = [setting for setting in settings if not setting.startswith("task.")]
     sources = [run for given in (source, *more) for run in runs_of_source(given)]
     generations = [generation_of("eval", text) for text in generation or [""]]
-    _check_single(sources, generations, out=out, kl=kl)
+    _check_single(sources, generations, out, task if kl else None, kl=kl)
     section = task_section("eval", sources[0], task, task_settings)
-    if kl:
-        _check_kl(sources[0], task)
+    task_of_all = section or _task_of_first_run(sources)
 
-    from germline.cli import evaluation_table  # after the cheap checks, because it imports torch
+    from germline import run  # after the cheap checks, because it imports torch
+    from germline.evaluation.score_difference import paired_difference
     from germline.run.kl import measure_kl
 
-    rows = evaluation_table.score_sources(
-        sources,
-        section or _task_of_first_run(sources),
-        generations,
-        split=split,
-        limit=limit,
-        overrides=overrides,
-        out=out,
-    )
+    rows: list[EvaluationRow] = []
+    for one in sources:
+        has_generations = len(sources) == 1 or _run_of(one) is not None
+        for number in generations if has_generations else [None]:
+            score, completions = run.evaluate(
+                one,
+                task_of_all,
+                split=split,
+                limit=limit,
+                overrides=overrides,
+                out=out,
+                generation=number,
+            )
+            difference = paired_difference(score, rows[0].score) if rows else None
+            rows.append(EvaluationRow(one, number, score, completions, difference))
     if kl:
         far, texts = measure_kl(sources[0], split=split, limit=limit, overrides=settings)
         rows = [replace(rows[0], kl=far, texts=texts)]
     if as_json:
-        print_json([evaluation_table.row_values(row) for row in rows])
+        print_json([_row_values(row) for row in rows])
     elif len(rows) == 1:
-        evaluation_table.print_evaluation(rows[0], own_task=section is None)
+        _print_evaluation(rows[0], own_task=section is None)
     else:
-        evaluation_table.print_rows(rows)
+        _print_rows(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRow:
+    """One evaluation of the table.
+
+    Attributes:
+        generation: as it was asked for; None for the newest weights of a run, and for a model.
+        completions: the file that holds them.
+        difference: the score less that of the first row, on the examples that both could be
+            scored on; None in the first row, and where the examples differ.
+        kl: from the start of the run, where it was measured.
+        texts: shares of degenerate texts, likewise.
+    """
+
+    source: str
+    generation: int | Literal["best"] | None
+    score: "HeldOutScore"
+    completions: Path
+    difference: "PairedDifference | None"
+    kl: "KlDivergence | None" = None
+    texts: "DegenerateTextShares | None" = None
+
+
+def _run_of(source: str) -> "RunDirectory | None":
+    """Open a source if it is a run directory."""
+    from germline.record import RunDirectory
+
+    return RunDirectory.open(Path(source)) if (Path(source) / "run.json").exists() else None
 
 
 def _check_single(
     sources: Sequence[str],
     generations: Sequence[object],
-    *,
     out: Path | None,
+    task: str | None,
+    *,
     kl: bool,
 ) -> None:
     """Refuse options that fit one source and one generation, where there are more.
 
     Raises:
-        GermlineError: `--out` or `--kl` was given with several, or `--kl` with a generation.
+        GermlineError: `--out` or `--kl` was given with several, or `--kl` with a generation or
+            without the run's own task.
     """
     from germline.types import GermlineError
 
@@ -140,22 +190,20 @@ def _check_single(
             f"eval: --out={out} names one file for the completions of several: leave it out, and "
             "each has a file of its own"
         )
-    if kl and (several or generations != [None]):
+    if kl and (several or generations != [None] or task or _run_of(sources[0]) is None):
         raise GermlineError(
-            "eval: --kl measures the newest weights of one run: leave out the other sources and "
-            "--generation"
+            "eval: --kl measures the newest weights of one run on its own task: leave out the "
+            "other sources, --generation and --task"
         )
 
 
 def _task_of_first_run(sources: Sequence[str]) -> "TaskConfig | None":
     """Return the task of the first run, on which the other sources are scored too."""
-    from germline.cli.evaluation_table import run_of
-
-    first = run_of(sources[0])
+    first = _run_of(sources[0])
     if first is None or len(sources) == 1:
         return None
     task = first.config.task
-    for other in filter(None, map(run_of, sources[1:])):
+    for other in filter(None, map(_run_of, sources[1:])):
         if other.config.task.title != task.title:
             print_stderr(
                 f"eval: {other.path} was trained on {other.config.task.title}; here it is scored "
@@ -164,12 +212,121 @@ def _task_of_first_run(sources: Sequence[str]) -> "TaskConfig | None":
     return task
 
 
-def _check_kl(source: str, task: str | None) -> None:
-    from germline.types import GermlineError
+def _print_evaluation(row: EvaluationRow, *, own_task: bool) -> None:
+    """Print one evaluation in words; `own_task`: whether a run was evaluated on its own task."""
+    from germline.report import text_format
+    from germline.run.load_run import count_voters
 
-    if task is not None or not (Path(source) / "run.json").exists():
-        found = f"--task {task}" if task is not None else f"{source}, which is not a run directory"
-        raise GermlineError(
-            "eval: --kl compares a run with its start on the run's own task, found "
-            f"{found}: give a run directory, and no --task"
+    score = row.score
+    caution = text_format.caution(score)
+    print_stdout(
+        f"{score.metric} {text_format.score(score)} "
+        f"(mean and {text_format.kind_of_error(score)}, n {score.n}), "
+        f"mean reward {text_format.number(score.reward)}{f'; {caution}' if caution else ''}"
+    )
+    for one in score.scorers:
+        complete = f" (n {one.n})" if one.n == len(one.values) else ""  # else the line says it
+        print_stdout(f"{text_format.scorer_line(one)}{complete}")
+    source = _run_of(row.source)
+    voters = count_voters(source) if source else 0
+    if voters:
+        print_stdout(f"by vote: each answer is the one that most of {voters} members give")
+    if source and own_task and (options := text_format.center_options(source.generations())):
+        print_stdout(f"with the most likely prompt options: {', '.join(options)}")
+    if row.kl and row.texts:
+        kl, texts = row.kl, row.texts
+        print_stdout(
+            f"KL(now || start) {kl.per_token:.3g} nats per token, {kl.per_text:.3g} ± "
+            f"{text_format.number(kl.standard_error)} per text (exact, along {kl.texts} "
+            f"completions{' of each member that votes' if voters else ''}); perplexity under the "
+            f"start model {kl.perplexity:.3g}"
         )
+        print_stdout(
+            f"degenerate texts {texts.garbage:.0%}: empty {texts.empty:.0%}, special tokens only "
+            f"{texts.special_only:.0%}, loops {texts.looping:.0%}, improbable under the start "
+            f"model {texts.improbable or 0:.0%}"
+        )
+    print_stdout(f"completions: {row.completions}")
+
+
+def _print_rows(rows: Sequence[EvaluationRow]) -> None:
+    """Print several evaluations as a table."""
+    from germline.report import text_format
+
+    scorers = dict.fromkeys(one.metric for row in rows for one in row.score.scorers)
+    metric = rows[0].score.metric
+    columns = ("model", "generation", metric, "n", "mean reward", "difference to the first")
+    cells = []
+    for row in rows:
+        by_scorer = {one.metric: text_format.score(one) for one in row.score.scorers}
+        cells.append(
+            (
+                row.source,
+                _generation(row),
+                text_format.score(row.score),
+                str(row.score.n),
+                text_format.number(row.score.reward),
+                text_format.difference(row.difference) if row.difference else "",
+                *(by_scorer.get(name, "") for name in scorers),
+            )
+        )
+    print_table((*columns, *scorers), cells)
+    kind = text_format.kind_of_error(*(row.score for row in rows))
+    print_stdout(
+        f"scores: mean and {kind}; differences: paired over examples, with 95 % intervals "
+        "(of examples, not of run seeds)"
+    )
+    for sentence in _over_seeds(rows):
+        print_stdout(sentence)
+    print_stdout("completions: " + ", ".join(str(row.completions) for row in rows))
+
+
+def _generation(row: EvaluationRow) -> str:
+    """Name the generation of a run; a model and an exported adapter have none."""
+    if _run_of(row.source) is None:
+        return "-"
+    if row.generation == "best":
+        return f"best ({row.score.generation - 1})"
+    return "newest" if row.generation is None else str(row.generation)
+
+
+def _over_seeds(rows: Sequence[EvaluationRow]) -> list[str]:
+    """Say the mean over the run seeds of each folder, and by how much the folders differ."""
+    from germline.evaluation.seed_statistics import seed_difference, seed_statistics
+    from germline.record.seed_study import is_seed_study
+    from germline.report.text_format import over_seeds
+
+    groups: dict[tuple[Path, object], dict[int, float]] = {}
+    for row in rows:
+        folder, run = Path(row.source).parent, _run_of(row.source)
+        if run is not None and is_seed_study(folder) and math.isfinite(row.score.mean):
+            seeds = groups.setdefault((folder, row.generation), {})
+            seeds[run.config.seed] = row.score.mean
+    several = {key: values for key, values in groups.items() if len(values) > 1}
+    first: Mapping[int, float] = next(iter(several.values()), {})
+    sentences = []
+    for (folder, generation), values in several.items():
+        at = "" if generation is None else f" at generation {generation}"
+        mean = over_seeds(seed_statistics([*values.values()]))
+        sentence = f"over the {len(values)} run seeds of {folder}{at}: {mean}"
+        if values is not first:
+            found = seed_difference(values, first)
+            sentence += f"; {found.mean:+.3g}"
+            if found.interval is not None:
+                low, high = found.interval
+                sentence += f" (95 % interval {low:+.3g} to {high:+.3g}, {found.pairing})"
+            sentence += " to the first of these means"
+        sentences.append(sentence)
+    return sentences
+
+
+def _row_values(row: EvaluationRow) -> dict[str, object]:
+    return {
+        "source": row.source,
+        "generation": row.generation,
+        **score_values(row.score),
+        **difference_values(row.difference),
+        **({"kl": asdict(row.kl)} if row.kl else {}),
+        **({"degenerate_texts": asdict(row.texts)} if row.texts else {}),
+        "completions": row.completions,
+    }

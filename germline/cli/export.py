@@ -2,12 +2,12 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from germline.cli.arguments import Form, Generation, Run, form_of, generation_of
-from germline.cli.json_output import AsJson, print_json
+from germline.cli.arguments import Generation, Run, generation_of
+from germline.cli.output import AsJson, print_json
 
 EXPORT_EXAMPLES = (
     "germline export runs/sums --out sums-model",
@@ -23,7 +23,14 @@ def export(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="The folder to write.")] = None,
     generation: Generation = None,
     *,
-    merged: Form = None,
+    merged: Annotated[
+        bool | None,
+        typer.Option(
+            "--merged/--adapter",
+            help="Write a Hugging Face model folder, or a PEFT adapter. Default: the adapter if "
+            "the run trained one (space.kind=lora, or singular with space.init_adapter).",
+        ),
+    ] = None,
     verify: Annotated[
         bool,
         typer.Option(
@@ -46,7 +53,8 @@ def export(
 
     if out is None and not verify:
         raise GermlineError("export: name the folder to write, --out DIR, or only --verify")
-    chosen, form = generation_of("export", generation), form_of(merged=merged)
+    chosen = generation_of("export", generation)
+    form: Any = {None: None, True: "merged", False: "adapter"}[merged]
     directory = RunDirectory.open(path)
     digest = None
     if verify:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from germline.cli.arguments import Generation, Source, generation_of
-from germline.cli.json_output import AsJson, print_json
+from germline.cli.output import AsJson, print_json
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ def generate(  # noqa: PLR0913 - the options of the command
     check_source(Path(source))
 
     from germline import run  # after the cheap checks, because it imports torch
-    from germline.cli import text_format
+    from germline.report.text_format import escape_control_characters
 
     completions = run.generate(
         source,
@@ -94,11 +94,7 @@ def generate(  # noqa: PLR0913 - the options of the command
         if len(prompts) > 1:
             typer.secho(f"> {prompt}", bold=True)
         # A pipe gets the text unchanged; a terminal would interpret control characters in it.
-        typer.echo(
-            text_format.escape_control_characters(answer.text)
-            if sys.stdout.isatty()
-            else answer.text
-        )
+        typer.echo(escape_control_characters(answer.text) if sys.stdout.isatty() else answer.text)
 
 
 def _warn_of_settings(prompts: Sequence[str]) -> None:

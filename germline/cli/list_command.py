@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from germline.cli import shell_completion
-from germline.cli.json_output import AsJson, print_json, score_values
-from germline.cli.word_wrap import print_stderr
+from germline.cli.output import AsJson, print_json, print_stderr, print_table, score_values
 
 if TYPE_CHECKING:
     from germline.record.list_runs import RunSummary, SeedStudySummary, UnreadableRun
@@ -85,33 +84,38 @@ def show(
         raise GermlineError(
             f"list {what}: takes no folder (found {str(folder)!r}); only `germline list runs` does"
         )
-    if as_json:
-        print_json(_values(what, folder))
-        return
     if what == "runs":
-        columns, rows = _runs(folder or Path("runs"))
-    else:
-        columns, rows = OTHERS.get(what, lambda: _names(what))()
-
-    from germline.cli import tables
-
-    if what == "configs":
-        columns, rows = _shortened(columns, rows)
+        _list_runs(folder or Path("runs"), as_json=as_json)
+        return
+    columns, rows = OTHERS.get(what, lambda: _names(what))()
+    if as_json:
+        names = ("name", *columns[1:])
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+        return
+    if what == "configs":  # their comments are paragraphs
+        rows = [(name, _first_sentence(text)) for name, text in rows]
     if rows:
-        tables.print_table(columns, rows)
+        print_table(columns, rows)
     else:
         print_stderr(f"no {what} found")
 
 
-def _values(what: str, folder: Path | None) -> list[dict[str, object]]:
-    """Return what is listed as values for JSON."""
-    if what == "runs":
-        from germline.record.list_runs import list_runs
+def _list_runs(folder: Path, *, as_json: bool) -> None:
+    from germline.record.list_runs import SeedStudySummary, UnreadableRun, list_runs
 
-        return [_run_values(run) for run in list_runs(folder or Path("runs"))]
-    columns, rows = OTHERS.get(what, lambda: _names(what))()
-    columns = ("name", *columns[1:])
-    return [dict(zip(columns, row, strict=True)) for row in rows]
+    runs = list_runs(folder)
+    if as_json:
+        print_json([_run_values(run) for run in runs])
+        return
+    for run in runs:
+        for one in run.runs if isinstance(run, SeedStudySummary) else [run]:
+            if isinstance(one, UnreadableRun):
+                print_stderr(one.reason, "red")
+    columns = ("run", "task", "model", "done", "held-out", "state", "age")
+    if runs:
+        print_table(columns, [_run(run) for run in runs])
+    else:
+        print_stderr("no runs found")
 
 
 def _run_values(run: "RunSummary | SeedStudySummary | UnreadableRun") -> dict[str, object]:
@@ -164,14 +168,10 @@ def _configs() -> Rows:
     ]
 
 
-def _shortened(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Rows:
-    """Shorten the comments of the shipped configs, which are paragraphs."""
-    from germline.cli import text_format
+def _first_sentence(text: str) -> str:
+    from germline.report.text_format import one_line_excerpt
 
-    return columns, [
-        (name, text_format.one_line_excerpt(SENTENCE_END.split(text)[0], LONGEST_SUMMARY))
-        for name, text in rows
-    ]
+    return one_line_excerpt(SENTENCE_END.split(text)[0], LONGEST_SUMMARY)
 
 
 def _settings() -> Rows:
@@ -202,18 +202,6 @@ OTHERS: dict[str, Callable[[], Rows]] = {
 }
 
 
-def _runs(folder: Path) -> Rows:
-    from germline.record.list_runs import SeedStudySummary, UnreadableRun, list_runs
-
-    columns = ("run", "task", "model", "done", "held-out", "state", "age")
-    runs = list_runs(folder)
-    for run in runs:
-        for one in run.runs if isinstance(run, SeedStudySummary) else [run]:
-            if isinstance(one, UnreadableRun):
-                print_stderr(one.reason, "red")
-    return columns, [_run(run) for run in runs]
-
-
 def _run(run: "RunSummary | SeedStudySummary | UnreadableRun") -> tuple[str, ...]:
     from germline.record.list_runs import SeedStudySummary, UnreadableRun
 
@@ -221,15 +209,9 @@ def _run(run: "RunSummary | SeedStudySummary | UnreadableRun") -> tuple[str, ...
         return str(run.path), "-", "-", "-", "-", run.state, "-"
     if isinstance(run, SeedStudySummary):
         return _seed_study(run)
-    return (
-        str(run.path),
-        run.task,
-        run.model,
-        f"{run.done}/{run.total}",
-        _scores(run.start, run.newest, run.best),
-        run.shown_state,
-        _age(run.age_s),
-    )
+    done = f"{run.done}/{run.total}"
+    scores = _scores(run.start, run.newest, run.best)
+    return str(run.path), run.task, run.model, done, scores, run.shown_state, _age(run.age_s)
 
 
 def _seed_study(study: "SeedStudySummary") -> tuple[str, ...]:
@@ -239,41 +221,36 @@ def _seed_study(study: "SeedStudySummary") -> tuple[str, ...]:
     """
     from statistics import fmean
 
-    from germline.cli import text_format
     from germline.record.seed_study import counted_seeds
+    from germline.report.text_format import number
 
-    runs = study.readable
+    runs, done = study.readable, f"{study.finished}/{study.seeds} seeds"
+    if not runs:
+        return str(study.path), "-", "-", done, "-", study.state, "-"
     ended = [run.has_ended for run in runs]
     counted = counted_seeds(ended, [run.newest.generation if run.newest else 0 for run in runs])
     scores = [(runs[place].start, runs[place].newest) for place in counted]
     ends = [[start.mean, newest.mean] for start, newest in scores if start and newest]
     ends = ends or [[run.start.mean] for run in runs if run.start]
-    means = [text_format.number(fmean(means)) for means in zip(*ends, strict=True)]
-    return (
-        str(study.path),
-        runs[0].task if runs else "-",
-        runs[0].model if runs else "-",
-        f"{study.finished}/{study.seeds} seeds",
-        " -> ".join(means) or "-",
-        study.state,
-        _age(study.age_s) if runs else "-",
-    )
+    means = " -> ".join(number(fmean(means)) for means in zip(*ends, strict=True)) or "-"
+    first = runs[0]
+    return str(study.path), first.task, first.model, done, means, study.state, _age(study.age_s)
 
 
 def _scores(
     start: "HeldOutScore | None", newest: "HeldOutScore | None", best: "HeldOutScore | None"
 ) -> str:
     """Format the first and the latest score, and the best one if it is neither of them."""
-    from germline.cli import text_format
+    from germline.report.text_format import number
 
     if newest is None:
         return "-"
     if start is None or start.generation == newest.generation:
-        return text_format.number(newest.mean)
-    ends = f"{text_format.number(start.mean)} -> {text_format.number(newest.mean)}"
+        return number(newest.mean)
+    ends = f"{number(start.mean)} -> {number(newest.mean)}"
     if best is None or best.mean in (start.mean, newest.mean):
         return ends
-    return f"{ends}, best {text_format.number(best.mean)} ({best.generation})"
+    return f"{ends}, best {number(best.mean)} ({best.generation})"
 
 
 def _age(seconds: float) -> str:

@@ -1,43 +1,93 @@
-"""The commands `germline new`: `task` writes a template for a custom task; see new_config too."""
+"""The command `germline new`: write a template for a custom task, or a config for a model."""
 
 import keyword
+import re
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from germline.cli.arguments import examples_epilog
-from germline.cli.json_output import AsJson, print_json
-from germline.cli.new_config import NEW_CONFIG_EXAMPLES, new_config
+from germline.cli import shell_completion
+from germline.cli.arguments import check_prefixes, split_words
+from germline.cli.output import AsJson, print_json
 
 NEW_EXAMPLES = (
-    "germline new task riddles",
-    "germline new task experiments/riddles",
-)
-
-new = typer.Typer(
-    help="Write a template for a custom task, or a config for a model.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
+    "germline new riddles                       # a task of your own: riddles.py",
+    "germline new --model nano --task arithmetic",
+    "germline new large.yaml --model Qwen/Qwen3-4B --task countdown",
+    "germline new --model nano --task conciseness task.few_shot=2 --minutes 2",
 )
 STARTING_POINT = Path(__file__).with_name("starting_point")
 FILES = {"task.txt": "{}.py", "test.txt": "test_{}.py", "config.txt": "{}.yaml"}
 """Template -> file name, for each file of a new task."""
 
 
-@new.command("task", epilog=examples_epilog(NEW_EXAMPLES))
-def new_task(
-    name: Annotated[
-        Path, typer.Argument(metavar="NAME", help="Name of the task; it may include a folder.")
-    ],
+def new(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME|KEY=VALUE",
+            help="Name of a new task, which may include a folder. With --task: the file to write "
+            "(default: TASK-MODEL.yaml), and settings task.*, such as the columns of its rows.",
+            autocompletion=shell_completion.complete_settings,
+        ),
+    ] = None,
     *,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL",
+            help="A folder, a GGUF file, a Hugging Face id, or nano.",
+            autocompletion=shell_completion.complete_folders,
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TASK",
+            help="Short name or file of the task.",
+            autocompletion=shell_completion.complete_tasks,
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            metavar="MINUTES",
+            help="Reduce population, batch size, generations and held-out scores until the run "
+            "takes at most this many minutes, by a short training on this machine.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a commented template: NAME.py, a test of it, and a config that trains on it.
+    """Write a template for a custom task, or a config for a model.
 
-    All three files work as written and are meant to be edited.
+    With NAME alone: NAME.py, a test of it, and a config that trains on it. All three work as
+    written and are meant to be edited.
+
+    With --model and --task: a config with the reason of every setting as a comment. Settings are
+    chosen to fit the memory of this machine; with --minutes, a training of a few small generations
+    measures its speed. Sigma and learning rate are auto. Of a model on the Hugging Face hub only
+    config.json is read.
     """
+    from germline.types import GermlineError
+
+    names, settings = split_words(words or [])
+    if model is not None and task is not None and len(names) <= 1:
+        _write_config(model, task, settings, *map(Path, names), minutes=minutes, as_json=as_json)
+    elif len(names) == 1 and not (model or task or minutes or settings):
+        _write_task(Path(names[0]), as_json=as_json)
+    else:
+        raise GermlineError(
+            "new: give one NAME and nothing else for a task of your own, or --model and --task for "
+            "a config"
+        )
+
+
+def _write_task(name: Path, *, as_json: bool) -> None:
     from germline.types import GermlineError
 
     _check_name(name.name)
@@ -45,40 +95,114 @@ def new_task(
     taken = [str(file) for file in files.values() if file.exists()]
     if taken:
         raise GermlineError(
-            f"new task: {', '.join(taken)} already exists; choose another name, or remove it"
+            f"new: {', '.join(taken)} already exists; choose another name, or remove it"
         )
     if not name.parent.is_dir():
-        raise GermlineError(f"new task: there is no folder {str(name.parent)!r}; create it first")
+        raise GermlineError(f"new: there is no folder {str(name.parent)!r}; create it first")
     for template, file in files.items():
         text = (STARTING_POINT / template).read_text(encoding="utf-8")
         file.write_text(text.replace("NAME", name.name), encoding="utf-8")
-    task, test, config = (str(file) for file in files.values())
-    tests = f"python -m pytest {test}"
-    commands = (f"germline check task {task}", tests, f"germline train {config}")
-    if as_json:
-        print_json({"files": [task, test, config], "next": commands})
-        return
-    for file in files.values():
-        typer.echo(f"wrote {file}")
-    notes = ("", "  # pip install pytest installs it", "")
-    lines = (f"  {command}{note}" for command, note in zip(commands, notes, strict=True))
-    typer.echo("\nNext:\n" + "\n".join(lines))
-
-
-new.command("config", epilog=examples_epilog(NEW_CONFIG_EXAMPLES))(new_config)
+    task, test, config = map(str, files.values())
+    _print_written(
+        {"files": [task, test, config]},
+        [f"wrote {file}" for file in files.values()],
+        [f"germline check {task}", f"python -m pytest {test}", f"germline train {config}"],
+        as_json=as_json,
+    )
 
 
 def _check_name(name: str) -> None:
     from germline.types import GermlineError
 
     if not name.isidentifier() or keyword.iskeyword(name):
-        hint = "".join(char if char.isalnum() else "_" for char in name.removesuffix(".py"))
         raise GermlineError(
-            f"new task: {name!r} cannot name a Python file that tests import; use letters, digits "
-            f"and _, such as {'_' * hint[:1].isdigit()}{hint or 'my_task'}"
+            f"new: {name!r} cannot name a Python file that tests import; use letters, digits and "
+            "_, and give --model and --task for a config"
         )
     if name in sys.stdlib_module_names:
         raise GermlineError(
-            f"new task: {name} is a module of the standard library, which a file of that name "
-            f"would hide; choose another name, such as {name}_task"
+            f"new: {name} is a module of the standard library, which a file of that name would "
+            f"hide; choose another name, such as {name}_task"
         )
+
+
+def _write_config(
+    model: str,
+    task: str,
+    given: Sequence[str],
+    out: Path | None = None,
+    *,
+    minutes: float | None,
+    as_json: bool,
+) -> None:
+    from germline.config import load_config
+    from germline.record.atomic_files import check_writable
+    from germline.types import GermlineError
+
+    check_prefixes(given, ("task.",), "new", "a task")
+    model_name = re.sub(r"[^\w.-]+", "-", Path(model).name).strip("-").lower() or "model"
+    file = out or Path(f"{Path(task).stem}-{model_name}.yaml")
+    if file.exists():
+        raise GermlineError(f"new: {file} already exists; choose another name")
+    check_writable(file)
+    settings = load_config({"model": model, "task": task}, given)
+
+    from germline.cli.dry_run import memory_values
+    from germline.estimates.machine import machine_here
+    from germline.estimates.model_shape import local_weight_bytes, shape_of
+    from germline.estimates.recommended_config import config_text, recommend
+    from germline.record.atomic_files import write_atomically
+    from germline.report.text_format import duration
+    from germline.run.measured_time import measure_time
+
+    shape, machine = shape_of(model), machine_here(settings)
+    found, seconds = recommend(model, task, shape, machine, given), None
+    if minutes:
+        if local_weight_bytes(model) is None:
+            raise GermlineError(
+                f"new: --minutes measures a short training, and the weights of {model} are not on "
+                f"this machine: `hf download {model}` gets them"
+            )
+        measured, limit = measure_time(found.config), 60 * minutes
+        found = recommend(
+            model, task, shape, machine, given, lambda config: measured.run_s(config) <= limit
+        )
+        seconds = measured.run_s(found.config)
+        if seconds > limit:
+            raise GermlineError(
+                f"new: --minutes={minutes:g} is too short: the smallest run, "
+                f"{found.config.generations} generations of {found.config.strategy.population} "
+                f"members x {found.config.batch_size} examples, takes {duration(seconds)} here; "
+                "allow that time, or use a smaller model or a smaller task.max_new_tokens"
+            )
+    command = ["germline", "new", "--model", model, "--task", task, *given]
+    command += ["--minutes", f"{minutes:g}"] if minutes else []
+    name = shlex.quote(str(file))
+    time = "" if seconds is None else f"; {duration(seconds)} for the run, by a short training"
+    write_atomically(file, config_text(found, shlex.join(command), name, time).encode())
+    rows = [
+        {"setting": setting, "value": one.value, "reason": one.reason}
+        for setting, one in found.settings.items()
+    ]
+    about = "" if seconds is None else f", about {duration(seconds)} on this machine"
+    _print_written(
+        {
+            "file": file,
+            "settings": rows,
+            "memory": memory_values(found.estimate),
+            "run_s": seconds,
+        },
+        [f"wrote {file}: {found.config.generations} generations{about}"],
+        [f"germline train {name} --dry-run", f"germline train {name}"],
+        as_json=as_json,
+    )
+
+
+def _print_written(
+    values: dict[str, object], lines: Sequence[str], following: Sequence[str], *, as_json: bool
+) -> None:
+    """Print what was written and the commands that use it, as text or as JSON."""
+    if as_json:
+        print_json({**values, "next": following})
+    else:
+        typer.echo("\n".join([*lines, "", "Next:", *(f"  {command}" for command in following)]))

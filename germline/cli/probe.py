@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from germline.cli.arguments import ConfigFile, Force, Overrides
-from germline.cli.json_output import AsJson, print_json
-from germline.cli.word_wrap import print_stdout
+from germline.cli.output import AsJson, print_json, print_stdout, print_table
 
 if TYPE_CHECKING:
     from germline.studies.probe_advice import ProbeAdvice
@@ -72,14 +71,12 @@ def _new_folder(task: str) -> Path:
 
 
 def _show(advice: "ProbeAdvice") -> None:
-    from germline.cli import tables
-
     typer.echo("")
     columns = ("sigma", "KL", "degenerate", "examples differ", "agreement", "reward", "")
-    tables.print_table(columns, list(_sigma_rows(advice)))
+    print_table(columns, list(_sigma_rows(advice)))
     if advice.trials:
         typer.echo("")
-        tables.print_table(
+        print_table(
             ("sigma", "learning rate", "score (after generations)"), list(_trial_rows(advice))
         )
     for paragraph in (*advice.reasons(), *(f"Note: {note}." for note in advice.notes)):

@@ -1,16 +1,34 @@
-"""Show the progress of a training as plain lines, for files and pipes, or not at all."""
+"""Show the progress of a training: a live panel on a terminal, plain lines elsewhere."""
 
+import math
 import os
-from collections.abc import Mapping
-from typing import Any
+import sys
+import termios
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TextIO
 
-from rich.console import Console
+import numpy as np
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
 
-from germline.cli import text_format
 from germline.config import Config
 from germline.record import RunDirectory
-from germline.record.metrics_rows import fitness_summary, mean_sigma, step_in_sigmas
+from germline.record.atomic_files import Row
+from germline.record.best_generation import best_score
+from germline.record.metrics_rows import (
+    fitness_summary,
+    generation_row,
+    mean_sigma,
+    scores_by_scorer,
+    step_in_sigmas,
+)
+from germline.report import text_format
+from germline.report.findings import WINDOW, Finding, mean_signal
+from germline.report.text_format import number
 from germline.signal_types import SigmaTrial
 from germline.types import GenerationRecord, HeldOutScore
 
@@ -19,9 +37,16 @@ STOPPING = "Finishing what is running, then stopping. Ctrl-C again stops at once
 OF_WEIGHTS = {"mean_abs": " x mean |W|", "std": " x std W", "rms": " x rms W"}
 """Units that are a fraction of the weights of each tensor, as they are shown after sigma."""
 
-
 NARROW = 60
 """Columns of a terminal from which on the bar has room beside the numbers."""
+
+LOCAL_MODES = 3
+"""Index of the local modes in what `termios.tcgetattr` returns."""
+
+FRAMES_PER_SECOND = 4
+
+BARS, MOST_BARS = "▁▂▃▄▅▆▇█", 60
+"""Bars of the curve of the fitness, and the largest number of them."""
 
 
 class SilentView:
@@ -30,8 +55,8 @@ class SilentView:
     def start(self) -> None:
         """Start to show progress."""
 
-    def generation(self, record: GenerationRecord) -> None:
-        """Show a finished generation."""
+    def generation(self, record: GenerationRecord, findings: Sequence[Finding] = ()) -> None:
+        """Show a finished generation, and the warnings after it."""
 
     def trial(self, trial: SigmaTrial) -> None:
         """Show a sigma whose trial begins, or the result of a trial."""
@@ -51,13 +76,14 @@ class Clock:
     The first one counts for nothing: it has the start of the run and the calibration of sigma.
     """
 
-    def __init__(self, console: Console, total: int, done: int) -> None:
+    def __init__(self, console: Console, run: RunDirectory) -> None:
         name = TextColumn("[bold]{task.description}")
         bar = [BarColumn(min(30, console.width // 4))] if console.width >= NARROW else []
         columns = name, MofNCompleteColumn(), *bar, TimeElapsedColumn()
         self.bar = Progress(
-            *columns, console=console, auto_refresh=False, speed_estimate_period=float("inf")
+            *columns, console=console, auto_refresh=False, speed_estimate_period=math.inf
         )
+        total, done = run.config.generations, run.journal.last_generation() + 1
         self._task = self.bar.add_task("generations", total=total, completed=done)
 
     def tick(self, done: int) -> None:
@@ -77,11 +103,10 @@ class LineView(SilentView):
     def __init__(self, console: Console, run: RunDirectory) -> None:
         self._console = console
         self._run = run
-        done = run.journal.last_generation() + 1
-        self._clock = Clock(console, run.config.generations, done)
-        self._is_first = not done
+        self._clock = Clock(console, run)
+        self._is_first = run.journal.last_generation() < 0
 
-    def generation(self, record: GenerationRecord) -> None:
+    def generation(self, record: GenerationRecord, findings: Sequence[Finding] = ()) -> None:
         """Print the line of a generation, the first one after the score before training."""
         self._clock.tick(record.generation + 1)
         if self._is_first:  # No generation contains the score before training.
@@ -92,7 +117,7 @@ class LineView(SilentView):
 
     def trial(self, trial: SigmaTrial) -> None:
         """Print the begin of a trial, as one can take minutes, and its result."""
-        self._print(trial_line(trial))
+        self._print(_trial_line(trial))
 
     def _print(self, text: str) -> None:
         self._console.print(text, soft_wrap=True, markup=False, highlight=False)
@@ -100,54 +125,235 @@ class LineView(SilentView):
 
 def generation_line(record: GenerationRecord, left: str, config: Config) -> str:
     """Format a generation as one line."""
-    fitness = {
-        name: text_format.number(value) for name, value in fitness_summary(record.fitness).items()
-    }
+    fitness = {name: number(value) for name, value in fitness_summary(record.fitness).items()}
     width = len(str(record.generations - 1))
     parts = [
         f"generation {record.generation:>{width}} ({record.generation + 1}/{record.generations})",
         f"fitness {fitness['mean']}",
         f"20-80 % of {config.method.graded}s {fitness['p20']} to {fitness['p80']}",
         f"best {fitness['max']}",
-        f"sigma {text_format.number(mean_sigma(record))}{unit_of_sigma(config)}",
+        f"sigma {number(mean_sigma(record))}{_unit_of_sigma(config)}",
     ]
     if (step := step_in_sigmas(record.update)) is not None:
-        parts.append(f"step {text_format.number(step)} sigmas")
-    parts.append(cost_weight(record.strategy_metrics))
+        parts.append(f"step {number(step)} sigmas")
+    parts.append(_cost_weight(record.strategy_metrics))
     if record.held_out is not None:
         parts += _held_out(record.held_out)
-    parts += [speed(record), left]
+    parts += [_speed(record), left]
     return "  ".join(filter(None, parts))
 
 
-def trial_line(trial: SigmaTrial) -> str:
+class LiveView(SilentView):
+    """A panel on the terminal that is updated several times per second."""
+
+    def __init__(self, console: Console, run: RunDirectory) -> None:
+        self.console = console
+        self.run = run
+        rows = run.generations()
+        self.rows = rows[-WINDOW:]
+        self.means = [row["fitness"]["mean"] for row in rows]
+        self.scores = [row.score for row in run.held_out()]
+        self.findings: Sequence[Finding] = ()
+        self.record: GenerationRecord | None = None
+        self.trials: list[SigmaTrial] = []
+        self.footer = "Ctrl-C finishes the generation and stops."
+        self._clock = Clock(console, run)
+
+    def start(self) -> None:
+        """Show the panel."""
+        self._restore_echo = hide_control_characters(sys.stdin)
+        self._live = Live(
+            console=self.console,
+            get_renderable=self.render,
+            refresh_per_second=FRAMES_PER_SECOND,
+        )
+        self._live.start()
+
+    def generation(self, record: GenerationRecord, findings: Sequence[Finding] = ()) -> None:
+        """Show a new generation."""
+        row = generation_row(record)
+        self._clock.tick(record.generation + 1)
+        self.record, self.trials, self.findings = record, [], findings
+        self.rows = [*self.rows, row][-WINDOW:]
+        self.means.append(row["fitness"]["mean"])
+        if record.held_out is not None or not self.scores:
+            self.scores = [row.score for row in self.run.held_out()]
+        self._live.refresh()
+
+    def trial(self, trial: SigmaTrial) -> None:
+        """Show a sigma whose trial begins, or the result of a trial."""
+        if self.trials and self.trials[-1].kl is None:
+            self.trials.pop()
+        self.trials.append(trial)
+        self._live.refresh()
+
+    def stopping(self) -> None:
+        """Change the footer; the next frame shows it."""
+        self.footer = STOPPING
+
+    def close(self) -> None:
+        """Leave the last frame on the screen, without the hint about Ctrl-C."""
+        self.footer = ""
+        self._live.stop()
+        self._restore_echo()
+
+    def render(self) -> RenderableType:
+        """Build one frame."""
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column(style="bold", no_wrap=True)
+        grid.add_column(ratio=1)
+        for name, text in self._lines():
+            grid.add_row(name, text)
+        config = self.run.config
+        title = Text(f"germline · {config.task.title} · {config.model} · {config.space.kind}")
+        title.truncate(self.console.width - 6, overflow="ellipsis")
+        # A low terminal cuts the panel at the bottom, so the answer to Ctrl-C is at the top.
+        lines = [Text(self.footer, style="dim")] * bool(self.footer)
+        return Panel(Group(*lines, self._clock.bar, grid), title=title, title_align="left")
+
+    @property
+    def _width(self) -> int:
+        """Columns beside the names of the lines."""
+        return max(20, self.console.width - 18)
+
+    def _lines(self) -> Iterator[tuple[str, Text]]:
+        """Yield the name and the content of each line that has any."""
+        if self.record is None:
+            doing = "the first generation" if self.scores else "the score before training"
+            yield "", Text(f"running: {doing}", style="dim")
+        for trial in self.trials[-2:]:
+            yield "calibration", Text(_trial_line(trial).strip())
+        if self.record is not None:
+            yield from self._generation_lines(self.record, self.rows[-1])
+        if self.scores:
+            yield "held-out", Text("\n".join(self._held_out_lines()))
+        for finding in self.findings:
+            yield finding.level, Text(finding.sentence, style="red")
+        if self.record is not None and (rollouts := self.run.last_rollouts):
+            yield "sample", _sample(rollouts, self._width)
+
+    def _generation_lines(self, record: GenerationRecord, row: Row) -> Iterator[tuple[str, Text]]:
+        config, metrics = self.run.config, record.strategy_metrics
+        fitness = {name: number(value) for name, value in fitness_summary(record.fitness).items()}
+        yield "speed", Text("  ".join(filter(None, (_speed(record), self._clock.left))))
+        search = [f"sigma {number(row['sigma'])}{_unit_of_sigma(config)}"]
+        if (step := row.get("step_in_sigmas")) is not None:
+            search.append(f"step {number(step)} sigmas")
+        if row["learning_rate"] is not None:
+            search.append(f"learning rate {number(row['learning_rate'])}")
+        yield "search", Text("  ".join(search))
+        spread = (
+            f"  20-80 % of {config.method.graded}s {fitness['p20']} to {fitness['p80']}"
+            f"  best {fitness['max']}"
+        )
+        yield "fitness", Text.assemble((fitness["mean"], "bold blue"), spread)
+        yield "", Text(sparkline(self.means, min(MOST_BARS, self._width)), style="blue")
+        parts = "  ".join(f"{name} {number(one)}" for name, one in row.get("parts", {}).items())
+        options = text_format.most_likely_options(metrics.get("option_probabilities", {}))
+        for name, text in {
+            "signal": _signal(self.rows),
+            "parts": parts,
+            "cost": _cost_weight(metrics),
+            "options": ", ".join(options),
+        }.items():
+            if text:
+                yield name, Text(text)
+
+    def _held_out_lines(self) -> Iterator[str]:
+        first, last, best = self.scores[0], self.scores[-1], best_score(self.scores)
+        text = f"{last.metric} {text_format.score(last)}"
+        if first.generation != last.generation:
+            text += f", before training {text_format.score(first)}"
+        if best is not None and best.mean not in (first.mean, last.mean):
+            text += f", best {number(best.mean)} after {best.generation}"
+        error = text_format.kind_of_error(first, last)
+        counted = text_format.counted_by(self.run.config)
+        yield f"{text}  ({error}, n {last.n}, {counted} {last.generation})"
+        for found in scores_by_scorer(self.scores).values():
+            line = text_format.scorer_line(*dict.fromkeys((found[0], found[-1])))
+            yield line.removeprefix("held-out ")
+
+
+def hide_control_characters(keyboard: TextIO) -> Callable[[], None]:
+    """Keep the terminal from echoing Ctrl-C as ^C, and return a function that undoes this.
+
+    The two characters move the cursor to the next line when the panel is as wide as the terminal,
+    and the next frame would then leave the upper border of this one on the screen.
+    """
+    try:
+        terminal = keyboard.fileno()
+        before = termios.tcgetattr(terminal)
+    except (OSError, ValueError, termios.error):
+        return lambda: None  # The input is not a terminal.
+    now = termios.tcgetattr(terminal)
+    now[LOCAL_MODES] &= ~termios.ECHOCTL
+    termios.tcsetattr(terminal, termios.TCSANOW, now)
+    return lambda: termios.tcsetattr(terminal, termios.TCSANOW, before)
+
+
+def sparkline(values: Sequence[float | None], width: int) -> str:
+    """Draw values as a row of bars, the newest at the right; long series are averaged in groups."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    if not known:
+        return ""
+    means = [group.mean() for group in np.array_split(known, min(width, len(known)))]
+    low, high = min(means), max(means)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(BARS[round((mean - low) * scale)] for mean in means)
+
+
+def _trial_line(trial: SigmaTrial) -> str:
     """Describe a trial of sigma that begins, or its result."""
     if trial.kl is None:
         return f"calibrating sigma: measuring the KL divergence of sigma {trial.sigma:g} ..."
-    return f"  sigma {trial.sigma:g}: KL {text_format.number(trial.kl)} nats per token"
+    return f"  sigma {trial.sigma:g}: KL {number(trial.kl)} nats per token"
 
 
-def cost_weight(metrics: Mapping[str, Any]) -> str:
+def _cost_weight(metrics: Mapping[str, Any]) -> str:
     """Describe lambda and the mean cost of the center; empty where the reward has no lambda."""
     if "lambda" not in metrics:
         return ""
     cost = metrics["center_cost"]
-    of_center = "" if cost is None else f"  cost of the center {text_format.number(cost)}"
-    return f"lambda {text_format.number(metrics['lambda'])}{of_center}"
+    of_center = "" if cost is None else f"  cost of the center {number(cost)}"
+    return f"lambda {number(metrics['lambda'])}{of_center}"
 
 
-def unit_of_sigma(config: Config) -> str:
+def _unit_of_sigma(config: Config) -> str:
     """Return the unit of sigma and the walk after a space; empty: that of the weights."""
     return OF_WEIGHTS.get(config.search.unit, "")
 
 
-def speed(record: GenerationRecord) -> str:
+def _speed(record: GenerationRecord) -> str:
     """Describe the tokens per second of a generation."""
     seconds = record.evaluation.decode_seconds
-    rate = record.evaluation.tokens / seconds if seconds > 0 else None
-    return f"{text_format.number(rate)} tokens/s"
+    return f"{number(record.evaluation.tokens / seconds if seconds > 0 else None)} tokens/s"
 
 
 def _held_out(score: HeldOutScore) -> list[str]:
     """Format a held-out score, and those of the same completions by `held_out.scorers`."""
     return [f"held-out {one.metric} {text_format.score(one)}" for one in (score, *score.scorers)]
+
+
+def _signal(rows: Sequence[Row]) -> str:
+    """Summarize the signals of the latest generations."""
+    tied = mean_signal(rows, "groups_without_signal")
+    differ = mean_signal(rows, "informative_examples") if tied is None else 1 - tied
+    parts = [
+        ("rewards differ on {} of examples", differ, text_format.percent),
+        ("agreement of halves {}", mean_signal(rows, "agreement"), number),
+        ("walk {}", mean_signal(rows[-1:], "walk"), number),
+    ]
+    return "  ".join(text.format(write(value)) for text, value, write in parts if value is not None)
+
+
+def _sample(rollouts: Sequence[Row], width: int) -> Text:
+    """Show the middle one of rollouts that are sorted by reward, which is typical."""
+    middle = len(rollouts) // 2
+    prompts = text_format.without_common_start([row["prompt"] for row in rollouts])
+    return Text.assemble(
+        (text_format.one_line_excerpt(prompts[middle], width), "dim"),
+        "\n",
+        text_format.one_line_excerpt(rollouts[middle]["completion"], width),
+        "\n",
+        (f"reward {number(rollouts[middle]['reward'])}", "dim"),
+    )

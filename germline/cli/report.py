@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from germline.cli import shell_completion
-from germline.cli.json_output import AsJson, difference_values, print_json, score_values
-from germline.cli.word_wrap import print_stderr, print_stdout
+from germline.cli.output import (
+    AsJson,
+    difference_values,
+    print_json,
+    print_stderr,
+    print_stdout,
+    print_table,
+    score_values,
+)
 
 if TYPE_CHECKING:
+    from germline.report.comparison import SeedGroup
     from germline.report.run_facts import RunFacts
-    from germline.report.seed_groups import SeedGroup
 
 REPORT_EXAMPLES = (
     "germline report runs/sums --open",
@@ -51,8 +58,8 @@ def report(
     reported too.
     """
     from germline.record.seed_study import runs_of
+    from germline.report.comparison import seed_groups
     from germline.report.html_page import page_path, read_runs, write_page
-    from germline.report.seed_groups import seed_groups
 
     facts = read_runs([one for run in runs for one in runs_of(run)])
     path = page_path(facts, out)
@@ -90,10 +97,10 @@ def _print_findings(run: "RunFacts", *, alone: bool) -> None:
 
 def _print_comparison(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]") -> None:
     """Print the held-out scores of several runs, and their differences to the first run."""
-    from germline.cli import tables, text_format
-    from germline.report.run_comparison import compared_runs, comparison_heading
+    from germline.report import text_format
+    from germline.report.comparison import compared_runs, comparison_heading
 
-    tables.print_table(
+    print_table(
         ("run", "metric", "before", "after", "n", f"difference to {comparison_heading(groups)}"),
         [
             (
@@ -123,7 +130,7 @@ def _print_comparison(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]")
         )
         for group in groups
     ]
-    tables.print_table(("config", "metric", "seeds", "before", "after"), rows)
+    print_table(("config", "metric", "seeds", "before", "after"), rows)
     print_stdout("means over run seeds, from five seeds on with 95 % intervals (Student's t)")
     for group in groups:
         for sentence in filter(None, (group.verdict(groups[0]), group.left_out)):
@@ -131,7 +138,7 @@ def _print_comparison(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]")
 
 
 def _as_json(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]") -> list[dict[str, object]]:
-    from germline.report.run_comparison import compared_runs
+    from germline.report.comparison import compared_runs
 
     return [
         {

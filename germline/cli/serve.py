@@ -15,7 +15,7 @@ from germline.cli.arguments import (
     read_section,
     split_words,
 )
-from germline.cli.json_output import AsJson, print_json
+from germline.cli.output import AsJson, print_json
 
 if TYPE_CHECKING:
     from germline.endpoint.uvicorn_service import UvicornService

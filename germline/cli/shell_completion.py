@@ -5,52 +5,52 @@ A shell must never show a traceback: anything that cannot be read is not offered
 """
 
 import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-MODELS = {"nano": "the embedded model"}
+Offers = list[tuple[str, str]]
+"""Words that complete what was typed, each with a meaning or an empty text."""
 
 
-def complete_runs(incomplete: str) -> list[tuple[str, str]]:
-    """Offer run directories in runs/ and in the folder that is being typed."""
+def complete_runs(incomplete: str) -> Offers:
+    """Offer run directories in runs/ and in the folder that is being typed, or folders."""
+    from germline.record.list_runs import run_directories
     from germline.types import GermlineError
 
     offers: dict[str, str] = {}
-    folder = Path(incomplete).parent if incomplete else Path("runs")
-    for place in (folder, Path("runs")):
+    for place in {Path(incomplete).parent if incomplete else Path("runs"), Path("runs")}:
         try:
-            offers |= dict(_runs(place))
+            offers |= {str(path): "" for path in run_directories(place)}
         except (GermlineError, OSError):
             continue
     return _matching(offers, incomplete) or complete_folders(incomplete)
 
 
-def complete_models(incomplete: str) -> list[tuple[str, str]]:
+def complete_models(incomplete: str) -> Offers:
     """Offer models: nano and run directories."""
-    return _matching(MODELS, incomplete) + complete_runs(incomplete)
+    return _matching({"nano": "the embedded model"}, incomplete) + complete_runs(incomplete)
 
 
-def complete_folders(incomplete: str) -> list[tuple[str, str]]:
+def complete_folders(incomplete: str) -> Offers:
     """Offer folders."""
-    return _files(incomplete, suffixes=())
+    return _files(incomplete)
 
 
-def complete_configs(incomplete: str) -> list[tuple[str, str]]:
+def complete_configs(incomplete: str) -> Offers:
     """Offer config files, and the names of shipped configs."""
     from germline.config.config_files import config_summary, preset_configs
 
     names = {name: config_summary(path) for name, path in preset_configs().items()}
-    return _files(incomplete, (".yaml", ".yml")) + _matching(names, incomplete)
+    return _files(incomplete, ".yaml", ".yml") + _matching(names, incomplete)
 
 
-def complete_tasks(incomplete: str) -> list[tuple[str, str]]:
+def complete_tasks(incomplete: str) -> Offers:
     """Offer the short names of tasks, or files that are tasks."""
     from germline.config.reference import list_kinds
 
-    return _matching(list_kinds("task"), incomplete) or _files(incomplete, (".py", ".jsonl"))
+    return _matching(list_kinds("task"), incomplete) or _files(incomplete, ".py", ".jsonl")
 
 
-def complete_settings(incomplete: str) -> list[tuple[str, str]]:
+def complete_settings(incomplete: str) -> Offers:
     """Offer `strategy.sigma=0.005`: settings with their default, and after `=` their choices.
 
     If no setting matches, offer files of settings.
@@ -67,17 +67,7 @@ def complete_settings(incomplete: str) -> list[tuple[str, str]]:
         default = entry.setting.default
         word = "" if default in (OPEN, REQUIRED) else default
         offers[f"{entry.name}={word}"] = entry.setting.meaning
-    return _matching(offers, incomplete) or _files(incomplete, (".yaml", ".yml"))
-
-
-def complete_settings_of(accepted: tuple[str, ...]) -> Callable[[str], list[tuple[str, str]]]:
-    """Return a completer that offers the settings that start with one of these prefixes."""
-
-    def complete(incomplete: str) -> list[tuple[str, str]]:
-        offers = complete_settings(incomplete)
-        return [(word, meaning) for word, meaning in offers if word.startswith(accepted)]
-
-    return complete
+    return _matching(offers, incomplete) or _files(incomplete, ".yaml", ".yml")
 
 
 def _split_by_bash() -> tuple[str, str, str] | None:
@@ -93,17 +83,7 @@ def _split_by_bash() -> tuple[str, str, str] | None:
     return (cut[-2], "=", "") if cut[-1] == "=" else (cut[-3], "=", cut[-1])
 
 
-def _runs(folder: Path) -> Iterator[tuple[str, str]]:
-    from germline.record.list_runs import RunSummary, SeedStudySummary, list_runs
-
-    for run in list_runs(folder):
-        if isinstance(run, SeedStudySummary):
-            yield str(run.path), f"{run.seeds} run seeds, {run.finished} trained, {run.state}"
-        elif isinstance(run, RunSummary):
-            yield str(run.path), f"{run.task}, {run.done}/{run.total}, {run.state}"
-
-
-def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[tuple[str, str]]:
+def _files(incomplete: str, *suffixes: str) -> Offers:
     """Offer folders, and files of these suffixes, one level at a time."""
     folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
     try:
@@ -115,5 +95,5 @@ def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[tuple[str, str]]:
     return _matching(dict.fromkeys(words, ""), incomplete)
 
 
-def _matching(offers: dict[str, str], incomplete: str) -> list[tuple[str, str]]:
+def _matching(offers: dict[str, str], incomplete: str) -> Offers:
     return [(word, meaning) for word, meaning in offers.items() if word.startswith(incomplete)]

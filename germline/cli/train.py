@@ -12,8 +12,7 @@ from germline.cli.arguments import (
     Run,
     generation_of,
 )
-from germline.cli.json_output import AsJson
-from germline.cli.word_wrap import print_stderr
+from germline.cli.output import AsJson, print_stderr
 
 if TYPE_CHECKING:
     from germline.config import Config

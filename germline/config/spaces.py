@@ -31,11 +31,6 @@ class SpaceBase(KindSection):
         """Whether what is searched can be written as a PEFT adapter."""
         return False
 
-    @property
-    def starts_at_random(self) -> bool:
-        """Whether the weights before training are not the base model but depend on the run seed."""
-        return False
-
 
 @register("space", "germline.spaces.full:Full")
 class Full(SpaceBase):
@@ -85,11 +80,6 @@ class Lora(LinearSpace):
     def trains_an_adapter(self) -> bool:
         """Whether what is searched can be written as a PEFT adapter: always."""
         return True
-
-    @property
-    def starts_at_random(self) -> bool:
-        """Whether neither A nor B starts at 0, and both are drawn from the run seed."""
-        return self.init_adapter is None and self.init_scale_b > 0 and self.init_scale_a != 0
 
 
 @register("space", "germline.spaces.subspace:Subspace")

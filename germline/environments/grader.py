@@ -179,7 +179,7 @@ class SingleReplyGrader:
 class ToolCallGrader:
     """Makes one call in an episode, and answers with what the tool returned or raised.
 
-    `check task` tries the tools of an environment with it. The reply of the transcript is the
+    `check` tries the tools of an environment with it. The reply of the transcript is the
     call, as a JSON list of the name and the arguments.
 
     Attributes:

@@ -40,7 +40,7 @@ SHARES = tuple(0.95**step for step in range(60))
 """Shares of the usual sizes, one after another, where the time of the run has a limit."""
 
 NANO_LAYERS = "3"
-"""Of the model nano; the template of `germline new task` and the shipped configs have the same."""
+"""Of the model nano; the template of `germline new` and the shipped configs have the same."""
 
 SMALLER = (
     ("microbatch.rows", 256),
@@ -154,7 +154,7 @@ def _fitted(
     if best.estimate.fits:
         return best
     raise GermlineError(
-        f"new config: {best.config.model} does not fit {machine.name}: {sizes}, and smaller "
+        f"new: {best.config.model} does not fit {machine.name}: {sizes}, and smaller "
         "settings do not suffice; use a smaller model or a larger machine"
     )
 

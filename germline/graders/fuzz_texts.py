@@ -1,6 +1,6 @@
 """Hostile texts for tests of graders: texts that perturbed models write, and worse ones.
 
-`germline check task` and the conformance tests grade them: each must be graded within the timeout.
+`germline check` and the conformance tests grade them: each must be graded within the timeout.
 """
 
 from collections.abc import Sequence

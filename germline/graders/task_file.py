@@ -96,7 +96,7 @@ def load_task_file(path: Path, digest: str | None = None, *, is_of_run: bool = F
         advice = (
             "restore the file this run was trained on; `germline export` works without it"
             if is_of_run
-            else "`germline new task NAME` writes a starting point"
+            else "`germline new NAME` writes a starting point"
         )
         raise GermlineError(
             f"task.path: {str(path)!r} cannot be read: {error.strerror} (relative paths start at "

@@ -1,11 +1,11 @@
-"""The charts of a page as data; `matplotlib_plots.svg` draws them.
+"""The charts of a run and of several, as data; `plots` draws them.
 
 Labels may be a user's text, so the page writes them beside the drawing, which has numbers alone.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -13,16 +13,10 @@ import numpy as np
 from germline.evaluation.held_out import confidence_interval, score_of_values
 from germline.record.atomic_files import Row
 from germline.record.metrics_rows import calibrated_kl, scores_by_scorer
-from germline.report.finding_rules import WINDOW, has_groups, mean_signal, signal
+from germline.report.comparison import SeedGroup
+from germline.report.findings import WINDOW, has_groups, mean_signal, signal
 from germline.report.run_facts import LONGEST_NAME, RunFacts
-from germline.report.seed_groups import SeedGroup
-from germline.report.text_format import (
-    bounded_text,
-    counted_by,
-    number,
-    scored_as,
-    short_option,
-)
+from germline.report.text_format import bounded_text, counted_by, number, scored_as, short_option
 from germline.types import HeldOutScore
 
 MOST_POINTS = 400
@@ -37,7 +31,23 @@ COLORS = (
 )
 """Dark on white, and different for color-blind readers (after Okabe and Ito)."""
 
+INTERVALS = "Scores on examples that are not trained on, with 95 % intervals over examples."
+
+MOVED = "served weights changed"
+
+SHARES_OF_MEMBERS = {
+    "informative_examples": "examples on which members differ",
+    "informative_pairs": "antithetic pairs that differ",
+    "empty": "empty completions",
+}
+SHARES_OF_SAMPLES = {
+    "groups_without_signal": "prompts whose samples tie",
+    "truncated": "truncated samples",
+    "empty": "empty completions",
+}
+
 Number = float | None
+Style = Literal["line", "thin", "dashed", "points"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +67,7 @@ class Series:
     low: Sequence[Number] = ()
     high: Sequence[Number] = ()
     color: int = 0
-    style: Literal["line", "thin", "dashed", "points"] = "line"
+    style: Style = "line"
 
     @property
     def tone(self) -> str:
@@ -73,6 +83,7 @@ class Chart:
     caption: str
     x_label: str
     series: Sequence[Series]
+    log_y: bool = False
 
     @property
     def alt(self) -> str:
@@ -86,53 +97,90 @@ class Chart:
 
 
 def curves(run: RunFacts) -> list[Chart]:
-    """Draw fitness, held-out scores, sigma and steps."""
-    made = [_fitness(run), _held_out(run), *_held_out_scorers(run), _sigma(run), _step(run)]
-    costs = [
-        _row_chart(run, "lambda", "Weight of the cost in the reward; fitness falls as it grows."),
-        _row_chart(run, "center_cost", "Mean cost of the center's completions in the batch."),
+    """Chart fitness, held-out scores, sigma and steps; what is constant has no chart."""
+    made: list[Chart | None] = [fitness(run), held_out(run), *_held_out_scorers(run)]
+    if run.config.method.trains_center:
+        made.append(sigma(run))
+    if run.config.search.has_measured_rate:
+        caption = f"Root mean square of the steps, in sigmas.{calibrated(run)}"
+        made.append(_column(run, "step_in_sigmas", caption))
+    made += [
+        _column(run, "lambda", "Weight of the cost in the reward; fitness falls as it grows."),
+        _column(run, "center_cost", "Mean cost of the center's completions in the batch."),
     ]
-    return [chart for chart in [*made, *costs] if chart]
+    return [chart for chart in made if chart and chart.series]
+
+
+def fitness(run: RunFacts) -> Chart:
+    """Chart mean, best and spread of the fitness."""
+    graded = run.config.method.graded
+    caption = (
+        f"Fitness of the {graded}s on the training examples of each generation, with the band from "
+        "the 20th to the 80th percentile."
+    )
+    best = _series(f"best {graded}", run.rows, lambda row: row["fitness"]["max"], 1, "thin")
+    series = [_mean_fitness(run, "mean", 0, banded=True), best] if run.rows else []
+    return Chart("fitness", caption, "generation", series)
+
+
+def held_out(run: RunFacts) -> Chart:
+    """Chart the held-out scores."""
+    better = f" {run.better.capitalize()}." if run.better else ""
+    series = [_points(scored_as(run.config), run.scores, 2)] if run.scores else []
+    if run.best and len(run.scores) > 1:
+        label = f"best: {number(run.best.mean)} after {run.best.generation}"
+        best = Series(label, [run.best.generation], [run.best.mean], color=1, style="points")
+        series.append(best)
+    return Chart(f"held-out {run.metric}", INTERVALS + better, counted_by(run.config), series)
+
+
+def sigma(run: RunFacts) -> Chart | None:
+    """Chart sigma with the band over tensors that have one of their own; None if constant."""
+    chart = _column(run, "sigma", f"Sigma of the members.{calibrated(run)}")
+    if chart is None or not all("sigmas" in row for row in run.rows):
+        return chart
+    low, high = (thin_out([row["sigmas"][end] for row in run.rows]) for end in ("min", "max"))
+    return replace(chart, series=[replace(chart.series[0], low=low, high=high)])
 
 
 def parts(run: RunFacts) -> list[Chart]:
-    """Draw each part of the rubric, of members in training and of the center when held out."""
+    """Chart each part of the rubric, of members in training and of the center when held out."""
     rows = [row for row in run.rows if row.get("parts")]
-    scores = [score for score in run.scores if score.parts]
-    names = dict.fromkeys(
-        name
-        for found in (*(row["parts"] for row in rows), *(score.parts for score in scores))
-        for name in found
-    )
-    return [_part(run, name, rows, scores) for name in names]
+    recorded = (*(row["parts"] for row in rows), *(score.parts for score in run.scores))
+    return [_part(run, name) for name in dict.fromkeys(name for one in recorded for name in one)]
 
 
 def signals(run: RunFacts) -> list[Chart]:
-    """Draw the shares that carry information, agreement, changed weights and the walk."""
+    """Chart the shares that carry information, agreement, changed weights and the walk."""
     rows = [row for row in run.rows if row.get("signals")]
     if not rows:
         return []
-    smooth = [
-        mean_signal(rows[max(0, n - WINDOW) : n], "agreement") for n in range(1, 1 + len(rows))
-    ]
-    agreement = Series(f"mean of {WINDOW}", _x(rows), thin_out(smooth))
-    walk = [_signal("walk of the updates", rows, "walk")]
+
+    def of(name: str, label: str, color: int = 0, style: Style = "line") -> Series:
+        return _series(label, rows, lambda row: signal(row, name), color, style)
+
+    ends = [mean_signal(rows[max(0, n - WINDOW) : n], "agreement") for n in range(1, 1 + len(rows))]
+    agreement = Series(f"mean of {WINDOW}", _x(rows), thin_out(ends))
+    walk = [of("walk", "walk of the updates")]
     if (edge := run.config.record.edge) is not None:
-        ends = [walk[0].x[0], walk[0].x[-1]]
-        walk.append(Series("edge", ends, [edge, edge], color=1, style="dashed"))
+        x = [walk[0].x[0], walk[0].x[-1]]
+        walk.append(Series("edge", x, [edge, edge], color=1, style="dashed"))
     names = SHARES_OF_SAMPLES if has_groups(rows) else SHARES_OF_MEMBERS
-    shares = [_signal(label, rows, name, n) for n, (name, label) in enumerate(names.items())]
     charts = [
-        ("shares", "Shares of a generation that tell whether its rewards carry a signal.", shares),
+        (
+            "shares",
+            "Shares of a generation that tell whether its rewards carry a signal.",
+            [of(name, label, n) for n, (name, label) in enumerate(names.items())],
+        ),
         (
             "agreement of halves",
             "Cosine of the updates that the two halves of each batch would give separately.",
-            [_signal("one generation", rows, "agreement", 1, "thin"), agreement],
+            [of("agreement", "one generation", 1, "thin"), agreement],
         ),
         (
             MOVED,
             "Share of the served weights that an update changes, after rounding.",
-            [_signal(MOVED, rows, "step.moved")],
+            [of("step.moved", MOVED)],
         ),
         (
             "walk",
@@ -149,156 +197,53 @@ def signals(run: RunFacts) -> list[Chart]:
 
 
 def options(rows: Sequence[Row]) -> list[Chart]:
-    """Draw the probabilities of every prompt setting that was searched, a line per option."""
+    """Chart the probabilities of every prompt setting that was searched, a line per option."""
     searched = [row for row in rows if row.get("option_probabilities")]
     charts = []
     for name, by_option in searched[-1]["option_probabilities"].items() if searched else ():
-        values = [
-            [row["option_probabilities"][name][option] for row in searched] for option in by_option
-        ]
-        series = [
-            Series(short_option(option), _x(searched), thin_out(found), color=place)
-            for place, (option, found) in enumerate(zip(by_option, values, strict=True))
-        ]
+        series = []
+        for color, option in enumerate(by_option):
+            values = [row["option_probabilities"][name][option] for row in searched]
+            label = short_option(option)
+            series.append(Series(label, _x(searched), thin_out(values), color=color))
         caption = "Probability with which a member uses each; the center uses the most likely one."
         charts.append(Chart(bounded_text(name, LONGEST_NAME), caption, "generation", series))
     return charts
 
 
 def compared(runs: Sequence[RunFacts], colors: Sequence[int]) -> list[Chart]:
-    """Draw runs in the same charts: two charts for the runs that share task and metric."""
+    """Chart runs side by side: two charts for the runs that share task and metric."""
     charts: list[Chart] = []
-    for task, metric in dict.fromkeys((_task(run), run.metric) for run in runs):
-        same = [
-            (color, run)
-            for color, run in zip(colors, runs, strict=True)
-            if (_task(run), run.metric) == (task, metric)
-        ]
+    groups: dict[tuple[str, str], list[tuple[int, RunFacts]]] = {}
+    for color, run in zip(colors, runs, strict=True):
+        task = bounded_text(run.config.task.title, LONGEST_NAME)
+        groups.setdefault((task, run.metric), []).append((color, run))
+    for (task, metric), same in groups.items():
         trained = [(color, run) for color, run in same if run.rows]
         banded = len(trained) <= MOST_BANDS
-        fitness = [_mean_fitness(run, run.name, color, banded=banded) for color, run in trained]
+        means = [_mean_fitness(run, run.name, color, banded=banded) for color, run in trained]
         scores = [_points(run.name, run.scores, color) for color, run in same if run.scores]
-        if fitness:
-            caption = "Mean on the training examples of each generation."
-            charts.append(Chart(f"fitness, {task}", caption, "generation", fitness))
-        if scores:
-            charts.append(Chart(f"held-out {metric}, {task}", INTERVALS, "updates", scores))
-    return charts
+        caption = "Mean on the training examples of each generation."
+        charts.append(Chart(f"fitness, {task}", caption, "generation", means))
+        charts.append(Chart(f"held-out {metric}, {task}", INTERVALS, "updates", scores))
+    return [chart for chart in charts if chart.series]
 
 
 def over_seeds(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Draw the mean over run seeds of each config, with the band from worst to best seed."""
+    """Chart the mean over run seeds of each config, with the band from worst to best seed."""
     charts = []
     for metric in dict.fromkeys(group.metric for group in groups):
         series = []
         for color, group in enumerate(groups):
             if group.metric == metric:
                 x, values = group.over_updates()
-                low, high = values.min(axis=1).tolist(), values.max(axis=1).tolist()
-                mean = values.mean(axis=1).tolist()
-                series.append(Series(group.name, x, mean, low, high, color))
+                bounds = (values.min(axis=1).tolist(), values.max(axis=1).tolist())
+                series.append(
+                    Series(group.name, x, values.mean(axis=1).tolist(), *bounds, color=color)
+                )
         caption = "Mean over run seeds, with the band from the worst to the best seed."
         charts.append(Chart(f"held-out {metric} over seeds", caption, "updates", series))
     return charts
-
-
-INTERVALS = "Scores on examples that are not trained on, with 95 % intervals over examples."
-
-MOVED = "served weights changed"
-
-SHARES_OF_MEMBERS = {
-    "informative_examples": "examples on which members differ",
-    "informative_pairs": "antithetic pairs that differ",
-    "empty": "empty completions",
-}
-SHARES_OF_SAMPLES = {
-    "groups_without_signal": "prompts whose samples tie",
-    "truncated": "truncated samples",
-    "empty": "empty completions",
-}
-
-
-def thin_out(values: Sequence[Number]) -> list[Number]:
-    """Average a long series in groups of equal size; short ones stay as they are."""
-    group = math.ceil(len(values) / MOST_POINTS)
-    if group <= 1:
-        return list(values)
-    groups = [values[start : start + group] for start in range(0, len(values), group)]
-    known = [[value for value in one if value is not None] for one in groups]
-    return [float(np.mean(one)) if one else None for one in known]
-
-
-def _fitness(run: RunFacts) -> Chart | None:
-    if not run.rows:
-        return None
-    graded = run.config.method.graded
-    best = thin_out([row["fitness"]["max"] for row in run.rows])
-    return Chart(
-        "fitness",
-        f"Fitness of the {graded}s on the training examples of each generation, with the band from "
-        "the 20th to the 80th percentile.",
-        "generation",
-        [
-            _mean_fitness(run, "mean", 0, banded=True),
-            Series(f"best {graded}", _x(run.rows), best, color=1, style="thin"),
-        ],
-    )
-
-
-def _mean_fitness(run: RunFacts, label: str, color: int, *, banded: bool) -> Series:
-    mean, low, high = (
-        thin_out([row["fitness"][name] for row in run.rows]) for name in ("mean", "p20", "p80")
-    )
-    return Series(label, _x(run.rows), mean, low * banded, high * banded, color)
-
-
-def _held_out(run: RunFacts) -> Chart | None:
-    if not run.scores:
-        return None
-    better = f" {run.better.capitalize()}." if run.better else ""
-    series = [_points(scored_as(run.config), run.scores, 2)]
-    return Chart(f"held-out {run.metric}", INTERVALS + better, counted_by(run.config), series)
-
-
-def _held_out_scorers(run: RunFacts) -> list[Chart]:
-    """Draw the reward of the held-out completions, and their scores by `held_out.scorers`."""
-    rewarded = [one for one in run.scores if one.rewards]
-    found = dict(scores_by_scorer(run.scores))
-    if any(one.rewards != one.values for one in rewarded):
-        found["reward"] = [
-            score_of_values(one.generation, "reward", one.rewards, higher_is_better=True)
-            for one in rewarded
-        ]
-    return [
-        Chart(
-            f"held-out {bounded_text(name, LONGEST_NAME)}",
-            f"Score of the same completions by {bounded_text(name, LONGEST_NAME)}, with 95 % "
-            f"intervals; {'higher' if scores[-1].higher_is_better else 'lower'} is better.",
-            counted_by(run.config),
-            [_points(scored_as(run.config), scores, 2)],
-        )
-        for name, scores in found.items()
-    ]
-
-
-def _sigma(run: RunFacts) -> Chart | None:
-    """Draw sigma by generation; None if it is constant, or differs only between members."""
-    values = [row["sigma"] for row in run.rows]
-    if len(set(values)) < 2 or not run.config.method.trains_center:
-        return None
-    ends = [row["sigmas"] for row in run.rows if "sigmas" in row]
-    whole = len(ends) == len(values)
-    low, high = (thin_out([one[end] for one in ends]) * whole for end in ("min", "max"))
-    series = [Series("sigma", _x(run.rows), thin_out(values), low, high)]
-    return Chart("sigma", f"Sigma of the members.{calibrated(run)}", "generation", series)
-
-
-def _step(run: RunFacts) -> Chart | None:
-    """Draw the length of every step; None if the learning rate is not measured."""
-    caption = f"Root mean square of the steps, in sigmas.{calibrated(run)}"
-    return (
-        _row_chart(run, "step_in_sigmas", caption) if run.config.search.has_measured_rate else None
-    )
 
 
 def calibrated(run: RunFacts) -> str:
@@ -313,58 +258,24 @@ def calibrated(run: RunFacts) -> str:
     )
 
 
-def _row_chart(run: RunFacts, name: str, caption: str) -> Chart | None:
-    """Draw a column of generations.jsonl; None if it is constant or absent."""
-    rows = [row for row in run.rows if row.get(name) is not None]
-    values = [row[name] for row in rows]
-    if len(set(values)) < 2:
-        return None
-    title = name.replace("_", " ")
-    return Chart(title, caption, "generation", [Series(title, _x(rows), thin_out(values))])
+def thin_out(values: Sequence[Number]) -> list[Number]:
+    """Average a long series in groups of equal size; short ones stay as they are."""
+    group = math.ceil(len(values) / MOST_POINTS)
+    if group <= 1:
+        return list(values)
+    groups = [values[start : start + group] for start in range(0, len(values), group)]
+    known = [[value for value in one if value is not None] for one in groups]
+    return [float(np.mean(one)) if one else None for one in known]
 
 
-def _part(
-    run: RunFacts, name: str, all_rows: Sequence[Row], all_scores: Sequence[HeldOutScore]
-) -> Chart:
-    rows = [row for row in all_rows if row["parts"].get(name) is not None]
-    scores = [score for score in all_scores if math.isfinite(score.parts.get(name, math.nan))]
-    series = []
-    if rows:
-        values = thin_out([row["parts"][name] for row in rows])
-        series.append(Series(f"{run.config.method.graded}s, training", _x(rows), values))
-    if scores:
-        x, means = [score.generation for score in scores], [score.parts[name] for score in scores]
-        label = f"{scored_as(run.config)}, held-out"
-        series.append(Series(label, x, means, color=2, style="points"))
-    weight = run.config.task.scorers.get(name)
-    said = f", weight {number(weight.weight)}" if weight else ""
-    return Chart(
-        bounded_text(name, LONGEST_NAME), f"Part of the reward{said}.", "generation", series
-    )
-
-
-def _signal(
+def _series(
     label: str,
     rows: Sequence[Row],
-    name: str,
+    value: Callable[[Row], Number],
     color: int = 0,
-    style: Literal["line", "thin"] = "line",
+    style: Style = "line",
 ) -> Series:
-    values = thin_out([signal(row, name) for row in rows])
-    return Series(label, _x(rows), values, color=color, style=style)
-
-
-def _is_shown(series: Series) -> bool:
-    """Whether a curve shows anything: in most runs all weights change, and none is empty."""
-    return any(series.y) and not (
-        series.label == MOVED and all(one == 1 for one in series.y if one)
-    )
-
-
-def _points(label: str, scores: Sequence[HeldOutScore], color: int) -> Series:
-    low, high = zip(*map(confidence_interval, scores), strict=True)
-    x, means = [score.generation for score in scores], [score.mean for score in scores]
-    return Series(label, x, means, low, high, color, "points")
+    return Series(label, _x(rows), thin_out([value(row) for row in rows]), (), (), color, style)
 
 
 def _x(rows: Sequence[Row]) -> list[float]:
@@ -373,5 +284,68 @@ def _x(rows: Sequence[Row]) -> list[float]:
     return [place for place in places if place is not None]
 
 
-def _task(run: RunFacts) -> str:
-    return bounded_text(run.config.task.title, LONGEST_NAME)
+def _points(label: str, scores: Sequence[HeldOutScore], color: int) -> Series:
+    low, high = zip(*map(confidence_interval, scores), strict=True)
+    x, means = [score.generation for score in scores], [score.mean for score in scores]
+    return Series(label, x, means, low, high, color, "points")
+
+
+def _mean_fitness(run: RunFacts, label: str, color: int, *, banded: bool) -> Series:
+    mean, low, high = (
+        thin_out([row["fitness"][name] for row in run.rows]) for name in ("mean", "p20", "p80")
+    )
+    return Series(label, _x(run.rows), mean, low * banded, high * banded, color)
+
+
+def _held_out_scorers(run: RunFacts) -> list[Chart]:
+    """Chart the reward of the held-out completions, and their scores by `held_out.scorers`."""
+    rewarded = [one for one in run.scores if one.rewards]
+    found = dict(scores_by_scorer(run.scores))
+    if any(one.rewards != one.values for one in rewarded):
+        found["reward"] = [
+            score_of_values(one.generation, "reward", one.rewards, higher_is_better=True)
+            for one in rewarded
+        ]
+    charts = []
+    for name, scores in found.items():
+        shown = bounded_text(name, LONGEST_NAME)
+        better = "higher" if scores[-1].higher_is_better else "lower"
+        caption = (
+            f"Score of the same completions by {shown}, with 95 % intervals; {better} is better."
+        )
+        series = [_points(scored_as(run.config), scores, 2)]
+        charts.append(Chart(f"held-out {shown}", caption, counted_by(run.config), series))
+    return charts
+
+
+def _column(run: RunFacts, name: str, caption: str) -> Chart | None:
+    """Chart a column of generations.jsonl; None if it is constant or absent."""
+    rows = [row for row in run.rows if row.get(name) is not None]
+    if len({row[name] for row in rows}) < 2:
+        return None
+    title = name.replace("_", " ")
+    return Chart(title, caption, "generation", [_series(title, rows, lambda row: row[name])])
+
+
+def _part(run: RunFacts, name: str) -> Chart:
+    rows = [row for row in run.rows if row.get("parts", {}).get(name) is not None]
+    scores = [score for score in run.scores if math.isfinite(score.parts.get(name, math.nan))]
+    series = []
+    if rows:
+        label = f"{run.config.method.graded}s, training"
+        series.append(_series(label, rows, lambda row: row["parts"][name]))
+    if scores:
+        x, means = [score.generation for score in scores], [score.parts[name] for score in scores]
+        label = f"{scored_as(run.config)}, held-out"
+        series.append(Series(label, x, means, color=2, style="points"))
+    scorer = run.config.task.scorers.get(name)
+    weight = f", weight {number(scorer.weight)}" if scorer else ""
+    caption = f"Part of the reward{weight}."
+    return Chart(bounded_text(name, LONGEST_NAME), caption, "generation", series)
+
+
+def _is_shown(series: Series) -> bool:
+    """Whether a curve shows anything: in most runs all weights change, and none is empty."""
+    return any(series.y) and not (
+        series.label == MOVED and all(one == 1 for one in series.y if one)
+    )

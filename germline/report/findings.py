@@ -1,23 +1,90 @@
 """Findings: what the recorded numbers of a run mean, the same list in every view.
 
-A rule looks at recorded rows alone. The live view, the log, the summary after training, the HTML
-page, `--json` and Python show the findings of the same rules; no rule depends on another. A
-sentence has the measured values, so a reader can judge it.
+A rule looks at recorded rows alone, and no rule depends on another. The live view, the log, the
+summary after training, the HTML page, `--json` and Python show the findings of the same rules. A
+sentence has the measured values, so a reader can judge it. The thresholds are rules of thumb, set
+where the shipped tasks on the nano model still learn.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from germline.config import Config
+from germline.evaluation.score_difference import (
+    find_score_decline,
+    is_clearly_better,
+    paired_difference,
+)
 from germline.record import RunDirectory
 from germline.record.atomic_files import Row
-from germline.report import finding_rules as rules
-from germline.report.finding_rules import WINDOW, Recorded, Values
-from germline.report.text_format import number, percent
-from germline.types import GermlineError
+from germline.record.best_generation import best_score
+from germline.record.metrics_rows import scores_by_scorer
+from germline.report.text_format import escape_control_characters, number, percent, signed
+from germline.types import HeldOutScore
+
+WINDOW = 10
+"""Number of latest generations that are averaged: the agreement of a single one is too noisy."""
+
+QUIET = 3
+"""Number of generations without a signal, or with little of it, from which on it is a finding."""
+
+FEW_EXAMPLES, FEW_PAIRS, LOW_AGREEMENT, FEW_CHANGED = 0.1, 0.3, 0.05, 0.01
+MANY_FAILED, MANY_EMPTY, MANY_TRUNCATED = 0.1, 0.5, 0.5
+
+NEAR_THE_EDGE = 0.8
+"""Share of the edge from which on the walk is a finding; the edge is known only roughly."""
+
+LONGEST_REASON = 60
+
+DOES_NOT_LEARN = "tuning.md#when-a-run-does-not-learn"
+GETS_WORSE = "tuning.md#when-a-run-gets-worse"
 
 Level = Literal["warning", "note"]
+Needs = Literal["rows", "scores", "rollouts"]
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What a run has recorded, as far as rules look at it.
+
+    Attributes:
+        rows: of generations.jsonl, in order.
+        scores: held out, in order.
+        rollouts: rows of rollouts.jsonl.
+    """
+
+    config: Config
+    rows: Sequence[Row] = ()
+    scores: Sequence[HeldOutScore] = ()
+    rollouts: Iterable[Row] = ()
+
+    @property
+    def latest(self) -> list[Row]:
+        """The latest generations that have signals."""
+        return [row for row in self.rows[-WINDOW:] if row.get("signals")]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule: when it finds something, with which values, and what is said then."""
+
+    level: Level
+    needs: Needs
+    sentence: str
+    docs: str
+    when: "When"
+
+
+When = Callable[[Recorded], Iterator[Values]]
+
+
+RULES: dict[str, Rule] = {}
+"""Code -> rule, the most serious first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +123,6 @@ class Finding:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
-    """A rule: when it finds something, with which values, and what is said then."""
-
-    level: Level
-    when: Callable[[Recorded], Iterable[Values]]
-    sentence: str
-    needs: Literal["rows", "scores", "rollouts"] = "rows"
-    docs: str = "tuning.md#when-a-run-does-not-learn"
-
-
 def find(run: Recorded, *needs: str) -> list[Finding]:
     """Return the findings about a run, in the order of `RULES`.
 
@@ -94,33 +150,26 @@ def findings(run: RunDirectory | Path | str) -> list[Finding]:
 def recorded(run: RunDirectory) -> Recorded:
     """Read what rules look at from a run directory."""
     scores = [row.score for row in run.held_out()]
-    return Recorded(run.config, run.generations(), scores, run.rollouts(), is_fork=_is_fork(run))
+    return Recorded(run.config, run.generations(), scores, run.rollouts())
 
 
-def _is_fork(run: RunDirectory) -> bool:
-    try:
-        return bool(run.ancestors)
-    except GermlineError:  # the run that it began from is not there
-        return True
+def signal(row: Row, name: str) -> float | None:
+    """Return a signal of a generation, such as `agreement` or `step.moved`; None if it has none."""
+    value: Any = row if name in row else row.get("signals")  # of the method, or measured for all
+    for part in name.split("."):
+        value = (value or {}).get(part)
+    return None if value is None else float(value)
 
 
-class LiveFindings:
-    """The findings of a run that is training; scores are tested only when one is added."""
+def mean_signal(rows: Iterable[Row], name: str) -> float | None:
+    """Average a signal over the rows that have it."""
+    known = [value for row in rows if (value := signal(row, name)) is not None]
+    return sum(known) / len(known) if known else None
 
-    def __init__(self, run: RunDirectory) -> None:
-        self._run = run
-        whole = recorded(run)
-        self._latest = replace(whole, rows=whole.rows[-WINDOW:])
-        self._of_scores = find(whole, "scores")
 
-    def tell(self, row: Row) -> list[Finding]:
-        """Return the warnings after a generation, whose row is this."""
-        rows = [*self._latest.rows, row][-WINDOW:]
-        self._latest = replace(self._latest, rows=rows)
-        if row.get("held_out"):
-            self._of_scores = find(recorded(self._run), "scores")
-        found = self._of_scores + find(self._latest, "rows")
-        return [one for one in found if one.level == "warning"]
+def has_groups(rows: Sequence[Row]) -> bool:
+    """Whether rewards are those of samples of the center, in groups of the same prompt."""
+    return any("groups_without_signal" in row for row in rows)
 
 
 def _shown(name: str, value: object) -> str:
@@ -130,106 +179,217 @@ def _shown(name: str, value: object) -> str:
     return number(value) if isinstance(value, float) or value is None else str(value)
 
 
-WORSE = "tuning.md#when-a-run-gets-worse"
+def _rule(
+    level: Level, needs: Needs, sentence: str, docs: str = DOES_NOT_LEARN
+) -> Callable[[When], When]:
+    """Enter a function that yields values as the rule of its name."""
 
-RULES: Mapping[str, Rule] = {
-    "decline": Rule(
-        "warning",
-        rules.decline,
-        "The held-out {metric} has declined since update {since}: it went from {best} to {now} (95 "
-        "% interval of the loss {low} to {high}, over the same {examples} examples). Keep the best "
-        "weights (export --generation best), or continue from them with a lower learning rate "
-        "(resume --from best).",
-        "scores",
-        docs=WORSE,
-    ),
-    "divergence": Rule(
-        "warning",
-        rules.divergence,
-        "Since update {since} the held-out {metric} became worse ({best} to {now}, 95 % interval "
-        "of the loss {low} to {high}) while the {risen} rose: the run may have learned what its "
-        "reward likes, or overfits. Read the answers before and after.",
-        "scores",
-        docs=WORSE,
-    ),
-    "failed": Rule(
-        "warning",
-        rules.failed,
-        "The grading of {share} of the completions of the latest generations failed, most often "
-        "by: {reason}. Members whose grading fails do not differ.",
-    ),
-    "ties": Rule(
-        "warning",
-        rules.ties,
-        "Little or no signal ({silent} generations in a row without an update): {who} differ on "
-        "{examples_share} of the examples, and {pairs_share} of the antithetic pairs differ, at a "
-        "mean fitness of {fitness}. Where the examples are solved, stop or take harder ones; where "
-        "they are too hard, take easier ones or give partial credit; else {remedy}.",
-    ),
-    "agreement": Rule(
-        "warning",
-        rules.agreement,
-        "The updates of the two halves of a batch hardly agree (cosine {agreement}), so an update "
-        "is mostly noise: use learning_rate=auto, or a larger batch_size or {members}.",
-    ),
-    "empty": Rule(
-        "warning",
-        rules.empty,
-        "{share} of the completions are empty: sigma or the learning rate is too large, or the "
-        "reward favors an empty completion.",
-    ),
-    "walk": Rule(
-        "warning",
-        rules.walk,
-        "The noise of the updates has moved the weights by {walk}, and a model with random noise "
-        "of {edge} breaks: lower the learning rate.",
-        docs=WORSE,
-    ),
-    "small_steps": Rule(
-        "warning",
-        rules.small_steps,
-        "An update changes {share} of the served weights; the fp32 masters keep the rest, but a "
-        "larger learning rate has an effect sooner.",
-        docs="tuning.md#signals",
-    ),
-    "random_reward": Rule(
-        "warning",
-        rules.random_reward,
-        "The reward is not deterministic: in generation {generation} members {members} gave the "
-        "same answer to the same prompt and earned {rewards}. Such noise hides what members differ "
-        "in: compute the reward from the completion and the row alone.",
-        "rollouts",
-    ),
-    "truncated": Rule(
-        "note",
-        rules.truncated,
-        "{share} of the completions of the last generation were cut at their longest length; raise "
-        "task.max_new_tokens if answers are incomplete.",
-        "rollouts",
-    ),
-    "solved": Rule(
-        "note",
-        rules.solved,
-        "All {examples} held-out examples are right ({metric}), so little is left to learn there: "
-        "take more or harder examples.",
-        "scores",
-    ),
-    "not_learned": Rule(
-        "note",
-        rules.not_learned,
-        "The held-out {metric} has not clearly improved: {before} before training, {after} now "
-        "(difference {difference}, 95 % interval {interval}). More held-out examples or "
-        "generations decide it.",
-        "scores",
-    ),
-    "random_start": Rule(
-        "note",
-        rules.random_start,
-        "The score before training of a run with space=lora is that of the base model with a "
-        "random adapter, which depends on the run seed; with space.init_scale_b=0 it is that of "
-        "the base model.",
-        "scores",
-        docs="methods.md#spaces",
-    ),
-}
-"""Code -> rule, the most serious first."""
+    def enter(when: When) -> When:
+        RULES[when.__name__.lstrip("_")] = Rule(level, needs, sentence, docs, when)
+        return when
+
+    return enter
+
+
+@_rule(
+    "warning",
+    "scores",
+    "The held-out {metric} has declined since update {since}: it went from {best} to {now} (95 % "
+    "interval of the loss {low} to {high}, over the same {examples} examples). Read the answers "
+    "before and after; keep the best weights (export --generation best), or continue from them "
+    "with a lower learning rate (resume --from best).",
+    GETS_WORSE,
+)
+def _decline(run: Recorded) -> Iterator[Values]:
+    """Find a held-out score, or a score by a scorer, that has declined since its best one."""
+    if not run.scores or not run.config.method.trains_center:
+        return
+    for name, scores in {run.scores[0].metric: run.scores, **scores_by_scorer(run.scores)}.items():
+        if found := find_score_decline(scores):
+            yield {"metric": name.replace("_", " "), **asdict(found)}
+
+
+@_rule(
+    "warning",
+    "rows",
+    "The grading of {share} of the completions of the latest generations failed, most often by: "
+    "{reason}. Members whose grading fails do not differ.",
+)
+def _failed(run: Recorded) -> Iterator[Values]:
+    rows = run.rows[-WINDOW:]
+    counts = sum((Counter(row["failures"]) for row in rows), Counter[str]())
+    share = counts.total() / max(1, sum(row.get("rollouts", 0) for row in rows))
+    if share > MANY_FAILED:
+        reason = counts.most_common(1)[0][0][:LONGEST_REASON]
+        yield {"share": share, "reason": escape_control_characters(reason)}
+
+
+@_rule(
+    "warning",
+    "rows",
+    "Little or no signal ({silent} generations in a row without an update): {who} differ on "
+    "{examples_share} of the examples, and {pairs_share} of the antithetic pairs differ, at a "
+    "mean fitness of {fitness}. Where the examples are solved, stop or take harder ones; where "
+    "they are too hard, take easier ones or give partial credit; else {remedy}.",
+)
+def _ties(run: Recorded) -> Iterator[Values]:
+    """Find generations whose members, or samples of a prompt, hardly differ in reward."""
+    rows, groups = run.latest, has_groups(run.latest)
+    if not rows:
+        return
+    silent = int(signal(rows[-1], "zeros_in_a_row") or 0)
+    tied = mean_signal(rows, "groups_without_signal")
+    informative = mean_signal(rows, "informative_examples") if tied is None else 1 - tied
+    pairs = mean_signal(rows, "informative_pairs") if len(run.rows) < WINDOW else None
+    few = (informative is not None and informative < FEW_EXAMPLES) or (
+        pairs is not None and pairs < FEW_PAIRS and not groups
+    )
+    if silent >= QUIET or (few and len(rows) >= QUIET):
+        yield {
+            "silent": silent,
+            "examples_share": informative,
+            "pairs_share": pairs,
+            "fitness": rows[-1]["fitness"]["mean"],
+            "who": "samples" if groups else "members",
+            "remedy": "raise method.temperature or method.group_size"
+            if groups
+            else "use a larger sigma (with sigma=auto, strategy.sigma.target_kl)",
+        }
+
+
+@_rule(
+    "warning",
+    "rows",
+    "The updates of the two halves of a batch hardly agree (cosine {agreement}), so an update is "
+    "mostly noise: use learning_rate=auto, or a larger batch_size or {members}.",
+)
+def _agreement(run: Recorded) -> Iterator[Values]:
+    known = [row for row in run.latest if signal(row, "agreement") is not None]
+    agreement = mean_signal(known, "agreement")
+    if agreement is None or len(known) < QUIET:
+        return
+    # K directions with Gaussian coefficients count as K / 3 effective ones.
+    directions = 3 * (mean_signal(known, "directions") or 1)
+    noise = 0 if len(known) == WINDOW else 1 / math.sqrt(len(known) * directions)
+    if agreement < LOW_AGREEMENT - noise:
+        members = "method.group_size" if has_groups(known) else "strategy.population"
+        yield {"agreement": agreement, "members": members}
+
+
+@_rule(
+    "warning",
+    "rows",
+    "{share} of the completions are empty: sigma or the learning rate is too large, or the reward "
+    "favors an empty completion.",
+)
+def _empty(run: Recorded) -> Iterator[Values]:
+    share = mean_signal(run.latest, "empty") or 0.0
+    if share >= MANY_EMPTY:
+        yield {"share": share}
+
+
+@_rule(
+    "warning",
+    "rows",
+    "The noise of the updates has moved the weights by {walk}, and a model with random noise of "
+    "{edge} breaks: lower the learning rate.",
+    GETS_WORSE,
+)
+def _walk(run: Recorded) -> Iterator[Values]:
+    edge = run.config.record.edge
+    walk = signal(run.latest[-1], "walk") if run.latest else None
+    if edge is not None and walk is not None and walk >= NEAR_THE_EDGE * edge:
+        yield {"walk": walk, "edge": edge}
+
+
+@_rule(
+    "warning",
+    "rows",
+    "An update changes {share} of the served weights; the fp32 masters keep the rest, but a larger "
+    "learning rate has an effect sooner.",
+    "tuning.md#signals",
+)
+def _small_steps(run: Recorded) -> Iterator[Values]:
+    updated = [row for row in run.latest if not row["zero_signal"]]
+    share = mean_signal(updated, "step.moved")
+    if share is not None and share < FEW_CHANGED:
+        yield {"share": share}
+
+
+@_rule(
+    "warning",
+    "rollouts",
+    "The reward is not deterministic: in generation {generation} members {members} gave the same "
+    "answer to the same prompt and earned {rewards}. Such noise hides what members differ in: "
+    "compute the reward from the completion and the row alone.",
+)
+def _random_reward(run: Recorded) -> Iterator[Values]:
+    """Find two members whose same answer to an example of a generation earned different rewards.
+
+    Episodes, failed gradings, rewards minus a divergence (`task.kl_coef`) and rewards of scorers,
+    which may compare completions with each other, are not compared.
+    """
+    if run.config.task.kl_coef is not None or run.config.task.scorers:
+        return
+    seen: dict[tuple[Any, ...], Row] = {}
+    for row in run.rollouts:
+        if row["failure"] is not None or "turns" in row:
+            continue
+        names = ("generation", "example", "completion", "tokens", "finish")
+        other = seen.setdefault(tuple(row[name] for name in names), row)
+        if other["reward"] != row["reward"]:
+            yield {
+                "generation": row["generation"],
+                "members": f"{other['member']} and {row['member']}",
+                "rewards": f"{number(other['reward'])} and {number(row['reward'])}",
+            }
+            return
+
+
+@_rule(
+    "note",
+    "rollouts",
+    "{share} of the completions of the last generation were cut at their longest length; raise "
+    "task.max_new_tokens if answers are incomplete.",
+)
+def _truncated(run: Recorded) -> Iterator[Values]:
+    rows = list(run.rollouts)
+    latest = [row for row in rows if row["generation"] == rows[-1]["generation"]]
+    share = sum(row["finish"] == "length" for row in latest) / max(1, len(latest))
+    if share >= MANY_TRUNCATED:
+        yield {"share": share}
+
+
+@_rule(
+    "note",
+    "scores",
+    "All {examples} held-out examples are right ({metric}), so little is left to learn there: take "
+    "more or harder examples.",
+)
+def _solved(run: Recorded) -> Iterator[Values]:
+    last = run.scores[-1] if run.scores else None
+    if last is not None and last.proportion and last.mean == 1:
+        yield {"metric": last.metric.replace("_", " "), "examples": last.n}
+
+
+@_rule(
+    "note",
+    "scores",
+    "The held-out {metric} has not clearly improved: {before} before training, {after} now "
+    "(difference {difference}, 95 % interval {interval}). More held-out examples or generations "
+    "decide it.",
+)
+def _not_learned(run: Recorded) -> Iterator[Values]:
+    best = best_score(run.scores)
+    if best is None or len(run.scores) < 2 or is_clearly_better(best, run.scores[0]):
+        return
+    start, last = run.scores[0], run.scores[-1]
+    found = paired_difference(last, start)
+    yield {
+        "metric": start.metric.replace("_", " "),
+        "before": start.mean,
+        "after": last.mean,
+        "difference": signed(found.mean if found else last.mean - start.mean),
+        "interval": "{} to {}".format(*map(signed, found.interval)) if found else "unknown",
+        "rewards": [start.reward, last.reward],
+    }

@@ -19,10 +19,8 @@ from germline.record.metrics_rows import batch_examples
 from germline.record.run_directory import installed_version
 from germline.record.seed_study import is_seed_study, seed_runs
 from germline.report import charts, diff, text_format
-from germline.report.next_commands import next_commands
-from germline.report.run_comparison import compared_runs, comparison_heading
-from germline.report.run_facts import RunFacts
-from germline.report.seed_groups import SeedGroup, seed_groups
+from germline.report.comparison import SeedGroup, compared_runs, comparison_heading, seed_groups
+from germline.report.run_facts import RunFacts, next_commands
 from germline.report.text_format import bounded_text
 from germline.types import GermlineError
 
@@ -218,8 +216,13 @@ def _numbers(run: RunFacts) -> list[dict[str, Any]]:
 
 
 def _differing(runs: Sequence[RunFacts]) -> Mapping[str, Sequence[str]]:
-    """Return the settings that differ, without those that every run lacks or leaves unset."""
+    """Return the settings that differ, without those that every run lacks or leaves unset.
+
+    The run seed is none of them where every run is one of several seeds: its name has it.
+    """
     found = diff.differing_settings([run.config for run in runs])
+    if all(is_seed_study(run.path.resolve().parent) for run in runs):
+        found.pop("seed", None)
     return {
         name: [_value(value) for value in row]
         for name, row in found.items()
@@ -239,7 +242,7 @@ def _yaml(value: object, *, flow: bool = False) -> str:
 
 
 def _svg(chart: charts.Chart) -> str:
-    from germline.report.matplotlib_plots import svg  # takes half a second, and a page needs it
+    from germline.report.plots import svg  # takes half a second, and a page needs it
 
     return svg(chart)
 
@@ -253,18 +256,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "number": lambda value: text_format.number(None if value is None else float(value)),
-        "signed": text_format.signed,
-        "score": text_format.score,
-        "error": text_format.error,
-        "difference_error": text_format.difference_error,
-        "directions": text_format.directions,
-        "mean_rewards": text_format.mean_rewards,
-        "kind_of_error": text_format.kind_of_error,
-        "seconds": text_format.seconds,
-        "size": lambda count: text_format.size(float(count)),
-        "setting": _value,
-        "svg": _svg,
-    }
+    names = ("signed", "score", "error", "difference_error", "directions", "mean_rewards")
+    for name in (*names, "kind_of_error", "seconds", "size", "number"):
+        environment.filters[name] = getattr(text_format, name)
+    environment.filters |= {"setting": _value, "svg": _svg}
     return environment

@@ -5,6 +5,7 @@ that are missing and rows of a generation that is being written, the result is e
 """
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +16,12 @@ import numpy as np
 
 from germline.record import HeldOutRow, HeldOutSample, JournalEntry, RunDirectory
 from germline.record.atomic_files import Row
-from germline.record.best_generation import best_score, signed_score
+from germline.record.best_generation import best_score, rank, signed_score
 from germline.record.list_runs import State
 from germline.record.lock import is_locked
 from germline.record.metrics_rows import paired_samples, transcript
-from germline.record.seed_study import is_seed_study
-from germline.report import diff
-from germline.report.diff import DiffPiece
+from germline.record.seed_study import folder_to_resume, is_seed_study
+from germline.report.diff import DiffPiece, diff_words
 from germline.report.findings import Finding, find, recorded
 from germline.report.text_format import bounded_text, escape_control_characters
 from germline.types import GermlineError, HeldOutScore
@@ -40,7 +40,7 @@ PARTS = {
     "digest_s": "digest of the weights",
     "held_out_s": "held-out scores",
 }
-"""Parts of a generation, in the order in which they run."""
+"""Parts of a generation."""
 
 RARE = ("calibrate_s", "held_out_s")
 
@@ -177,15 +177,17 @@ class RunFacts:
     @cached_property
     def last_rollouts(self) -> list[Row]:
         """Recorded rollouts of the last generation, best first, their texts shortened."""
-        rows = [row for row in self.run.rollouts() if row["generation"] == self.done - 1]
-        shown = [
-            row
-            | {"completion": transcript(row["completion"], row.get("turns", ()), row.get("ended"))}
-            for row in rows
-        ]
-        texts = ("prompt", "completion", "failure")
         return [
-            row | {name: bounded_text(row[name]) for name in texts if row[name]} for row in shown
+            row
+            | {
+                "prompt": bounded_text(row["prompt"]),
+                "completion": bounded_text(
+                    transcript(row["completion"], row.get("turns", ()), row.get("ended"))
+                ),
+                "failure": bounded_text(row["failure"] or ""),
+            }
+            for row in self.run.rollouts()
+            if row["generation"] == self.done - 1
         ]
 
     @cached_property
@@ -197,10 +199,15 @@ class RunFacts:
                 laps.setdefault(key, []).append(seconds)
         whole = sum(map(sum, laps.values())) or 1.0
         scored = {} if self.config.method.members_generate else {"grading_s": "scoring, grading"}
-        words = {key: escape_control_characters(key.removesuffix("_s")) for key in laps}
-        names = words | PARTS | scored
+        names = {**PARTS, **scored}
         parts = [
-            TimePart(key, names[key], sum(found), float(np.median(found)), sum(found) / whole)
+            TimePart(
+                key,
+                names.get(key, escape_control_characters(key.removesuffix("_s"))),
+                sum(found),
+                float(np.median(found)),
+                sum(found) / whole,
+            )
             for key, found in laps.items()
         ]
         return sorted(parts, key=lambda part: -part.total_s)
@@ -237,23 +244,53 @@ class RunFacts:
     @cached_property
     def failures(self) -> list[tuple[str, int]]:
         """Reasons why completions earned the floor or have no reward, most frequent first."""
-        counts: Counter[str] = Counter()
-        for row in self.rows:
-            counts.update(row["failures"])
-        named = [(bounded_text(reason, 200), count) for reason, count in counts.most_common()]
-        rest = sum(count for _, count in named[MOST_REASONS:])
-        others = [(f"{len(named) - MOST_REASONS} more reasons", rest)] if rest else []
-        return named[:MOST_REASONS] + others
+        counts = sum((Counter(row["failures"]) for row in self.rows), Counter[str]())
+        return [(bounded_text(reason, 200), n) for reason, n in counts.most_common(MOST_REASONS)]
 
     def total(self, name: str) -> int:
         """Sum a count, such as `tokens`, over all generations."""
         return sum(row.get(name, 0) for row in self.rows)
 
 
+def next_commands(run: RunDirectory) -> list[str]:
+    """Return the commands that use a run in its present state: export, train on, write its page."""
+    # `.` and `..` would not mean the run in another working directory.
+    folder = run.path if run.path.name not in ("", "..") else run.path.resolve()
+    path = shlex.quote(str(folder))
+    commands = [f"germline report {path} --open"]
+    if resume := resume_command(run, folder):
+        commands.insert(0, resume)
+    if not run.config.engine.has_own_model and run.journal.last_generation() >= 0:
+        best = " --generation best" if _is_best_earlier(run) else ""
+        commands.insert(0, f"germline export {path}{best} --out my-model")
+    return commands
+
+
+def resume_command(run: RunDirectory, folder: Path | None = None) -> str:
+    """Return the command that trains on; empty where a schedule ends with the generations."""
+    path = shlex.quote(str(folder_to_resume(folder or run.path)))
+    if run.stopped_early:
+        return f"germline resume {path} held_out.patience={2 * (run.config.held_out.patience or 1)}"
+    if not run.has_ended:
+        return f"germline resume {path}"
+    if run.config.strategy.whole_run:
+        return ""
+    return f"germline resume {path} generations={2 * run.config.generations}"
+
+
+def _is_best_earlier(run: RunDirectory) -> bool:
+    """Whether an earlier generation that was trained scored better than the last one."""
+    scores = [row.score for row in run.held_out()]
+    best = best_score(scores)
+    if best is None or not best.generation or not run.config.method.replayable:
+        return False
+    return rank(best) > rank(scores[-1])
+
+
 def _answer(before: HeldOutSample, after: HeldOutSample | None) -> HeldOutAnswer:
     old = bounded_text(before.transcript)
     new = bounded_text(after.transcript) if after else old
-    one, other = diff.diff_words(old, new)
+    one, other = diff_words(old, new)
     return HeldOutAnswer(
         bounded_text(before.prompt),
         bounded_text(before.answer),

@@ -33,6 +33,9 @@ LONGEST_TEXT = 1200
 LONGEST_OPTION = 40
 """Characters of a prompt option that are shown."""
 
+LONGEST_COMMON = 60
+"""Characters that prompts may have in common at the start before that start is omitted."""
+
 FEW_EXAMPLES = 10
 """With fewer examples, a standard error is itself uncertain by a quarter or more."""
 
@@ -209,6 +212,36 @@ def bounded_text(text: str, longest: int = LONGEST_TEXT) -> str:
     if cut <= 0:
         return escape_control_characters(text)
     return f"{escape_control_characters(text[:longest])} … ({cut:,} more characters)"
+
+
+def one_line_excerpt(text: str, width: int) -> str:
+    """Shorten model text to one line: line breaks become ⏎, control characters are replaced.
+
+    The text is cut after a whole word where possible.
+    """
+    line = escape_control_characters("⏎".join(text.splitlines()).replace("\t", " "))
+    if len(line) <= width:
+        return line
+    cut = line[: width - 1]
+    end = cut.rfind(" ")
+    return (cut[:end] if end > width // 2 and line[width - 1] != " " else cut).rstrip() + "…"
+
+
+def without_common_start(prompts: Sequence[str]) -> list[str]:
+    """Omit the instructions with which all prompts begin; short ones are kept.
+
+    An excerpt of countdown's prompts would otherwise show only the instructions.
+    """
+    ends = sorted(set(prompts))
+    if len(ends) < 2:
+        return list(prompts)
+    pairs = zip(ends[0], ends[-1], strict=False)  # Of sorted texts these two differ first.
+    common = next((at for at, (one, other) in enumerate(pairs) if one != other), len(ends[0]))
+    if common <= LONGEST_COMMON:
+        return list(prompts)
+    # Some words before the first difference are kept, for orientation.
+    start = prompts[0].rfind(" ", 0, common - LONGEST_COMMON // 3) + 1
+    return [f"… {prompt[start:]}" for prompt in prompts]
 
 
 def run_title(config: Config) -> tuple[str, str]:

@@ -85,7 +85,7 @@ def _trained(config: Config, population: int, examples: int) -> tuple[float, flo
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         wall_s = time.perf_counter() - begun
         if done.returncode:
-            raise GermlineError(f"new config: a short training failed: {done.stderr.strip()}")
+            raise GermlineError(f"new: a short training failed: {done.stderr.strip()}")
         rows = RunDirectory.open(out).generations()
     seconds = [
         sum(laps for part, laps in row["timing"].items() if part not in PARTS_OF_OTHERS)

@@ -22,7 +22,6 @@ from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
 from germline.record.metrics_rows import batch_examples
 from germline.report.diff import changed_settings
-from germline.report.findings import findings
 from germline.report.text_format import number
 from germline.run.prompt_form import EXPORT_FACTS, read_export_facts, sends_chats
 from germline.types import GermlineError, HeldOutScore
@@ -141,7 +140,7 @@ def _adapted(run: RunDirectory, last: int) -> dict[str, str]:
 
 def _remarks(run: RunDirectory, last: int, *, is_scored: bool) -> list[str]:
     """Return what limits the meaning of the scores."""
-    remarks = [one.sentence for one in findings(run) if one.code == "random_start"]
+    remarks = []
     if not is_scored:
         remarks.append(f"The weights after {last + 1} updates were not scored.")
     if not run.config.method.trains_center:

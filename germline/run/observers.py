@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,7 @@ from germline.record import RunDirectory
 from germline.record.best_generation import early_stop
 from germline.record.metrics_rows import generation_row
 from germline.registry import did_you_mean
-from germline.report.finding_rules import MANY_FAILED
-from germline.report.findings import LiveFindings
+from germline.report.findings import MANY_FAILED, WINDOW, Finding, find, recorded
 from germline.report.html_page import write_report
 from germline.tasks.environment_task import EnvironmentTask
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
@@ -103,16 +103,30 @@ class Recorder(Observer):
 
 
 class FindingLog(Observer):
-    """Logs each finding of a training once, and what makes a held-out score misleading."""
+    """Logs each warning of a training once, and what makes a held-out score misleading.
+
+    Attributes:
+        findings: warnings about the numbers of the latest generations.
+    """
 
     def __init__(self, directory: RunDirectory, task: Task) -> None:
-        self._findings = LiveFindings(directory)
+        self.findings: list[Finding] = []
+        self._directory = directory
+        whole = recorded(directory)
+        self._latest = replace(whole, rows=whole.rows[-WINDOW:])
+        self._of_scores = find(whole, "scores")
         self._task = task
         self._logged: set[str] = set()
 
     def on_generation(self, record: GenerationRecord) -> None:
-        """Log new findings."""
-        for finding in self._findings.tell(generation_row(record)):
+        """Log new findings; scores are tested only when one is added."""
+        rows = [*self._latest.rows, generation_row(record)][-WINDOW:]
+        self._latest = replace(self._latest, rows=rows)
+        if record.held_out is not None:
+            self._of_scores = find(recorded(self._directory), "scores")
+        found = self._of_scores + find(self._latest, "rows")
+        self.findings = [one for one in found if one.level == "warning"]
+        for finding in self.findings:
             if finding.code not in self._logged:
                 log.warning("after %d generations: %s", record.generation + 1, finding.sentence)
                 self._logged.add(finding.code)
@@ -244,9 +258,9 @@ class Report(Observer):
 
 def draw_evolution(directory: RunDirectory) -> None:
     """Draw `evolution.png`; importing matplotlib, 0.35 s, does not delay the first generation."""
-    from germline.report import matplotlib_plots
+    from germline.report import plots
 
-    matplotlib_plots.draw_evolution(directory)
+    plots.draw_evolution(directory)
 
 
 class CallbackList(Observer):

@@ -11,6 +11,7 @@ from germline.fleet.engine_queries import DimensionQuery
 from germline.random_walk import RandomWalk
 from germline.record import RunDirectory
 from germline.record.ancestry import inherited_walk
+from germline.report.findings import Finding
 from germline.run.build_parts import RunParts
 from germline.run.observers import (
     Callback,
@@ -66,7 +67,13 @@ class Training:
         self._begun = False
         parts.graders.redirect_output(directory.grader_output)
         self.on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
+        self._finding_log = FindingLog(directory, parts.task)
         self._examples = parts.task.examples("test")[: self.config.held_out.examples]
+
+    @property
+    def findings(self) -> Sequence[Finding]:
+        """Warnings about the numbers of the latest generations."""
+        return self._finding_log.findings
 
     @property
     def start(self) -> HeldOutScore | None:
@@ -159,7 +166,7 @@ class Training:
         events = [TensorBoard(directory.tensorboard, self._first)] if record.tensorboard else []
         return (
             Recorder(directory, parts.batch, self._examples),
-            FindingLog(directory, parts.task),
+            self._finding_log,
             *events,
             Snapshots(
                 record.snapshot_every,

@@ -9,7 +9,8 @@ from typing import Any
 
 from germline.config.config_files import as_yaml
 from germline.record.atomic_files import explain_write_errors, write_atomically
-from germline.report.matplotlib_plots import PlotPanel, draw_panels
+from germline.report.charts import Chart, Series
+from germline.report.plots import draw_panels
 from germline.studies.sigma_sweep import SigmaProbe
 from germline.studies.trial_engine import Trial
 
@@ -153,25 +154,24 @@ def write_advice(advice: ProbeAdvice, folder: Path, command: str) -> Path:
         marks["members break"] = advice.edge
     rate = "" if advice.learning_rate is None else f", learning rate {advice.learning_rate:g}"
     title = f"recommended: sigma {advice.sigma:g}{rate}"
-    draw_panels(folder / "probe.png", title, "sigma", _panels(advice), marks)
+    draw_panels(folder / "probe.png", title, _panels(advice), marks, log_x=True)
     return file
 
 
-def _panels(advice: ProbeAdvice) -> list[PlotPanel]:
-    def over(name: str) -> tuple[list[float], list[float]]:
-        """Return the sigmas and one measurement at each, where it is known."""
-        pairs = [
-            (sigma_probe.sigma, getattr(sigma_probe, name)) for sigma_probe in advice.sigma_probes
-        ]
+def _panels(advice: ProbeAdvice) -> list[Chart]:
+    def over(label: str, name: str, color: int = 0) -> Series:
+        """Return one measurement at each sigma where it is known."""
+        pairs = [(row.sigma, getattr(row, name)) for row in advice.sigma_probes]
         known = [(x, y) for x, y in pairs if y is not None and math.isfinite(y)]
-        return [x for x, _ in known], [y for _, y in known]
+        return Series(label, [x for x, _ in known], [y for _, y in known], (), (), color, "points")
 
-    return [
-        PlotPanel("KL", {"nats per token": over("divergence")}, decades=True),
-        PlotPanel(
-            "shares",
-            {"degenerate texts": over("garbage"), "examples that differ": over("informative")},
-        ),
-        PlotPanel("signal", {"agreement of halves": over("agreement")}),
-        PlotPanel("reward", {"members": over("reward")}, level=(advice.center.reward, "center")),
-    ]
+    shares = [over("degenerate texts", "garbage"), over("examples that differ", "informative", 1)]
+    sigmas = [row.sigma for row in advice.sigma_probes]
+    center = Series("center", sigmas, [advice.center.reward] * len(sigmas), (), (), 1, "dashed")
+    rows = {
+        "KL": [over("nats per token", "divergence")],
+        "shares": shares,
+        "signal": [over("agreement of halves", "agreement")],
+        "reward": [over("members", "reward"), center],
+    }
+    return [Chart(name, "", "sigma", some, log_y=name == "KL") for name, some in rows.items()]

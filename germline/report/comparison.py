@@ -1,4 +1,8 @@
-"""Several run seeds of one config: the runs of a folder that `seeds=0..4` trained."""
+"""Several runs: differences of their last scores, and configs that were trained with several seeds.
+
+A difference of two runs is paired over the same held-out examples; one of two configs is over their
+run seeds.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
+from germline.evaluation.score_difference import PairedDifference, paired_difference
 from germline.evaluation.seed_statistics import (
     SeedDifference,
     SeedStatistics,
@@ -119,3 +124,62 @@ def seed_groups(runs: Sequence[RunFacts]) -> list[SeedGroup]:
             name = some[0].name.rpartition("/")[0]
             groups.append(SeedGroup(name, some, [some[place] for place in places]))
     return groups
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run of a comparison, and the run that its last score is compared with.
+
+    Attributes:
+        difference: the last score less that of the other run; None for a run that is compared with
+            itself, and where `why_none` says why there is none.
+        why_none: the reason; empty if there is a difference, or for a run compared with itself.
+    """
+
+    difference: PairedDifference | None
+    why_none: str
+
+
+def compared_runs(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> list[ComparedRun]:
+    """Compare the last score of each run with that of the first run.
+
+    Where several configs have several run seeds each, a run is compared with the run of the first
+    config that has the same seed.
+
+    Args:
+        runs: of the comparison.
+        groups: of them, as `seed_groups` returns them.
+    """
+    if len(groups) < 2:
+        return [_compared(run, runs[0]) for run in runs]
+    by_seed = {run.config.seed: run for run in groups[0].runs}
+    return [_compared(run, by_seed.get(run.config.seed)) for run in runs]
+
+
+def comparison_heading(groups: Sequence[SeedGroup]) -> str:
+    """Name the runs that `compared_runs` compares with, as the heading of a column."""
+    return "the first" if len(groups) < 2 else f"{groups[0].name}, same seed"
+
+
+def _compared(run: RunFacts, other: RunFacts | None) -> ComparedRun:
+    if other is None:
+        return ComparedRun(None, "none: no run has the same seed")
+    if run is other:
+        return ComparedRun(None, "")
+    for one, name in ((run, "this run"), (other, other.name)):
+        if not one.scores or not one.scores[-1].generation:
+            return ComparedRun(None, f"none: {name} has no score after training")
+    if run.metric != other.metric:
+        why = f"none: the metrics differ ({run.metric}, {other.metric} of {other.name})"
+        return ComparedRun(None, why)
+    difference = paired_difference(run.scores[-1], other.scores[-1])
+    if _asked(run) != _asked(other) or not difference:
+        why = "none: scored on other examples (germline eval scores both on the same)"
+        return ComparedRun(None, why)
+    return ComparedRun(difference, "")
+
+
+def _asked(run: RunFacts) -> list[tuple[str, str]]:
+    """Return the held-out prompts and gold answers that a run has recorded."""
+    sampled = next((one.samples for one in run.held_out if one.samples), ())
+    return [(sample.prompt, sample.answer) for sample in sampled]

@@ -1,0 +1,140 @@
+"""Draw charts: as SVG for a page, and below each other as a PNG picture.
+
+The only module that imports matplotlib. Figures are made from `Figure` objects, never through
+pyplot: no global state, no window, no backend to choose.
+"""
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter, MaxNLocator
+
+from germline.record import RunDirectory
+from germline.record.atomic_files import write_atomically
+from germline.report import charts
+from germline.report.charts import Chart, Series
+from germline.report.run_facts import RunFacts
+from germline.report.text_format import run_title
+
+INK, FAINT = "#222222", "#8A8A8A"
+
+STYLE = re.compile(r"<defs>\s*<style.*?</style>\s*</defs>", re.DOTALL)
+"""The style of joins and caps, which would be that of the whole page; style.css has it."""
+
+
+def draw_evolution(run: RunDirectory) -> Path:
+    """Draw `evolution.png` into the run directory and return its path."""
+    draw_panels(run.figure, "\n".join(run_title(run.config)), evolution_charts(run))
+    return run.figure
+
+
+def evolution_charts(run: RunDirectory) -> list[Chart]:
+    """Return what the picture shows: fitness of the members above, held-out scores below."""
+    facts = RunFacts(run.path)
+    return [charts.fitness(facts), charts.held_out(facts)]
+
+
+def draw_panels(
+    path: Path,
+    title: str,
+    panels: Sequence[Chart],
+    marks: Mapping[str, float] | None = None,
+    *,
+    log_x: bool = False,
+) -> None:
+    """Write charts below each other over one horizontal axis as a picture.
+
+    Args:
+        path: the PNG file.
+        title: above all.
+        panels: from above.
+        marks: name -> place of a vertical line through all panels.
+        log_x: whether the horizontal axis is logarithmic.
+    """
+    figure = Figure(figsize=(8, 1.2 + 5 / (1 + len(panels)) * len(panels)), dpi=150)
+    figure.set_layout_engine("constrained")
+    figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
+    rows = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    for row, (axes, panel) in enumerate(zip(rows, panels, strict=True)):
+        _draw_chart(axes, panel)
+        axes.set_ylabel(panel.title, color=INK)
+        for (name, place), style in zip((marks or {}).items(), ("-", "--", ":"), strict=False):
+            label = "" if row else name  # said once is enough
+            axes.axvline(place, color=FAINT, linewidth=1.2, linestyle=style, label=label)
+        if axes.get_legend_handles_labels()[0]:  # above the axes, where it covers no curve
+            axes.legend(
+                loc="lower right", bbox_to_anchor=(1, 0.99), frameon=False, fontsize=8, ncols=3
+            )
+    if log_x:
+        rows[-1].set_xscale("log")
+        rows[-1].xaxis.set_major_formatter(LogFormatter())
+        rows[-1].xaxis.set_minor_formatter(LogFormatter())  # 20, not 2 x 10^1
+    rows[-1].set_xlabel(panels[-1].x_label, color=INK)
+    figure.align_ylabels()
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    write_atomically(path, buffer.getvalue())
+
+
+def svg(chart: Chart) -> str:
+    """Draw a chart as an SVG element that is part of a page, the same bytes for the same chart.
+
+    It is small enough to be read on a telephone: 460 pixels wide, in 11 point type. It has no text
+    of a user, which could be no valid math text or have no glyph: the page writes the labels.
+    """
+    settings = {"svg.fonttype": "none", "svg.hashsalt": chart.title, "font.size": 11.0}
+    with rc_context(settings):
+        figure = Figure(figsize=(4.8, 2.7), layout="constrained")
+        axes = figure.add_subplot()
+        _draw_chart(axes, chart)
+        axes.tick_params(labelsize=11)
+        axes.set_xlabel(chart.x_label, color=INK)
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+        buffer = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(buffer, format="svg", metadata=nothing)
+    text = buffer.getvalue()
+    return STYLE.sub("", text[text.index("<svg") :])
+
+
+def _draw_chart(axes: Axes, chart: Chart) -> None:
+    axes.grid(axis="y", color=FAINT, alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(colors=INK, labelsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
+    for series in chart.series:
+        _draw_series(axes, series)
+    if chart.log_y:
+        axes.set_yscale("log")  # what is not above 0 is left out
+    if not chart.series:
+        text = f"no {chart.title} yet"
+        axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=FAINT)
+
+
+def _draw_series(axes: Axes, series: Series) -> None:
+    color, alone = series.tone, len(series.x) == 1
+    y, low, high = (np.array(values, dtype=float) for values in (series.y, series.low, series.high))
+    if series.style == "points":
+        known = np.array([np.nan_to_num(y - low), np.nan_to_num(high - y)]) if len(low) else None
+        axes.errorbar(
+            series.x, y, known, color=color, marker="o", markersize=4, capsize=3, label=series.label
+        )
+        return
+    if len(low):
+        axes.fill_between(series.x, low, high, color=color, alpha=0.18, linewidth=0)
+    axes.plot(
+        series.x,
+        y,
+        color=color,
+        linewidth=1.0 if series.style == "thin" else 2.0,
+        linestyle="--" if series.style == "dashed" else "-",
+        marker="o" if alone else "",
+        label=series.label,
+    )

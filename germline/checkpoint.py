@@ -5,10 +5,11 @@ damaged snapshot or different arithmetic stops with an error.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -160,17 +161,38 @@ def _load_newest(
 
     If a snapshot cannot be read, or its digest differs from the journal, an older one is used.
     """
-    numbered = [(_generation_of(path), path) for path in list_snapshots(folder)]
-    usable = [(number, path) for number, path in reversed(numbered) if number <= generation]
-    base = {name: tensor.clone() for name, tensor in weights.state().items()} if usable else {}
-    for number, path in usable:
+    for path in reversed(list_snapshots(folder)):
+        number = _generation_of(path)
+        if number > generation:
+            continue
         try:
             with safe_open(path, framework="pt") as file:
-                weights.load_state({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - not a dict
+                state = _StoredTensors(file)
+                if weights.digest(state) == entries[number].digest:
+                    weights.load_state(state)
+                    return number
         except (SafetensorError, OSError, ValueError, GermlineError):
             continue
-        if weights.digest() == entries[number].digest:
-            return number
-    if usable:
-        weights.load_state(base)
     return -1
+
+
+class _StoredTensors(Mapping[str, Any]):
+    """The tensors of an open safetensors file, each read when it is asked for.
+
+    A snapshot of all weights is as large as the masters, so it is never held in memory.
+    """
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._names = frozenset(file.keys())
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._file.get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

@@ -20,7 +20,16 @@ from germline.example import Example as Example
 from germline.signal_types import SigmaTrial, Signals
 
 TensorKind = Literal[
-    "linear", "embedding", "norm", "bias", "expert", "router", "adapter", "coordinates", "other"
+    "linear",
+    "embedding",
+    "norm",
+    "bias",
+    "expert",
+    "router",
+    "adapter",
+    "coordinates",
+    "non_text",
+    "other",
 ]
 Finish = Literal["eos", "stop", "length", "context"]
 Split = Literal["train", "test"]
@@ -131,7 +140,8 @@ class TensorInfo:
 
     Attributes:
         kind: its role; `linear`: weight of a linear layer of a decoder block, or of an untied head;
-            `adapter`: part of a LoRA adapter; `coordinates`: of directions of frozen matrices.
+            `adapter`: part of a LoRA adapter; `coordinates`: of directions of frozen matrices;
+            `non_text`: of a part that no text passes, such as a vision tower.
         layer: index of the decoder block it belongs to, or None outside the blocks.
         transposed: whether a linear weight is stored `[in, out]`, as GPT-2's Conv1D does.
         aliases: the other names of a tied tensor.

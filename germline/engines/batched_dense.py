@@ -308,7 +308,7 @@ def _kind(module: nn.Module) -> type[_StackedForward] | None:
     if isinstance(module, nn.Embedding):
         # OPT's table of positions computes its indices from an attention mask.
         return _Embedding if len(signature(module.forward).parameters) == 1 else None
-    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+    if kind.forward in (nn.LayerNorm.forward, nn.RMSNorm.forward):
         return _LayerNorm
     return _RMSNorm if kind.__name__.endswith("RMSNorm") else None
 

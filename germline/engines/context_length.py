@@ -1,9 +1,31 @@
 """Check that prompts fit a model's context, and say what helps where they do not."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 from germline.errors import GermlineError
 
 LEAST_ROOM = 16
 """Tokens of a completion below which `max_new_tokens` is not recommended: few answers fit."""
+
+
+def context_limit(setting: Callable[[str], Any]) -> tuple[int | None, str]:
+    """Return the longest text of a model, in tokens, and what the limit is called.
+
+    With longrope (Phi-3, Phi-4), the rotary angles of all texts of a batch change when one of them
+    exceeds `original_max_position_embeddings`, so an answer would depend on the rest of its batch.
+
+    Args:
+        setting: returns a setting of the config of a text model, or None.
+    """
+    rope = setting("rope_parameters") or setting("rope_scaling") or {}
+    name, original = "max_position_embeddings", "original_max_position_embeddings"
+    limits = [(setting(name), name)]
+    for kind in (rope, *rope.values()):
+        if isinstance(kind, Mapping) and "longrope" in (kind.get("rope_type"), kind.get("type")):
+            limits.append((kind.get(original) or setting(original), f"{original}, as of longrope"))
+    known = [limit for limit in limits if isinstance(limit[0], int) and limit[0] > 0]
+    return min(known, default=(None, name))
 
 
 def check_context(prompt: int, new: int, context: int | None, named: str, which: str = "") -> None:

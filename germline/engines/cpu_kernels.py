@@ -163,7 +163,9 @@ class _Attention(_Part):
         past_key_values: Cache | None = None,
         **named: Any,
     ) -> Any:
-        if not self._is_small(hidden_states, attention_mask):
+        # Families that rotate a part of each head pass narrower angles than the kernel was tried on.
+        is_whole = position_embeddings[0].shape[-1] == self._dim
+        if not is_whole or not self._is_small(hidden_states, attention_mask):
             return type(self.module).forward(
                 self.module,
                 hidden_states,

@@ -10,6 +10,7 @@ chunk, so that a digest needs no fp32 copy of a tensor.
 import hashlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -21,18 +22,26 @@ FEW = 1 << 16
 """Up to so many numbers are hashed without threads: 256 KB take a fraction of a millisecond."""
 
 
-def tensor_digests(tensors: Mapping[str, Tensor]) -> dict[str, bytes]:
+def tensor_digests(
+    tensors: Mapping[str, Tensor], names: Iterable[str] | None = None
+) -> dict[str, bytes]:
     """Hash tensors by name, as many at once as torch has threads.
 
     Engines wait for digests of large models. At least two threads hash, because hashing releases
     the interpreter lock and does not use OpenMP's threads. Few numbers are hashed sooner than a
-    thread starts.
+    thread starts. A mapping that reads a file is asked for a tensor only when it is hashed.
+
+    Args:
+        tensors: by name.
+        names: those that are hashed; None: all.
     """
-    if sum(tensor.numel() for tensor in tensors.values()) <= FEW:
-        return {name: _leaf(name, tensor) for name, tensor in tensors.items()}
+    chosen = list(tensors if names is None else names)
+    numbers = accumulate(tensors[name].numel() for name in chosen)
+    if all(number <= FEW for number in numbers):
+        return {name: _leaf(name, tensors[name]) for name in chosen}
     with ThreadPoolExecutor(max_workers=max(2, torch.get_num_threads())) as threads:
-        leaves = threads.map(_leaf, tensors, tensors.values())
-        return dict(zip(tensors, leaves, strict=True))
+        leaves = threads.map(lambda name: _leaf(name, tensors[name]), chosen)
+        return dict(zip(chosen, leaves, strict=True))
 
 
 def root_digest(leaves: Iterable[bytes]) -> str:

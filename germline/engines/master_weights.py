@@ -7,10 +7,12 @@ values of all tensors, never of rounded serving copies.
 """
 
 import math
+from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -98,7 +100,8 @@ class Masters:
         self.searched: tuple[TensorInfo, ...] = ()
         self._frozen_leaves: dict[str, bytes] = {}
         given, infos = dict(tensors), tuple(infos)
-        self.base = BaseModel(source, infos, partial(self._digest_of, given), given, sigma_unit)
+        digest = partial(self._digest_of, given, list(given))
+        self.base = BaseModel(source, infos, digest, given, sigma_unit)
         with _model_in_errors(source):
             begun = space.begin(self.base) if space else {}
             device = device or next(iter(given.values())).device
@@ -313,31 +316,31 @@ class Masters:
                     f"{found}. Everything before it is recorded; start a new run with lower ones"
                 )
 
-    def digest(self) -> str:
+    def digest(self, state: Mapping[str, Tensor] | None = None) -> str:
         """Return the digest of all tensors, moments and scales; see `digests.py`.
 
         Frozen tensors are hashed at the first digest and never again: nothing writes to them.
+
+        Args:
+            state: that the masters would have loaded; None: that which they have.
         """
-        return self._digest_of({**self.tensors, **self._moments_and_scales()})
+        state = self.state() if state is None else state
+        added = [name for name in state if name not in self.tensors]
+        added.sort(key=lambda name: (name.endswith(SUFFIX), name))
+        tensors = ChainMap(cast("dict[str, Tensor]", state), self.tensors)
+        return self._digest_of(tensors, [*self.tensors, *added])
 
-    def _digest_of(self, tensors: Mapping[str, Tensor]) -> str:
-        searched = {info.name for info in self.searched}
-        frozen = self.tensors.keys() - searched - self._frozen_leaves.keys()
-        self._frozen_leaves |= tensor_digests(
-            {name: tensors[name] for name in tensors if name in frozen}
-        )
-        changing = tensors.keys() - self._frozen_leaves.keys()
-        leaves = tensor_digests({name: tensors[name] for name in tensors if name in changing})
-        return root_digest(leaves.get(name) or self._frozen_leaves[name] for name in tensors)
-
-    def _moments_and_scales(self) -> dict[str, Tensor]:
-        """Return optimizer moments and scales of sigma."""
-        return {**self.optimizer.state_dict(), **self._scales.state_dict()}
+    def _digest_of(self, tensors: Mapping[str, Tensor], names: Sequence[str]) -> str:
+        known = self._frozen_leaves
+        frozen = self.tensors.keys() - {info.name for info in self.searched} - known.keys()
+        known |= tensor_digests(tensors, [name for name in names if name in frozen])
+        leaves = tensor_digests(tensors, [name for name in names if name not in known])
+        return root_digest(leaves.get(name) or known[name] for name in names)
 
     def state(self) -> Mapping[str, Tensor]:
         """Return all that updates change: searched masters, then moments and scales; no copies."""
         searched = {info.name: self.tensors[info.name] for info in self.searched}
-        return {**searched, **self._moments_and_scales()}
+        return {**searched, **self.optimizer.state_dict(), **self._scales.state_dict()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Load the result of `state`, in place and bit for bit.
@@ -347,16 +350,16 @@ class Masters:
         """
         for info in self.searched:
             name, master = info.name, self.tensors[info.name]
-            if name not in state or state[name].shape != master.shape:
+            if name not in state or (stored := state[name]).shape != master.shape:
                 found = list(state[name].shape) if name in state else "nothing"
                 raise GermlineError(
                     f"snapshot: expected {name} of shape {list(master.shape)}, found {found}: "
                     "it belongs to another model"
                 )
-            master.copy_(state[name])
-        rest = {name: tensor for name, tensor in state.items() if name not in self.tensors}
-        scales = {name: rest.pop(name) for name in list(rest) if name.endswith(SUFFIX)}
-        self.optimizer.load_state_dict(rest)
+            master.copy_(stored)
+        rest = [name for name in state if name not in self.tensors]
+        scales = {name: state[name] for name in rest if name.endswith(SUFFIX)}
+        self.optimizer.load_state_dict({name: state[name] for name in rest if name not in scales})
         self._scales.load_state_dict(scales)
         self._rescale()
 

@@ -12,6 +12,7 @@ Tensors are placed one after another, so that loading holds one tensor more than
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -22,17 +23,19 @@ from germline.types import TensorInfo, TensorKind
 def list_tensors(model: nn.Module) -> tuple[TensorInfo, ...]:
     """List a model's parameters by canonical name; tied ones once, under the first name."""
     infos = []
+    non_text = _non_text_parameters(model)
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
     for name, parameter in model.named_parameters():
         owner = model.get_submodule(name.rpartition(".")[0])
-        layer = re.search(r"\.(\d+)\.", name)
+        is_text = id(parameter) not in non_text
+        layer = re.search(r"\.(\d+)\.", name) if is_text else None
         infos.append(
             TensorInfo(
                 name=name,
                 shape=tuple(parameter.shape),
-                kind=_kind(owner, name),
+                kind=_kind(owner, name) if is_text else "non_text",
                 layer=int(layer[1]) if layer else None,
                 transposed=_is_conv1d(owner) and parameter.dim() == 2,
                 aliases=tuple(names[id(parameter)][1:]),
@@ -41,13 +44,31 @@ def list_tensors(model: nn.Module) -> tuple[TensorInfo, ...]:
     return tuple(infos)
 
 
+def _non_text_parameters(model: nn.Module) -> set[int]:
+    """Return the ids of parameters that no text passes, such as those of a vision tower.
+
+    They are outside the decoder of a model of several modalities, or in a part of another input.
+    """
+    # Told by attributes, as the toy model must not wait for the import of transformers.
+    if not getattr(getattr(model, "config", None), "sub_configs", None):
+        return set()
+    model = cast("Any", model)
+    kinds = [(one, getattr(one, "main_input_name", "input_ids")) for one in model.modules()]
+    towers = [one for one, first_input in kinds if first_input != "input_ids"]
+    heads = (model.get_input_embeddings(), model.get_output_embeddings())
+    text = {id(p) for one in (model.get_decoder(), *heads) if one for p in one.parameters()}
+    outside = {id(p) for p in model.parameters()} - text
+    return outside | {id(p) for tower in towers for p in tower.parameters()}
+
+
 def _kind(owner: nn.Module, name: str) -> TensorKind:
     if name.endswith("bias"):
         return "bias"
     # A mixture routes single tokens to an expert, whose rows no longer tell which member they are.
     if ".experts." in name:
         return "expert"
-    if isinstance(owner, nn.Linear) or _is_conv1d(owner):
+    # A subclass with another forward, such as Phimoe's router, is no product of inputs and weight.
+    if type(owner).forward is nn.Linear.forward or _is_conv1d(owner):
         return "linear"
     if isinstance(owner, nn.Embedding):
         return "embedding"

@@ -200,13 +200,22 @@ def check_finite(source: str, model: PreTrainedModel, setting: str = "model") ->
 def save_pretrained(
     pretrained: PretrainedModel, masters: dict[str, torch.Tensor], folder: Path, dtype: torch.dtype
 ) -> None:
-    """Write masters, rounded to dtype, as a folder that plain `transformers` loads."""
+    """Write masters, rounded to dtype, as a folder that plain `transformers` loads.
+
+    Saved buffers, such as the biases that balance experts, keep their values: they are narrowed
+    only where that is exact.
+    """
     model = pretrained.model
     config = type(model.config).from_dict(model.config.to_dict())
     config.dtype = dtype
     with torch.device("meta"):
         shell = AutoModelForCausalLM.from_config(config, dtype=dtype)
     rounded = {name: tensor.detach().cpu().to(dtype) for name, tensor in masters.items()}
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    for name, buffer in model.state_dict().items():
+        if name not in parameters:
+            narrow = buffer.cpu().to(dtype) if buffer.is_floating_point() else buffer.cpu()
+            rounded[name] = narrow if torch.equal(narrow.to(buffer.dtype), buffer.cpu()) else buffer
     shell.load_state_dict(rounded, strict=False, assign=True)
     shell.tie_weights()
     shell.generation_config = model.generation_config

@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from germline.engines.context_length import check_context
+from germline.engines.context_length import check_context, context_limit
 from germline.engines.pretrained import PretrainedModel
 from germline.engines.rows_in_progress import control_ids
 from germline.types import Completion, Example, GermlineError
@@ -211,9 +211,11 @@ class PromptEncoder:
     @property
     def context_tokens(self) -> int | None:
         """The longest text of the model, in tokens; None where its config names no limit."""
+        return self._context_limit()[0]
+
+    def _context_limit(self) -> tuple[int | None, str]:
         config = self._pretrained.model.config.get_text_config()
-        limit = getattr(config, "max_position_embeddings", None)
-        return int(limit) if limit else None
+        return context_limit(lambda name: getattr(config, name, None))
 
     def check_length(self, prompt: int, new: int) -> None:
         """Check that the longest prompt and `max_new_tokens` fit in the model's context.
@@ -225,7 +227,7 @@ class PromptEncoder:
         Raises:
             GermlineError: they need more tokens.
         """
-        check_context(prompt, new, self.context_tokens, "max_position_embeddings")
+        check_context(prompt, new, *self._context_limit())
 
 
 @dataclass(frozen=True)

@@ -138,8 +138,12 @@ class MasterWeights(Protocol):
     def apply(self, update: Update | MeanUpdate) -> None:
         """Change theta by one update; masters change nowhere else."""
 
-    def digest(self) -> str:
-        """Return the SHA-256 digest of masters, moments and factors of sigma, in this order."""
+    def digest(self, state: "Mapping[str, torch.Tensor] | None" = None) -> str:
+        """Return the SHA-256 digest of masters, moments and factors of sigma, in this order.
+
+        Args:
+            state: which the masters would have loaded; None: that which they have.
+        """
 
     def state(self) -> Mapping[str, "torch.Tensor"]:
         """Return searched masters, moments (`<name>.m`, `.v`) and scales (`.scale`); not copies."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from germline.config import Config, InProcess
-from germline.engines.context_length import check_context
+from germline.engines.context_length import check_context, context_limit
 from germline.protocols import EpisodeTask, Task
 from germline.types import Example
 
@@ -42,7 +42,7 @@ def check_prompt_lengths(config: Config, task: Task) -> None:
     from germline.estimates.model_shape import local_model_folder  # it imports torch: slow
 
     folder = local_model_folder(config.model)
-    context = None if folder is None else _context_tokens(folder / "config.json")
+    context, named = (None, "") if folder is None else _context_limit(folder / "config.json")
     longest = sorted(_played(config, task), key=lambda one: _bytes(one[1]), reverse=True)
     if context is None or _bytes(longest[0][1]) + TEMPLATE_TOKENS + new <= context:
         return
@@ -54,7 +54,7 @@ def check_prompt_lengths(config: Config, task: Task) -> None:
         key=lambda found: found[0],
     )
     which = f" ({split} split, {example.prompt[:BEGINNING]!r}...)"
-    check_context(tokens, new, context, "max_position_embeddings", which)
+    check_context(tokens, new, context, named, which)
 
 
 def _played(config: Config, task: Task) -> Iterator[tuple[str, Example]]:
@@ -74,14 +74,13 @@ def _tokens(tokenizer: "PreTrainedTokenizerBase", example: Example) -> int:
     return len(encode_prompt(tokenizer, example))
 
 
-def _context_tokens(file: Path) -> int | None:
+def _context_limit(file: Path) -> tuple[int | None, str]:
     """Return the longest text of a model, in tokens, by its config.json; None if it does not say.
 
     `load_tokenizer` says it too, but loads the vocabulary, which most runs need not do twice.
     """
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-        limit = values.get("text_config", values).get("max_position_embeddings")
+        return context_limit((values.get("text_config") or values).get)
     except (OSError, ValueError, AttributeError):
-        return None  # loading the model refuses a file that is missing or damaged
-    return limit if isinstance(limit, int) else None
+        return None, ""  # loading the model refuses a file that is missing or damaged

@@ -204,7 +204,6 @@ def write_adapter(
         alpha: the adapter adds alpha / rank * B A.
         base: the model of the adapter.
     """
-    _warn_of_experts(layers, base)
     rank = len(tensors[layers[0].adapter_names[0]])
     settings = {
         **PLAIN,
@@ -225,24 +224,6 @@ def write_adapter(
     (folder / CONFIG).write_text(text, encoding="utf-8")
 
 
-def _warn_of_experts(layers: Sequence[TensorInfo], base: BaseModel) -> None:
-    """Name the layers of a mixture of experts that plain `peft` may mistake for experts.
-
-    peft 0.21 reads these names in adapters of most mixtures as those of experts, as checkpoints of
-    transformers 4 had them, and then leaves out dense layers and shared experts without an error.
-    """
-    if not any(info.kind == "expert" for info in base.tensors):
-        return
-    names = [_module(layer) for layer in layers]
-    if mistaken := [name for name in names if name.endswith(EXPERT_NAMES)]:
-        log.warning(
-            "export: %s is a mixture of experts, and peft may take %s and %d more layers of the "
-            "adapter for its experts and not load them; compare the logits, or write the merged "
-            "model (--merged); space.exclude=['*.mlp.*'] leaves such layers out of a run",
-            *(base.source, mistaken[0], len(mistaken) - 1),
-        )
-
-
 def _in_order(file: bytes) -> bytes:
     """Sort the metadata of a safetensors file, which the library writes in random order.
 
@@ -258,12 +239,30 @@ def _in_order(file: bytes) -> bytes:
 
 
 def _targets(layers: Sequence[TensorInfo], tensors: Sequence[TensorInfo]) -> dict[str, Any]:
-    """Name the adapted modules: by last names, as servers expect, or else by full names."""
+    """Name the adapted modules: by last names, as servers expect, or else by full names.
+
+    In mixtures, peft takes some last names for those of experts, as checkpoints of transformers 4
+    had them; it takes the same layers where their weights are named as parameters.
+    """
+    has_experts = any(info.kind == "expert" for info in tensors)
+    mistaken = [one for one in layers if has_experts and _module(one).endswith(EXPERT_NAMES)]
+    modules = [layer for layer in layers if layer not in mistaken]
+    return {
+        **_target_modules(modules, tensors),
+        **({"target_parameters": sorted(one.name for one in mistaken)} if mistaken else {}),
+    }
+
+
+def _target_modules(
+    layers: Sequence[TensorInfo], tensors: Sequence[TensorInfo]
+) -> dict[str, Any]:
     last = {_module(layer).rpartition(".")[2] for layer in layers}
     blocks = {layer.layer for layer in layers}
     adapted = {layer.name for layer in layers}
     alike = {tensor for tensor in tensors if _module(tensor).rpartition(".")[2] in last}
-    if {one.name for one in alike if one.layer in blocks} != adapted:
+    inside = {name for one in tensors for name in _module(one).split(".")[:-1]}
+    same_blocks = {one.name for one in alike if one.layer in blocks or one.kind == "non_text"}
+    if inside & last or same_blocks != adapted:
         return {"target_modules": sorted(map(_module, layers)), "layers_to_transform": None}
     everywhere = {one.name for one in alike} == adapted
     return {

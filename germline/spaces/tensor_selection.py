@@ -22,6 +22,7 @@ def select_tensors(tensors: Sequence[TensorInfo], config: SpaceBase) -> tuple[Te
     Raises:
         GermlineError: a pattern or layer matches nothing, or nothing is left.
     """
+    tensors = [tensor for tensor in tensors if tensor.kind != "non_text"]
     names = [tensor.name for tensor in tensors]
     for setting, patterns in (("include", config.include), ("exclude", config.exclude)):
         for pattern in patterns:

@@ -163,7 +163,7 @@ class _Attention(_Part):
         past_key_values: Cache | None = None,
         **named: Any,
     ) -> Any:
-        # Families that rotate a part of each head pass narrower angles than the kernel was tried on.
+        # Families that rotate a part of each head pass narrower angles than those of the trial.
         is_whole = position_embeddings[0].shape[-1] == self._dim
         if not is_whole or not self._is_small(hidden_states, attention_mask):
             return type(self.module).forward(

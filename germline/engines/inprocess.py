@@ -18,11 +18,9 @@ from germline.engines.batched_dense import dense_members
 from germline.engines.completion_scorer import LOGITS_AT_ONCE, CompletionScorer
 from germline.engines.conversation import ConversationBatch
 from germline.engines.conversation_turns import ConversationTurns, reply_from
-from germline.engines.cpu_kernels import INCOMPATIBLE, FusedDecoder
+from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
-from germline.engines.decode_batch import DecodeBatch
 from germline.engines.dtypes import serving_dtype
-from germline.engines.kv_cache import family_error, unserved_family
 from germline.engines.lm_head import HeadInput
 from germline.engines.lora_members import LoraMembers, LowRankMembers
 from germline.engines.master_weights import Masters, searched_names
@@ -31,6 +29,7 @@ from germline.engines.pretrained import PretrainedModel, load_pretrained, save_p
 from germline.engines.prompt_batch import PromptEncoder, distinct_prompts, pad_prompts
 from germline.engines.rows_in_progress import Detokenizer
 from germline.engines.sampling import draw_sampling_noise
+from germline.engines.start_check import check_cached_logits, unserved_family
 from germline.engines.subspace_forward import SubspaceMembers
 from germline.engines.teacher_forcing import PackedBatch, pack_completions
 from germline.engines.update_size import UpdateSizeMeter
@@ -74,13 +73,6 @@ FORWARDS: Mapping[str, Callable[[nn.Module, Mapping[str, Tensor], Masters, Any],
 """How members of a family run in one batch; those of family `dense` need weights of their own."""
 
 
-PROBE = ((5, 11, 23, 47, 95, 60, 17), (5, 11, 31, 83))
-"""Token ids of two texts with a common beginning, with which a model is tried once."""
-
-ROUNDING = (0.3, 1e-3)
-"""Largest relative difference of a model's logits in half precision, and in fp32."""
-
-
 class InProcessEngine:
     """One serving copy on one device, and its fp32 masters."""
 
@@ -122,7 +114,7 @@ class InProcessEngine:
             self.encoder.end_ids,
             self._members.keep if self._members else lambda _members: None,
         )
-        self._check_cached_logits(fused)
+        check_cached_logits(self.model, fused)
 
     @classmethod
     def from_config(
@@ -298,42 +290,6 @@ class InProcessEngine:
             logits.append(output.logits)
             row += len(rows)
         return logits
-
-    @torch.inference_mode()
-    def _check_cached_logits(self, fused: FusedDecoder) -> None:
-        """Decode a batch of two lengths with a cache, and compare with the model's plain forward.
-
-        Families that count positions by the cache, or have biases for distances in it, compute
-        other logits where there is padding.
-
-        Raises:
-            GermlineError: the logits differ, or the model cannot decode like this.
-        """
-        rows = [[token % self._vocabulary for token in row] for row in PROBE]
-        read, new = [row[:-1] for row in rows], torch.tensor([row[-1] for row in rows])
-        try:
-            with fused.applied():
-                padded = pad_prompts(read, self.encoder.padding_id)
-                batch = DecodeBatch.of(
-                    self.model, padded, torch.tensor([[0, 1]]), torch.empty(2, 1)
-                )
-                batch.prefill()
-                cached = batch.step(new.to(self.device)).float()
-        except (*INCOMPATIBLE, NotImplementedError) as error:
-            if _is_out_of_memory(error):
-                raise
-            found = f"does not decode with a shared cache ({type(error).__name__}: {error})"
-            raise GermlineError(family_error(self.model.config, found)) from error
-        plain = torch.stack(
-            [
-                self.model(torch.tensor([row], device=self.device), use_cache=False).logits[0, -1]
-                for row in rows
-            ]
-        ).float()
-        limit = ROUNDING[self.dtype == torch.float32] * (plain - plain.mean(-1, True)).norm()
-        if (cached - plain).norm() > limit:
-            found = "computes other logits where texts of different lengths share a batch"
-            raise GermlineError(family_error(self.model.config, found))
 
     def _make_members(self, space: Space | None, config: InProcess) -> _Members | None:
         if space is None:

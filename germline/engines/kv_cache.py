@@ -5,43 +5,13 @@ cache layers, so it works with any decoder of that library.
 """
 
 from dataclasses import dataclass
-from inspect import signature
 
 import torch
 from torch import Tensor
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig
+from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, DynamicLayer
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-
-
-def unserved_family(config: PreTrainedConfig) -> str | None:
-    """Say why models of a family cannot decode with this cache; None where they may.
-
-    The answer needs no weights: it follows from the kinds of layers and from the arguments of the
-    model's forward. `InProcessEngine` compares the logits of a loaded model as well.
-    """
-    text = config.get_text_config(decoder=True)
-    kinds = set(getattr(text, "layer_types", None) or ()) - {FULL, SLIDING}
-    model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    lacking = {"position_ids", "past_key_values"} - signature(model.forward).parameters.keys()
-    if kinds:
-        found = f"has layers of {', '.join(sorted(kinds))}, and not only {FULL} and {SLIDING}"
-    elif model._is_stateful:
-        found = "keeps a recurrent state instead of keys and values"
-    elif lacking:
-        found = f"takes no {' and no '.join(sorted(lacking))}"
-    else:
-        return None
-    return family_error(config, found)
-
-
-def family_error(config: PreTrainedConfig, found: str) -> str:
-    """Return the error of a family that this engine cannot serve."""
-    return (
-        f"model: engine.kind=inprocess cannot serve the family {config.model_type}, which {found}: "
-        "use a model of another family, or engine.kind=vllm"
-    )
 
 
 class _BufferedLayer(DynamicLayer):

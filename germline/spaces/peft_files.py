@@ -253,9 +253,7 @@ def _targets(layers: Sequence[TensorInfo], tensors: Sequence[TensorInfo]) -> dic
     }
 
 
-def _target_modules(
-    layers: Sequence[TensorInfo], tensors: Sequence[TensorInfo]
-) -> dict[str, Any]:
+def _target_modules(layers: Sequence[TensorInfo], tensors: Sequence[TensorInfo]) -> dict[str, Any]:
     last = {_module(layer).rpartition(".")[2] for layer in layers}
     blocks = {layer.layer for layer in layers}
     adapted = {layer.name for layer in layers}

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from transformers import OPTConfig, OPTForCausalLM
 
 from germline.config import Full, InProcess
 from germline.engines.batched_dense import AUTO_BYTES, BatchedDenseMembers, DenseMembers
@@ -160,7 +159,6 @@ def test_the_norms_of_a_mixture_stand_together():
 def test_a_table_that_computes_its_indices_itself_takes_members_one_after_another(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setitem(tiny.FAMILIES, "opt", (OPTConfig, OPTForCausalLM))
     model = tiny.save_tiny(tmp_path / "opt", "opt", word_embed_proj_dim=64, ffn_dim=96)
     texts = inprocess(str(model), Full()).generate(MEMBERS, examples(), GREEDY)
     assert [len(row) for row in texts] == [len(examples())] * len(MEMBERS)

@@ -1,38 +1,16 @@
 """Random-weight models of real architectures: what tests load instead of a download."""
 
+from inspect import signature
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    Gemma3ForCausalLM,
-    Gemma3TextConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-    Olmo2Config,
-    Olmo2ForCausalLM,
-    Phi3Config,
-    Phi3ForCausalLM,
+    CONFIG_MAPPING,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen2MoeConfig,
-    Qwen2MoeForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-    Qwen3MoeConfig,
-    Qwen3MoeForCausalLM,
-    SmolLM3Config,
-    SmolLM3ForCausalLM,
 )
 
 CHAT_TEMPLATE = (
@@ -40,23 +18,40 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
-FAMILIES: dict[str, tuple[type, type[PreTrainedModel]]] = {
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "mistral": (MistralConfig, MistralForCausalLM),
-    "gemma2": (Gemma2Config, Gemma2ForCausalLM),
-    "gemma3": (Gemma3TextConfig, Gemma3ForCausalLM),
-    "gpt2": (GPT2Config, GPT2LMHeadModel),
-    "phi3": (Phi3Config, Phi3ForCausalLM),
-    "olmo2": (Olmo2Config, Olmo2ForCausalLM),
-    "smollm3": (SmolLM3Config, SmolLM3ForCausalLM),
-    "mixtral": (MixtralConfig, MixtralForCausalLM),
-    "qwen2_moe": (Qwen2MoeConfig, Qwen2MoeForCausalLM),
-    "qwen3_moe": (Qwen3MoeConfig, Qwen3MoeForCausalLM),
+ALIASES = {"gemma3": "gemma3_text"}
+"""Names of families here, and their `model_type`."""
+
+OTHER_NAMES = {
+    "hidden_size": ("n_embd", "d_model"),
+    "intermediate_size": ("n_inner", "ffn_dim", "ffn_hidden_size"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("n_head", "n_heads"),
+    "max_position_embeddings": ("n_positions", "n_ctx", "max_seq_len"),
 }
-GPT2_NAMES = {"intermediate_size": "n_inner", "head_dim": None, "num_key_value_heads": None}
-"""What GPT-2 calls a setting of `save_tiny`, or None where it has no such thing."""
+"""What some families call a size."""
+
+SIZES_OF_FEW = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 16,
+    "rotary_dim": 8,
+    "state_size": 8,
+    "num_heads": 8,
+    "n_groups": 1,
+    "word_embed_proj_dim": 64,
+    "attention_hidden_size": 64,
+}
+"""Sizes of what only some families have, such as experts."""
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
@@ -91,7 +86,17 @@ def save_tiny(
 ) -> Path:
     """Write a random model of a family, sharp enough that greedy choices are not ties."""
     words = tokenizer()
-    shape: dict[str, object] = {
+    model = AutoModelForCausalLM.from_config(tiny_config(family, **settings))
+    randomize(model, seed)
+    model.to(dtype).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return folder
+
+
+def tiny_config(family: str, **settings: object) -> PreTrainedConfig:
+    """Make a tiny config of the sizes that a family has, and these settings."""
+    words = tokenizer()
+    sizes = {
         "vocab_size": len(words),
         "hidden_size": 64,
         "intermediate_size": 96,
@@ -104,13 +109,20 @@ def save_tiny(
         "bos_token_id": None,
         "eos_token_id": words.eos_token_id,
         "pad_token_id": words.pad_token_id,
-        **settings,
+        **SIZES_OF_FEW,
     }
-    if family == "gpt2":
-        renamed = {GPT2_NAMES.get(name, name): value for name, value in shape.items()}
-        shape = {name: value for name, value in renamed.items() if name is not None}
-    config, model_class = FAMILIES[family]
-    model = model_class(config(**shape))
+    kind = CONFIG_MAPPING[ALIASES.get(family, family)]
+    known = {name for base in kind.__mro__ for name in getattr(base, "__annotations__", {})}
+    known |= signature(kind.__init__).parameters.keys()
+    for name, others in OTHER_NAMES.items():
+        sizes |= dict.fromkeys(others, sizes[name])
+        for other in known.intersection(others):
+            settings = {other if key == name else key: value for key, value in settings.items()}
+    return kind(**{key: sizes[key] for key in sizes if key in known} | settings)
+
+
+def randomize(model: PreTrainedModel, seed: int = 0) -> None:
+    """Draw weights, sharp enough that greedy choices are not ties."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -118,6 +130,3 @@ def save_tiny(
                 parameter.normal_(0, 0.12, generator=generator)
             elif name.endswith("bias"):
                 parameter.normal_(0, 0.05, generator=generator)
-    model.to(dtype).save_pretrained(folder)
-    words.save_pretrained(folder)
-    return folder

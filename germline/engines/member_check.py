@@ -1,4 +1,4 @@
-"""Whether an engine applies the noise of members: some inference engines ignore adapters silently."""
+"""Whether an engine applies the noise of members: inference engines may ignore an adapter."""
 
 from germline.protocols import Engine
 from germline.types import Decoding, Example, GermlineError, SeedPerturbation

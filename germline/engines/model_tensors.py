@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from germline.types import TensorInfo, TensorKind
 
@@ -67,14 +68,28 @@ def _kind(owner: nn.Module, name: str) -> TensorKind:
     # A mixture routes single tokens to an expert, whose rows no longer tell which member they are.
     if ".experts." in name:
         return "expert"
-    # A subclass with another forward, such as Phimoe's router, is no product of inputs and weight.
-    if type(owner).forward is nn.Linear.forward or _is_conv1d(owner):
+    if _is_linear(owner) or _is_conv1d(owner):
         return "linear"
     if isinstance(owner, nn.Embedding):
         return "embedding"
     if type(owner).__name__.endswith("Router"):  # of transformers, as its linear layers above
         return "router"
     return "norm" if "norm" in type(owner).__name__.lower() else "other"
+
+
+def _is_linear(owner: nn.Module) -> bool:
+    """Tell a product of inputs and weight; a subclass, such as Phimoe's router, may be more."""
+    if not isinstance(owner, nn.Linear) or type(owner).forward is nn.Linear.forward:
+        return isinstance(owner, nn.Linear)
+    inputs = torch.linspace(-1, 1, owner.in_features).to(owner.weight)[None]
+    with torch.no_grad():
+        try:
+            output = owner(inputs)
+        except Exception:  # noqa: BLE001 - a module of any library, which needs other arguments
+            return False
+        expected = functional.linear(inputs, owner.weight, owner.bias)
+    is_alike = isinstance(output, Tensor) and output.shape == expected.shape
+    return is_alike and (expected.is_meta or torch.allclose(output, expected, rtol=0.01, atol=0.01))
 
 
 def _is_conv1d(owner: nn.Module) -> bool:

@@ -32,6 +32,8 @@ def unserved_family(config: PreTrainedConfig) -> str | None:
         found = f"has layers of {', '.join(sorted(kinds))}, and not only {FULL} and {SLIDING}"
     elif model._is_stateful:
         found = "keeps a recurrent state instead of keys and values"
+    elif getattr(text, "alibi", False):
+        found = "has attention biases that count from the start of the cache (alibi)"
     elif lacking:
         found = f"takes no {' and no '.join(sorted(lacking))}"
     else:

@@ -25,6 +25,7 @@ from germline.engines.dtypes import stored_dtype
 from germline.engines.hub_access import hub_access
 from germline.engines.model_tensors import list_tensors
 from germline.engines.pretrained import check_causal, silence_transformers, unpacked_source
+from germline.engines.start_check import unserved_family
 from germline.nano import model_source
 from germline.types import GermlineError, TensorInfo
 
@@ -43,6 +44,7 @@ class ModelShape:
         kv_heads: heads of keys and values.
         head_dim: width of a head.
         vocabulary: rows of the LM head.
+        unserved: why engine.kind=inprocess cannot serve the family; None where it may.
     """
 
     tensors: tuple[TensorInfo, ...]
@@ -54,6 +56,7 @@ class ModelShape:
     kv_heads: int
     head_dim: int
     vocabulary: int
+    unserved: str | None = None
 
     @cached_property
     def numbers(self) -> int:
@@ -158,7 +161,9 @@ def _shape(config: PreTrainedConfig, stored: torch.dtype | None, kind: Any) -> M
         model = kind.from_config(config)
     text = config.get_text_config()
     named = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
-    heads = int(text.num_attention_heads)
+    # Gemma 4 has heads of another size in some layers: the largest ones are counted everywhere.
+    layers = getattr(text, "per_layer_config", None) or [text]
+    heads = max(_heads(layer) for layer in layers)
     return ModelShape(
         tensors=list_tensors(model),
         stored_dtype=named if stored is None else stored,
@@ -166,7 +171,18 @@ def _shape(config: PreTrainedConfig, stored: torch.dtype | None, kind: Any) -> M
         hidden=int(text.hidden_size),
         layers=int(text.num_hidden_layers),
         heads=heads,
-        kv_heads=int(getattr(text, "num_key_value_heads", None) or heads),
-        head_dim=int(getattr(text, "head_dim", None) or text.hidden_size // heads),
+        kv_heads=max(
+            int(getattr(layer, "num_key_value_heads", None) or _heads(layer)) for layer in layers
+        ),
+        head_dim=max(
+            int(getattr(layer, "head_dim", None) or text.hidden_size // _heads(layer))
+            for layer in layers
+        ),
         vocabulary=int(text.vocab_size),
+        unserved=unserved_family(config) if kind is AutoModelForCausalLM else None,
     )
+
+
+def _heads(layer: PreTrainedConfig) -> int:
+    """Return the number of heads of attention; a recurrent model has none."""
+    return int(getattr(layer, "num_attention_heads", None) or 1)

@@ -15,6 +15,7 @@ from germline.optimizers import make_optimizer
 from germline.protocols import EpisodeTask, Task
 from germline.rollout import generation_grid, members_per_microbatch
 from germline.spaces import make_space
+from germline.types import GermlineError
 
 POPULATION = 32
 """Members if the strategy chooses their number; CMA-ES chooses a similar one (4 + 3 ln d)."""
@@ -121,8 +122,13 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
         shape: shape of its model.
         texts: lengths of prompts and completions.
         on_gpu: whether the engine has an accelerator.
+
+    Raises:
+        GermlineError: the engine cannot serve the family of the model.
     """
     engine = config.engine
+    if shape.unserved and isinstance(engine, InProcess):
+        raise GermlineError(shape.unserved)
     name = getattr(engine, "dtype", "float32")
     dtype = serving_dtype(name, shape.config_dtype, on_gpu=on_gpu)
     members = config.strategy.population or POPULATION

@@ -1,0 +1,230 @@
+"""Families of models: they train and export what transformers and peft serve, or are refused."""
+
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+import torch
+from peft import PeftModel
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, Gemma3Config
+
+import germline
+from germline.config import Full, Lora, LowRank
+from germline.engines.member_check import check_members_differ
+from germline.engines.model_tensors import list_tensors
+from germline.run.dry_run import dry_run
+from germline.types import Decoding, Example, GermlineError, Update
+from tests.tiny import randomize, save_tiny, tiny_config, tokenizer
+from tests.tiny_engines import inprocess, population
+
+# What peft calls is deprecated by transformers, and it warns of a Conv1D.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+
+TEXTS = ("What is 1 + 2?", "What is fox", "the quick brown fox jumps. The answer is 3.")
+EXAMPLES = [Example(index, text, "", chat=False) for index, text in enumerate(TEXTS)]
+LATENT = {"num_key_value_heads": 4}  # as many as there are heads
+
+QUICK = {
+    "apertus": {},  # saved buffers
+    "deepseek_v3": LATENT,  # those of experts
+    "nemotron": {},  # rotates a part of each head
+    "glm4_moe": {},  # peft takes its dense layers for experts
+    "falcon": {},  # has linear layers of its own
+    "phimoe": {},  # its router is a subclass of a linear layer
+    "opt": {},
+    "ctrl": {},  # names of layers are numbers, as those of blocks are
+}
+FAMILIES = QUICK | {
+    "afmoe": {},
+    "arcee": {},
+    "axk1": LATENT,
+    "biogpt": {},
+    "bitnet": {},
+    "codegen": {},
+    "cohere": {},
+    "cohere2": {},
+    "deepseek_v2": LATENT,
+    "diffllama": {},
+    "doge": {},
+    "ernie4_5": {},
+    "ernie4_5_moe": {},
+    "exaone4": {},
+    "exaone_moe": {},
+    "flex_olmo": {},
+    "gemma": {},
+    "gemma4_unified_text": {},  # heads of two sizes
+    "glm": {},
+    "gpt_neox": {},
+    "gpt_oss": {},
+    "gptj": {},
+    "granite": {},
+    "granitemoe": {},
+    "helium": {},
+    "hunyuan_v1_moe": {},
+    "minicpm3": LATENT,
+    "minimax_m2": {},
+    "nanochat": {},
+    "olmo3": {},
+    "olmoe": {},
+    "persimmon": {},
+    "phi": {},
+    "seed_oss": {},
+    "solar_open": {},
+    "stablelm": {},
+    "starcoder2": {},
+    "xglm": {},
+}
+RANDOM = Lora(rank=1, alpha=3, init_scale_b=0.5, unsupported="skip")
+
+
+def every(families):
+    return [
+        pytest.param(family, marks=() if family in QUICK else pytest.mark.slow)
+        for family in families
+    ]
+
+
+def check_log_probabilities(model, engine, completions, found):
+    """Compare with those of a plain model, one text at a time; its greedy tokens are the same."""
+    for example, completion, ours in zip(EXAMPLES, completions, found, strict=True):
+        prompt = engine.encoder.encode(example)
+        with torch.no_grad():
+            logits = model(torch.tensor([[*prompt, *completion.tokens]])).logits[0].float()
+        before = logits[len(prompt) - 1 : -1].log_softmax(-1)
+        assert tuple(before.argmax(-1).tolist()) == completion.tokens
+        theirs = before[range(len(completion.tokens)), list(completion.tokens)]
+        torch.testing.assert_close(torch.tensor(ours), theirs, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("family", every(FAMILIES))
+def test_a_family_exports_what_its_engine_computes(family, tmp_path):
+    source = save_tiny(tmp_path / "base", family, num_hidden_layers=2, **FAMILIES[family])
+    engine = inprocess(str(source), RANDOM)
+    engine.apply(Update(3, 0, 0.02, 0.1, (0.5, -1.0, 0.25)))
+    completions = engine.generate([None], EXAMPLES, Decoding(max_new_tokens=8))[0]
+    found = engine.log_probabilities([None], EXAMPLES, [completions])[0]
+    engine.save_model(tmp_path / "merged")
+    engine.save_adapter(tmp_path / "adapter")
+    base = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
+    merged = AutoModelForCausalLM.from_pretrained(tmp_path / "merged", dtype="auto").eval()
+    check_log_probabilities(merged, engine, completions, found)
+    stored, written = (
+        load_file(path / "model.safetensors") for path in (source, tmp_path / "merged")
+    )
+    assert stored.keys() == written.keys()
+    saved = {name for name, _ in base.named_buffers()} & stored.keys()
+    assert all(torch.equal(stored[name], written[name]) for name in saved)
+    adapted = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    check_log_probabilities(adapted, engine, completions, found)
+    # Members of the full space, which may be stacked.
+    together = inprocess(str(source), Full())
+    texts = [completions] * 2
+    found = together.log_probabilities(population(2).members, EXAMPLES, texts)
+    alone = inprocess(str(source), Full(), members_per_batch=1)
+    expected = alone.log_probabilities(population(2).members, EXAMPLES, texts)
+    for ours, theirs in zip(chain(*found), chain(*expected), strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("bart", {}),
+        ("bloom", {}),
+        ("falcon", {"alibi": True}),
+        ("jamba", {}),
+        ("mamba", {}),
+        ("mamba2", {}),
+        ("openai-gpt", {}),
+        ("rwkv", {}),
+    ],
+)
+def test_a_family_that_cannot_share_a_cache_is_refused_by_train_and_dry_run(
+    family, settings, tmp_path
+):
+    save_tiny(tmp_path / "model", family, num_hidden_layers=2, **settings)
+    config = {"model": str(tmp_path / "model"), "engine": {"device": "cpu"}, "task": "arithmetic"}
+    config["space"] = "full"
+    with pytest.raises(GermlineError, match=f"cannot serve the family {family}"):
+        dry_run(config)
+    with pytest.raises(GermlineError, match=f"cannot serve the family {family}"):
+        germline.train(config, tmp_path / "run")
+
+
+def test_a_family_whose_config_looks_well_is_refused_where_its_logits_differ(tmp_path, monkeypatch):
+    source = save_tiny(tmp_path / "model")
+    attention = "transformers.models.qwen2.modeling_qwen2.Qwen2RotaryEmbedding.forward"
+    plain = __import__(attention.rsplit(".", 2)[0], fromlist=["x"]).Qwen2RotaryEmbedding.forward
+
+    def by_cache(self, x, position_ids):  # counts from the start of the batch, as alibi does
+        return plain(self, x, torch.zeros_like(position_ids) + position_ids.max())
+
+    monkeypatch.setattr(attention, by_cache)
+    with pytest.raises(GermlineError, match="other logits where texts of different lengths"):
+        inprocess(str(source))
+
+
+@pytest.mark.parametrize("space", [Full(layers="0-1"), LowRank(), Lora()])
+def test_matrices_that_text_cannot_feel_are_not_searched(space, tmp_path):
+    vision = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
+    vision |= {"num_hidden_layers": 3, "image_size": 28, "patch_size": 14}
+    config = Gemma3Config(
+        text_config=tiny_config("gemma3", num_hidden_layers=2).to_dict(),
+        vision_config={**vision, "vision_use_head": False},
+        mm_tokens_per_image=4,
+        image_token_index=5,
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    randomize(model)
+    kinds = {info.name: (info.kind, info.layer) for info in list_tensors(model)}
+    towers = {name for name in kinds if "language_model" not in name}
+    assert len(towers) > 40
+    assert {kinds[name] for name in towers} == {("non_text", None)}
+    model.save_pretrained(tmp_path)
+    tokenizer().save_pretrained(tmp_path)
+    engine = inprocess(str(tmp_path), space)
+    names = {info.name for info in engine.weights.searched}
+    assert len(names) >= 14
+    assert not names & towers
+    with pytest.raises(GermlineError, match="layers: '2'"):
+        inprocess(str(tmp_path), space.model_copy(update={"layers": "2"}))
+    member = population(2, sigma=0.1).members[0]
+    tokens = torch.arange(30, 40)[None]
+    assert not torch.equal(engine.logits(member, tokens), engine.logits(None, tokens))
+
+
+def test_texts_for_which_longrope_would_change_the_angles_of_a_batch_are_refused(tmp_path):
+    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, **factors}
+    settings = {"original_max_position_embeddings": 32, "rope_parameters": rope}
+    source = save_tiny(tmp_path / "model", "phi3", **settings)
+    engine = inprocess(str(source))
+    short, long = EXAMPLES[:2], replace(EXAMPLES[0], prompt="fox " * 30)
+    alone = engine.generate([None], short, Decoding(max_new_tokens=4))
+    with pytest.raises(GermlineError, match=r"original_max_position_embeddings.* of 32"):
+        engine.generate([None], [*short, long], Decoding(max_new_tokens=4))
+    assert engine.generate([None], short, Decoding(max_new_tokens=4)) == alone
+    config = {"model": str(source), "engine": {"device": "cpu"}, "task": "countdown"}
+    with pytest.raises(GermlineError, match=r"original_max_position_embeddings.* of 32"):
+        germline.train(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize("answers", ["log-probabilities", "texts"])
+def test_an_engine_that_ignores_members_stops_before_generation_0(answers, monkeypatch, tmp_path):
+    tiny = inprocess("qwen2", LowRank())
+    check_members_differ(tiny, "inprocess")  # they differ
+    plain = type(tiny).generate, type(tiny).log_probabilities
+    generate, log_probabilities = (
+        lambda self, members, *rest, call=call: call(self, [None] * len(members), *rest)
+        for call in plain
+    )
+    monkeypatch.setattr(type(tiny), "generate", generate)
+    if answers == "texts":
+        monkeypatch.delattr(type(tiny), "log_probabilities")
+    else:
+        check_members_differ(tiny, "inprocess")  # by their log-probabilities
+        monkeypatch.setattr(type(tiny), "log_probabilities", log_probabilities)
+    config = {"model": "nano", "engine": {"device": "cpu"}, "task": "arithmetic"}
+    with pytest.raises(GermlineError, match=r"^engine\.kind=inprocess: two members"):
+        germline.train(config, tmp_path / "run")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 import pytest
 import torch
@@ -23,9 +24,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWa
 
 TEXTS = ("What is 1 + 2?", "What is fox", "the quick brown fox jumps. The answer is 3.")
 EXAMPLES = [Example(index, text, "", chat=False) for index, text in enumerate(TEXTS)]
-LATENT = {"num_key_value_heads": 4}  # as many as there are heads
+LATENT: dict[str, Any] = {"num_key_value_heads": 4}  # as many as there are heads
 
-QUICK = {
+QUICK: dict[str, dict[str, Any]] = {
     "apertus": {},  # saved buffers
     "deepseek_v3": LATENT,  # those of experts
     "nemotron": {},  # rotates a part of each head
@@ -120,10 +121,10 @@ def test_a_family_exports_what_its_engine_computes(family, tmp_path):
     # Members of the full space, which may be stacked.
     together = inprocess(str(source), Full())
     texts = [completions] * 2
-    found = together.log_probabilities(population(2).members, EXAMPLES, texts)
+    stacked = together.log_probabilities(population(2).members, EXAMPLES, texts)
     alone = inprocess(str(source), Full(), members_per_batch=1)
     expected = alone.log_probabilities(population(2).members, EXAMPLES, texts)
-    for ours, theirs in zip(chain(*found), chain(*expected), strict=True):
+    for ours, theirs in zip(chain(*stacked), chain(*expected), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-3)
 
 
@@ -197,7 +198,7 @@ def test_matrices_that_text_cannot_feel_are_not_searched(space, tmp_path):
 def test_texts_for_which_longrope_would_change_the_angles_of_a_batch_are_refused(tmp_path):
     factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
     rope = {"rope_type": "longrope", "rope_theta": 10000.0, **factors}
-    settings = {"original_max_position_embeddings": 32, "rope_parameters": rope}
+    settings: dict[str, Any] = {"original_max_position_embeddings": 32, "rope_parameters": rope}
     source = save_tiny(tmp_path / "model", "phi3", **settings)
     engine = inprocess(str(source))
     short, long = EXAMPLES[:2], replace(EXAMPLES[0], prompt="fox " * 30)

@@ -53,11 +53,11 @@ def _non_text_parameters(model: nn.Module) -> set[int]:
     # Told by attributes, as the toy model must not wait for the import of transformers.
     if not getattr(getattr(model, "config", None), "sub_configs", None):
         return set()
-    model = cast("Any", model)
+    any_model = cast("Any", model)
     kinds = [(one, getattr(one, "main_input_name", "input_ids")) for one in model.modules()]
     towers = [one for one, first_input in kinds if first_input != "input_ids"]
-    heads = (model.get_input_embeddings(), model.get_output_embeddings())
-    text = {id(p) for one in (model.get_decoder(), *heads) if one for p in one.parameters()}
+    heads = (any_model.get_input_embeddings(), any_model.get_output_embeddings())
+    text = {id(p) for one in (any_model.get_decoder(), *heads) if one for p in one.parameters()}
     outside = {id(p) for p in model.parameters()} - text
     return outside | {id(p) for tower in towers for p in tower.parameters()}
 

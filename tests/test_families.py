@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM, Gemma3Config
 
 import germline
 from germline.config import Full, Lora, LowRank
-from germline.engines.member_check import check_members_differ
 from germline.engines.model_tensors import list_tensors
 from germline.run.dry_run import dry_run
 from germline.types import Decoding, Example, GermlineError, Update
@@ -208,24 +207,4 @@ def test_texts_for_which_longrope_would_change_the_angles_of_a_batch_are_refused
     assert engine.generate([None], short, Decoding(max_new_tokens=4)) == alone
     config = {"model": str(source), "engine": {"device": "cpu"}, "task": "countdown"}
     with pytest.raises(GermlineError, match=r"original_max_position_embeddings.* of 32"):
-        germline.train(config, tmp_path / "run")
-
-
-@pytest.mark.parametrize("answers", ["log-probabilities", "texts"])
-def test_an_engine_that_ignores_members_stops_before_generation_0(answers, monkeypatch, tmp_path):
-    tiny = inprocess("qwen2", LowRank())
-    check_members_differ(tiny, "inprocess")  # they differ
-    plain = type(tiny).generate, type(tiny).log_probabilities
-    generate, log_probabilities = (
-        lambda self, members, *rest, call=call: call(self, [None] * len(members), *rest)
-        for call in plain
-    )
-    monkeypatch.setattr(type(tiny), "generate", generate)
-    if answers == "texts":
-        monkeypatch.delattr(type(tiny), "log_probabilities")
-    else:
-        check_members_differ(tiny, "inprocess")  # by their log-probabilities
-        monkeypatch.setattr(type(tiny), "log_probabilities", log_probabilities)
-    config = {"model": "nano", "engine": {"device": "cpu"}, "task": "arithmetic"}
-    with pytest.raises(GermlineError, match=r"^engine\.kind=inprocess: two members"):
         germline.train(config, tmp_path / "run")

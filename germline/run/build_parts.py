@@ -16,7 +16,6 @@ from germline.config import (
 )
 from germline.endpoint import serve_extra
 from germline.engines.master_weights import Masters
-from germline.engines.member_check import check_members_differ
 from germline.evaluation.held_out import HeldOutScorers
 from germline.fleet.engine_queries import DimensionQuery
 from germline.generation_loop import batches, generations
@@ -294,8 +293,6 @@ def make_engine(
     )
     if ancestors:
         apply_ancestors(engine, ancestors)
-    if searched and generates:
-        check_members_differ(engine, config.engine.kind)
     return engine
 
 

@@ -158,7 +158,10 @@ def read_section(
     for setting in settings:
         name, _, text = setting.removeprefix(prefix).partition("=")
         is_file = name == "template" and "{" not in text and Path(text).suffix
-        given[name] = Path(text).read_text(encoding="utf-8") if is_file else text
+        try:
+            given[name] = Path(text).read_text(encoding="utf-8") if is_file else text
+        except (OSError, UnicodeDecodeError) as error:
+            raise GermlineError(f"{command}: {setting} cannot be read: {error}") from None
     try:
         return section(**{**given, **values})
     except ValidationError as error:

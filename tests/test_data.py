@@ -14,7 +14,7 @@ from germline.engines.prompt_batch import encode_prompt
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run.dry_run import dry_run
-from germline.run.template_thinking import with_opened_thinking
+from germline.run.model_prompts import fit_task
 from germline.tasks import make_task
 from germline.tasks.thinking import without_thinking
 from germline.types import Example, GermlineError, Split
@@ -197,7 +197,7 @@ def test_thinking_that_the_template_opens_and_nothing_closes_is_removed(tmp_path
     example = task.examples("test")[0]
 
     def graded(text: str) -> float:
-        return with_opened_thinking(config, task).grader(text, example)["exact"]
+        return fit_task(config, task).grader(text, example)["exact"]
 
     assert [graded(example.answer), graded(f"x</think>{example.answer}")] == [1.0, 1.0]
     file = tmp_path / "model" / "chat_template.jinja"

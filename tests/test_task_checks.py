@@ -56,23 +56,6 @@ def test_a_reward_that_is_the_same_for_every_text_is_warned_of(tmp_path):
     assert "texts that were tried earn 1, empty ones included" in constant.remark
 
 
-@pytest.mark.parametrize(
-    ("answer", "setting", "verdict"),
-    [
-        ("'one\\n' + str(n)", 'task.stop=["\\n"]', "wrong"),
-        ("f'<|im_end|>{n}'", "task.temperature=0", "wrong"),
-        ("'one\\n' * (n % 2) + str(n)", 'task.stop=["\\n"]', "warning"),
-        ("'many words ' * 9 + str(n)", "task.max_new_tokens=4", "warning"),
-        ("str(n)", 'task.stop=["\\n"]', "ok"),
-    ],
-)
-def test_gold_answers_that_no_model_can_write_are_found(answer, setting, verdict, tmp_path):
-    path = file(tmp_path, RIGHT, ROWS.replace("str(n)", answer))
-    report = germline.check_task(path, [setting], prompts=0)
-    found = {one.tried: one.verdict for one in report.findings}
-    assert found["gold answers"] == verdict
-
-
 @pytest.mark.parametrize("name", ["arithmetic", "countdown", "multiplication"])
 def test_the_tasks_that_come_along_have_no_problems(name):
     assert germline.check_task(name, prompts=1).problems == ()

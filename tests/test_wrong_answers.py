@@ -58,3 +58,21 @@ def test_a_hostile_text_that_is_right_by_chance_tempts_nobody(tmp_path):
     path.write_text(f"{rows}{last}    return float(found[-1:] == [example['answer']])\n")
     found = {row.tried: row for row in germline.check_task(path, prompts=0).findings}
     assert (found["hostile answers"].verdict, max(found["hostile answers"].rewards)) == ("ok", 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "setting", "verdict"),
+    [
+        ("'one\\n' + str(n)", 'task.stop=["\\n"]', "wrong"),
+        ("f'<|im_end|>{n}'", "task.temperature=0", "wrong"),
+        ("'one\\n' * (n % 2) + str(n)", 'task.stop=["\\n"]', "warning"),
+        ("'many words ' * 9 + str(n)", "task.max_new_tokens=4", "warning"),
+        ("str(n)", 'task.stop=["\\n"]', "ok"),
+    ],
+)
+def test_gold_answers_that_no_model_can_write_are_found(answer, setting, verdict, tmp_path):
+    path = tmp_path / "numbers.py"
+    reward = "def reward(completion, example):\n    return completion == example['answer']\n"
+    path.write_text(ROWS.replace("str(n)", answer) + reward)
+    report = germline.check_task(path, [setting], prompts=0)
+    assert {one.tried: one.verdict for one in report.findings}["gold answers"] == verdict

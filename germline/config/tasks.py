@@ -1,5 +1,6 @@
 """Settings of tasks: rewards, how completions are sampled, and the tasks that need no file."""
 
+import datetime
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -27,6 +28,11 @@ class KlPenalty(Section):
     -d; `k3`, exp(d) - d - 1, which is never negative."""
     kl_per: Literal["token", "completion"] = "token"
     """The mean over the tokens of a completion, or their sum."""
+
+
+def _date_text(value: object) -> object:
+    """Accept the date that YAML makes of a bare 2026-01-31."""
+    return value.isoformat() if isinstance(value, datetime.date) else value
 
 
 class TaskBase(KlPenalty, KindSection):
@@ -72,6 +78,13 @@ class TaskBase(KlPenalty, KindSection):
     few_shot: int = Field(0, ge=0)
     """Number of solved training examples before every prompt, the same ones in every run; an
     example is never shown in its own prompt."""
+    prompt_date: Annotated[str | None, BeforeValidator(_date_text)] = Field(
+        None, pattern=r"^\d{4}-\d{2}-\d{2}$"
+    )
+    """Date (year-month-day) in prompts whose chat template writes today's; a run records the day
+    on which it began."""
+    overlong_prompts: Literal["error", "drop"] = "error"
+    """Rows that do not fit the model's context with `max_new_tokens`: `drop` leaves them out."""
     train_examples: int | None = Field(None, ge=1)
     """Train on the first so many training examples; default: all."""
     strip_thinking: bool = False

@@ -25,7 +25,12 @@ from germline.engines.lm_head import HeadInput
 from germline.engines.lora_members import LoraMembers, LowRankMembers
 from germline.engines.master_weights import Masters, searched_names
 from germline.engines.model_tensors import MasterPlacement, list_tensors
-from germline.engines.pretrained import PretrainedModel, load_pretrained, save_pretrained
+from germline.engines.pretrained import (
+    PretrainedModel,
+    generation_config,
+    load_pretrained,
+    save_pretrained,
+)
 from germline.engines.prompt_batch import PromptEncoder, distinct_prompts, pad_prompts
 from germline.engines.rows_in_progress import Detokenizer
 from germline.engines.sampling import draw_sampling_noise
@@ -258,6 +263,7 @@ class InProcessEngine:
         """
         self.weights.save_adapter(folder)
         self.pretrained.tokenizer.save_pretrained(folder)
+        generation_config(self.pretrained).save_pretrained(folder)
 
     @property
     def _vocabulary(self) -> int:

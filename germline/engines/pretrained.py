@@ -1,5 +1,6 @@
 """Load a Hugging Face causal language model and its tokenizer, with errors a user can act on."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -32,6 +34,8 @@ from germline.engines.gguf_file import unpacked_folder
 from germline.engines.hub_access import hub_access
 from germline.registry import did_you_mean
 from germline.types import GermlineError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -218,6 +222,42 @@ def save_pretrained(
             rounded[name] = narrow if torch.equal(narrow.to(buffer.dtype), buffer.cpu()) else buffer
     shell.load_state_dict(rounded, strict=False, assign=True)
     shell.tie_weights()
-    shell.generation_config = model.generation_config
+    shell.generation_config = generation_config(pretrained)
     shell.save_pretrained(folder)
     pretrained.tokenizer.save_pretrained(folder)
+
+
+def generation_config(pretrained: PretrainedModel) -> GenerationConfig:
+    """Return how weights of a run generate: greedily, to the tokens that ended texts in the run.
+
+    A run applies nothing else of the model's own generation_config.json, such as a
+    repetition_penalty; what is left out is named in a warning.
+    """
+    own = pretrained.model.generation_config
+    kept = {name: getattr(own, name, None) for name in ("bos_token_id", "pad_token_id")}
+    dropped = {
+        name: value
+        for name, value in own.to_diff_dict().items()
+        if not name.endswith("_token_id")
+        and name not in ("transformers_version", "use_cache")
+        and not name.startswith("_")
+    }
+    if dropped:
+        log.warning(
+            "generation_config.json: the run did not apply %s of %s, so the folder leaves it out",
+            *(", ".join(f"{name}={value}" for name, value in dropped.items()), pretrained.source),
+        )
+    ends = end_ids(pretrained)
+    return GenerationConfig(**kept, eos_token_id=[*ends][0] if len(ends) == 1 else [*ends] or None)
+
+
+def end_ids(pretrained: PretrainedModel) -> tuple[int, ...]:
+    """Collect every token that ends a text: of generation config, model config and tokenizer."""
+    ends: dict[int, None] = {}
+    sources = (pretrained.model.generation_config, pretrained.model.config, pretrained.tokenizer)
+    for source in sources:
+        value = getattr(source, "eos_token_id", None)
+        ends |= dict.fromkeys(
+            value if isinstance(value, (list, tuple)) else [value] if value is not None else []
+        )
+    return tuple(ends)

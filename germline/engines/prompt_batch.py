@@ -5,17 +5,21 @@ the cache holds it, even where a chat template would write it in another way (te
 thinking of earlier turns).
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import lru_cache
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from germline.engines.context_length import check_context, context_limit
-from germline.engines.pretrained import PretrainedModel
+from germline.engines.pretrained import PretrainedModel, end_ids
 from germline.engines.rows_in_progress import control_ids
 from germline.types import Completion, Example, GermlineError
+
+_CLOCK = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[int]:
@@ -32,14 +36,36 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[
             )
         ids = _through_template(tokenizer, example)
     else:
-        # The tokenizer's warning of long prompts is off: `PromptEncoder.check_length` checks them.
-        ids = tokenizer(example.prompt, verbose=False)["input_ids"]
+        ids = _tokenized(tokenizer, example.prompt)
     if not ids:
         raise GermlineError(
             f"the prompt of example {example.index} has no tokens: {example.prompt!r}; give it "
             "some text"
         )
     return list(ids)
+
+
+def _tokenized(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
+    """Tokenize a prompt that is sent as it is, with one token that begins it and none that ends it.
+
+    A prompt that was rendered before may begin with the text of BOS, which some tokenizers add.
+    """
+    # The tokenizer's warning of long prompts is off: `PromptEncoder.check_length` checks them.
+    ids = list(tokenizer(prompt, verbose=False)["input_ids"])
+    bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
+    if bos is not None and ids[:2] == [bos, bos]:
+        ids = ids[1:]
+    if eos is not None and ids[1:] and ids[-1] == eos and not prompt.endswith(tokenizer.eos_token):
+        ids = ids[:-1]
+    return ids
+
+
+def _at_date(tokenizer: PreTrainedTokenizerBase, date: str) -> str:
+    """Return the chat template with a date in each place in which it would read the clock."""
+    day = datetime.fromisoformat(date)
+    return _CLOCK.sub(
+        lambda found: repr(day.strftime(found[2])), str(tokenizer.get_chat_template())
+    )
 
 
 @lru_cache(maxsize=8)
@@ -57,6 +83,7 @@ def _through_template(tokenizer: PreTrainedTokenizerBase, example: Example) -> l
             add_generation_prompt=True,
             return_dict=False,
             tokenizer_kwargs={"verbose": False},
+            chat_template=_at_date(tokenizer, example.date) if example.date else None,
         )
     except Exception as error:  # a template is code of the model's folder
         raise GermlineError(
@@ -126,7 +153,7 @@ class PromptEncoder:
         self._encoded: dict[tuple[object, ...], list[int]] = {}
         # Members often get the same answer; there are too many different ones to keep them all.
         self._answer = lru_cache(PROMPTS_KEPT)(self._encode_answer)
-        self.end_ids = _end_ids(pretrained)
+        self.end_ids = frozenset(end_ids(pretrained))
         self.special_ids = control_ids(pretrained.tokenizer, self.end_ids)
         padding = pretrained.tokenizer.pad_token_id
         # A padding token may have been added to the tokenizer alone.
@@ -143,7 +170,7 @@ class PromptEncoder:
             return self._encode_turns(example)
         if example.token_ids:
             return self._known(example, list(example.token_ids))
-        key = (example.prompt, example.chat, example.context)
+        key = (example.prompt, example.chat, example.context, example.date)
         if key not in self._encoded:
             if len(self._encoded) >= PROMPTS_KEPT:
                 self._encoded.clear()
@@ -272,15 +299,3 @@ def _common_prefix(prompts: Sequence[Sequence[int]]) -> tuple[int, ...]:
     while same < shortest and len({prompt[same] for prompt in prompts}) == 1:
         same += 1
     return tuple(prompts[0][:same])
-
-
-def _end_ids(pretrained: PretrainedModel) -> frozenset[int]:
-    """Collect every token that ends a text: of generation config, model config and tokenizer."""
-    ends: set[int] = set()
-    sources = (pretrained.model.generation_config, pretrained.model.config, pretrained.tokenizer)
-    for source in sources:
-        value = getattr(source, "eos_token_id", None)
-        ends.update(
-            value if isinstance(value, (list, tuple)) else [value] if value is not None else []
-        )
-    return frozenset(ends)

@@ -32,6 +32,7 @@ from germline.protocols import Engine, EpisodeTask, Fleet, Strategy, Task
 from germline.record.ancestry import Ancestor
 from germline.record.journal import JournalEntry
 from germline.run.build_fleet import engine_placement, make_fleet, warn_if_slow
+from germline.run.model_prompts import fit_task
 from germline.run.preflight import (
     check_episode_rewards,
     check_graders,
@@ -40,7 +41,6 @@ from germline.run.preflight import (
     check_threads,
 )
 from germline.run.run_inputs import check_model_is_named
-from germline.run.template_thinking import with_opened_thinking
 from germline.scorers.scored_graders import Graders, ScoredGraders
 from germline.signal_metrics import SignalMetrics
 from germline.spaces import make_space
@@ -121,7 +121,7 @@ def build_run_parts(
     Raises:
         GermlineError: the model, task or another object of the config cannot be loaded.
     """
-    task = with_opened_thinking(config, make_task(config.task, inputs))
+    task = fit_task(config, make_task(config.task, inputs))
     check_run(config, task)
     if isinstance(config.fleet, Local):
         check_memory(config, engines=config.fleet.engines)

@@ -26,6 +26,7 @@ from germline.estimates.workload import TextLengths, text_lengths
 from germline.protocols import Task
 from germline.record.run_paths import choose_directory
 from germline.run.build_parts import make_graders, with_population
+from germline.run.model_prompts import without_overlong
 from germline.run.preflight import GUESSED_TOKENS, check_memory, check_run
 from germline.run.reward_check import check_custom_reward
 from germline.spaces import make_space
@@ -118,7 +119,7 @@ def dry_run(
 def _local_task(config: Config) -> Task | None:
     """Make the task; None if its dataset has to be downloaded first."""
     try:
-        return make_task(config.task)
+        return without_overlong(config, make_task(config.task))
     except GermlineError:
         if isinstance(config.task, Dataset) and _is_on_hub(config.task.path):
             return None

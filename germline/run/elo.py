@@ -29,7 +29,6 @@ from germline.evaluation.bradley_terry import Rating, Verdict, rate_models
 from germline.record.atomic_files import append_rows, check_writable, keep_rows, read_each
 from germline.record.metrics_rows import rollout_text
 from germline.run.inference import SourceEvaluation, open_evaluation
-from germline.run.template_thinking import with_opened_thinking
 from germline.scorers.batch_queue import BatchQueue
 from germline.scorers.judges import JudgeReply, PairwiseJudge
 from germline.scorers.types import NotScoredError, full_prompt
@@ -152,7 +151,7 @@ def compare_models(
         for name, evaluation in models.items():
             on_progress(f"generating completions of {name}")
             scores[name], evaluated = evaluation.run(scorers=False)
-            text_of = scored_text_of(with_opened_thinking(evaluation.config, evaluation.task))
+            text_of = scored_text_of(evaluation.task)
             texts[name] = {one.example: text_of(rollout_text(one)) for one in evaluated.rollouts}
         examples = models[anchor].examples
         pairs, identical = _pairs(texts, examples, judge)

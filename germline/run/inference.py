@@ -36,6 +36,7 @@ from germline.run.load_run import (
     open_source,
 )
 from germline.run.model_card import task_of_card
+from germline.run.model_prompts import fit_task
 from germline.run.prompt_form import asks_chats
 from germline.run.run_inputs import (
     NOTHING_GIVEN,
@@ -46,7 +47,6 @@ from germline.run.run_inputs import (
     read_run_inputs,
     with_model_folder,
 )
-from germline.run.template_thinking import with_opened_thinking
 from germline.tasks import make_task
 from germline.tasks.python_inputs import RowsLike
 from germline.types import (
@@ -160,17 +160,16 @@ class SourceEvaluation:
                 else engine_without_run(config)
             )
             opened.callback(close_engine, engine)
-            task = with_opened_thinking(config, self.task)
-            graders = make_graders(config, task)
+            graders = make_graders(config, self.task)
             opened.callback(graders.close)
-            apart = make_held_out_scorers(config, task) if scorers else None
+            apart = make_held_out_scorers(config, self.task) if scorers else None
             if apart is not None:
                 opened.callback(apart.close)
             fleet = LocalFleet(engine, graders, config.microbatch)
             evaluate = fleet.evaluate_center
             if directory:
                 dimension = engine.weights.dimension
-                method = method_of_run(directory, dimension, task, last)
+                method = method_of_run(directory, dimension, self.task, last)
                 evaluate = partial(method.evaluate_center, fleet)
             sampling_noise = replace(make_decoding(config, self.task), noise_stream=HELD_OUT_NOISE)
             if directory and last is None:
@@ -202,7 +201,7 @@ def open_evaluation(
         )
     last = generation_of_source(source, directory, generation)
     config = with_model_folder(config, inputs.model)
-    made = make_task(config.task, inputs.task)
+    made = fit_task(config, make_task(config.task, inputs.task))
     return SourceEvaluation(directory, config, made, made.examples(split)[:limit], last)
 
 
@@ -240,7 +239,8 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     directory, config = open_source(source, None, overrides)
     if chat is None:
         chat = _as_trained(directory, config)
-    examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
+    date = config.task.prompt_date or ""
+    examples = [Example(i, prompt, "", chat, date=date) for i, prompt in enumerate(prompts)]
     settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
     last = generation_of_source(source, directory, generation)
     opened = (

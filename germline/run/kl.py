@@ -13,6 +13,7 @@ from germline.record import RunDirectory
 from germline.rollout import center_microbatch, cut_microbatches
 from germline.run.build_parts import make_decoding, make_engine
 from germline.run.load_run import close_engine, load_engine, writers
+from germline.run.model_prompts import without_overlong
 from germline.run.run_inputs import check_choice, check_limit
 from germline.tasks import make_task
 from germline.types import Completion, GermlineError, Split
@@ -43,7 +44,7 @@ def measure_kl(
     check_limit(limit)
     directory = RunDirectory.open(Path(path))
     config = load_config(directory.config, overrides)
-    task = make_task(config.task)
+    task = without_overlong(config, make_task(config.task))
     examples = task.examples(split)[:limit]
     tuned, start = (
         load_engine(directory, config),

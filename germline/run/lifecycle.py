@@ -22,6 +22,7 @@ from germline.report.diff import differing_settings
 from germline.run.build_fleet import engine_threads
 from germline.run.build_parts import RunParts, build_run_parts
 from germline.run.load_run import find_generation
+from germline.run.model_prompts import with_prompt_date
 from germline.run.observers import Callback, CallbackList
 from germline.run.reward_check import check_custom_reward, with_digest
 from germline.run.run_inputs import (
@@ -106,6 +107,7 @@ def begin_run(
     """
     CallbackList(callbacks)  # refused before anything is loaded
     recorded = config.with_absolute_paths()
+    recorded = with_prompt_date(recorded, with_model_folder(recorded, inputs.model).model)
     path = choose_directory(recorded, None if out is None else Path(out))
     parts = build_run_parts(with_model_folder(recorded, inputs.model), ancestors, inputs.task)
     with ExitStack() as on_error:

@@ -20,7 +20,7 @@ from germline.estimates.machine import available_bytes, usable_cores
 from germline.methods.method import check_task
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_fleet import check_ray_installed
-from germline.run.prompt_lengths import check_prompt_lengths
+from germline.run.model_prompts import check_prompt_lengths
 from germline.run.task_check_row import prompts_in_both, short_text
 from germline.scorers.http_service import request_headers
 from germline.types import GermlineError

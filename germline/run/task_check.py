@@ -20,6 +20,7 @@ from germline.nano import model_source
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import make_decoding, make_graders
 from germline.run.episode_checks import ExampleEpisode, check_tools, play_example
+from germline.run.model_prompts import without_overlong
 from germline.run.task_check_row import TaskCheckRow, Verdict, examples_row, short_text
 from germline.run.tried_answers import (
     answer_tokens,
@@ -99,7 +100,7 @@ def check_task(
     section = task.model_dump() if isinstance(task, TaskBase) else task
     section = read_task(section) if isinstance(section, str | Path) else section
     config = load_config({"task": section, "model": model}, overrides)
-    made = make_task(config.task)
+    made = without_overlong(config, make_task(config.task))
     # Imported here: it imports torch, which loading a task does not need.
     from germline.engines.pretrained import load_tokenizer
 

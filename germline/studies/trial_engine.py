@@ -28,8 +28,8 @@ from germline.methods.method import Method
 from germline.protocols import Engine, Shaping, Strategy, TextScorer
 from germline.run.build_fleet import engine_placement
 from germline.run.build_parts import make_decoding, make_engine, make_graders
+from germline.run.model_prompts import fit_task
 from germline.run.preflight import check_settings
-from germline.run.template_thinking import with_opened_thinking
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.tasks import make_task
@@ -164,7 +164,7 @@ def open_trial_engine(config: Config, seed: int) -> Iterator[TrialEngine]:
         GermlineError: something that the config names cannot be loaded.
     """
     config = engine_placement(config, 0)
-    task = with_opened_thinking(config, make_task(config.task))
+    task = fit_task(config, make_task(config.task))
     check_settings(config, task)
     run_seed = _seed(config.seed, seed)
     kept, fresh = _split(task.examples("train"), run_seed)

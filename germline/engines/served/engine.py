@@ -28,7 +28,12 @@ from germline.engines.conversation_turns import ConversationTurns, reply_from
 from germline.engines.dtypes import serving_dtype
 from germline.engines.master_weights import Masters, searched_names
 from germline.engines.model_tensors import list_tensors
-from germline.engines.pretrained import PretrainedModel, load_pretrained, save_pretrained
+from germline.engines.pretrained import (
+    PretrainedModel,
+    generation_config,
+    load_pretrained,
+    save_pretrained,
+)
 from germline.engines.prompt_batch import PromptEncoder
 from germline.engines.rows_in_progress import CompletionDecoder
 from germline.engines.update_size import UpdateSizeMeter
@@ -226,6 +231,7 @@ class ServedEngine(ABC):
         """
         self.weights.save_adapter(folder)
         self.pretrained.tokenizer.save_pretrained(folder)
+        generation_config(self.pretrained).save_pretrained(folder)
 
     @abstractmethod
     def close(self) -> None:

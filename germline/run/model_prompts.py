@@ -1,0 +1,213 @@
+"""What a model makes of the prompts of a task: their date, their length, and opened thinking.
+
+An engine checks the prompts of the batch that it is given, so one prompt that is too long would end
+a run in the generation that draws it, and again after every resume: prompts are checked before a
+run begins.
+"""
+
+import copy
+import datetime
+import json
+import logging
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from germline.config import Config, InProcess
+from germline.engines.context_length import context_limit, context_remedy
+from germline.nano import model_source
+from germline.protocols import EpisodeTask, Task
+from germline.tasks.thinking import is_open, strip_thinking
+from germline.types import Example, GermlineError, Split
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
+
+TOKENIZED = 64
+"""How many prompts, the longest in bytes, are tokenized to find the longest one."""
+
+CLOCK = "strftime_now"
+"""The function by which a chat template reads the clock."""
+
+TEMPLATE_TOKENS = 256
+"""More tokens than a chat template adds to a prompt."""
+
+BEGINNING = 40
+"""Characters of a prompt by which an error names it."""
+
+SPLITS: tuple[Split, ...] = ("train", "test")
+
+
+def fit_task(config: Config, task: Task) -> Task:
+    """Return the task of a config as its model can answer it.
+
+    Where the chat template ends a prompt with `<think>`, a completion without `</think>` is
+    thinking to its end. With `task.overlong_prompts=drop`, rows that do not fit are left out.
+    """
+    return without_overlong(config, _with_opened_thinking(config, task))
+
+
+def with_prompt_date(config: Config, model: str) -> Config:
+    """Return the config with today's date, if the chat template of the model writes one.
+
+    Args:
+        config: of a run that begins.
+        model: its folder or Hugging Face id.
+    """
+    section = config.task
+    if section.prompt_date or not section.sends_chats or config.engine.kind == "toy":
+        return config
+    if not _has_clock(model):
+        return config
+    today = datetime.datetime.now().astimezone().date().isoformat()
+    return config.model_copy(update={"task": section.model_copy(update={"prompt_date": today})})
+
+
+def check_prompt_lengths(config: Config, task: Task) -> None:
+    """Refuse prompts that do not fit a model in this process, if its files are here.
+
+    Of an environment, nothing is checked: its conversations are as long as the model makes them.
+
+    Raises:
+        GermlineError: a prompt and its completion need more tokens than the model's context has.
+    """
+    if not isinstance(config.engine, InProcess) or isinstance(task, EpisodeTask):
+        return
+    limit = _PromptLimit.of(config, task)
+    drawn = [("train", one) for one in task.examples("train")]
+    drawn += [("test", one) for one in task.examples("test")[: config.held_out.examples]]
+    longest = sorted(drawn, key=lambda one: _bytes(one[1]), reverse=True)[:TOKENIZED]
+    if limit is None or limit.surely_fits(longest[0][1]):
+        return
+    tokens, split, example = max(
+        ((limit.tokens(one), split, one) for split, one in longest), key=lambda found: found[0]
+    )
+    if tokens > limit.prompt:
+        total = tokens + limit.new
+        raise GermlineError(
+            f"task: the prompt of row {example.index} of the {split} split, "
+            f"{example.prompt[:BEGINNING]!r}..., takes {tokens} tokens and "
+            f"max_new_tokens={limit.new}, together {total}, above the model's context "
+            f"({limit.named}) of {limit.prompt + limit.new}: set "
+            "task.overlong_prompts=drop to leave such rows out, or "
+            f"{context_remedy(tokens, limit.prompt + limit.new)}"
+        )
+
+
+def without_overlong(config: Config, task: Task) -> Task:
+    """Return the task without the rows that do not fit the model, if its config drops them.
+
+    Raises:
+        GermlineError: no row of a split fits.
+    """
+    dropped = config.task.overlong_prompts == "drop" and config.engine.kind != "toy"
+    limit = _PromptLimit.of(config, task) if dropped else None
+    if limit is None:
+        return task
+    kept = {split: tuple(filter(limit.fits, task.examples(split))) for split in SPLITS}
+    counts = {split: len(task.examples(split)) - len(kept[split]) for split in SPLITS}
+    if not any(counts.values()):
+        return task
+    need = f"with max_new_tokens={limit.new} they need more than {limit.prompt + limit.new} tokens"
+    if not all(kept.values()):
+        raise GermlineError(f"task.overlong_prompts=drop leaves no row of a split: {need}")
+    log.warning(
+        "task.overlong_prompts=drop: %d rows to train on and %d held-out rows are left out, as %s",
+        *(counts["train"], counts["test"], need),
+    )
+    changed = copy.copy(task)
+    changed.examples = kept.__getitem__  # type: ignore[method-assign]
+    return changed
+
+
+class _PromptLimit:
+    """The tokens that a prompt may have beside its completion."""
+
+    def __init__(self, source: str, context: int, named: str, new: int) -> None:
+        self._source = source
+        self.named = named
+        self.prompt = context - new
+        self.new = new
+
+    @classmethod
+    def of(cls, config: Config, task: Task) -> "_PromptLimit | None":
+        """Return the limit of a run; None where the model's files are not here, or name none."""
+        from germline.estimates.model_shape import local_model_folder  # it imports torch: slow
+
+        folder = local_model_folder(config.model)
+        context, named = (None, "") if folder is None else _context_limit(folder / "config.json")
+        if context is None:
+            return None
+        new = config.task.max_new_tokens or task.max_new_tokens
+        return cls(str(folder), context, named, new)
+
+    def surely_fits(self, example: Example) -> bool:
+        """Tell whether a prompt need not be tokenized, as a token has at least one byte."""
+        return _bytes(example) + TEMPLATE_TOKENS <= self.prompt
+
+    def fits(self, example: Example) -> bool:
+        return self.surely_fits(example) or self.tokens(example) <= self.prompt
+
+    def tokens(self, example: Example) -> int:
+        from germline.engines.prompt_batch import encode_prompt
+
+        return len(encode_prompt(self._tokenizer, example))
+
+    @cached_property
+    def _tokenizer(self) -> "PreTrainedTokenizerBase":
+        return _tokenizer(self._source)
+
+
+def _with_opened_thinking(config: Config, task: Task) -> Task:
+    if not config.task.strip_thinking or config.engine.kind == "toy":
+        return task
+    example = next(iter(task.examples("train")), None)
+    if example is None or not example.chat:
+        return task
+    from germline.engines.prompt_batch import encode_prompt
+
+    try:
+        tokenizer = _tokenizer(model_source(config.model))
+        prompt = str(tokenizer.decode(encode_prompt(tokenizer, example)))
+    except GermlineError:
+        return task  # loading the model refuses it
+    changed = copy.copy(task)
+    tag = config.task.thinking_tag
+    strip_thinking(changed, tag, is_opened=is_open(prompt, tag))
+    return changed
+
+
+def _tokenizer(source: str) -> "PreTrainedTokenizerBase":
+    from germline.engines.pretrained import load_tokenizer
+
+    return load_tokenizer(source)[0]
+
+
+def _has_clock(model: str) -> bool:
+    """Tell whether the chat template of a model reads the clock."""
+    from germline.estimates.model_shape import local_model_folder  # it imports torch: slow
+
+    folder = local_model_folder(model)
+    if folder is None:
+        return CLOCK in str(_tokenizer(model_source(model)).chat_template)
+    files = (*folder.glob("*.jinja"), *folder.glob("tokenizer_config.json"))
+    return any(CLOCK in file.read_text(encoding="utf-8", errors="replace") for file in files)
+
+
+def _bytes(example: Example) -> int:
+    texts = (example.prompt, *(content for _, content in example.context))
+    return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+
+
+def _context_limit(file: Path) -> tuple[int | None, str]:
+    """Return the longest text of a model, in tokens, by its config.json; None if it does not say.
+
+    `load_tokenizer` says it too, but loads the vocabulary, which most runs need not do twice.
+    """
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+        return context_limit((values.get("text_config") or values).get)
+    except (OSError, ValueError, AttributeError):
+        return None, ""  # loading the model refuses a file that is missing or damaged

@@ -1,0 +1,140 @@
+"""Prompts of a task for a model: those that do not fit, the date, the tokens that begin them."""
+
+import datetime
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from tokenizers.processors import TemplateProcessing
+
+import germline
+from germline.config import load_config
+from germline.engines import pretrained
+from germline.engines.pretrained import load_tokenizer
+from germline.engines.prompt_batch import encode_prompt
+from germline.nano import NANO_DIR
+from germline.record import RunDirectory
+from germline.run.dry_run import dry_run
+from germline.run.model_prompts import check_prompt_lengths, fit_task, with_prompt_date
+from germline.run.preflight import check_run
+from germline.tasks import make_task
+from germline.types import Example, GermlineError
+
+SHORT = [{"question": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(40)]
+LONG = {"question": "word " * 600, "answer": "word"}
+TINY = {"generations": 1, "batch_size": 2, "strategy": {"population": 4}}
+
+
+def rows_file(folder: Path, *rows: dict[str, str]) -> Path:
+    path = folder / "rows.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def check(path: Path, **settings: object) -> None:
+    config = load_config(
+        {"task": {"kind": "jsonl", "path": str(path), "reward": "exact"}, **settings}
+    )
+    check_prompt_lengths(config, make_task(config.task))
+
+
+def test_a_prompt_that_no_first_batch_draws_is_refused_before_anything_is_written(tmp_path):
+    path = str(rows_file(tmp_path, *SHORT, LONG))
+    config = {**TINY, "task": {"kind": "jsonl", "path": path, "reward": "exact"}}
+    said = r"of the (train|test) split, 'word .*takes 6\d\d tokens .* together 7\d\d, "
+    for begin in (germline.train, dry_run):
+        with pytest.raises(GermlineError, match=said + r"above the model's context .* of 512"):
+            begin(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_prompts_that_fit_are_not_tokenized(tmp_path, monkeypatch):
+    def refuse(source):
+        raise AssertionError(source)
+
+    monkeypatch.setattr(pretrained, "load_tokenizer", refuse)
+    check(rows_file(tmp_path, *SHORT))
+    with pytest.raises(AssertionError, match="nano"):
+        check(rows_file(tmp_path, *SHORT, LONG))
+
+
+def test_bytes_that_make_few_tokens_are_accepted(tmp_path):
+    check(rows_file(tmp_path, *SHORT, {"question": "word " * 60, "answer": "word"}))
+
+
+def test_a_model_that_is_not_here_is_checked_by_its_engine(tmp_path):
+    path = rows_file(tmp_path, *SHORT, LONG)
+    check(path, model=str(tmp_path / "nowhere"))
+    check(path, engine="toy")
+    (tmp_path / "model").mkdir()
+    for damaged in ("[]", "{", '{"text_config": []}', '{"max_position_embeddings": "512"}'):
+        (tmp_path / "model" / "config.json").write_text(damaged)
+        check(path, model=str(tmp_path / "model"))
+
+
+def test_rows_that_do_not_fit_can_be_left_out(tmp_path, caplog):
+    rows = [{**LONG, "question": f"{number} {LONG['question']}"} for number in range(10)]
+    section = {"kind": "jsonl", "path": str(rows_file(tmp_path, *SHORT, *rows)), "reward": "exact"}
+    config = load_config({**TINY, "task": {**section, "overlong_prompts": "drop"}})
+    check_run(config, task := fit_task(config, make_task(config.task)))
+    kept = [one.prompt for split in ("train", "test") for one in task.examples(split)]
+    assert sorted(kept) == sorted(row["question"] for row in SHORT)
+    counts = re.search(r"drop: (\d+) rows to train on and (\d+) held-out rows", caplog.text)
+    assert counts
+    assert sum(map(int, counts.groups())) == 10
+    path = rows_file(tmp_path, *rows)
+    with pytest.raises(GermlineError, match=r"task\.overlong_prompts=drop leaves no row"):
+        fit_task(config, make_task(config.task.model_copy(update={"path": path})))
+
+
+CLOCK = "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}"
+
+
+def test_a_run_records_the_date_that_the_chat_template_writes(tmp_path):
+    model = shutil.copytree(NANO_DIR, tmp_path / "model")
+    task = {"kind": "arithmetic", "max_new_tokens": 2}
+    config = load_config({**TINY, "model": str(model), "task": task})
+    assert with_prompt_date(config, config.model).task.prompt_date is None
+    (model / "chat_template.jinja").write_text(CLOCK)
+    path = tmp_path / "run"
+    germline.train(config, path).run()
+    recorded = RunDirectory.open(path).config
+    assert recorded.task.prompt_date == datetime.datetime.now().astimezone().date().isoformat()
+    later = recorded.task.model_copy(update={"prompt_date": "2024-07-26"})
+    tokenizer, _ = load_tokenizer(str(model))
+    (example, *_) = make_task(later).examples("test")
+    assert tokenizer.decode(encode_prompt(tokenizer, example)).startswith("26 Jul 2024 What is")
+
+
+@pytest.mark.parametrize("prompt", ["<|im_start|>What is 1?", "What is 1?"])
+def test_a_prompt_that_is_sent_as_it_is_begins_once_and_is_not_ended(prompt):
+    tokenizer, _ = load_tokenizer(str(NANO_DIR))
+    names = {"bos": "<|im_start|>", "eos": "<|im_end|>"}
+    ids = {name: tokenizer.convert_tokens_to_ids(text) for name, text in names.items()}
+    tokenizer.bos_token, tokenizer.eos_token = names["bos"], names["eos"]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{names['bos']} $A {names['eos']}",
+        special_tokens=[(text, ids[name]) for name, text in names.items()],
+    )
+    plain = tokenizer("What is 1?", add_special_tokens=False)["input_ids"]
+    found = encode_prompt(tokenizer, Example(0, prompt, "", chat=False))
+    assert found == [ids["bos"], *plain]
+
+
+@pytest.mark.parametrize("space", ["full", "lora"])
+def test_an_export_generates_by_what_the_run_applied(space, tmp_path, caplog):
+    model = shutil.copytree(NANO_DIR, tmp_path / "model")
+    own = json.loads((model / "generation_config.json").read_text())
+    given = {**own, "repetition_penalty": 1.3, "do_sample": True, "suppress_tokens": [5]}
+    (model / "generation_config.json").write_text(json.dumps(given))
+    task = {"kind": "arithmetic", "max_new_tokens": 2}
+    germline.train(
+        {**TINY, "model": str(model), "task": task, "space": space}, tmp_path / "run"
+    ).run()
+    germline.export(tmp_path / "run", tmp_path / "export")
+    written = json.loads((tmp_path / "export" / "generation_config.json").read_text())
+    assert not {"repetition_penalty", "do_sample", "suppress_tokens"} & written.keys()
+    assert written["eos_token_id"] == own["eos_token_id"]
+    assert caplog.text.count("repetition_penalty=1.3") == 1

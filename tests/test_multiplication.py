@@ -5,7 +5,7 @@ import re
 import pytest
 
 from germline.config import Multiplication
-from germline.tasks.multiplication import MultiplicationTask, factor_pairs
+from germline.tasks.arithmetic import MultiplicationTask, factor_pairs
 
 
 def pairs(task, split):

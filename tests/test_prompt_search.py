@@ -21,7 +21,7 @@ from germline.record import RunDirectory
 from germline.report.text_format import most_likely_options
 from germline.run import build_run_parts
 from germline.strategies import make_strategy
-from germline.tasks.prompt_format import PromptFormatter
+from germline.tasks.task_settings import PromptFormatter
 from germline.types import Example, GermlineError, PromptVariant, Update
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 

@@ -83,7 +83,7 @@ class PythonFile(CustomTask, FileTask):
     kind: Literal["python"] = "python"
 
 
-@register("task", "germline.tasks.environment_file:FileEnvironmentTask")
+@register("task", "germline.tasks.environment_task:FileEnvironmentTask")
 class Environment(CustomTask, FileTask, EpisodeSettings):
     """A Python file with an environment class and its rows; see docs/environments.md."""
 

@@ -149,7 +149,7 @@ class Countdown(TaskBase):
     """Seed of the generated rows and of the seeded split."""
 
 
-@register("task", "germline.tasks.multiplication:MultiplicationTask")
+@register("task", "germline.tasks.arithmetic:MultiplicationTask")
 class Multiplication(TaskBase):
     """Multiply two numbers of so many digits and answer with the bare number: 1 if exact."""
 

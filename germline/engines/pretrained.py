@@ -248,7 +248,7 @@ def generation_config(pretrained: PretrainedModel) -> GenerationConfig:
             *(", ".join(f"{name}={value}" for name, value in dropped.items()), pretrained.source),
         )
     ends = end_ids(pretrained)
-    return GenerationConfig(**kept, eos_token_id=[*ends][0] if len(ends) == 1 else [*ends] or None)
+    return GenerationConfig(**kept, eos_token_id=ends[0] if len(ends) == 1 else [*ends] or None)
 
 
 def end_ids(pretrained: PretrainedModel) -> tuple[int, ...]:

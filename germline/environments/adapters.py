@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from germline.environments.tools import answer_calls, find_tools, is_unicode
 from germline.graders.event_loop import await_result
 from germline.graders.reward_functions import exception_text
-from germline.graders.step_clock import STEP_CLOCK, TimeUp
-from germline.graders.worker_messages import CAUSED_BY_CODE, InvalidGradeError
+from germline.graders.worker_messages import CAUSED_BY_CODE, STEP_CLOCK, InvalidGradeError, TimeUp
 
 log = logging.getLogger(__name__)
 

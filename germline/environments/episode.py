@@ -9,12 +9,13 @@ from typing import Any
 
 from germline.environments.adapters import StepResult, adapt, shown
 from germline.graders.reward_functions import exception_text, worst_is_largest
-from germline.graders.step_clock import STEP_CLOCK, TimeUp
 from germline.graders.worker_messages import (
     CAUSED_BY_CODE,
+    STEP_CLOCK,
     GradeMissingError,
     InvalidGradeError,
     PartsFailedError,
+    TimeUp,
 )
 
 NOT_BY_THE_REPLY = (MemoryError, InvalidGradeError, GradeMissingError)

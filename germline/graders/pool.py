@@ -28,8 +28,7 @@ from pathlib import Path
 from types import TracebackType
 
 from germline.episode_types import EpisodeBatch, Transcript
-from germline.graders.result_collector import ResultCollector
-from germline.graders.work_queue import WorkItem, WorkQueue
+from germline.graders.work_queue import ResultCollector, WorkItem, WorkQueue
 from germline.graders.worker_handle import WorkerHandle
 from germline.graders.worker_messages import (
     EpisodeContinues,
@@ -45,8 +44,6 @@ from germline.protocols import EpisodeGrader, Grader
 from germline.types import Example, GermlineError, Grade
 
 GB = 10**9
-
-_Job = ResultCollector[Grade]
 
 
 @dataclass(frozen=True)
@@ -121,8 +118,8 @@ class GraderPool:
         self._setup = GraderSetup(b"", tuple(self._rubric), timeout_s, memory_bytes, variables)
         if workers:
             self._setup = self.worker_setup(grader)
-        self._backlog: WorkQueue[_Job, Item] = WorkQueue()
-        self._open_jobs: set[_Job] = set()
+        self._backlog: WorkQueue[Grade, Item] = WorkQueue()
+        self._open_jobs: set[ResultCollector[Grade]] = set()
         self._lock = threading.Lock()
         self._closed = False
         self._output: Path | None = None
@@ -160,7 +157,7 @@ class GraderPool:
         before the first reply of the model, or no worker can start.
         """
         items = self._items(texts, examples)
-        job = _Job(len(items))
+        job: ResultCollector[Grade] = ResultCollector(len(items))
         with self._lock:
             if self._closed:
                 raise GermlineError("graders: the pool is closed; submit before leaving its `with`")
@@ -212,7 +209,7 @@ class GraderPool:
             self._grade(piece, child)
         child.close()
 
-    def _grade(self, piece: WorkItem[_Job, Item], child: WorkerHandle) -> None:
+    def _grade(self, piece: WorkItem[Grade, Item], child: WorkerHandle) -> None:
         try:
             child.start()  # outside the measured time
             with self._backlog.measured(len(piece.items)):

@@ -15,7 +15,6 @@ timeout, lack of memory and the death of the worker process concern the whole co
 functions then earn their floors.
 """
 
-import asyncio
 import copy
 import inspect
 import math
@@ -28,7 +27,7 @@ from typing import Any
 
 from germline.errors import GermlineError
 from germline.example import Example
-from germline.graders.event_loop import call_outside_loop
+from germline.graders.event_loop import await_result
 from germline.graders.worker_messages import (
     CAUSED_BY_CODE,
     GradeMissingError,
@@ -165,7 +164,7 @@ def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], pro
             an argument that only TRL has.
     """
     if not takes_lists(function):
-        return _awaited(function(text, row))
+        return await_result(function(text, row))
     asked = row.get("prompt", prompt)
     messages = isinstance(asked, list | tuple)
     completion: object = [{"role": "assistant", "content": text}] if messages else text
@@ -186,7 +185,7 @@ def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], pro
             f"does not: give it a default, such as {absent[0]}=None, and use the texts of "
             "`completions`"
         )
-    rewards = _awaited(function(**arguments))
+    rewards = await_result(function(**arguments))
     try:
         (reward,) = [] if isinstance(rewards, str | Mapping) else list(rewards)
     except (TypeError, ValueError):
@@ -305,13 +304,6 @@ def _name(function: RewardFunction) -> str:
     """Name a function as a part of the rubric: a lambda and an object by their kind."""
     name = getattr(function, "__name__", None) or type(function).__name__
     return "reward" if name == "<lambda>" else str(name)
-
-
-def _awaited(value: Any) -> Any:
-    """Wait for what an async function returns; the value of any other function is returned."""
-    if not inspect.iscoroutine(value):
-        return value
-    return call_outside_loop(asyncio.run, value)
 
 
 def _place(function: object, error: BaseException) -> str:

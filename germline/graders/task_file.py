@@ -6,19 +6,25 @@ process for its examples and again in every grader worker for its functions, alw
 bytes: a worker that starts after the file was changed refuses it. The file's folder is put at the
 end of the module search path, so that the file can import modules of its folder.
 
+A function is sent to another process as the name of its module. The processes that a reward starts
+(`multiprocessing` with `spawn` or `forkserver`, process pools) import this module, as it is the
+package of all task files, and it finds a file by the name of its module: its path in hexadecimal
+digits.
+
 Known limit: a change of a module that the file imports is not noticed.
 """
 
 import contextlib
 import copy
 import hashlib
+import importlib.abc
 import sys
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location, spec_from_loader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -30,7 +36,6 @@ from germline.graders.reward_functions import (
     RewardFunction,
     weighted_functions,
 )
-from germline.graders.task_modules import module_name
 from germline.registry import did_you_mean
 
 
@@ -185,3 +190,29 @@ def _reload(
     file = load_task_file(path, digest)
     functions = {name: function for name, (function, _) in reward_functions(file).items()}
     return FileRubric(functions, weights, floors, path, digest, is_only_reward=is_only_reward)
+
+
+def module_name(path: Path) -> str:
+    """Return the name of the module that a task file is."""
+    return f"{__name__}.{bytes(path.absolute()).hex()}"
+
+
+class _TaskFileFinder(importlib.abc.MetaPathFinder):
+    """Finds the file of a module by its name."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a task file; None for any other module."""
+        package, _, name = fullname.rpartition(".")
+        if package != __name__:
+            return None
+        file = Path(bytes.fromhex(name).decode())
+        folder = str(file.parent)
+        if folder not in sys.path:
+            sys.path.append(folder)
+        return spec_from_file_location(fullname, file)
+
+
+__path__: list[str] = []  # it makes this module a package
+sys.meta_path.append(_TaskFileFinder())

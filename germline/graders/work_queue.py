@@ -10,9 +10,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar, runtime_checkable
+from typing import Generic, TypeVar
 
 PIECE_S = 0.1
 """Target time of a chunk, in seconds: long compared with its round trip, but short enough for an
@@ -28,33 +29,65 @@ LARGEST_GUESS = 16
 """Largest number of items in the second chunk: the time of the first item may include imports."""
 
 
-@runtime_checkable
-class GradingJob(Protocol):
-    """A job whose items are graded."""
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class ResultCollector(Generic[Result]):
+    """Collects results in any order; thread-safe.
+
+    Args:
+        size: number of results.
+
+    Attributes:
+        future: holds the results in order; canceling it ends the wait for them.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.future: Future[list[Result]] = Future()
+        self._parts: dict[int, Sequence[Result]] = {}
+        self._missing = size
+        self._lock = threading.Lock()
+        if not size:
+            self.future.set_result([])
 
     def is_pending(self) -> bool:
-        """Return whether a caller still waits for the result."""
+        """Return whether a caller still waits for the results."""
+        return not self.future.done()
 
+    def finish(self, start: int, results: Sequence[Result]) -> None:
+        """Take the results of a part, the first of which is at index `start`."""
+        with self._lock:
+            self._parts[start] = results
+            self._missing -= len(results)
+            if self._missing:
+                return
+        in_order = [result for _, part in sorted(self._parts.items()) for result in part]
+        # A future that has been canceled keeps its state.
+        with suppress(InvalidStateError):
+            self.future.set_result(in_order)
 
-AnyJob = TypeVar("AnyJob", bound=GradingJob)
-Item = TypeVar("Item")
+    def fail(self, error: BaseException) -> None:
+        """Let the future raise an error, because a part cannot be processed."""
+        with suppress(InvalidStateError):
+            self.future.set_exception(error)
 
 
 @dataclass(frozen=True)
-class WorkItem(Generic[AnyJob, Item]):
+class WorkItem(Generic[Result, Item]):
     """A chunk of items of one job, and the index of its first item in the job."""
 
-    job: AnyJob
+    job: ResultCollector[Result]
     start: int
     items: Sequence[Item]
 
 
-class WorkQueue(Generic[AnyJob, Item]):
+class WorkQueue(Generic[Result, Item]):
     """Items in order of arrival, taken by the workers 0, 1, 2, ...; thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._waiting: deque[WorkItem[AnyJob, Item]] = deque()
+        self._waiting: deque[WorkItem[Result, Item]] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self._workers = 1
@@ -62,7 +95,7 @@ class WorkQueue(Generic[AnyJob, Item]):
         self._measured = 0
         self._item_s = 0.0
 
-    def add(self, job: AnyJob, items: Sequence[Item]) -> None:
+    def add(self, job: ResultCollector[Result], items: Sequence[Item]) -> None:
         """Append the items of a job."""
         with self._changed:
             if items:
@@ -71,7 +104,7 @@ class WorkQueue(Generic[AnyJob, Item]):
                 self._waiting.append(WorkItem(job, 0, items))
             self._changed.notify_all()
 
-    def take(self, worker: int) -> WorkItem[AnyJob, Item] | None:
+    def take(self, worker: int) -> WorkItem[Result, Item] | None:
         """Wait for a chunk for this worker; None when the queue is closed."""
         with self._changed:
             while not self._closed:
@@ -115,7 +148,7 @@ class WorkQueue(Generic[AnyJob, Item]):
         stalled = self._measured > 0 and self._clock() - self._moved > LAG_S
         return max(self._workers + stalled, 1 + int(lag_s / LAG_S))
 
-    def _cut(self) -> WorkItem[AnyJob, Item] | None:
+    def _cut(self) -> WorkItem[Result, Item] | None:
         """Take a chunk of the first job that is still pending."""
         while self._waiting:
             first = self._waiting.popleft()

@@ -27,9 +27,9 @@ from types import FrameType
 from typing import Any, cast
 
 from germline.episode_types import EpisodeBatch, Transcript
-from germline.graders.step_clock import STEP_CLOCK, TimeUp
 from germline.graders.worker_messages import (
     CAUSED_BY_CODE,
+    STEP_CLOCK,
     EpisodeContinues,
     EpisodesGraded,
     GradeMissing,
@@ -43,6 +43,7 @@ from germline.graders.worker_messages import (
     PlayedEpisode,
     RedirectOutput,
     SharedProgress,
+    TimeUp,
     Verdict,
     WorkerReady,
 )

@@ -11,7 +11,7 @@ from germline.methods.prompt_search import STATE, PromptOptions
 from germline.methods.reward_term import RewardTerm
 from germline.protocols import Fleet, Shaping, Strategy, Task
 from germline.shaping import utilities
-from germline.tasks.prompt_format import PromptFormatter
+from germline.tasks.task_settings import PromptFormatter
 from germline.types import (
     Decoding,
     Evaluation,

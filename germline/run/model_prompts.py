@@ -17,7 +17,7 @@ from germline.config import Config, InProcess
 from germline.engines.context_length import context_limit, context_remedy
 from germline.nano import model_source
 from germline.protocols import EpisodeTask, Task
-from germline.tasks.thinking import is_open, strip_thinking
+from germline.tasks.thinking import is_open, open_thinking
 from germline.types import Example, GermlineError, Split
 
 if TYPE_CHECKING:
@@ -173,10 +173,7 @@ def _with_opened_thinking(config: Config, task: Task) -> Task:
         prompt = str(tokenizer.decode(encode_prompt(tokenizer, example)))
     except GermlineError:
         return task  # loading the model refuses it
-    changed = copy.copy(task)
-    tag = config.task.thinking_tag
-    strip_thinking(changed, tag, is_opened=is_open(prompt, tag))
-    return changed
+    return open_thinking(task) if is_open(prompt, config.task.thinking_tag) else task
 
 
 def _tokenizer(source: str) -> "PreTrainedTokenizerBase":

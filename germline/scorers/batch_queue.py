@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-from germline.graders.result_collector import ResultCollector
+from germline.graders.work_queue import ResultCollector
 
 AnyItem = TypeVar("AnyItem")
 Result = TypeVar("Result")

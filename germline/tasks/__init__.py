@@ -5,14 +5,13 @@ from typing import Any
 from germline import registry
 from germline.config import TaskConfig
 from germline.protocols import Task
-from germline.tasks.prompt_settings import PROMPT_SETTINGS, apply_prompt_settings
 from germline.tasks.python_inputs import (
     NO_INPUTS,
     PythonInputs,
     apply_reward_functions,
     check_rows_are_given,
 )
-from germline.tasks.scorer_parts import add_scorer_parts
+from germline.tasks.task_settings import PROMPT_SETTINGS, add_scorer_parts, apply_prompt_settings
 
 
 def make_task(config: TaskConfig, inputs: PythonInputs = NO_INPUTS) -> Task:

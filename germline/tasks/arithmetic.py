@@ -1,58 +1,100 @@
-"""Arithmetic: answer a short sum, difference or product with the bare number.
+"""Arithmetic: answer with the bare number; the reward is 1 for exactly it, 0 for any other text.
 
-The reward is 1 for exactly the number and 0 for any other text, such as a correct sentence. The
-task has all pairs of operands; the split is by unordered pair for all operators, so that `3 + 5`,
-`5 + 3` and `5 - 3` are in the same split.
+`arithmetic` has all short sums, differences and products. `multiplication` has products of two
+numbers of a given length: with up to two digits all pairs of factors, of longer ones `DRAWN` drawn
+pairs. Both are split by unordered pair, so that `3 + 5`, `5 + 3` and `5 - 3` are in the same split.
+
+The question of `multiplication` also asks for the bare number, because a model without training
+would explain its answer.
 """
 
 from collections.abc import Mapping, Sequence
 from itertools import product
 
-from germline.config import Arithmetic
+from germline.config import Arithmetic, Multiplication
 from germline.graders.answer_match import grade_exact, normalized_number
+from germline.noise import epoch_permutation
 from germline.protocols import Grader
-from germline.tasks.splits import seeded_split
-from germline.types import Example, Split
+from germline.tasks.splits import SplitTask, seeded_split
+from germline.types import Example
 
 LARGEST_OPERAND = {"+": 20, "-": 20, "*": 9}
 """Operands go from 0 to this; differences may be negative."""
 
 MAX_NEW_TOKENS = 32
 
+DRAWN = 2500
+"""Pairs of factors with three digits and more: about 2000 to train and 500 to test."""
 
-class ArithmeticTask:
-    """Short sums whose gold answer is the bare number; see the module."""
+ALL_PAIRS_DIGITS = 2
+"""Largest number of digits for which every ordered pair of factors is an example."""
 
-    name = "arithmetic"
+Calculation = tuple[int, str, int]
+"""(a, sign, b)"""
+
+
+class CalculationTask(SplitTask):
+    """Calculations whose gold answer is the bare number."""
+
     metric = "exact"
     metric_higher_is_better = True
 
-    def __init__(self, config: Arithmetic) -> None:
+    def __init__(
+        self,
+        config: Arithmetic | Multiplication,
+        calculations: Sequence[Calculation],
+        max_new_tokens: int,
+        end: str = "",
+    ) -> None:
+        self.name = config.kind
         self.grader: Grader = grade_exact
         self.rubric: Mapping[str, float] = {"exact": 1.0}
         self.floor: Mapping[str, float] = {"exact": 0.0}
-        self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
+        self.max_new_tokens = config.max_new_tokens or max_new_tokens
         self.stop = config.stop or ()
-        sums = [
-            (a, sign, b)
-            for sign, largest in LARGEST_OPERAND.items()
-            for a, b in product(range(largest + 1), repeat=2)
-        ]
-        pairs = [(min(a, b), max(a, b)) for a, _, b in sums]
-        train, test = seeded_split(sums, pairs, config.split_seed, self.name)
-        chat = config.sends_chats
-        self._examples: dict[Split, tuple[Example, ...]] = {
-            "train": tuple(_example(index, *item, chat=chat) for index, item in enumerate(train)),
-            "test": tuple(_example(index, *item, chat=chat) for index, item in enumerate(test)),
-        }
+        pairs = [(min(a, b), max(a, b)) for a, _, b in calculations]
+        train, test = seeded_split(calculations, pairs, config.split_seed, self.name)
 
-    def examples(self, split: Split) -> Sequence[Example]:
-        """Return the examples of a split, always the same ones in the same order."""
-        return self._examples[split]
+        def example(index: int, a: int, sign: str, b: int) -> Example:
+            return Example(
+                index=index,
+                prompt=arithmetic_question(a, sign, b) + end,
+                answer=str(arithmetic_answer(a, sign, b)),
+                chat=config.sends_chats,
+                facts={"a": a, "sign": sign, "b": b},
+            )
+
+        self._examples = {
+            "train": tuple(example(index, *one) for index, one in enumerate(train)),
+            "test": tuple(example(index, *one) for index, one in enumerate(test)),
+        }
 
     def answer_of(self, text: str, example: Example) -> str | None:
         """Return the number a completion ends with."""
         return normalized_number(text)
+
+
+class ArithmeticTask(CalculationTask):
+    """Short sums, differences and products; see the module."""
+
+    def __init__(self, config: Arithmetic) -> None:
+        calculations = [
+            (a, sign, b)
+            for sign, largest in LARGEST_OPERAND.items()
+            for a, b in product(range(largest + 1), repeat=2)
+        ]
+        super().__init__(config, calculations, MAX_NEW_TOKENS)
+
+
+class MultiplicationTask(CalculationTask):
+    """Products of two numbers of a given length; see the module."""
+
+    def __init__(self, config: Multiplication) -> None:
+        pairs = factor_pairs(config.digits, config.split_seed)
+        # Twice the digits of the product, at one token each, include blanks and the end token.
+        most = 4 * config.digits + 4
+        calculations = [(a, "*", b) for a, b in pairs]
+        super().__init__(config, calculations, most, " Answer with the number only.")
 
 
 def arithmetic_question(a: int, sign: str, b: int) -> str:
@@ -65,11 +107,22 @@ def arithmetic_answer(a: int, sign: str, b: int) -> int:
     return {"+": a + b, "-": a - b, "*": a * b}[sign]
 
 
-def _example(index: int, a: int, sign: str, b: int, *, chat: bool) -> Example:
-    return Example(
-        index=index,
-        prompt=arithmetic_question(a, sign, b),
-        answer=str(arithmetic_answer(a, sign, b)),
-        chat=chat,
-        facts={"a": a, "sign": sign, "b": b},
-    )
+def factor_pairs(digits: int, seed: int) -> list[tuple[int, int]]:
+    """Return the pairs of factors: all of them, or `DRAWN` pairs.
+
+    Drawn pairs differ as unordered pairs. Within a round every number is the first factor once and
+    the second factor once, so all numbers occur about equally often.
+    """
+    lowest, numbers = 10 ** (digits - 1), 9 * 10 ** (digits - 1)
+    if digits <= ALL_PAIRS_DIGITS:
+        factors = range(lowest, lowest + numbers)
+        return list(product(factors, factors))
+    drawn: dict[tuple[int, int], tuple[int, int]] = {}
+    round_ = 0
+    while len(drawn) < DRAWN:
+        firsts = epoch_permutation(seed, "multiplication first factors", round_, numbers)[:DRAWN]
+        seconds = epoch_permutation(seed, "multiplication second factors", round_, numbers)[:DRAWN]
+        for a, b in zip((lowest + firsts).tolist(), (lowest + seconds).tolist(), strict=True):
+            drawn.setdefault((min(a, b), max(a, b)), (a, b))
+        round_ += 1
+    return list(drawn.values())[:DRAWN]

@@ -5,7 +5,7 @@ questions that the nano model knows, split 80/20 by a seed; `paper`, the 2 train
 of that paper; or files of your own, one JSON object {question, answer} per line.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from germline.config import Conciseness
@@ -13,7 +13,7 @@ from germline.graders.answer_match import MAX_LENGTH_DIFFERENCE, grade_length
 from germline.protocols import Grader
 from germline.tasks.facts_data import FACTS
 from germline.tasks.row_files import read_rows, row_field
-from germline.tasks.splits import seeded_split
+from germline.tasks.splits import SplitTask, seeded_split
 from germline.types import Example, GermlineError, Split
 
 MAX_NEW_TOKENS = 100
@@ -25,7 +25,7 @@ Pair = tuple[str, str]
 """(question, answer)"""
 
 
-class ConcisenessTask:
+class ConcisenessTask(SplitTask):
     """Short questions, short answers; see the module."""
 
     name = "conciseness"
@@ -41,14 +41,10 @@ class ConcisenessTask:
         self.stop = config.stop or ()
         train, test = _split(config)
         chat = config.sends_chats
-        self._examples: dict[Split, tuple[Example, ...]] = {
+        self._examples = {
             "train": tuple(Example(i, q, a, chat) for i, (q, a) in enumerate(train)),
             "test": tuple(Example(i, q, a, chat) for i, (q, a) in enumerate(test)),
         }
-
-    def examples(self, split: Split) -> Sequence[Example]:
-        """Return the examples of a split, always the same ones in the same order."""
-        return self._examples[split]
 
 
 def _split(config: Conciseness) -> tuple[list[Pair], list[Pair]]:

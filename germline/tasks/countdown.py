@@ -8,7 +8,7 @@ Known limits: 19 of the 2200 rows of the field's file have no solution (their go
 here), and 15 have a solution that does not use each number once and so earns no reward.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from germline.config import Countdown
@@ -16,14 +16,14 @@ from germline.graders import countdown as grader
 from germline.protocols import Grader
 from germline.tasks.countdown_data import ALONE_ROWS, CountdownRow, field_rows, small_rows
 from germline.tasks.row_files import read_rows, row_field
-from germline.tasks.splits import seeded_split
-from germline.types import Example, GermlineError, Split
+from germline.tasks.splits import SplitTask, seeded_split
+from germline.types import Example, GermlineError
 
 TRAIN_ROWS, TEST_ROWS = ALONE_ROWS, 2000
 MAX_NEW_TOKENS = 256
 
 
-class CountdownTask:
+class CountdownTask(SplitTask):
     """Reach the target with the numbers given; see the module."""
 
     name = "countdown"
@@ -38,14 +38,10 @@ class CountdownTask:
         self.stop = config.stop or ()
         train, test = _split(config)
         chat = config.sends_chats
-        self._examples: dict[Split, tuple[Example, ...]] = {
+        self._examples = {
             "train": tuple(_example(index, row, chat=chat) for index, row in enumerate(train)),
             "test": tuple(_example(index, row, chat=chat) for index, row in enumerate(test)),
         }
-
-    def examples(self, split: Split) -> Sequence[Example]:
-        """Return the examples of a split, always the same ones in the same order."""
-        return self._examples[split]
 
     def answer_of(self, text: str, example: Example) -> str | None:
         """Return the value of an answer if it uses the given numbers."""

@@ -7,7 +7,7 @@ one is rewarded.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from germline.config.row_tasks import Gsm8k, Math, MathProblems
 from germline.graders.answer_match import normalize_answer
@@ -30,13 +30,14 @@ from germline.tasks.row_examples import (
     with_columns,
 )
 from germline.tasks.row_files import PlacedRow, field_value, fields_found, row_field
-from germline.types import Example, GermlineError, Split
+from germline.tasks.splits import SplitTask
+from germline.types import Example, GermlineError
 
 _ANNOTATION = re.compile(r"<<[^<>]*>>")
 _DIGITS = re.compile(r"[0-9]+")
 
 
-class MathProblemsTask:
+class MathProblemsTask(SplitTask):
     """Problems that are graded by a strict and a lenient reading; see the module."""
 
     marker: Marker
@@ -73,10 +74,6 @@ class MathProblemsTask:
             GermlineError: the row has no gold answer.
         """
         raise NotImplementedError
-
-    def examples(self, split: Split) -> Sequence[Example]:
-        """Return the examples of a split, always the same ones in the same order."""
-        return self._examples[split]
 
     def answer_of(self, text: str, example: Example) -> str | None:
         """Return the answer of a completion, which the strict reading finds, or the lenient one."""

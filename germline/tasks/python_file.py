@@ -5,7 +5,7 @@ optional mapping `settings` gives what `FileSettings` lists. docs/own-task.md sh
 examples are read here, in the main process; the rewards run in grader workers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, TypeVar
 
 from pydantic import Field, ValidationError
@@ -24,7 +24,8 @@ from germline.protocols import Grader
 from germline.registry import did_you_mean
 from germline.tasks.row_examples import GivenRows, RowFormat, rows_to_examples, shown_answer
 from germline.tasks.row_files import PlacedRow
-from germline.tasks.scorer_parts import heaviest_part
+from germline.tasks.splits import SplitTask
+from germline.tasks.task_settings import heaviest_part
 from germline.types import Example, GermlineError, Split
 
 AnySettings = TypeVar("AnySettings", bound="FileSettings")
@@ -43,7 +44,7 @@ class FileSettings(Section):
     floor: float | dict[str, float] = 0.0
 
 
-class PythonTask:
+class PythonTask(SplitTask):
     """Rows and rewards of a file; see the module."""
 
     def __init__(self, config: PythonFile) -> None:
@@ -67,10 +68,6 @@ class PythonTask:
         self.max_new_tokens = config.max_new_tokens or settings.max_new_tokens
         self.stop = settings.stop if config.stop is None else config.stop
         self._examples, self.digest = file_examples(file, config, settings)
-
-    def examples(self, split: Split) -> Sequence[Example]:
-        """Return the examples of a split, always the same ones in the same order."""
-        return self._examples[split]
 
 
 def file_settings(file: TaskFile, kind: type[AnySettings]) -> AnySettings:

@@ -22,7 +22,7 @@ from germline.protocols import EpisodeTask, Task
 from germline.registry import did_you_mean
 from germline.tasks.row_examples import GivenRows
 from germline.tasks.row_files import PlacedRow, shown
-from germline.tasks.scorer_parts import heaviest_part
+from germline.tasks.task_settings import heaviest_part
 from germline.types import GermlineError
 
 RowsLike = Iterable[Mapping[str, Any]]

@@ -6,7 +6,7 @@
 their `example` is the row, and the rows need no gold answer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from germline.config import Dataset, Jsonl, Rows
 from germline.config.row_tasks import RewardedRows
@@ -24,13 +24,14 @@ from germline.tasks.row_examples import (
 )
 from germline.tasks.row_files import field_value, fields_found, read_rows, shown
 from germline.tasks.row_prompts import as_text
-from germline.tasks.scorer_parts import heaviest_part
-from germline.types import Example, GermlineError, Split
+from germline.tasks.splits import SplitTask
+from germline.tasks.task_settings import heaviest_part
+from germline.types import Example, GermlineError
 
 MAX_NEW_TOKENS = 128
 
 
-class RowsTask:
+class RowsTask(SplitTask):
     """Rows with a prompt and a gold answer, scored by built-in rewards; see the module."""
 
     def __init__(self, config: RewardedRows, rows: GivenRows) -> None:
@@ -50,10 +51,6 @@ class RowsTask:
         self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
         self.stop = config.stop or ()
         self._examples, self.digest = rows_to_examples(rows, RowFormat.of(config), _RowGold(config))
-
-    def examples(self, split: Split) -> Sequence[Example]:
-        """Return the examples of a split, always the same ones in the same order."""
-        return self._examples[split]
 
     def answer_of(self, text: str, example: Example) -> str | None:
         """Return the last number of a completion for `numeric`, else its normalized text."""

@@ -5,15 +5,25 @@ splits are shuffled, so that the first hundred held-out examples are a random sa
 """
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar
 
 from germline.noise import epoch_permutation
-from germline.types import GermlineError
+from germline.types import Example, GermlineError, Split
 
 TEST_SHARE = 0.2
 
 Item = TypeVar("Item")
+
+
+class SplitTask:
+    """A task whose examples are made when it is: the base class of all tasks here."""
+
+    _examples: Mapping[Split, Sequence[Example]]
+
+    def examples(self, split: Split) -> Sequence[Example]:
+        """Return the examples of a split, always the same ones in the same order."""
+        return self._examples[split]
 
 
 def seeded_split(

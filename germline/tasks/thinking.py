@@ -1,5 +1,6 @@
 """Remove what a reasoning model thinks from a completion before it is graded."""
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -59,23 +60,28 @@ class TranscriptThinkingStripper:
         )
 
 
-def strip_thinking(task: Task, tag: str, *, is_opened: bool = False) -> None:
+def strip_thinking(task: Task, tag: str) -> None:
     """Let everything that reads completions of a task read them without their thinking.
 
     Args:
         task: a copy of a task, which is changed.
         tag: as for `ThinkingStripper`.
-        is_opened: as for `ThinkingStripper`.
     """
-    grader: ThinkingStripper[Mapping[str, float]]
-    grader = ThinkingStripper(_own(task.grader), tag, is_opened)
-    task.grader = grader
+    task.grader = ThinkingStripper(task.grader, tag)
     if isinstance(task, EpisodeTask):
-        episodes = task.episode_grader
-        own = episodes.grader if isinstance(episodes, TranscriptThinkingStripper) else episodes
-        task.episode_grader = TranscriptThinkingStripper(own, tag, is_opened)
+        task.episode_grader = TranscriptThinkingStripper(task.episode_grader, tag)
     if hasattr(task, "answer_of"):
-        task.answer_of = ThinkingStripper(_own(task.answer_of), tag, is_opened)
+        task.answer_of = ThinkingStripper(task.answer_of, tag)
+
+
+def open_thinking(task: Task) -> Task:
+    """Return a task that strips thinking, for a chat template that writes the opening tag."""
+    changed = copy.copy(task)
+    for name in ("grader", "episode_grader", "answer_of"):
+        stripper = getattr(task, name, None)
+        if isinstance(stripper, ThinkingStripper | TranscriptThinkingStripper):
+            setattr(changed, name, replace(stripper, is_opened=True))
+    return changed
 
 
 def own_grader(grader: Grader | EpisodeGrader) -> Grader | EpisodeGrader:
@@ -112,7 +118,3 @@ def without_thinking(text: str, tag: str, *, is_opened: bool = False) -> str:
 def is_open(prompt: str, tag: str) -> bool:
     """Tell whether a prompt, as the model reads it, ends with an opening tag."""
     return prompt.rstrip().endswith(f"<{tag}>")
-
-
-def _own(function: Callable[[str, Example], Result]) -> Callable[[str, Example], Result]:
-    return function.function if isinstance(function, ThinkingStripper) else function

@@ -1,0 +1,168 @@
+"""What a config adds to any task: prompts, fewer rows, no thinking, parts of the reward.
+
+A system prompt and solved examples of the training split stand before every prompt. All members get
+the same solved examples, in a seeded order; an example is never its own. The template of
+`prompt_search` is applied to the solved examples as well.
+"""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+
+from germline import noise
+from germline.config.tasks import KL_PART, TaskBase
+from germline.environments.tools import TOOLS_TITLE
+from germline.prompt_variant import PromptVariant
+from germline.protocols import Task
+from germline.tasks.thinking import strip_thinking
+from germline.types import Example, GermlineError, Split
+
+PROMPT_SETTINGS = ("system_prompt", "few_shot", "prompt_date", "train_examples", "strip_thinking")
+FEW_SHOT_SEED = 0
+"""Of the order of solved examples: the same ones in every run, so that scores compare."""
+
+
+def apply_prompt_settings(task: Task, config: TaskBase) -> Task:
+    """Return the task with `PROMPT_SETTINGS`, which every task has.
+
+    Raises:
+        GermlineError: a system prompt without a chat, or too few solved examples.
+    """
+    changed = copy.copy(task)
+    # Attributes of this instance: its class, and so what it can do besides, stays as it is.
+    changed.examples = PromptedExamples(task, config)  # type: ignore[method-assign]
+    if config.strip_thinking:
+        strip_thinking(changed, config.thinking_tag)
+    return changed
+
+
+class PromptedExamples:
+    """The examples of a task, with the prompts that a config asks for."""
+
+    def __init__(self, task: Task, config: TaskBase) -> None:
+        train = task.examples("train")[: config.train_examples]
+        formatter = PromptFormatter(train, FEW_SHOT_SEED, config.few_shot, setting="task.few_shot")
+        self._examples: dict[Split, tuple[Example, ...]] = {}
+        sides: tuple[Split, ...] = ("train", "test")
+        for split in sides:
+            examples = train if split == "train" else task.examples(split)
+            self._examples[split] = tuple(
+                _prompted(example, config, formatter) for example in examples
+            )
+
+    def __call__(self, split: Split) -> Sequence[Example]:
+        """Return the examples of a split, always the same ones in the same order."""
+        return self._examples[split]
+
+
+def _prompted(example: Example, config: TaskBase, formatter: PromptFormatter) -> Example:
+    if config.few_shot:
+        example = formatter.format_prompt(example, PromptVariant(few_shot=config.few_shot))
+    if config.prompt_date:
+        example = replace(example, date=config.prompt_date)
+    if config.system_prompt is None:
+        return example
+    if not example.chat:
+        raise GermlineError(
+            "task.system_prompt needs a chat, but this task sends its prompts as they are: set "
+            "task.chat=true"
+        )
+    tools = dict(example.context[:1]).get("system", "")
+    if tools.startswith(TOOLS_TITLE):  # the description of an environment's tools
+        system = f"{config.system_prompt}\n\n{tools}"
+        return replace(example, context=(("system", system), *example.context[1:]))
+    if any(role == "system" for role, _ in example.context):
+        raise GermlineError(
+            "task.system_prompt: the rows have system messages already: drop the setting"
+        )
+    return replace(example, context=(("system", config.system_prompt), *example.context))
+
+
+class PromptFormatter:
+    """Rewrites examples as a choice asks for it.
+
+    Args:
+        train: the training examples, those to show among them.
+        run_seed: of the order in which they are shown.
+        most: the most that are ever asked for.
+
+    Raises:
+        GermlineError: there are not enough solved ones to show.
+    """
+
+    def __init__(
+        self,
+        train: Sequence[Example],
+        run_seed: int,
+        most: int,
+        setting: str = "prompt_search.few_shot",
+    ) -> None:
+        solved = [one for one in train if one.answer]
+        if most and len(solved) <= most:
+            raise GermlineError(
+                f"{setting} asks for up to {most} solved examples before a prompt, "
+                f"but the training split has {len(solved)} with an answer to show, and an example "
+                "never shows itself: ask for fewer, or give the rows an `answer`"
+            )
+        order = noise.epoch_permutation(run_seed, "shots", 0, len(solved)) if most else ()
+        # One more than asked for, as the example itself may be among them.
+        self._solved = [solved[int(place)] for place in order[: most + 1]]
+
+    def format_prompt(self, example: Example, choice: PromptVariant) -> Example:
+        """Return an example with the prompt a member with this choice is given."""
+        prompt = _in_template(example, choice)
+        shown = [_solved(one, choice) for one in self._shown(example, choice.few_shot or 0)]
+        return replace(example, prompt="\n\n".join([*shown, prompt]))
+
+    def _shown(self, example: Example, count: int) -> Iterator[Example]:
+        asked = example.context, example.prompt
+        others = (one for one in self._solved if (one.context, one.prompt) != asked)
+        return islice(others, count)
+
+
+def _in_template(example: Example, choice: PromptVariant) -> str:
+    if choice.template is None:
+        return example.prompt
+    return choice.template.replace("{prompt}", example.prompt)
+
+
+def _solved(example: Example, choice: PromptVariant) -> str:
+    """Return a prompt with its answer: on a new line for a chat, else in the same line."""
+    prompt = _in_template(example, choice)
+    if example.chat:
+        return f"{prompt}\n{example.answer}"
+    gap = "" if prompt[-1:].isspace() or example.answer[:1].isspace() else " "
+    return f"{prompt}{gap}{example.answer}"
+
+
+def add_scorer_parts(task: Task, config: TaskBase) -> Task:
+    """Return the task with a part for each scorer of its config, and one for the KL penalty.
+
+    These parts have no floor: a completion that cannot be scored is missing.
+
+    Raises:
+        GermlineError: a part has the name of one that the task has.
+    """
+    scored = {name: scorer.weight for name, scorer in config.scorers.items()}
+    if config.kl_coef is not None and KL_PART in {**task.rubric, **scored}:
+        raise GermlineError(
+            f"task.kl_coef={config.kl_coef:g} adds the part {KL_PART!r}, and the task has a reward "
+            "or scorer of this name already: give that one another name"
+        )
+    for name in scored:
+        if name in task.rubric:
+            raise GermlineError(
+                f"task.scorers.{name}: the task has a reward {name!r} already: give the scorer "
+                "another name"
+            )
+    if config.kl_coef is not None:
+        scored[KL_PART] = 0.0 - config.kl_coef
+    changed = copy.copy(task)
+    changed.rubric = {**task.rubric, **scored}
+    return changed
+
+
+def heaviest_part(weights: Mapping[str, float]) -> str:
+    """Return the part of largest weight."""
+    return max(weights, key=lambda name: abs(weights[name]))

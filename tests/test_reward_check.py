@@ -10,7 +10,7 @@ from germline.cli.application import app
 from germline.run.build_parts import make_graders
 from germline.run.reward_check import check_custom_reward
 from germline.tasks import make_task
-from germline.tasks.thinking import strip_thinking
+from germline.tasks.thinking import open_thinking
 from germline.types import GermlineError
 from tests.toy_runs import SETTINGS, settings
 
@@ -76,6 +76,6 @@ def test_answers_are_tried_where_the_template_of_the_model_opens_thinking(tmp_pa
     path = written(tmp_path, "digits.py", rows + reward)
     config = settings(f"task={{kind: {path}, strip_thinking: true}}")
     task = make_task(config.task)
-    strip_thinking(task, "think", is_opened=True)
+    task = open_thinking(task)
     with make_graders(config, task) as graders:
         check_custom_reward(config, task, graders)  # an empty text would fail

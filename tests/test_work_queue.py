@@ -7,20 +7,19 @@ from functools import partial
 import pytest
 
 from germline.graders.pool import GraderPool
-from germline.graders.work_queue import LARGEST, LARGEST_GUESS, WorkQueue
+from germline.graders.work_queue import LARGEST, LARGEST_GUESS, ResultCollector, WorkQueue
 from tests import misbehaving_graders
 from tests.hang_limit import HANG_S
 from tests.test_grader_pool import FLOOR, RUBRIC, examples
 
 
-class Job:
-    """A job somebody waits for, or not."""
+class Job(ResultCollector[object]):
+    """A job that nobody finishes here."""
 
     def __init__(self, *, wanted=True):
-        self._wanted = wanted
-
-    def is_pending(self):
-        return self._wanted
+        super().__init__(1)
+        if not wanted:
+            self.future.cancel()
 
 
 class Clock:
@@ -42,7 +41,7 @@ def taken(backlog):
 def learned(item_s):
     """Return a backlog that has seen items take so long."""
     clock = Clock()
-    backlog: WorkQueue[Job, object] = WorkQueue(clock)
+    backlog: WorkQueue[object, object] = WorkQueue(clock)
     for _ in range(2):
         backlog.add(Job(), [0])
         piece = taken(backlog)
@@ -75,7 +74,7 @@ def test_items_are_handed_out_once_and_in_order():
 
 
 def test_the_first_item_is_tried_alone_and_the_second_piece_is_small():
-    backlog: WorkQueue[Job, object] = WorkQueue(Clock())
+    backlog: WorkQueue[object, object] = WorkQueue(Clock())
     backlog.add(Job(), list(range(1000)))
     sizes = []
     for _ in range(3):

@@ -118,7 +118,7 @@ def without_overlong(config: Config, task: Task) -> Task:
         *(counts["train"], counts["test"], need),
     )
     changed = copy.copy(task)
-    changed.examples = kept.__getitem__  # type: ignore[method-assign]
+    changed.examples = kept.__getitem__  # type: ignore[method-assign, assignment]
     return changed
 
 

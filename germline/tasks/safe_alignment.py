@@ -27,7 +27,7 @@ from germline.tasks.row_examples import Row, RowFormat, rows_to_examples
 from germline.tasks.row_files import PlacedRow
 from germline.tasks.splits import SplitTask, stratified_order, stratified_split
 from germline.tasks.task_settings import heaviest_part
-from germline.types import GermlineError
+from germline.types import Example, GermlineError
 
 log = logging.getLogger(__name__)
 

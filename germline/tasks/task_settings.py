@@ -13,14 +13,55 @@ from itertools import islice
 from germline import noise
 from germline.config.tasks import KL_PART, TaskBase
 from germline.environments.tools import TOOLS_TITLE
-from germline.prompt_variant import PromptVariant
 from germline.protocols import Task
 from germline.tasks.thinking import strip_thinking
-from germline.types import Example, GermlineError, Split
+from germline.types import Example, GermlineError, PromptVariant, Split
 
 PROMPT_SETTINGS = ("system_prompt", "few_shot", "prompt_date", "train_examples", "strip_thinking")
 FEW_SHOT_SEED = 0
 """Of the order of solved examples: the same ones in every run, so that scores compare."""
+
+
+class PromptFormatter:
+    """Rewrites examples as a choice asks for it.
+
+    Args:
+        train: the training examples, those to show among them.
+        run_seed: of the order in which they are shown.
+        most: the most that are ever asked for.
+
+    Raises:
+        GermlineError: there are not enough solved ones to show.
+    """
+
+    def __init__(
+        self,
+        train: Sequence[Example],
+        run_seed: int,
+        most: int,
+        setting: str = "prompt_search.few_shot",
+    ) -> None:
+        solved = [one for one in train if one.answer]
+        if most and len(solved) <= most:
+            raise GermlineError(
+                f"{setting} asks for up to {most} solved examples before a prompt, "
+                f"but the training split has {len(solved)} with an answer to show, and an example "
+                "never shows itself: ask for fewer, or give the rows an `answer`"
+            )
+        order = noise.epoch_permutation(run_seed, "shots", 0, len(solved)) if most else ()
+        # One more than asked for, as the example itself may be among them.
+        self._solved = [solved[int(place)] for place in order[: most + 1]]
+
+    def format_prompt(self, example: Example, choice: PromptVariant) -> Example:
+        """Return an example with the prompt a member with this choice is given."""
+        prompt = _in_template(example, choice)
+        shown = [_solved(one, choice) for one in self._shown(example, choice.few_shot or 0)]
+        return replace(example, prompt="\n\n".join([*shown, prompt]))
+
+    def _shown(self, example: Example, count: int) -> Iterator[Example]:
+        asked = example.context, example.prompt
+        others = (one for one in self._solved if (one.context, one.prompt) != asked)
+        return islice(others, count)
 
 
 def apply_prompt_settings(task: Task, config: TaskBase) -> Task:
@@ -77,48 +118,6 @@ def _prompted(example: Example, config: TaskBase, formatter: PromptFormatter) ->
             "task.system_prompt: the rows have system messages already: drop the setting"
         )
     return replace(example, context=(("system", config.system_prompt), *example.context))
-
-
-class PromptFormatter:
-    """Rewrites examples as a choice asks for it.
-
-    Args:
-        train: the training examples, those to show among them.
-        run_seed: of the order in which they are shown.
-        most: the most that are ever asked for.
-
-    Raises:
-        GermlineError: there are not enough solved ones to show.
-    """
-
-    def __init__(
-        self,
-        train: Sequence[Example],
-        run_seed: int,
-        most: int,
-        setting: str = "prompt_search.few_shot",
-    ) -> None:
-        solved = [one for one in train if one.answer]
-        if most and len(solved) <= most:
-            raise GermlineError(
-                f"{setting} asks for up to {most} solved examples before a prompt, "
-                f"but the training split has {len(solved)} with an answer to show, and an example "
-                "never shows itself: ask for fewer, or give the rows an `answer`"
-            )
-        order = noise.epoch_permutation(run_seed, "shots", 0, len(solved)) if most else ()
-        # One more than asked for, as the example itself may be among them.
-        self._solved = [solved[int(place)] for place in order[: most + 1]]
-
-    def format_prompt(self, example: Example, choice: PromptVariant) -> Example:
-        """Return an example with the prompt a member with this choice is given."""
-        prompt = _in_template(example, choice)
-        shown = [_solved(one, choice) for one in self._shown(example, choice.few_shot or 0)]
-        return replace(example, prompt="\n\n".join([*shown, prompt]))
-
-    def _shown(self, example: Example, count: int) -> Iterator[Example]:
-        asked = example.context, example.prompt
-        others = (one for one in self._solved if (one.context, one.prompt) != asked)
-        return islice(others, count)
 
 
 def _in_template(example: Example, choice: PromptVariant) -> str:

@@ -126,6 +126,7 @@ CHANGES_THE_WEIGHTS = {
     "seed": ([], "seed=1"),
 }
 SEEN_IN = {
+    "test_model_prompts": "task.overlong_prompts task.prompt_date",
     "test_adapters": "space.init_adapter",
     "test_spaces": "space.unsupported",
     "test_settings": (

@@ -20,7 +20,7 @@ import hashlib
 import importlib.abc
 import sys
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -201,7 +201,7 @@ class _TaskFileFinder(importlib.abc.MetaPathFinder):
     """Finds the file of a module by its name."""
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, fullname: str, path: object, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec of a task file; None for any other module."""
         package, _, name = fullname.rpartition(".")

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import germline
 from germline.cli.application import app
 from germline.cli.run_loop import print_result
+from germline.engines.toy import ToyEngine
 from germline.record import RunDirectory
 from germline.report.run_facts import RunFacts
 from germline.run import replay
@@ -45,6 +46,25 @@ def said(path):
     file = io.StringIO()
     print_result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
     return file.getvalue()
+
+
+# --- members
+
+
+@pytest.mark.parametrize("sigma", ["auto", "0.1"])
+def test_an_engine_that_ignores_its_members_stops_before_generation_0(sigma, tmp_path, monkeypatch):
+    kept = ToyEngine.generate, ToyEngine.log_probabilities
+    generate, log_probabilities = (
+        lambda self, members, *rest, call=call: call(self, [None] * len(members), *rest)
+        for call in kept
+    )
+    monkeypatch.setattr(ToyEngine, "generate", generate)
+    asked = f"strategy.sigma={sigma}"
+    run(tmp_path / "scores", asked, "generations=1")  # their scores differ
+    monkeypatch.setattr(ToyEngine, "log_probabilities", log_probabilities)
+    with pytest.raises(GermlineError, match="members"):
+        run(tmp_path / "run", asked)
+    assert not told(tmp_path / "run")[1]
 
 
 # --- held-out examples

@@ -13,7 +13,10 @@ from germline.config import MicrobatchSettings
 from germline.fleet.quorum import Place
 from germline.protocols import Engine, HasMasters, Members, ScoringGroup
 from germline.rollout import cut_microbatches
-from germline.types import Completion, Example
+from germline.types import Completion, Decoding, Example, SeedPerturbation
+
+LARGE_SIGMA = 0.1
+"""Noise that every serving dtype shows, in any unit of sigma."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,23 @@ class LogProbabilitiesQuery:
     def __call__(self, engine: Engine) -> list[list[Sequence[float]]]:
         """Return one number per token, `[members][examples][tokens]`."""
         return engine.log_probabilities(self.members, self.examples, self.completions)
+
+
+@dataclass(frozen=True)
+class MembersDifferQuery:
+    """Whether two members with opposite noise of `LARGE_SIGMA` write or score texts differently."""
+
+    run_seed: int
+
+    def __call__(self, engine: Engine) -> bool:
+        """Compare short greedy texts, then the log-probabilities of one of them."""
+        members = [SeedPerturbation(self.run_seed, 0, 0, sign, LARGE_SIGMA) for sign in (1, -1)]
+        example = Example(0, "1 + 1 =", "", chat=False)
+        one, other = engine.generate(members, [example], Decoding(max_new_tokens=8))
+        if one[0].tokens != other[0].tokens:
+            return True
+        first, second = engine.log_probabilities(members, [example], [one, one])
+        return [*first[0]] != [*second[0]]
 
 
 def scoring_jobs(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from germline.evaluation import HELD_OUT_NOISE, score_center
-from germline.fleet.engine_queries import DimensionQuery
+from germline.fleet.engine_queries import LARGE_SIGMA, DimensionQuery, MembersDifferQuery
 from germline.random_walk import RandomWalk
 from germline.record import RunDirectory
 from germline.record.ancestry import inherited_walk
@@ -143,6 +143,7 @@ class Training:
             for observer in observers:
                 cleanup.callback(observer.close)
             if self._first == 0 and self.start is None:
+                self._check_that_members_differ()
                 self._tell_held_out(0, observers)
             if not self._stopping:
                 with suppress(_StoppedInCalibration):
@@ -177,6 +178,26 @@ class Training:
             Report(directory),
             self._callbacks,
         )
+
+    def _check_that_members_differ(self) -> None:
+        """Ask an engine whether it applies noise; the calibration of sigma would notice it too.
+
+        Inference engines ignore adapters of layers that they do not support, some without an error.
+
+        Raises:
+            GermlineError: the members do not differ.
+        """
+        config = self.config
+        query = MembersDifferQuery(config.seed)
+        sigma = getattr(config.strategy, "sigma", None)
+        has_noise = config.method.member_sigmas(sigma) and not config.search.is_calibrated
+        if has_noise and not self._parts.fleet.query(query):
+            raise GermlineError(
+                f"engine.kind={config.engine.kind}: two members with opposite noise of sigma "
+                f"{LARGE_SIGMA:g} write the same text with the same log-probabilities, so no "
+                "reward can differ: check space.include, space.exclude and space.layers, or use "
+                "engine.kind=inprocess or another version of the inference engine"
+            )
 
     def _tell_held_out(self, done: int, observers: Sequence[Observer]) -> None:
         score, rollouts = self._score(done)

@@ -283,7 +283,7 @@ def _first(output: Any) -> Tensor:
     return first
 
 
-def _width(linear: nn.Module) -> int:
+def _width(linear: Any) -> int:
     return int(linear.get_parameter("weight").shape[1])
 
 

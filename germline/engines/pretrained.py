@@ -238,9 +238,10 @@ def generation_config(pretrained: PretrainedModel) -> GenerationConfig:
     dropped = {
         name: value
         for name, value in own.to_diff_dict().items()
-        if not name.endswith("_token_id")
-        and name not in ("transformers_version", "use_cache")
+        if value
+        and not name.endswith("_token_id")
         and not name.startswith("_")
+        and name not in ("transformers_version", "use_cache")
     }
     if dropped:
         log.warning(

@@ -40,26 +40,26 @@ FEW_EXAMPLES = 10
 """With fewer examples, a standard error is itself uncertain by a quarter or more."""
 
 
-def number(value: float | None) -> str:
+def number(value: float | int | None) -> str:
     """Format a number with about three digits; a dash if there is none."""
     if value is None or not math.isfinite(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= ROUNDED_UP else f"{value:.3g}"
 
 
-def signed(value: float | None) -> str:
+def signed(value: float | int | None) -> str:
     """Format a difference with its sign."""
     text = number(value)
     return f"+{text}" if text[0].isdigit() else text
 
 
-def percent(share: float) -> str:
+def percent(share: float | int) -> str:
     """Format a share in percent, small ones with two significant digits."""
     value = 100 * share
     return f"{value:.0f} %" if value >= 9.5 or value == 0 else f"{value:.2g} %"
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float | int) -> str:
     """Format seconds as m:ss min or h:mm:ss h; from two days on, as days, and then as years."""
     if seconds >= 2 * YEAR_S:
         return f"{number(seconds / YEAR_S)} years"
@@ -70,7 +70,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02} h" if hours else f"{minutes}:{rest:02} min"
 
 
-def seconds(value: float) -> str:
+def seconds(value: float | int) -> str:
     """Format a time with a suitable unit."""
     if value >= 100:
         return duration(value)
@@ -81,7 +81,7 @@ def seconds(value: float) -> str:
     return f"{value:.3g} ns"
 
 
-def size(count: float) -> str:
+def size(count: float | int) -> str:
     """Format a number of bytes in decimal units."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < ROUNDED_UP:

@@ -107,8 +107,8 @@ def begin_run(
     """
     CallbackList(callbacks)  # refused before anything is loaded
     recorded = config.with_absolute_paths()
-    recorded = with_prompt_date(recorded, with_model_folder(recorded, inputs.model).model)
     path = choose_directory(recorded, None if out is None else Path(out))
+    recorded = with_prompt_date(recorded, with_model_folder(recorded, inputs.model).model)
     parts = build_run_parts(with_model_folder(recorded, inputs.model), ancestors, inputs.task)
     with ExitStack() as on_error:
         on_error.callback(parts.close)

@@ -258,7 +258,7 @@ def _target_modules(layers: Sequence[TensorInfo], tensors: Sequence[TensorInfo])
     blocks = {layer.layer for layer in layers}
     adapted = {layer.name for layer in layers}
     alike = {tensor for tensor in tensors if _module(tensor).rpartition(".")[2] in last}
-    inside = {name for one in tensors for name in _module(one).split(".")[:-1]}
+    inside = {name for one in tensors for name in one.name.split(".")[:-2]}  # of other modules
     same_blocks = {one.name for one in alike if one.layer in blocks or one.kind == "non_text"}
     if inside & last or same_blocks != adapted:
         return {"target_modules": sorted(map(_module, layers)), "layers_to_transform": None}

@@ -108,11 +108,11 @@ class Sglang(EngineBase):
     options: tuple[str, ...] = ()
     """Further flags of `sglang.launch_server`, such as `[--tp-size, '2']`; they replace those that
     the engine chooses. With `launch`."""
-    startup_timeout_s: float = Field(600.0, gt=0)
+    startup_timeout_s: float = Field(600.0, gt=0, le=1e6)
     """Longest wait for a server to start, in seconds. With `launch`."""
-    timeout_s: float = Field(600.0, gt=0)
+    timeout_s: float = Field(600.0, gt=0, le=1e6)
     """Longest wait for one response of the server, in seconds."""
-    retry_timeout_s: float = Field(60.0, ge=0)
+    retry_timeout_s: float = Field(60.0, ge=0, le=1e6)
     """How long requests to an unreachable server are retried during a run, in seconds; then the run
     stops and can be resumed."""
 

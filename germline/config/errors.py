@@ -99,7 +99,7 @@ def _unknown(setting: str, error: Mapping[str, Any]) -> str:
     if dot:
         hint = f" in a file: write it as a section, {section}: {{{below}: ...}}"
     elif kinds:
-        hint = f" of this kind, but of {' and '.join(kinds)}"
+        hint = f" of this kind, but of kind={', '.join(kinds)}"
     else:
         hint = did_you_mean(name, known) if entries or not meant else ""
         hint = hint or (f" (did you mean {' or '.join(dict.fromkeys(meant))}?)" if meant else "")

@@ -45,7 +45,7 @@ class FleetBase(KindSection):
     hang_factor: float | None = Field(10.0, ge=2)
     """A remote engine counts as hung, and is started again, when a job takes this many times longer
     than the slowest job of its kind and size so far. `null`: no limit."""
-    hang_timeout_s: float = Field(120.0, gt=0)
+    hang_timeout_s: float = Field(120.0, gt=0, le=1e6)
     """Shortest time after which a remote engine can count as hung, in seconds."""
 
     @property
@@ -97,7 +97,7 @@ class Ray(FleetBase):
     min_engines: int | None = Field(None, ge=1)
     """Engines that must have loaded before the run begins; the others join between two generations
     when the cluster has resources for them. Default: all engines."""
-    placement_timeout_s: float = Field(30.0, gt=0)
+    placement_timeout_s: float = Field(30.0, gt=0, le=1e6)
     """Longest wait for resources while too few engines have any to begin or go on, in seconds; set
     it longer where the cluster has to grow first."""
 

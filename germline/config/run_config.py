@@ -76,7 +76,7 @@ class Graders(Section):
 
     workers: int = Field(8, ge=1)
     """Largest number of grader processes; all but the first start only while grading lags."""
-    timeout_s: float = Field(2.0, gt=0)
+    timeout_s: float = Field(2.0, gt=0, le=1e6)
     """Time limit for grading one completion, in seconds; beyond it the completion earns the
     task's floor."""
     memory_gb: float | None = Field(4.0, ge=0.1)

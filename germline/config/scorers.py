@@ -85,9 +85,9 @@ class HttpSettings(Section):
     token_env: str | None = Field(None, min_length=1)
     """Name of the environment variable with the token that is sent as `Authorization: Bearer`;
     the token itself is never written to a file."""
-    timeout_s: float = Field(60.0, gt=0)
+    timeout_s: float = Field(60.0, gt=0, le=1e6)
     """Longest wait for one response, in seconds."""
-    retry_timeout_s: float = Field(120.0, ge=0)
+    retry_timeout_s: float = Field(120.0, ge=0, le=1e6)
     """How long a request is repeated while the service is unreachable or overloaded, with
     growing pauses, in seconds; then its scores are missing, and the service is asked only every
     few seconds until it answers."""

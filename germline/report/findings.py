@@ -23,7 +23,7 @@ from germline.record import RunDirectory
 from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score
 from germline.record.metrics_rows import scores_by_scorer
-from germline.report.text_format import escape_control_characters, number, percent, signed
+from germline.report.text_format import bounded_text, number, percent, signed
 from germline.types import HeldOutScore
 
 WINDOW = 10
@@ -220,8 +220,8 @@ def _failed(run: Recorded) -> Iterator[Values]:
     counts = sum((Counter(row["failures"]) for row in rows), Counter[str]())
     share = counts.total() / max(1, sum(row.get("rollouts", 0) for row in rows))
     if share > MANY_FAILED:
-        reason = counts.most_common(1)[0][0][:LONGEST_REASON]
-        yield {"share": share, "reason": escape_control_characters(reason)}
+        reason = counts.most_common(1)[0][0]
+        yield {"share": share, "reason": bounded_text(reason, LONGEST_REASON)}
 
 
 @_rule(
@@ -261,7 +261,7 @@ def _ties(run: Recorded) -> Iterator[Values]:
     "warning",
     "rows",
     "The updates of the two halves of a batch hardly agree (cosine {agreement}), so an update is "
-    "mostly noise: use learning_rate=auto, or a larger batch_size or {members}.",
+    "mostly noise: use {remedy}.",
 )
 def _agreement(run: Recorded) -> Iterator[Values]:
     known = [row for row in run.latest if signal(row, "agreement") is not None]
@@ -273,7 +273,8 @@ def _agreement(run: Recorded) -> Iterator[Values]:
     noise = 0 if len(known) == WINDOW else 1 / math.sqrt(len(known) * directions)
     if agreement < LOW_AGREEMENT - noise:
         members = "method.group_size" if has_groups(known) else "strategy.population"
-        yield {"agreement": agreement, "members": members}
+        rate = "" if run.config.strategy.has_measured_rate else "learning_rate=auto, or "
+        yield {"agreement": agreement, "remedy": f"{rate}a larger batch_size or {members}"}
 
 
 @_rule(

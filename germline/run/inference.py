@@ -299,7 +299,7 @@ def _completions_file(source: str, split: Split, evaluated: SourceEvaluation) ->
     of_task = f"{evaluated.task.name}-{split}"
     if evaluated.directory is None:
         # As in the cache of Hugging Face: a/model and b/model have files of their own.
-        name = source.strip("/").replace("/", "--")
+        name = source.lstrip("./").rstrip("/").replace("/", "--")
         if len(name) > LONGEST_NAME:
             name = f"{hashlib.sha256(name.encode()).hexdigest()[:8]}-{name[-LONGEST_NAME:]}"
         return Path(f"completions-{name}-{of_task}.jsonl")

@@ -189,7 +189,7 @@ class Training:
         """
         config = self.config
         query = MembersDifferQuery(config.seed)
-        sigma = getattr(config.strategy, "sigma", None)
+        sigma = getattr(config.strategy, "sigma", LARGE_SIGMA)
         has_noise = config.method.member_sigmas(sigma) and not config.search.is_calibrated
         if has_noise and not self._parts.fleet.query(query):
             raise GermlineError(

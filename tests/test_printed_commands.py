@@ -68,8 +68,6 @@ def base(page, words):
 def test_settings_of_a_printed_command_are_real(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     for line, words in printed(page):
-        if words[0] == "check":
-            words = words[1:]
         if "--reward" in words:
             continue  # settings of a reward model
         overrides = [word for word in words if re.match(r"[a-z_.]+=", word)]

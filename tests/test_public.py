@@ -44,7 +44,7 @@ CLASSES = {
         "seed",
     },
     "GermlineError": set(),
-    "Training": {"config", "directory", "end", "run", "start", "stop"},
+    "Training": {"config", "directory", "end", "findings", "run", "start", "stop"},
 }
 HEAVY = ("torch", "transformers", "matplotlib", "numpy", "pydantic", "rich")
 

@@ -117,7 +117,7 @@ def test_the_folder_of_another_run_is_refused_and_left_as_it_is(tmp_path: Path) 
 def test_a_config_made_in_python_is_refused_as_a_file_of_it_is(tmp_path: Path) -> None:
     config = Config(engine=Toy(), prompt_search=PromptSearch(few_shot=(0, 1)), strategy=Cma())
     for begin in (lambda out: train_seeds(config, [0], out), lambda out: dry_run(config, out)):
-        with pytest.raises(GermlineError, match=r"prompt_search=.* cannot be used with strategy"):
+        with pytest.raises(GermlineError, match=r"strategy.*cannot be used with"):
             begin(tmp_path / "new")
 
 

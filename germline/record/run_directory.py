@@ -231,7 +231,10 @@ class RunDirectory:
     def ensemble(self) -> list[Row]:
         """Return the members that vote, best first; empty if the method has none."""
         file = self.path / "ensemble.json"
-        return list(json.loads(file.read_bytes())["members"]) if file.exists() else []
+        try:
+            return list(json.loads(file.read_bytes())["members"]) if file.exists() else []
+        except ValueError as error:
+            raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
 
     def generations(self) -> list[Row]:
         """Return the rows of all generations."""

@@ -57,8 +57,9 @@ def _leave_figure_empty(run: "RunDirectory") -> None:
 
 @pytest.fixture(autouse=True)
 def log_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the handler away that a command run in this process leaves: it writes to stderr."""
+    """Take away the handler, which writes to stderr, and the level that a command leaves."""
     monkeypatch.setattr(logging.getLogger("germline"), "handlers", [])
+    logging.getLogger("germline").setLevel(logging.NOTSET)
 
 
 @pytest.fixture

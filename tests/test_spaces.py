@@ -125,21 +125,6 @@ def test_a_mixture_is_refused_with_the_setting_the_tensors_the_remedy_and_the_mo
         )
 
 
-@pytest.mark.parametrize(("exclude", "warned"), [((), True), (("*.mlp.*",), False)])
-def test_an_adapter_beside_dense_layers_of_a_mixture_is_written_with_a_warning(
-    exclude, warned, tmp_path, caplog
-):
-    """peft 0.21 takes them for experts, which it leaves out without an error."""
-    section = Lora(rank=2, unsupported="skip", exclude=exclude)
-    inprocess("qwen3_moe", section).save_adapter(tmp_path)
-    found = [record.getMessage() for record in caplog.records]
-    assert len(found) == warned
-    for message in found:
-        assert "may take model.layers.1.mlp.gate_proj and 2 more layers" in message
-        assert "--merged" in message
-        assert str(folder("qwen3_moe")) in message
-
-
 @pytest.mark.parametrize("section", [LowRank(rank=2), Lora(rank=2)])
 def test_a_layer_too_thin_for_a_rank_is_refused_with_the_pattern_that_leaves_it_out(section):
     section = section.model_copy(update={"unsupported": "skip"})

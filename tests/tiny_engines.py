@@ -119,7 +119,8 @@ def _loaded(model: str) -> PretrainedModel:
 
 def copy_of(model: str) -> PretrainedModel:
     """Copy a model of `MODELS` that was loaded once: loading takes 2/3 of building an engine."""
-    return replace(_loaded(model), model=deepcopy(_loaded(model).model))
+    loaded = _loaded(model)
+    return replace(loaded, model=deepcopy(loaded.model), tokenizer=deepcopy(loaded.tokenizer))
 
 
 def engine(

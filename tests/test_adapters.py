@@ -194,6 +194,14 @@ def test_an_adapter_that_is_more_than_lora_is_refused_by_what_it_has(settings, w
     assert "plain LoRA" in message
 
 
+def test_an_adapter_of_the_weights_of_experts_is_refused(tmp_path):
+    by_peft(tmp_path)
+    file = tmp_path / "adapter_config.json"
+    given = {"target_parameters": ["mlp.gate_proj.weight", "mlp.experts.gate_up_proj"]}
+    file.write_text(json.dumps(json.loads(file.read_text()) | given))
+    assert "target_parameters=[" in refusal(started, tmp_path)
+
+
 # --- adapters of another base model
 
 

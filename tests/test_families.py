@@ -14,6 +14,7 @@ import germline
 from germline.config import Full, Lora, LowRank
 from germline.engines.model_tensors import list_tensors
 from germline.run.dry_run import dry_run
+from germline.spaces.peft_files import read_adapter
 from germline.types import Decoding, Example, GermlineError, Update
 from tests.tiny import randomize, save_tiny, tiny_config, tokenizer
 from tests.tiny_engines import inprocess, population
@@ -117,6 +118,9 @@ def test_a_family_exports_what_its_engine_computes(family, tmp_path):
     assert all(torch.equal(stored[name], written[name]) for name in saved)
     adapted = PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
     check_log_probabilities(adapted, engine, completions, found)
+    read = read_adapter(tmp_path / "adapter").tensors_beside(engine.weights.base)
+    assert read.keys() == set(engine.weights.searched)
+    assert all(torch.equal(read[info], engine.weights.tensors[info.name]) for info in read)
     # Members of the full space, which may be stacked.
     together = inprocess(str(source), Full())
     texts = [completions] * 2
@@ -128,27 +132,27 @@ def test_a_family_exports_what_its_engine_computes(family, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("family", "settings"),
+    ("family", "settings", "cause"),
     [
-        ("bart", {}),
-        ("bloom", {}),
-        ("falcon", {"alibi": True}),
-        ("jamba", {}),
-        ("mamba", {}),
-        ("mamba2", {}),
-        ("openai-gpt", {}),
-        ("rwkv", {}),
+        ("bart", {}, "takes no position_ids"),
+        ("bloom", {}, "takes no position_ids"),
+        ("falcon", {"alibi": True}, "has attention biases"),
+        ("jamba", {}, "has layers of linear_attention"),
+        ("mamba", {}, "has layers of linear_attention"),
+        ("mamba2", {}, "has layers of linear_attention"),
+        ("openai-gpt", {}, "takes no past_key_values"),
+        ("rwkv", {}, "keeps a recurrent state"),
     ],
 )
 def test_a_family_that_cannot_share_a_cache_is_refused_by_train_and_dry_run(
-    family, settings, tmp_path
+    family, settings, cause, tmp_path
 ):
     save_tiny(tmp_path / "model", family, num_hidden_layers=2, **settings)
     config = {"model": str(tmp_path / "model"), "engine": {"device": "cpu"}, "task": "arithmetic"}
     config["space"] = "full"
-    with pytest.raises(GermlineError, match=f"cannot serve the family {family}"):
+    with pytest.raises(GermlineError, match=f"cannot serve the family {family}, which {cause}"):
         dry_run(config)
-    with pytest.raises(GermlineError, match=f"cannot serve the family {family}"):
+    with pytest.raises(GermlineError, match=f"cannot serve the family {family}, which {cause}"):
         germline.train(config, tmp_path / "run")
 
 

@@ -29,6 +29,7 @@ from transformers.utils.logging import (
 
 from germline.config.config_files import is_gguf
 from germline.engines.checkpoint_files import check_complete, check_not_quantized, check_tied
+from germline.engines.context_length import context_limit
 from germline.engines.dtypes import parameter_dtype, stored_dtype
 from germline.engines.gguf_file import unpacked_folder
 from germline.engines.hub_access import hub_access
@@ -93,7 +94,7 @@ def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, int | None]:
     """
     config, tokenizer = _config_and_tokenizer(source)
     text = config.get_text_config()
-    return tokenizer, getattr(text, "max_position_embeddings", None)
+    return tokenizer, context_limit(lambda name: getattr(text, name, None))[0]
 
 
 def unpacked_source(source: str, *, weights: bool = True) -> str:
@@ -216,10 +217,11 @@ def save_pretrained(
         shell = AutoModelForCausalLM.from_config(config, dtype=dtype)
     rounded = {name: tensor.detach().cpu().to(dtype) for name, tensor in masters.items()}
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    for name, buffer in model.state_dict().items():
+    for name, stored in model.state_dict().items():
         if name not in parameters:
-            narrow = buffer.cpu().to(dtype) if buffer.is_floating_point() else buffer.cpu()
-            rounded[name] = narrow if torch.equal(narrow.to(buffer.dtype), buffer.cpu()) else buffer
+            buffer = stored.cpu()
+            narrow = buffer.to(dtype) if buffer.is_floating_point() else buffer
+            rounded[name] = narrow if torch.equal(narrow.to(buffer.dtype), buffer) else buffer
     shell.load_state_dict(rounded, strict=False, assign=True)
     shell.tie_weights()
     shell.generation_config = generation_config(pretrained)

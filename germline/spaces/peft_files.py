@@ -31,6 +31,8 @@ DIGEST = "base_digest"
 EXPERT_NAMES = (".gate_proj", ".up_proj", ".down_proj", ".w1", ".w2", ".w3")
 """Last names of layers of which transformers 4 had one per expert."""
 
+EXPERT_WEIGHTS = tuple(f"{name}.weight" for name in EXPERT_NAMES)
+
 PLAIN: Mapping[str, Any] = {
     "peft_type": "LORA",
     "bias": "none",
@@ -47,7 +49,7 @@ PLAIN_IF_NEW: Mapping[str, Any] = {
     "target_parameters": None,
     "trainable_token_indices": None,
 }
-"""Further such settings; older versions of PEFT do not know them, so they are never written."""
+"""Further such settings; older versions of PEFT do not know them, so no plain adapter has them."""
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,11 @@ def read_adapter(folder: Path) -> StoredAdapter:
         GermlineError: the folder is missing or damaged, or the adapter is not W + alpha/r * B A.
     """
     settings = _settings(folder)
+    parameters = settings.get("target_parameters")
+    if isinstance(parameters, list) and all(
+        str(one).endswith(EXPERT_WEIGHTS) for one in parameters
+    ):
+        settings["target_parameters"] = None  # each is a linear layer, as `_targets` writes it
     for name, plain in {**PLAIN, **PLAIN_IF_NEW}.items():
         if (found := settings.get(name, plain)) != plain and (found or plain):
             raise GermlineError(

@@ -199,6 +199,9 @@ def test_a_value_that_is_no_number_is_missing_and_the_others_are_scored(value):
         ("vllm_classify", {"data": [1, 2]}),
         ("vllm_score", {"data": [{"index": 5, "score": 1.0}, {"index": 0, "score": 1.0}]}),
         ("vllm_score", {"object": "error"}),
+        ("vllm_score", {"data": [{"score": 1.0}] * 3}),
+        ("germline", {"rewards": [1.0, 2.0], "rewards_truncated": True}),
+        ("germline", {"rewards": [1.0, 2.0], "rewards_missing": "no"}),
     ],
 )
 def test_a_response_of_another_shape_is_no_score(kind, response):

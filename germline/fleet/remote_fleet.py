@@ -301,8 +301,11 @@ class RemoteFleet:
             self.pool.resync(
                 lambda slot: self._catch_up(slot) if slot.state is WorkerState.BEHIND else restore
             )
-        for slot in newcomers:
-            self._updates_when_late.pop(slot, None)
+        # Also of an engine that came back while another one gave its state.
+        lacking = (WorkerState.LATE, WorkerState.BEHIND)
+        self._updates_when_late = {
+            slot: count for slot, count in self._updates_when_late.items() if slot.state in lacking
+        }
 
     def _newest_state(self, stack: contextlib.ExitStack) -> EngineState | None:
         """Return the state of another engine; where none can give it, the newest snapshot."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from germline.config.scorers import GermlineScorer, OpenRlhf, VllmClassify, VllmScorer
@@ -43,7 +44,7 @@ class GermlineServiceScorer(ServiceScorer):
         none = [None] * len(items)
         truncated = response.get(f"{field}_truncated") or none
         reasons = response.get(f"{field}_missing") or none
-        if len(truncated) != len(items) or len(reasons) != len(items):
+        if any(not isinstance(one, list) or len(one) != len(items) for one in (truncated, reasons)):
             raise _unreadable(response, f"`{field}_truncated` and `{field}_missing` of its length")
         return [
             missing(str(reason)) if reason else Score(score.value, score.missing, cut)
@@ -88,11 +89,11 @@ class PoolingScorer(ServiceScorer):
             NotScoredError: the response has another shape.
         """
         response = self.post(path, {**self._fields, **texts})
-        try:
+        with suppress(TypeError, KeyError, AttributeError):
             by_index = {row.get("index", place): row for place, row in enumerate(response["data"])}
-            return [by_index.pop(place) for place in range(count)]
-        except (TypeError, KeyError, AttributeError):
-            raise _unreadable(response, f"`data` with {count} outputs") from None
+            if len(by_index) == count:
+                return [by_index[place] for place in range(count)]
+        raise _unreadable(response, f"`data` with {count} outputs")
 
 
 class ClassifyScorer(PoolingScorer):

@@ -29,6 +29,16 @@ SMALL = SETTINGS | {"generations": 3, "held_out": {"every": 2, "examples": 5}}
 RIDDLES = '{"prompt": "What is 3 + 4?", "answer": 7}\n{"prompt": "What is 5 + 4?", "answer": 9}\n'
 
 
+@pytest.fixture(autouse=True)
+def same_machine(monkeypatch):
+    """A CPU with enough memory and a terminal of 80 columns, whatever this machine has."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr("germline.estimates.machine.available_bytes", lambda: 64e9)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("GERMLINE_LOG_LEVEL", raising=False)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A folder with a config, and rows of a task."""

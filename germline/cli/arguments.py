@@ -166,10 +166,8 @@ def read_section(
         return section(**{**given, **values})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place, why = (
-            first["loc"][0] if first["loc"] else "",
-            first["msg"].removeprefix("Value error, "),
-        )
+        place = first["loc"][0] if first["loc"] else ""
+        why = first["msg"].removeprefix("Value error, ")
         fields: Any = section
         known = ", ".join(f"{prefix}{name}" for name in fields.model_fields if name not in values)
         raise GermlineError(

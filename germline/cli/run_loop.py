@@ -57,9 +57,8 @@ def run_with_view(
     run = training.directory
     if not quiet:
         _print_position(console, run)
-    view: SilentView = LiveView(console, run) if console.is_terminal else LineView(console, run)
     try:
-        _follow(training, SilentView() if quiet else view)
+        _follow(training, _view(console, run, quiet=quiet))
     except KeyboardInterrupt:
         _print_end(console, run, as_json=as_json)
         raise typer.Exit(INTERRUPTED) from None
@@ -194,12 +193,8 @@ def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
 
 def print_state(console: Console, run: RunDirectory) -> None:
     """Say where a training stopped, and the command that trains on; nothing at its planned end."""
-    done, total, early = (
-        run.journal.last_generation() + 1,
-        run.config.generations,
-        run.stopped_early,
-    )
-    if early is not None:
+    done, total = run.journal.last_generation() + 1, run.config.generations
+    if early := run.stopped_early:
         patience = run.config.held_out.patience
         print_sentence(
             console,
@@ -257,6 +252,13 @@ def _print_end(
     if is_whole:
         print_result(console, run, quiet=quiet)
     print_state(console, run)
+
+
+def _view(console: Console, run: RunDirectory, *, quiet: bool) -> SilentView:
+    """Return the view of a training; the live one reads the rows so far, a quiet run does not."""
+    if quiet:
+        return SilentView()
+    return LiveView(console, run) if console.is_terminal else LineView(console, run)
 
 
 def _follow(training: "Training", view: SilentView) -> None:

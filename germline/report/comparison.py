@@ -21,7 +21,7 @@ from germline.record.seed_study import counted_seeds, is_seed_study
 from germline.report.run_facts import RunFacts
 from germline.report.text_format import number, signed
 
-FEWEST_SEEDS = 2
+SMALLEST_GROUP = 2
 
 MORE_SEEDS = (
     "More seeds may decide: repeat germline train of both configs with more seeds (such as "
@@ -120,7 +120,7 @@ def seed_groups(runs: Sequence[RunFacts]) -> list[SeedGroup]:
     for some in folders.values():
         updates = [run.scores[-1].generation for run in some]
         places = counted_seeds([run.has_ended for run in some], updates)
-        if len(places) >= FEWEST_SEEDS:
+        if len(places) >= SMALLEST_GROUP:
             name = some[0].name.rpartition("/")[0]
             groups.append(SeedGroup(name, some, [some[place] for place in places]))
     return groups

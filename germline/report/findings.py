@@ -32,7 +32,7 @@ WINDOW = 10
 QUIET = 3
 """Number of generations without a signal, or with little of it, from which on it is a finding."""
 
-FEW_EXAMPLES, FEW_PAIRS, LOW_AGREEMENT, FEW_CHANGED = 0.1, 0.3, 0.05, 0.01
+FEW_EXAMPLES, FEW_PAIRS, LOW_AGREEMENT, FEW_MOVED = 0.1, 0.3, 0.05, 0.01
 MANY_FAILED, MANY_EMPTY, MANY_TRUNCATED = 0.1, 0.5, 0.5
 
 NEAR_THE_EDGE = 0.8
@@ -313,7 +313,7 @@ def _walk(run: Recorded) -> Iterator[Values]:
 def _small_steps(run: Recorded) -> Iterator[Values]:
     updated = [row for row in run.latest if not row["zero_signal"]]
     share = mean_signal(updated, "step.moved")
-    if share is not None and share < FEW_CHANGED:
+    if share is not None and share < FEW_MOVED:
         yield {"share": share}
 
 

@@ -30,7 +30,7 @@ MOST_ROWS = 50
 DOCTYPE = b"<!doctype html"
 """How a page begins, in lower case."""
 
-MOST_NAMED, LONGEST_NAME = 4, 40
+MOST_NAMED, LONGEST_FILE_NAME = 4, 40
 """Runs, and characters of a run, in the default file name of a comparison."""
 
 
@@ -187,7 +187,7 @@ def _default_path(runs: Sequence[RunFacts]) -> Path:
 def _file_name(run: Path) -> str:
     """Return the name of a run, with that of the folder of its seeds, for a file name."""
     names = [run.parent.name, run.name] if is_seed_study(run.parent) else [run.name]
-    return text_format.escape_control_characters("-".join(names))[:LONGEST_NAME]
+    return text_format.escape_control_characters("-".join(names))[:LONGEST_FILE_NAME]
 
 
 def _colors(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> list[int]:

@@ -12,7 +12,11 @@ from pathlib import Path
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from germline.record import RunDirectory
@@ -23,6 +27,9 @@ from germline.report.run_facts import RunFacts
 from germline.report.text_format import run_title
 
 INK, FAINT = "#222222", "#8A8A8A"
+
+SVG_DPI = 72
+"""Dots per inch of every SVG that matplotlib draws."""
 
 STYLE = re.compile(r"<defs>\s*<style.*?</style>\s*</defs>", re.DOTALL)
 """The style of joins and caps, which would be that of the whole page; style.css has it."""
@@ -58,7 +65,6 @@ def draw_panels(
         log_x: whether the horizontal axis is logarithmic.
     """
     figure = Figure(figsize=(8, 1.2 + 5 / (1 + len(panels)) * len(panels)), dpi=150)
-    figure.set_layout_engine("constrained")
     figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     rows = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for row, (axes, panel) in enumerate(zip(rows, panels, strict=True)):
@@ -78,6 +84,7 @@ def draw_panels(
     rows[-1].set_xlabel(panels[-1].x_label, color=INK)
     figure.align_ylabels()
     buffer = io.BytesIO()
+    _lay_out(FigureCanvasAgg(figure))
     figure.savefig(buffer, format="png")
     write_atomically(path, buffer.getvalue())
 
@@ -90,17 +97,23 @@ def svg(chart: Chart) -> str:
     """
     settings = {"svg.fonttype": "none", "svg.hashsalt": chart.title, "font.size": 11.0}
     with rc_context(settings):
-        figure = Figure(figsize=(4.8, 2.7), layout="constrained")
+        figure = Figure(figsize=(4.8, 2.7), dpi=SVG_DPI)
         axes = figure.add_subplot()
         _draw_chart(axes, chart)
         axes.tick_params(labelsize=11)
         axes.set_xlabel(chart.x_label, color=INK)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         buffer = io.StringIO()
+        _lay_out(FigureCanvasSVG(figure))
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(buffer, format="svg", metadata=nothing)
     text = buffer.getvalue()
     return STYLE.sub("", text[text.index("<svg") :])
+
+
+def _lay_out(canvas: FigureCanvasBase) -> None:
+    """Lay out a figure for a canvas; a layout engine of its own would have it drawn twice."""
+    ConstrainedLayoutEngine().execute(canvas.figure)
 
 
 def _draw_chart(axes: Axes, chart: Chart) -> None:

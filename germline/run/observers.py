@@ -24,7 +24,7 @@ from germline.record import RunDirectory
 from germline.record.best_generation import early_stop
 from germline.record.metrics_rows import generation_row
 from germline.registry import did_you_mean
-from germline.report.findings import MANY_FAILED, WINDOW, Finding, find, recorded
+from germline.report.findings import MANY_FAILED, WINDOW, Finding, Recorded, find
 from germline.report.html_page import write_report
 from germline.tasks.environment_task import EnvironmentTask
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
@@ -112,9 +112,8 @@ class FindingLog(Observer):
     def __init__(self, directory: RunDirectory, task: Task) -> None:
         self.findings: list[Finding] = []
         self._directory = directory
-        whole = recorded(directory)
-        self._latest = replace(whole, rows=whole.rows[-WINDOW:])
-        self._of_scores = find(whole, "scores")
+        self._latest = Recorded(directory.config, directory.generations()[-WINDOW:])
+        self._of_scores = self._find_in_scores()
         self._task = task
         self._logged: set[str] = set()
 
@@ -123,13 +122,17 @@ class FindingLog(Observer):
         rows = [*self._latest.rows, generation_row(record)][-WINDOW:]
         self._latest = replace(self._latest, rows=rows)
         if record.held_out is not None:
-            self._of_scores = find(recorded(self._directory), "scores")
+            self._of_scores = self._find_in_scores()
         found = self._of_scores + find(self._latest, "rows")
         self.findings = [one for one in found if one.level == "warning"]
         for finding in self.findings:
             if finding.code not in self._logged:
                 log.warning("after %d generations: %s", record.generation + 1, finding.sentence)
                 self._logged.add(finding.code)
+
+    def _find_in_scores(self) -> list[Finding]:
+        scores = [row.score for row in self._directory.held_out()]
+        return find(Recorded(self._directory.config, scores=scores), "scores")
 
     def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
         """Log that many completions could not be graded, or that no episode called a tool."""

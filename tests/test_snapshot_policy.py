@@ -72,3 +72,17 @@ def test_a_run_without_room_for_snapshots_resumes_to_the_same_digest(tmp_path):
             run.stop()
     assert list_snapshots(run.directory.snapshots) == []
     assert [one.digest for one in resume(tmp_path / "run")] == digests[3:]
+
+
+def test_an_early_stop_writes_its_snapshot_before_the_caller_may_leave_the_loop(tmp_path):
+    early = (
+        "generations=40",
+        "held_out.every=1",
+        "held_out.patience=1",
+        "record.snapshot_every=99",
+    )
+    run = train(settings(*early), tmp_path / "run")
+    last = next(one for one in run if run.directory.stopped_early)
+    (snapshot,) = list_snapshots(run.directory.snapshots)
+    assert last.generation < 39
+    assert snapshot.stem.endswith(str(last.generation))

@@ -64,7 +64,7 @@ class Observer:
         """
 
     def on_stop(self) -> None:
-        """See that no generation follows, while the engines are still loaded."""
+        """See that no generation follows, while the engines are still loaded; perhaps twice."""
 
     def on_end(self, training: "Training") -> None:
         """See a training that came to its end, once its engines and its folder are released."""

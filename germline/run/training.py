@@ -148,8 +148,7 @@ class Training:
             if not self._stopping:
                 with suppress(_StoppedInCalibration):
                     yield from self._generations(observers)
-            for observer in observers:
-                observer.on_stop()
+            self._tell_stop(observers)
             done = self.directory.journal.last_generation() + 1
             if self.directory.stopped_early or (
                 done == self.config.generations and self.end is None
@@ -204,6 +203,10 @@ class Training:
         for observer in observers:
             observer.on_held_out(score, rollouts)
 
+    def _tell_stop(self, observers: Sequence[Observer]) -> None:
+        for observer in observers:
+            observer.on_stop()
+
     def _generations(self, observers: Sequence[Observer]) -> Iterator[GenerationRecord]:
         span = range(self._first, self.config.generations)
         inherited = inherited_walk(self.directory.ancestors, self.config.search.unit)
@@ -222,6 +225,8 @@ class Training:
             if record.held_out:
                 for observer in observers:
                     observer.on_held_out(record.held_out)
+            if self._stopping:
+                self._tell_stop(observers)  # before the caller, who may leave the loop
             yield record
             if self._stopping:
                 return

@@ -143,6 +143,7 @@ CALLS = {
     "generate('nano', 'hello')": "prompts must be a list of texts, found 'hello'",
     "generate('nano', None)": "prompts must be a list of texts, found None",
     "generate('nano', ['a', 3])": "prompts must be a list of texts, found ['a', 3]",
+    "generate('nano', ['\\ud800'])": "prompts must be Unicode text, found '\\ud800'",
     "generate('nano', [''], chat=False)": "the prompt of example 0 has no tokens: ''; give it",
     "generate('nano', ['a'], top_p=0)": "task.top_p: ",
 }

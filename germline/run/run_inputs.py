@@ -122,11 +122,15 @@ def check_texts(name: str, values: object) -> None:
     """Check that an argument is a list of texts.
 
     Raises:
-        GermlineError: it is not; a text alone would be read as a list of its characters.
+        GermlineError: it is not, as a text alone would be read as a list of its characters; or a
+            text has an unpaired surrogate, which no tokenizer reads.
     """
     texts = values if isinstance(values, Sequence) and not isinstance(values, str) else [None]
     if not all(isinstance(text, str) for text in texts):
         raise GermlineError(f"{name} must be a list of texts, found {values!r:.80}")
+    for text in texts:
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise GermlineError(f"{name} must be Unicode text, found {text!r:.80}")
 
 
 def check_choice(name: str, value: object, choices: Sequence[str | None]) -> None:

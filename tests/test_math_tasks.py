@@ -180,6 +180,20 @@ def test_expressions_with_other_values_are_wrong_without_being_expanded(answer, 
     assert not is_equal(answer, gold)
 
 
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        (r"\sin^2 x + \cos^2 x", "1"),
+        (r"\frac{2x+2}{x+1}", "2"),
+        (r"6x^2y \cdot y^{-1}", "6x^2"),
+        ("even", r"\text{even}"),
+        (r"\text{even}", "even"),
+    ],
+)
+def test_equal_expressions_may_have_other_variables(answer, gold):
+    assert is_equal(answer, gold)
+
+
 def test_nothing_is_evaluated_as_code():
     for text in ("__import__('os').abort()", r"\boxed{__import__('os').abort()}"):
         assert graded("boxed", text, "1") == WRONG

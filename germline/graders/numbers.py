@@ -34,12 +34,14 @@ _PLAIN = str.maketrans(
         **{one: normalize("NFKC", one).replace("\u2044", "/") for one in _VULGAR},
     }
 )
+_DIGITS = "".join(map(chr, [*range(0x30, 0x3A), *range(0xFF10, 0xFF1A)])) + _VULGAR
 _MIXED = re.compile(rf"(?<=[0-9])(?=[{_VULGAR}])")
 _SEPARATOR = re.compile(
     r"(?<=[0-9])(?:\{,\}|,?\\[,!;: ]|[\u00a0\u2007\u2009\u202f~'\u2019])(?=[0-9]{3}(?![0-9]))"
 )
 _SPACED_SIGN = re.compile(r"(?<=[=({\[])(\s*[-+])\s+(?=[0-9.\\$€£¥])")
-_FRAC = re.compile(r"\\[dt]?frac\s*(?:\{([^{}\\]*)\}|([0-9]))\s*(?:\{([^{}\\]*)\}|([0-9]))")
+_INSIDE = r"((?:[^{}\\]|\\(?![dt]?frac))*)"
+_FRAC = re.compile(rf"\\[dt]?frac\s*(?:\{{{_INSIDE}\}}|([0-9]))\s*(?:\{{{_INSIDE}\}}|([0-9]))")
 GROUPED = r"(?<![0-9])(?<![0-9],)[1-9][0-9]{0,2}(?:,[0-9]{3})+(?!,?[0-9])"
 SIGN = r"(?:(?:(?<![^\W_])(?<![.)\]}])[-+])?(?:\\?[$€£¥]\s?)?|\\?[$€£¥][-+])"
 UNSIGNED = rf"(?:(?:{GROUPED}|[0-9]+)(?:\.[0-9]+)*|(?<![0-9])\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
@@ -86,7 +88,7 @@ def parse_number(text: str) -> Fraction | None:
 
 
 def _last_numbers(text: str) -> list[re.Match[str]]:
-    end = max(map(text.rfind, "0123456789")) + 1
+    end = max(map(text.rfind, _DIGITS)) + 1
     tail = text[max(0, end - LONGEST_TAIL) : end + DEEPEST_FRACTION]  # braces may end fractions
     return [*deque(NUMBER.finditer(_plain_fractions(tail)), maxlen=3)]
 

@@ -13,33 +13,15 @@ from germline.config import Cma, LowRank, SepCma
 from germline.engines.master_weights import Masters
 from germline.run import build_run_parts
 from germline.run.build_parts import make_engine
-from germline.strategies import make_strategy
 from germline.strategies.cma import CmaSearch
 from germline.tasks import make_task
 from germline.types import Decoding, GermlineError, MeanUpdate, VectorPerturbation
+from tests.cma_search import GENERATIONS, fitness, make_search, offsets_of
 from tests.tiny_engines import examples, inprocess
 from tests.toy_runs import settings
 
-GENERATIONS = 12
-BY_KIND = {"cma": cmaes.CMA, "sep_cma": cmaes.SepCMA}
 MIX = "space={kind: full, include: ['*mix*']}"
 SPACES = (MIX, "space=full", "space=lora", "space={kind: subspace, dimension: 8}")
-
-
-def searched(config: Cma | SepCma, dimension: int = 6, run_seed: int = 3) -> CmaSearch:
-    made = make_strategy(config, run_seed=run_seed, generations=GENERATIONS, dimension=dimension)
-    assert isinstance(made, CmaSearch)
-    return made
-
-
-def gone(move: MeanUpdate) -> np.ndarray:
-    """Return how far a move goes."""
-    assert move.offsets is not None
-    return move.offsets
-
-
-def fitness(offsets: np.ndarray) -> float:
-    return -float((np.arange(1, 1 + len(offsets)) * (offsets - 0.5) ** 2).sum())
 
 
 def learned(strategy: CmaSearch, span: range = range(GENERATIONS)) -> list[MeanUpdate]:
@@ -66,7 +48,7 @@ def refused(*overrides: str) -> str:
 
 def test_members_are_drawn_as_the_library_draws_them_in_many_dimensions():
     """A product of two matrices is left out for each of them, and not a bit changes."""
-    ours = searched(Cma(), 150).search
+    ours = make_search(Cma(), 150).search
     theirs = cmaes.CMA(mean=np.zeros(150), sigma=0.02, seed=1)
     covariance = np.cov(noise.draw_noise_rows(0, 0, range(150), "columns", 400).astype(np.float64))
     with threadpool_limits(1):
@@ -77,7 +59,7 @@ def test_members_are_drawn_as_the_library_draws_them_in_many_dimensions():
 
 
 def test_one_thread_draws_and_learns(monkeypatch):
-    strategy = searched(Cma())
+    strategy = make_search(Cma())
     threads: list[int] = []
 
     def counting(_library, call):
@@ -98,7 +80,7 @@ def test_one_thread_draws_and_learns(monkeypatch):
 
 @pytest.mark.parametrize("kind", [Cma, SepCma])
 def test_the_step_size_adapts_and_the_top_is_found(kind):
-    strategy = searched(kind(sigma=0.3))
+    strategy = make_search(kind(sigma=0.3))
     moves = learned(strategy, range(150))
     assert fitness(strategy.search.mean) > 1e-6 * fitness(np.zeros(6))
     assert moves[-1].sigma < 1e-2 * max(move.sigma for move in moves)
@@ -108,32 +90,34 @@ def test_the_step_size_adapts_and_the_top_is_found(kind):
 def test_the_covariance_learns_as_fast_as_is_set(kind):
     shapes = []
     for rate in (0.0, 0.5, 1.0):
-        strategy = searched(kind(sigma=0.3, covariance_rate=rate))
+        strategy = make_search(kind(sigma=0.3, covariance_rate=rate))
         learned(strategy)
         shapes.append(np.array(strategy.search._C))
-    start = searched(kind()).search._C
+    start = make_search(kind()).search._C
     away = [float(np.abs(shape - start).max()) for shape in shapes]
     assert away[0] == 0 < away[1] < away[2]
 
 
 def test_equally_good_members_move_neither_the_mean_nor_the_step_size():
-    strategy = searched(Cma(sigma=0.3))
+    strategy = make_search(Cma(sigma=0.3))
     move = strategy.tell(strategy.ask(0), np.zeros(strategy.population))
-    assert not gone(move).any()
+    assert not offsets_of(move).any()
     assert (strategy.sigma, strategy.search.generation) == (0.3, 0)
     assert strategy.ask(1).generation == 1
 
 
 def test_only_the_order_of_utilities_is_told():
-    one, other = searched(Cma()), searched(Cma())
+    one, other = make_search(Cma()), make_search(Cma())
     utilities = noise.weight_noise(0, 0, 0, "utilities", one.population).astype(np.float64)
     moved = one.tell(one.ask(0), utilities)
-    assert np.array_equal(gone(moved), gone(other.tell(other.ask(0), np.exp(utilities))))
+    assert np.array_equal(
+        offsets_of(moved), offsets_of(other.tell(other.ask(0), np.exp(utilities)))
+    )
 
 
 def test_another_run_seed_or_generation_has_other_members():
-    asked = [searched(Cma(), run_seed=seed).ask(0) for seed in (0, 1)]
-    later = searched(Cma(), run_seed=0)
+    asked = [make_search(Cma(), run_seed=seed).ask(0) for seed in (0, 1)]
+    later = make_search(Cma(), run_seed=0)
     later.tell(later.ask(0), np.zeros(later.population))
     offsets = [
         member.offsets.tobytes()
@@ -148,17 +132,17 @@ def test_another_run_seed_or_generation_has_other_members():
 
 
 def test_told_again_it_says_the_same_and_asks_for_the_same():
-    strategy, again = searched(Cma(sigma=0.3)), searched(Cma(sigma=0.3))
+    strategy, again = make_search(Cma(sigma=0.3)), make_search(Cma(sigma=0.3))
     moves = learned(strategy)
     recalled = again.recall([replace(move, offsets=None) for move in moves])
     for one, other in zip(recalled, moves, strict=True):
         assert one == other
-        assert np.array_equal(gone(one), gone(other))
+        assert np.array_equal(offsets_of(one), offsets_of(other))
     assert again.ask(GENERATIONS) == strategy.ask(GENERATIONS)
 
 
 def test_another_arithmetic_is_noticed_where_it_first_differs():
-    strategy, again = searched(Cma(sigma=0.3)), searched(Cma(sigma=0.3))
+    strategy, again = make_search(Cma(sigma=0.3)), make_search(Cma(sigma=0.3))
     moves = learned(strategy)
     moves[5] = replace(moves[5], sigma=float(np.nextafter(moves[5].sigma, 1)))
     with pytest.raises(GermlineError, match=r"generation 5 has step size .* export its newest"):
@@ -227,17 +211,17 @@ def test_a_dimension_too_large_is_refused_with_what_would_do():
     for remedy in ("strategy.kind=sep_cma", "space.dimension=100", "space.include"):
         assert remedy in message
     with pytest.raises(GermlineError, match="sep_cma can search up to 1,000,000 numbers") as caught:
-        searched(SepCma(), 1_000_001)
+        make_search(SepCma(), 1_000_001)
     assert "strategy.kind=sep_cma," not in str(caught.value)
 
 
 def test_one_number_is_too_few():
     with pytest.raises(GermlineError, match="at least 2 searched numbers, and the space has 1"):
-        searched(SepCma(), 1)
+        make_search(SepCma(), 1)
 
 
 def test_generations_are_told_one_after_another():
-    strategy = searched(Cma())
+    strategy = make_search(Cma())
     with pytest.raises(GermlineError, match=r"next generation is 0, not 1"):
         strategy.ask(1)
     population = strategy.ask(0)

@@ -19,6 +19,7 @@ from germline.record import RunDirectory
 from germline.run import build_run_parts
 from germline.types import Evaluation, GermlineError
 from tests.tiny import save_tiny
+from tests.tiny_runs import tiny_run
 from tests.toy_runs import finish, journal, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -32,19 +33,13 @@ def model(tmp_path_factory):
 
 
 def config(model, *overrides):
-    values = {
-        "model": str(model),
-        "task": {"kind": "conciseness", "max_new_tokens": 5},
-        "method": "es_sample_gd",
-        "space": "full",
-        "strategy": {"population": 4, "optimizer": "adam", "learning_rate": 0.001},
-        "batch_size": 3,
-        "generations": GENERATIONS,
-        "held_out": {"every": 2, "examples": 2},
-        "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
-    }
-    overrides = overrides or ("strategy.sigma=0.05",)
-    return load_config(values, overrides)
+    return tiny_run(
+        model,
+        *(overrides or ("strategy.sigma=0.05",)),
+        method="es_sample_gd",
+        strategy={"population": 4, "optimizer": "adam", "learning_rate": 0.001},
+        generations=GENERATIONS,
+    )
 
 
 def members_of(parts, population, batch, decoding):

@@ -21,6 +21,7 @@ from germline.run.load_run import load_engine
 from germline.run.model_card import model_card
 from germline.types import Population, SeedPerturbation
 from tests.tiny import save_tiny
+from tests.tiny_runs import one_generation, zo_grpo_run
 from tests.toy_runs import finish, journal, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -33,32 +34,6 @@ def model(tmp_path_factory):
     return save_tiny(tmp_path_factory.mktemp("model"))
 
 
-def config(model, *overrides):
-    values = {
-        "model": str(model),
-        "task": {"kind": "conciseness", "max_new_tokens": 5},
-        "method": {"kind": "zo_grpo", "group_size": 4},
-        "space": "full",
-        "strategy": {"population": 8, "sigma": 0.0005},
-        "engine": {"dtype": "float32"},
-        "batch_size": 3,
-        "generations": 3,
-        "held_out": {"every": 2, "examples": 2},
-        "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
-    }
-    return load_config(values, overrides)
-
-
-def one_generation(parts, number=0):
-    """Return what the method evaluated in a generation, and what it learned."""
-    population = parts.method.ask(number)
-    evaluated = parts.method.evaluate(
-        parts.fleet, population, parts.batch(number), parts.decoding_of(number)
-    )
-    learned = parts.method.learn(population, evaluated)
-    return population, evaluated, learned
-
-
 @pytest.mark.parametrize("clip", ["0.1", "null"])
 def test_a_later_update_of_a_batch_follows_the_clipped_objective(model, clip):
     """Of the rows that were sampled before the center moved, against equation (1)."""
@@ -69,7 +44,7 @@ def test_a_later_update_of_a_batch_follows_the_clipped_objective(model, clip):
         f"method.clip={clip}",
         "strategy.antithetic=true",
     )
-    with build_run_parts(config(model, *ours)) as parts:
+    with build_run_parts(zo_grpo_run(model, *ours)) as parts:
         method = parts.method
         assert isinstance(method, ZerothOrderGrpoMethod)
         parts.fleet.apply(one_generation(parts)[2].update)
@@ -104,7 +79,7 @@ def test_a_later_update_of_a_batch_follows_the_clipped_objective(model, clip):
 
 def test_a_small_update_moves_what_the_center_writes_next_by_the_divergence_predicted(model):
     ours = ("method.relative_step=0.002", "batch_size=12", "strategy.population=32")
-    with build_run_parts(config(model, *ours)) as parts:
+    with build_run_parts(zo_grpo_run(model, *ours)) as parts:
         _, evaluated, learned = one_generation(parts)
         batch = parts.batch(1)
         samples = parts.fleet.evaluate_center(
@@ -157,7 +132,7 @@ def test_samples_have_the_temperature_of_the_method_and_held_out_completions_the
 @pytest.mark.parametrize("antithetic", [True, False])
 def test_members_in_groups_score_the_same_as_all_at_once(model, antithetic):
     ours = (f"strategy.antithetic={antithetic}", "strategy.population=40", "batch_size=6")
-    with build_run_parts(config(model, *ours, "method.rows_per_member=3")) as parts:
+    with build_run_parts(zo_grpo_run(model, *ours, "method.rows_per_member=3")) as parts:
         population, evaluated, _ = one_generation(parts)
         assert len(evaluated.slopes) == 2
         method = parts.method
@@ -221,8 +196,8 @@ SPACES = {
 @pytest.mark.parametrize("space", SPACES)
 def test_a_run_resumes_and_replays_to_the_same_bits(model, tmp_path, space):
     ours = (f"space={space}", *SPACES[space], "strategy.sigma=auto", "method.rows_per_member=6")
-    whole = finish(germline.train(config(model, *ours), tmp_path / "whole"))
-    part = stopped_after(germline.train(config(model, *ours), tmp_path / "part"), 1)
+    whole = finish(germline.train(zo_grpo_run(model, *ours), tmp_path / "whole"))
+    part = stopped_after(germline.train(zo_grpo_run(model, *ours), tmp_path / "part"), 1)
     finish(germline.resume(part))
     assert journal(part) == journal(whole)
     directory = RunDirectory.open(whole)

@@ -6,30 +6,10 @@ import pytest
 
 from germline import noise
 from germline.config import Cma, SepCma
-from germline.strategies import make_strategy
-from germline.strategies.cma import CmaSearch
-from germline.types import MeanUpdate, VectorPerturbation
-
-GENERATIONS = 12
-
+from germline.types import VectorPerturbation
+from tests.cma_search import GENERATIONS, fitness, make_search, offsets_of
 
 BY_KIND = {"cma": cmaes.CMA, "sep_cma": cmaes.SepCMA}
-
-
-def searched(config: Cma | SepCma, dimension: int = 6, run_seed: int = 3) -> CmaSearch:
-    made = make_strategy(config, run_seed=run_seed, generations=GENERATIONS, dimension=dimension)
-    assert isinstance(made, CmaSearch)
-    return made
-
-
-def gone(move: MeanUpdate) -> np.ndarray:
-    """Return how far a move goes."""
-    assert move.offsets is not None
-    return move.offsets
-
-
-def fitness(offsets: np.ndarray) -> float:
-    return -float((np.arange(1, 1 + len(offsets)) * (offsets - 0.5) ** 2).sum())
 
 
 @pytest.mark.parametrize(
@@ -42,7 +22,7 @@ def fitness(offsets: np.ndarray) -> float:
     ],
 )
 def test_means_and_members_are_those_of_the_library_driven_directly(config, dimension):
-    ours = searched(config, dimension)
+    ours = make_search(config, dimension)
     more = {"lr_adapt": config.lr_adapt} if isinstance(config, Cma) else {}
     mean, size = np.zeros(dimension), config.population
     theirs = BY_KIND[config.kind](mean=mean, sigma=0.3, population_size=size, seed=1, **more)
@@ -59,5 +39,5 @@ def test_means_and_members_are_those_of_the_library_driven_directly(config, dime
         theirs.tell([(point, -value) for point, value in zip(points, values, strict=True)])
         move = ours.tell(population, np.array(values))
         assert np.array_equal(ours.search.mean, theirs.mean)
-        assert np.array_equal(gone(move), (theirs.mean - before).astype(np.float32))
+        assert np.array_equal(offsets_of(move), (theirs.mean - before).astype(np.float32))
     assert ours.sigma == theirs._sigma != 0.3

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from germline.config import load_config
 from germline.fleet import LocalFleet
 from germline.methods.group_advantages import group_advantages
 from germline.methods.policy_gradient import AdvantageRow, PolicyGradient
 from germline.run import build_run_parts
 from tests.tiny import save_tiny
+from tests.tiny_runs import one_generation, zo_grpo_run
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -20,32 +20,6 @@ def model(tmp_path_factory):
     return save_tiny(tmp_path_factory.mktemp("model"))
 
 
-def config(model, *overrides):
-    values = {
-        "model": str(model),
-        "task": {"kind": "conciseness", "max_new_tokens": 5},
-        "method": {"kind": "zo_grpo", "group_size": 4},
-        "space": "full",
-        "strategy": {"population": 8, "sigma": 0.0005},
-        "engine": {"dtype": "float32"},
-        "batch_size": 3,
-        "generations": 3,
-        "held_out": {"every": 2, "examples": 2},
-        "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
-    }
-    return load_config(values, overrides)
-
-
-def one_generation(parts, number=0):
-    """Return what the method evaluated in a generation, and what it learned."""
-    population = parts.method.ask(number)
-    evaluated = parts.method.evaluate(
-        parts.fleet, population, parts.batch(number), parts.decoding_of(number)
-    )
-    learned = parts.method.learn(population, evaluated)
-    return population, evaluated, learned
-
-
 @pytest.mark.parametrize(
     ("antithetic", "sigma", "error"), [(True, 0.0005, 0.02), (False, 3e-5, 0.02)]
 )
@@ -53,7 +27,7 @@ def test_a_coefficient_is_sigma_times_the_slope_of_the_policy_gradient_objective
     model, antithetic, sigma, error
 ):
     ours = (f"strategy.antithetic={antithetic}", f"strategy.sigma={sigma}")
-    with build_run_parts(config(model, *ours)) as parts:
+    with build_run_parts(zo_grpo_run(model, *ours)) as parts:
         population, evaluated, _ = one_generation(parts)
         assert isinstance(parts.fleet, LocalFleet)
         engine: Any = parts.fleet.engine  # in this process

@@ -132,8 +132,9 @@ def test_the_center_is_penalized_too_and_is_at_0_before_the_first_update():
     assert {rollout.grade.parts["kl"] for rollout in found.rollouts} == {0.0}
 
 
-def test_held_out_scores_are_those_of_eval_without_the_penalty(tmp_path):
-    path = run(tmp_path / "run", COEF)
+@pytest.mark.parametrize("method", [(), ("method=randopt", "strategy.learning_rate=auto")])
+def test_held_out_scores_are_those_of_eval_without_the_penalty(method, tmp_path):
+    path = run(tmp_path / "run", COEF, *method)
     recorded = RunDirectory.open(path).held_out()[-1].score
     score, _ = germline.evaluate(str(path), limit=recorded.n)
     for name in ("mean", "reward", "parts"):

@@ -260,7 +260,7 @@ class RandOptMethod(Method):
         for generation, together in places.items():
             members = tuple(self.ensemble.kept[place].member for place in together)
             population = Population(generation, members, antithetic=False, needs_every_member=True)
-            ballots.add(self.evaluate_members(fleet, population, examples, decoding), together)
+            ballots.add(fleet.evaluate(population, examples, decoding), together)
         return ballots
 
     def _score(self, rollouts: Sequence[Rollout]) -> float:

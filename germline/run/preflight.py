@@ -96,6 +96,7 @@ def check_run(config: Config, task: Task | None) -> None:
                 "tells less of new prompts: hold others out",
                 *(len(both), short_text(both[0])),
             )
+        _warn_of_small_splits(config, task)
     check_threads(config)
     check_engines(config)
     check_population(config, examples)
@@ -111,6 +112,18 @@ def check_run(config: Config, task: Task | None) -> None:
             request_headers(scorer, f"{setting}.token_env")  # refuses a token that is not set
     if task is not None:
         check_prompt_lengths(config, task)
+
+
+def _warn_of_small_splits(config: Config, task: Task) -> None:
+    for setting, section, name, split in (
+        ("batch_size", config, "batch_size", "train"),
+        ("held_out.examples", config.held_out, "examples", "test"),
+    ):
+        asked, has = getattr(section, name), len(task.examples(split))
+        if asked > has and asked != type(section).model_fields[name].default:
+            log.warning(
+                "%s=%d: the split has %d examples, and all of them are used", setting, asked, has
+            )
 
 
 def check_settings(config: Config, task: Task) -> None:

@@ -115,11 +115,11 @@ def check_run(config: Config, task: Task | None) -> None:
 
 
 def _warn_of_small_splits(config: Config, task: Task) -> None:
-    for setting, section, name, split in (
-        ("batch_size", config, "batch_size", "train"),
-        ("held_out.examples", config.held_out, "examples", "test"),
+    for setting, section, name, has in (
+        ("batch_size", config, "batch_size", len(task.examples("train"))),
+        ("held_out.examples", config.held_out, "examples", len(task.examples("test"))),
     ):
-        asked, has = getattr(section, name), len(task.examples(split))
+        asked = getattr(section, name)
         if asked > has and asked != type(section).model_fields[name].default:
             log.warning(
                 "%s=%d: the split has %d examples, and all of them are used", setting, asked, has

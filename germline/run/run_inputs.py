@@ -126,9 +126,9 @@ def check_texts(name: str, values: object) -> None:
             text has an unpaired surrogate, which no tokenizer reads.
     """
     texts = values if isinstance(values, Sequence) and not isinstance(values, str) else [None]
-    if not all(isinstance(text, str) for text in texts):
-        raise GermlineError(f"{name} must be a list of texts, found {values!r:.80}")
     for text in texts:
+        if not isinstance(text, str):
+            raise GermlineError(f"{name} must be a list of texts, found {values!r:.80}")
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise GermlineError(f"{name} must be Unicode text, found {text!r:.80}")
 

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import germline
-from germline.endpoint.member_rows import generate_rows
+from germline.endpoint.row_generator import generate_rows
 from germline.estimates.machine import MachineLoad
 from germline.nano import NANO_DIR
 from germline.services.serve import ServedWeights

@@ -8,7 +8,7 @@ import pytest
 
 from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.http_app import RequestError
-from germline.endpoint.member_rows import generate_rows
+from germline.endpoint.row_generator import generate_rows
 from germline.endpoint.rows import RowRequest, SelectedWeights
 from germline.services.serve import ServedWeights
 from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation
@@ -116,32 +116,24 @@ def test_rows_that_can_be_generated_together_are_one_batch(trained, others, batc
     batcher.close()
 
 
-def test_a_full_queue_is_a_429_and_cancelled_rows_free_it_at_once(trained):
+def test_a_request_that_the_queue_has_no_room_for_is_refused_and_cancelled_rows_free_it(trained):
     batcher = WatchedBatcher(ServedWeights.open(str(trained)), max_queue=3)
     batcher.hold()
+    with pytest.raises(RequestError, match=r"needs 4 ") as caught:
+        batcher.submit([request()] * 4)
+    assert caught.value.status_code == 400
+    with pytest.raises(RequestError, match=r"1 of 3 places .* needs 3") as caught:
+        batcher.submit([request()] * 3)
+    assert (caught.value.status_code, caught.value.code, batcher.rows) == (429, "queue_full", 1)
     waiting = batcher.submit([request("a"), request("b")])
-    with pytest.raises(RequestError) as caught:
+    with pytest.raises(RequestError, match="3 of 3 places"):
         batcher.submit([request("c")])
-    assert (caught.value.status_code, caught.value.code) == (429, "queue_full")
     assert waiting[0].cancel()
     (accepted,) = batcher.submit([request("c")])
     batcher.may_go_on.set()
     results([waiting[1], accepted])
     assert batcher.batches == [["held"], ["b", "c"]]
     batcher.drained()
-    batcher.close()
-
-
-def test_the_rows_of_a_request_are_accepted_together_or_not_at_all(trained):
-    batcher = WatchedBatcher(ServedWeights.open(str(trained)), max_queue=3)
-    batcher.hold()
-    with pytest.raises(RequestError, match=r"1 of 3 places .* needs 3") as caught:
-        batcher.submit([request()] * 3)
-    assert (caught.value.status_code, batcher.rows) == (429, 1)
-    with pytest.raises(RequestError, match=r"needs 4 ") as caught:
-        batcher.submit([request()] * 4)
-    assert caught.value.status_code == 400
-    batcher.may_go_on.set()
     batcher.close()
 
 

@@ -1,20 +1,18 @@
 """The turns of episodes that an endpoint has answered: which belong together, in which order."""
 
 from germline.endpoint.episode_log import RUNS, EpisodeLog, LoggedTurn
-from germline.endpoint.rows import WrittenTurn
 from germline.types import Completion, Example
 
 SEED = 7 * RUNS
 
 
 def turn(seed, text):
-    return LoggedTurn(
-        seed, Example(0, "?", "", chat=True), True, WrittenTurn((), Completion(text, (), "eos", 0))
-    )
+    asked = Example(0, "?", "", chat=True)
+    return LoggedTurn(seed, asked, True, (), Completion(text, (), "eos", 0))
 
 
 def texts(log, model, seed):
-    return [one.turn.completion.text for one in log.turns(model, seed)]
+    return [one.completion.text for one in log.turns(model, seed)]
 
 
 def test_an_episode_has_the_turns_of_all_its_runs_those_of_the_first_run_first():
@@ -37,6 +35,6 @@ def test_only_the_same_run_of_the_same_member_continues_a_conversation():
     context = (("user", "hello"), ("assistant", "hi"), ("user", "one"))
     more = Example(0, "two", "", chat=True, context=context)
     new, after = log.continued("center", SEED, more)
-    assert (new.context, new.prompt, after) == (context[:2], "one\ntwo", said.turn)
+    assert (new.context, new.prompt, after) == (context[:2], "one\ntwo", said)
     for model, seed in (("center", SEED + 1), ("gen-0/member-0", SEED)):
         assert log.continued(model, seed, more) == (more, None)

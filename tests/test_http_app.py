@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 
 import pytest
 
@@ -67,15 +67,11 @@ class Service:
 
     def request(self, method, path, body=None, headers=()):
         """Return the status and the JSON of the response."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
-        try:
-            connection.request(
-                method, path, body, {"content-type": "application/json", **dict(headers)}
-            )
+        headers = {"content-type": "application/json", **dict(headers)}
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
+            connection.request(method, path, body, headers)
             response = connection.getresponse()
             return response.status, json.loads(response.read())
-        finally:
-            connection.close()
 
     def post(self, path, body=b"{}", headers=()):
         return self.request("POST", path, body, headers)
@@ -126,22 +122,23 @@ def test_errors_have_openais_format(service, path, body, kind, status, param, sa
     assert service.post("/echo", b'{"a": 1}') == (200, {"a": 1})
 
 
-@pytest.mark.parametrize(
-    "given",
-    [None, "Bearer wrong", "Bearer secret2", "secret", "Basic secret", "Bearer s\u00e9cret"],
-)
-def test_a_request_without_the_token_is_a_401(given):
-    headers = {} if given is None else {"authorization": given.encode("latin-1")}
+def test_a_request_without_the_token_is_a_401_and_health_needs_none():
     with Service(token="secret").running() as service:
-        status, error = error_of(service.post("/echo", headers=headers))
-        assert (status, error["code"]) == (401, "invalid_api_key")
-
-
-def test_the_token_is_accepted_and_health_needs_none():
-    with Service(token="secret").running() as service:
+        assert error_of(service.post("/echo"))[0] == 401
+        for wrong in (
+            "Bearer wrong",
+            "Bearer secret2",
+            "secret",
+            "Basic secret",
+            "Bearer s\u00e9cret",
+        ):
+            headers = {"authorization": wrong.encode("latin-1")}
+            status, error = error_of(service.post("/echo", headers=headers))
+            assert (status, error["code"]) == (401, "invalid_api_key"), wrong
         given = {"authorization": "Bearer secret"}
         assert service.post("/echo", b'{"a": 1}', given) == (200, {"a": 1})
         assert service.request("GET", "/health") == (200, {"status": "ok"})
+    assert "secret" not in repr(HttpLimits(token="secret"))
 
 
 def test_a_larger_body_is_a_413_with_and_without_its_length():
@@ -153,15 +150,11 @@ def test_a_larger_body_is_a_413_with_and_without_its_length():
         assert service.post("/echo", b'{"a": 1}') == (200, {"a": 1})
 
 
-@pytest.mark.parametrize(
-    ("status", "name", "value"),
-    [(429, "retry-after", "1"), (503, "retry-after", "1"), (401, "www-authenticate", "Bearer")],
-)
-def test_a_refusal_has_the_header_that_says_how_to_go_on(status, name, value):
-    headers = {"retry-after", "www-authenticate"}
-    refusal = error_response(RequestError(status, "no"))
-    assert headers & {*refusal.headers} == {name}
-    assert refusal.headers[name] == value
+@pytest.mark.parametrize(("status", "after"), [(429, "1"), (503, "1"), (401, None), (400, None)])
+def test_a_refusal_has_the_header_that_says_how_to_go_on(status, after):
+    headers = error_response(RequestError(status, "no")).headers
+    assert headers.get("retry-after") == after
+    assert headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
 
 
 def test_more_requests_at_a_time_are_a_429_and_health_answers():
@@ -177,16 +170,12 @@ def test_more_requests_at_a_time_are_a_429_and_health_answers():
         assert service.post("/echo")[0] == 200
 
 
-def test_a_request_that_takes_too_long_is_a_504_and_its_handler_is_cancelled():
+def test_a_request_or_a_body_that_takes_too_long_is_a_504_and_frees_its_slot():
     with Service(timeout_s=0.2, max_concurrent=1).running() as service:
         status, error = error_of(service.post("/wait"))
         assert (status, error["code"]) == (504, "timeout")
         assert service.cancelled.wait(30)
         assert service.post("/echo")[0] == 200
-
-
-def test_a_body_that_never_comes_frees_its_slot():
-    with Service(timeout_s=0.2, max_concurrent=1).running() as service:
         with socket.create_connection(("127.0.0.1", service.port)) as slow:
             slow.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
             assert b" 504 " in slow.recv(1000)
@@ -217,10 +206,6 @@ def test_a_client_that_disconnects_cancels_its_handler_and_frees_its_slot():
 def test_other_addresses_than_loopback_need_a_token_that_a_header_can_hold(host, token, problem):
     with nullcontext() if problem is None else pytest.raises(GermlineError, match=problem):
         check_address(host, token)
-
-
-def test_the_limits_do_not_show_the_token():
-    assert "secret" not in repr(HttpLimits(token="secret"))
 
 
 def test_a_port_in_use_is_refused_with_a_remedy(service):

@@ -20,7 +20,7 @@ from germline.record import RunDirectory
 from germline.report import text_format
 from germline.run.build_parts import build_run_parts
 from germline.run.load_run import load_engine
-from germline.services.scorer import ScorerSettings, scorer_service
+from germline.services.scorer import scorer_service
 from germline.types import (
     Completion,
     Evaluation,
@@ -354,7 +354,7 @@ def test_nano_is_trained_on_a_reward_and_a_cost_model_and_resumes_to_the_same_by
 ):
     classifier = ClassifierSettings(batch_size=4, template="pku")
     with (
-        scorer_service(models, classifier, ScorerSettings(port=0)) as server,
+        scorer_service(models, classifier, port=0) as server,
         server.in_background() as url,
     ):
         whole = finish(germline.train(nano_settings(url), tmp_path / "whole"))
@@ -370,7 +370,7 @@ def test_a_service_without_a_cost_model_stops_the_run_before_it_begins(tmp_path,
     classifier = ClassifierSettings(batch_size=4, template="pku")
     reward = {"reward": models["reward"]}
     with (
-        scorer_service(reward, classifier, ScorerSettings(port=0)) as server,
+        scorer_service(reward, classifier, port=0) as server,
         server.in_background() as url,
         pytest.raises(GermlineError) as error,
     ):

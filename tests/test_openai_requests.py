@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from germline.endpoint.openai_requests import ChatRequest, Message
-from germline.endpoint.openai_responses import Reply, reply_message
+from germline.endpoint.openai_responses import Reply
 from germline.endpoint.rows import RowResult
 from germline.environments.tools import schema_prompt
 from germline.types import Completion
@@ -20,6 +20,11 @@ def chat(*messages, **more):
     return ChatRequest(model="center", messages=[Message(**one) for one in messages], **more)
 
 
+def reply_message(text, *, has_tools=True, place=1):
+    reply = Reply("", "", [], 1, has_scores=False, has_tools=has_tools, messages=place)
+    return reply.message(text)
+
+
 def test_tools_are_described_after_the_system_message():
     system, user = (
         {"role": "developer", "content": "Be brief."},
@@ -32,13 +37,13 @@ def test_tools_are_described_after_the_system_message():
 
 
 def test_a_reply_with_calls_is_read_again_as_it_was_written():
-    message = reply_message(CALL, has_tools=True, place=1)
+    message = reply_message(CALL)
     assert message["content"] == "Let me see."
     (call,) = message["tool_calls"]
     assert call["id"] == "call-1-0"
     assert call["function"] == {"name": "price", "arguments": '{"item": "tea"}'}
     assert Message(**message).text == CALL
-    assert reply_message(CALL, has_tools=False, place=1)["content"] == CALL
+    assert reply_message(CALL, has_tools=False)["content"] == CALL
 
 
 @pytest.mark.parametrize(
@@ -52,19 +57,19 @@ def test_a_reply_with_calls_is_read_again_as_it_was_written():
 )
 def test_other_forms_of_a_call_have_the_same_arguments(written, arguments):
     call = f'<tool_call>{{"name": "price", {written}}}</tool_call>'
-    (found,) = reply_message(call, has_tools=True, place=1)["tool_calls"]
+    (found,) = reply_message(call)["tool_calls"]
     assert found["function"] == {"name": "price", "arguments": arguments}
 
 
 def test_a_call_that_is_not_well_formed_has_no_name():
-    message = reply_message("<tool_call>no json</tool_call>", has_tools=True, place=0)
+    message = reply_message("<tool_call>no json</tool_call>")
     assert message["tool_calls"][0]["function"] == {"name": "", "arguments": "no json"}
     assert Message(**message).text == "<tool_call>\nno json\n</tool_call>"
 
 
 def test_results_that_follow_each_other_are_one_message():
     results = [{"role": "tool", "tool_call_id": str(n), "content": str(n)} for n in (3, 5)]
-    reply = reply_message(CALL, has_tools=True, place=1)
+    reply = reply_message(CALL)
     example = chat({"role": "user", "content": "Tea?"}, reply, *results).example()
     assert example.context == (("user", "Tea?"), ("assistant", CALL))
     shown = [f"<tool_response>\n{n}\n</tool_response>" for n in (3, 5)]

@@ -1,14 +1,11 @@
-"""The service `germline serve --reward`: scores, batches, limits, and a restart mid-run."""
+"""The service `germline serve --reward`: scores, batches, and limits."""
 
 import json
 import re
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import contextmanager
 
 import pytest
 from typer.testing import CliRunner
@@ -20,11 +17,11 @@ from germline.endpoint.http_app import HttpLimits
 from germline.endpoint.uvicorn_service import UvicornService
 from germline.engines.served.http_client import HttpConnection, RequestRefused
 from germline.scorers.sequence_classifier import SequenceClassifier
-from germline.services.scorer import ScorerSettings, scorer_service
+from germline.services.scorer import scorer_service
 from germline.types import Example, GermlineError
 from tests.hang_limit import HANG_S
 from tests.tiny_classifiers import save_classifier
-from tests.toy_runs import finish, journal, settings
+from tests.toy_runs import finish, settings
 
 PROMPTS = ["What is 1 + 2?", "Of France?"]
 RESPONSES = ["three", "Paris " * 3]
@@ -44,7 +41,8 @@ def serving(sources, classifier=None, **more):
         scorer_service(
             sources,
             ClassifierSettings(batch_size=4, **(classifier or {})),
-            ScorerSettings(port=0, **more),
+            port=0,
+            **more,
         ) as server,
         server.in_background() as url,
     ):
@@ -115,25 +113,18 @@ def test_64_clients_get_their_own_scores_in_shared_batches(sources, monkeypatch)
         calls.append(len(texts))
         return score(self, texts)
 
-    clients, requests = 64, 3
-    responses = [f"{number} is the answer" for number in range(clients * requests)]
+    responses = [f"{number} is the answer" for number in range(192)]
     alone = direct(sources["reward"], responses, ["a"] * len(responses))
     monkeypatch.setattr(SequenceClassifier, "score", counted)
-    begin = threading.Barrier(clients)
 
-    def ask(client):
-        begin.wait(HANG_S)
-        mine = range(client * requests, (client + 1) * requests)
-        return [
-            service.post("/score_batch", {"prompts": ["a"], "responses": [responses[one]]})
-            for one in mine
-        ]
+    def ask(response):
+        return service.post("/score_batch", {"prompts": ["a"], "responses": [response]})
 
-    with serving({"reward": sources["reward"]}) as service, ThreadPoolExecutor(clients) as pool:
-        answers = [answer for own in pool.map(ask, range(clients)) for answer in own]
+    with serving({"reward": sources["reward"]}) as service, ThreadPoolExecutor(64) as pool:
+        answers = list(pool.map(ask, responses))
     assert [answer["rewards"][0] for answer in answers] == alone
-    assert sum(calls) == clients * requests
-    assert len(calls) < clients * requests / 2
+    assert sum(calls) == len(responses)
+    assert len(calls) < len(responses) / 2
 
 
 def test_a_client_that_leaves_frees_its_place(sources, monkeypatch):
@@ -190,9 +181,8 @@ def test_a_wrong_setting_of_the_command_is_named(sources, words, said):
 
 def test_the_command_says_where_it_listens(sources, monkeypatch):
     monkeypatch.setattr(UvicornService, "run", lambda _server: None)
-    done = CliRunner().invoke(
-        app, ["serve", "--reward", sources["reward"], "--port", "0", "--json"]
-    )
+    words = ["serve", "--reward", sources["reward"], "--port", "0", "--json"]
+    done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     assert document["models"] == {"reward": sources["reward"]}
@@ -226,60 +216,3 @@ def test_a_model_that_the_service_lacks_is_named(sources, tmp_path):
         pytest.raises(GermlineError, match=r"has no rewards: start it with --reward MODEL"),
     ):
         germline.train(scored(service.url), tmp_path / "run")
-
-
-class Process:
-    """`germline serve --reward` in a process of its own, at one port."""
-
-    def __init__(self, source: str, port: int = 0) -> None:
-        words = ["serve", "--reward", source, "--port", str(port), "batch_size=4", "--json"]
-        program = "import sys; from germline.cli import main; sys.argv = sys.argv[:1] + {}; main()"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program.format(words)], stdout=subprocess.PIPE, text=True
-        )
-        assert self.process.stdout is not None
-        text = ""
-        document: Any = None
-        while document is None:
-            line = self.process.stdout.readline()
-            assert line, "the service ended"
-            text += line
-            with suppress(ValueError):
-                document = json.loads(text)
-        self.url = document["url"]
-
-    @property
-    def port(self) -> int:
-        return int(self.url.rpartition(":")[2])
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-
-
-@pytest.mark.slow
-def test_a_service_that_is_killed_and_restarted_during_a_run_loses_no_generation(sources, tmp_path):
-    service = Process(sources["reward"])
-    try:
-        undisturbed = finish(germline.train(scored(service.url), tmp_path / "one"))
-        training = germline.train(scored(service.url), tmp_path / "two")
-        generations = iter(training)
-        next(generations)
-        service.kill()
-        restarted: list[Process] = []
-
-        def restart() -> None:
-            time.sleep(1.0)  # so that the run meets the closed port
-            restarted.append(Process(sources["reward"], service.port))
-
-        thread = threading.Thread(target=restart)
-        thread.start()
-        records = list(generations)
-        thread.join()
-        service = restarted[0]
-    finally:
-        service.kill()
-    assert [record.generation for record in records] == [1, 2, 3]
-    assert journal(tmp_path / "two") == journal(undisturbed)

@@ -52,7 +52,7 @@ def client(url):
         yield opened
 
 
-def test_greedy_answers_are_those_of_germline_generate(client, trained):
+def test_greedy_answers_and_texts_are_those_of_germline_generate(client, trained):
     expected = germline.generate(str(trained), QUESTIONS, max_new_tokens=24)
     for question, completion in zip(QUESTIONS, expected, strict=True):
         response = chat(client, question)
@@ -61,9 +61,6 @@ def test_greedy_answers_are_those_of_germline_generate(client, trained):
         assert response.usage.completion_tokens == len(completion.tokens)
         assert response.choices[0].finish_reason == "stop"
         assert response.model == "center"
-
-
-def test_raw_completions_are_those_of_germline_generate(client, trained):
     prompts = ["The capital of", "3 plus 4 is"]
     expected = germline.generate(str(trained), prompts, chat=False, max_new_tokens=8)
     response = client.completions.create(
@@ -113,16 +110,10 @@ def test_members_of_64_clients_get_their_own_texts_in_few_batches(trained, monke
         monkeypatch.setattr(served, "load", watched)
         with server.in_background() as address:
 
-            async def ask(client, name, question):
-                messages = [{"role": "user", "content": question}]
-                return await client.chat.completions.create(
-                    model=name, messages=messages, temperature=0, max_tokens=24
-                )
-
             async def ask_all():
                 async with AsyncOpenAI(base_url=f"{address}/v1", api_key="none") as client:
                     return await asyncio.gather(
-                        *(ask(client, name, question) for question in QUESTIONS for name in names)
+                        *(chat(client, question, name) for question in QUESTIONS for name in names)
                     )
 
             responses = iter(asyncio.run(ask_all()))

@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import status_code_conformance
 
 from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.http_app import HttpLimits
-from germline.endpoint.openai_app import make_endpoint
+from germline.endpoint.openai_app import Endpoint
 from germline.endpoint.uvicorn_service import UvicornService
 from germline.services.serve import ServedWeights
 from tests.hang_limit import HANG_S
@@ -47,7 +47,7 @@ class Served:
 
         setattr(weights.engine, "generate", held_up)  # noqa: B010 - a method, to mypy
         self.batcher = EngineBatcher(weights, max_rows=64, max_queue=256)
-        self.app = make_endpoint(weights, self.batcher, HttpLimits(**limits), 64)
+        self.app = Endpoint(weights, self.batcher, 64).app(HttpLimits(**limits))
 
     @contextmanager
     def running(self):

@@ -164,10 +164,10 @@ def _serve_scorers(
         classifier = classifier.model_copy(update={"label": int(classifier.label)})
     with serve_extra("germline serve"):
         from germline.endpoint.http_app import HttpLimits
-        from germline.services.scorer import ScorerSettings, scorer_service
+        from germline.services.scorer import scorer_service
     limits = HttpLimits(token, max_request_bytes=16_000_000)
-    listening = ScorerSettings(host, 8100 if port is None else port, limits)
-    with scorer_service(models, classifier, listening) as server:
+    port = 8100 if port is None else port
+    with scorer_service(models, classifier, host, port, limits) as server:
         lines = f"{' and '.join(models.values())} at {server.url}"
         values = {"url": server.url, "models": models, "needs_token": token is not None}
         _run_until_interrupt(server, lines, values, as_json=as_json)

@@ -12,11 +12,7 @@ from germline.errors import GermlineError
 
 @contextmanager
 def serve_extra(needed_by: str) -> Iterator[None]:
-    """Import the modules of an endpoint for a command or a setting, or say what to install.
-
-    Raises:
-        GermlineError: a package of the extra `serve` is not installed.
-    """
+    """Import the modules of an endpoint for a command or a setting, or say what to install."""
     try:
         yield
     except ModuleNotFoundError as error:

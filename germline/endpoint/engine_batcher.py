@@ -33,19 +33,13 @@ Waiting = tuple[EncodedRow, "Future[RowResult]"]
 
 
 class EngineBatcher:
-    """See the module's docstring.
+    """See the module's docstring; only this object's thread uses the engine from now on.
 
-    Args:
-        weights: the engine, which only this object's thread uses from now on.
-        max_rows: of a batch.
-        max_queue: rows that wait or are being generated.
-
-    Attributes:
-        first_failure: the error of the first batch that failed; None: none did.
+    `max_rows` are in a batch; `max_queue` wait or are being generated.
     """
 
     def __init__(self, weights: NamedWeights, *, max_rows: int, max_queue: int) -> None:
-        self.first_failure: Exception | None = None
+        self.first_failure: Exception | None = None  # the error of the first batch that failed
         self._weights = weights
         self._generator = RowGenerator(weights)
         self._max_rows = max_rows
@@ -71,11 +65,7 @@ class EngineBatcher:
         return len(self._open)
 
     def submit(self, requests: Sequence[RowRequest]) -> "list[Future[RowResult]]":
-        """Put rows into the queue; cancel a future to take its row out.
-
-        Raises:
-            RequestError: the queue has no room for all of them, now (429) or ever (400).
-        """
+        """Put rows into the queue, all or none; cancel a future to take its row out."""
         self.check_size(len(requests))
         futures: list[Future[RowResult]] = [Future() for _ in requests]
         with self._changed:
@@ -96,11 +86,7 @@ class EngineBatcher:
         return futures
 
     def check_size(self, count: int) -> None:
-        """Check that a request for so many completions can ever be answered.
-
-        Raises:
-            RequestError: the queue has no room for them even when it is empty.
-        """
+        """Refuse a request for more completions than the empty queue has room for."""
         if count > self._max_queue:
             raise RequestError(
                 400,
@@ -164,10 +150,14 @@ class EngineBatcher:
         for row, future in self._waiting:
             if future.cancelled():
                 continue
-            key = key or self._generator.batch_key(row)
+            own = self._generator.batch_key(row)
+            key = key or own
             both = max(prompt, len(row.ids)), max(new, row.longest)
-            fits = len(batch) < self._max_rows and self._generator.batch_key(row) == key
-            if fits and (context is None or sum(both) <= context):
+            if (
+                len(batch) < self._max_rows
+                and own == key
+                and (context is None or sum(both) <= context)
+            ):
                 batch.append((row, future))
                 prompt, new = both
             else:
@@ -176,7 +166,6 @@ class EngineBatcher:
         return [waiting for waiting in batch if waiting[1].set_running_or_notify_cancel()]
 
     def _answer(self, rows: Sequence[EncodedRow], futures: "Sequence[Future[RowResult]]") -> None:
-        """Generate a batch; its futures get results, or the error."""
         try:
             results = self._generator.generate(rows)
         except Exception as error:  # noqa: BLE001 - every error reaches the clients of the batch

@@ -27,7 +27,7 @@ from pathlib import Path
 from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.episode_log import RUNS, EpisodeLog, LoggedTurn
 from germline.endpoint.http_app import HttpLimits
-from germline.endpoint.openai_app import make_endpoint
+from germline.endpoint.openai_app import Endpoint
 from germline.endpoint.rows import NamedWeights
 from germline.endpoint.uvicorn_service import UvicornService
 from germline.episode_types import Ended, EndpointEpisode, EpisodeBatch, Transcript, Turn
@@ -54,11 +54,7 @@ class EndpointGraderSettings(GraderSettings):
 
 
 class EndpointGraders(GraderPool):
-    """Plays whole episodes in a grader process; its environments ask an endpoint.
-
-    Args:
-        settings: of the process; there is one, whatever `workers` says.
-    """
+    """Plays whole episodes in one grader process; its environments ask an endpoint."""
 
     def __init__(self, settings: EndpointGraderSettings) -> None:
         super().__init__(**vars(replace(settings, workers=0)))
@@ -68,11 +64,7 @@ class EndpointGraders(GraderPool):
     def submit(
         self, texts: Sequence[str | Transcript], examples: Sequence[Example]
     ) -> Future[list[Grade]]:
-        """Refuse replies that are known before the environment asks for them.
-
-        Raises:
-            GermlineError: always.
-        """
+        """Refuse replies that are known before the environment asks for them."""
         raise GermlineError(
             "task.kind=verifiers: the environment asks for replies itself and cannot be tried with "
             "given ones: train with it, such as with generations=1"
@@ -144,7 +136,7 @@ class EndpointGraders(GraderPool):
             weights, max_rows=len(episodes), max_queue=limits.max_concurrent * 4
         )
         try:
-            app = make_endpoint(weights, batcher, limits, decoding.max_new_tokens, log)
+            app = Endpoint(weights, batcher, decoding.max_new_tokens, log).app(limits)
             with (
                 closing(UvicornService(app, "127.0.0.1", 0)) as server,
                 server.in_background() as url,
@@ -181,15 +173,15 @@ class EndpointGraders(GraderPool):
     def _grade_of(
         self, verdict: Verdict, episode: EndpointEpisode, example: Example, log: EpisodeLog
     ) -> Grade:
-        replies = tuple(one.turn.completion.text for one in log.turns(episode.model, episode.seed))
+        replies = tuple(turn.completion.text for turn in log.turns(episode.model, episode.seed))
         asked = Transcript(replies, episode.seed)
         return self._read(verdict, (asked, example))
 
 
 def episode_seeds(examples: Sequence[Example], decoding: Decoding) -> list[int]:
-    """Return the seed of each example's episode: the same for all members.
+    """Return the seed of each example's episode, which all members share.
 
-    An example that is there twice has two. They are below 2^53, as JSON of other languages needs.
+    An example that is there twice has two seeds; all are below 2^53, the integers of any JSON.
     """
     seen: Counter[int] = Counter()
     seeds = []
@@ -216,14 +208,13 @@ def _rollout(
             message = message.removeprefix(example.prompt).removeprefix("\n")
         if message:
             turns.append(Turn("user", message))
-        written = one.turn.completion
-        turns.append(Turn("assistant", written.text, written.tokens))
-    written_turns = [one.turn.completion for one in logged]
+        turns.append(Turn("assistant", one.completion.text, one.completion.tokens))
+    written = [one.completion for one in logged]
     completion = Completion(
-        "\n".join(one.text for one in written_turns),
-        tuple(token for one in written_turns for token in one.tokens),
-        written_turns[-1].finish if written_turns else "length",
-        written_turns[0].prompt_tokens if written_turns else 0,
+        "\n".join(one.text for one in written),
+        tuple(token for one in written for token in one.tokens),
+        written[-1].finish if written else "length",
+        written[0].prompt_tokens if written else 0,
     )
     reason: Ended = "failure" if grade.failure is not None else ended
     return Rollout(member, example.index, completion, grade, tuple(turns), reason)

@@ -8,8 +8,7 @@ are: tokenizing their text again may give other tokens.
 import threading
 from dataclasses import dataclass, replace
 
-from germline.endpoint.rows import WrittenTurn
-from germline.types import Example
+from germline.types import Completion, Example
 
 RUNS = 1 << 12
 """Seeds of an episode: each run of an agent has one."""
@@ -25,19 +24,20 @@ class LoggedTurn:
     Attributes:
         example: what is new in the request, after the messages that the model has read before.
         is_first: whether the model has read nothing before.
+        ids: the tokens that the model has read.
     """
 
     seed: int
     example: Example
     is_first: bool
-    turn: WrittenTurn
+    ids: tuple[int, ...]
+    completion: Completion
 
 
 class EpisodeLog:
     """The turns of episodes by the name of the weights; thread-safe.
 
-    Args:
-        default_seed: of requests without a seed, which belong to no episode.
+    Requests without a seed belong to no episode and have the `default_seed`.
     """
 
     def __init__(self, default_seed: int) -> None:
@@ -47,7 +47,7 @@ class EpisodeLog:
 
     def continued(
         self, model: str, seed: int, example: Example
-    ) -> tuple[Example, WrittenTurn | None]:
+    ) -> tuple[Example, LoggedTurn | None]:
         """Return what is new in a request as one message, and the turn that it follows, if any."""
         context = example.context
         read = max((i for i, (role, _) in enumerate(context, 1) if role == "assistant"), default=0)
@@ -56,7 +56,7 @@ class EpisodeLog:
             return example, None
         new = [text for _, text in context[read:]]
         prompt = "\n".join([*new, example.prompt])
-        return replace(example, context=context[:read], prompt=prompt), logged.turn
+        return replace(example, context=context[:read], prompt=prompt), logged
 
     def note(self, model: str, logged: LoggedTurn, asked: Example, said: str) -> None:
         """Log the reply to a whole conversation; `said` is how the next request repeats it."""
@@ -68,5 +68,5 @@ class EpisodeLog:
     def turns(self, model: str, seed: int) -> list[LoggedTurn]:
         """Return the turns of an episode in their order, those of its first agent run first."""
         with self._lock:
-            found = list(self._turns.get((model, seed // RUNS), {}).values())
-        return sorted(found, key=lambda logged: logged.seed)
+            logged = list(self._turns.get((model, seed // RUNS), {}).values())
+        return sorted(logged, key=lambda turn: turn.seed)

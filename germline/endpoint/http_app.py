@@ -13,7 +13,6 @@ Errors have the format of OpenAI's API: `{"error": {"message", "type", "param", 
 import asyncio
 import hmac
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,14 +20,10 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEALTH = "/health"
 """The path that answers without a token, and however many requests are running."""
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -36,8 +31,7 @@ class HttpLimits:
     """What a service accepts.
 
     Attributes:
-        token: that requests must have as `Authorization: Bearer TOKEN`; None: none is needed.
-        max_request_bytes: size of a request body.
+        token: that requests must have; None: none is needed.
         max_concurrent: requests at a time.
         timeout_s: time of one request, from its first byte to the last byte of the response.
     """
@@ -49,14 +43,7 @@ class HttpLimits:
 
 
 class RequestError(HTTPException):
-    """A request that the service refuses.
-
-    Args:
-        status_code: of the HTTP response.
-        detail: what is wrong, and what to do.
-        param: the field of the request that is wrong.
-        code: a short name of the error.
-    """
+    """A request that the service refuses; `param` is the field that is wrong."""
 
     def __init__(
         self, status_code: int, detail: str, *, param: str | None = None, code: str | None = None
@@ -126,16 +113,12 @@ def _as_request_error(error: RequestValidationError) -> RequestError:
 
 
 class RequestGuard:
-    """ASGI middleware: see the module's docstring.
+    """ASGI middleware: see the module's docstring."""
 
-    Attributes:
-        active: number of requests that are being answered.
-    """
-
-    def __init__(self, app: Callable[..., Awaitable[None]], limits: HttpLimits) -> None:
+    def __init__(self, app: ASGIApp, limits: HttpLimits) -> None:
         self.app = app
         self.limits = limits
-        self.active = 0
+        self.active = 0  # requests that are being answered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

@@ -25,7 +25,7 @@ from germline.endpoint.openai_requests import (
     SamplingFields,
 )
 from germline.endpoint.openai_responses import Reply
-from germline.endpoint.rows import NamedWeights, RowRequest, RowResult, WrittenTurn
+from germline.endpoint.rows import NamedWeights, RowRequest
 from germline.types import Example
 
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -36,17 +36,38 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Answers requests.
-
-    Attributes:
-        max_new_tokens: of a completion.
-        log: of the episodes whose environments send the requests; None: there are none.
-    """
+    """Answers requests; the `log` is of episodes whose environments send them, if there are any."""
 
     weights: NamedWeights
     batcher: EngineBatcher
     max_new_tokens: int
     log: EpisodeLog | None = None
+
+    def app(self, limits: HttpLimits) -> FastAPI:
+        """Return the application of a server."""
+        app = make_app("germline serve", limits)
+        app.get(HEALTH)(self.health)
+        app.get("/v1/models", responses=ERRORS)(self.models)
+        app.get("/v1/models/{name:path}", responses=ERRORS)(self.model)
+        app.post("/v1/chat/completions", responses=ERRORS)(self.chat)
+        app.post("/v1/completions", responses=ERRORS)(self.complete)
+        return app
+
+    async def health(self) -> Response:
+        """Say that the server answers."""
+        if not self.batcher.is_alive:
+            raise RequestError(503, "the engine's thread has ended")
+        return AsciiJson({"status": "ok", "queued": self.batcher.rows})
+
+    async def models(self) -> Response:
+        """List the names of weights."""
+        names = await asyncio.to_thread(self.weights.names)
+        return AsciiJson({"object": "list", "data": [_model(name) for name in names]})
+
+    async def model(self, name: str) -> Response:
+        """Return one of the names."""
+        await asyncio.to_thread(self.weights.select, name)
+        return AsciiJson(_model(name))
 
     async def chat(self, request: ChatRequest) -> Response:
         """Answer the last message of a conversation."""
@@ -56,14 +77,15 @@ class Endpoint:
         if self.log is not None:
             request.seed = self.log.default_seed if request.seed is None else request.seed
             new, after = self.log.continued(request.model, request.seed, asked)
-        reply = await self._reply(request, [new], request.longest, request.top, after=after)
+        longest = request.max_completion_tokens or request.max_tokens
+        reply = await self._reply(request, [new], longest, request.top, after=after)
         messages = len(request.messages)
         reply = replace(reply, has_tools=bool(request.described_tools), messages=messages)
         if self.log is not None:
             for result in reply.results:
-                said = Message(**reply.message(result)).text
-                turn = WrittenTurn(result.ids, result.completion)
-                logged = LoggedTurn(request.seed or 0, new, after is None, turn)
+                said = Message(**reply.message(result.completion.text)).text
+                is_first, seed = after is None, request.seed or 0
+                logged = LoggedTurn(seed, new, is_first, result.ids, result.completion)
                 self.log.note(request.model, logged, asked, said)
         return _streamed(reply.chat_events()) if request.stream else AsciiJson(reply.chat())
 
@@ -86,7 +108,7 @@ class Endpoint:
         top: int | None,
         *,
         echo: bool = False,
-        after: WrittenTurn | None = None,
+        after: LoggedTurn | None = None,
     ) -> Reply:
         if longest is not None and longest > self.max_new_tokens:
             raise RequestError(
@@ -100,8 +122,14 @@ class Endpoint:
         row = RowRequest(
             selected, examples[0], request.decoding(self.max_new_tokens), longest, top, echo, after
         )
-        rows = [replace(row, example=example) for example in request.sampled(examples)]
-        results = await self._results(rows)
+        futures = self.batcher.submit(
+            [replace(row, example=example) for example in request.sampled(examples)]
+        )
+        try:
+            results = [await asyncio.wrap_future(future) for future in futures]
+        finally:  # when this is cancelled or fails, so are the other rows
+            for future in futures:
+                future.cancel()
         if len(results) < len(examples) * request.choices:  # greedy choices are all the same
             results = [result for result in results for _ in range(request.choices)]
         options = request.stream_options
@@ -113,53 +141,6 @@ class Endpoint:
             has_scores=top is not None,
             streams_usage=options is not None and options.include_usage,
         )
-
-    async def _results(self, rows: Sequence[RowRequest]) -> list[RowResult]:
-        """Wait for the completions; when this is cancelled or fails, the others are cancelled."""
-        futures = self.batcher.submit(rows)
-        try:
-            return [await asyncio.wrap_future(future) for future in futures]
-        finally:
-            for future in futures:
-                future.cancel()
-
-
-def make_endpoint(
-    weights: NamedWeights,
-    batcher: EngineBatcher,
-    limits: HttpLimits,
-    max_new_tokens: int,
-    log: EpisodeLog | None = None,
-) -> FastAPI:
-    """Return the application of a server; a log is that of the episodes which send requests."""
-    app = make_app("germline serve", limits)
-    endpoint = Endpoint(weights, batcher, max_new_tokens, log)
-
-    @app.get(HEALTH)
-    async def health() -> Response:
-        if not batcher.is_alive:
-            raise RequestError(503, "the engine's thread has ended")
-        return AsciiJson({"status": "ok", "queued": batcher.rows})
-
-    @app.get("/v1/models", responses=ERRORS)
-    async def models() -> Response:
-        names = await asyncio.to_thread(weights.names)
-        return AsciiJson({"object": "list", "data": [_model(name) for name in names]})
-
-    @app.get("/v1/models/{name:path}", responses=ERRORS)
-    async def model(name: str) -> Response:
-        await asyncio.to_thread(weights.select, name)
-        return AsciiJson(_model(name))
-
-    @app.post("/v1/chat/completions", responses=ERRORS)
-    async def chat(request: ChatRequest) -> Response:
-        return await endpoint.chat(request)
-
-    @app.post("/v1/completions", responses=ERRORS)
-    async def complete(request: CompletionRequest) -> Response:
-        return await endpoint.complete(request)
-
-    return app
 
 
 def _model(name: str) -> dict[str, object]:

@@ -34,7 +34,6 @@ Text = Annotated[str, Field(min_length=0)]
 
 NonEmptyText = Annotated[str, Field(min_length=1)]
 
-
 TEMPLATE_ROLES = {"developer": "system", "tool": "user"}
 """Roles that chat templates do not know, and those that they know instead."""
 
@@ -75,21 +74,8 @@ class Tool(BaseModel):
     function: ToolFunction
 
 
-def _with_content(schema: dict[str, Any]) -> None:
-    """Require the content of a message in its JSON schema.
-
-    Only a message with tool calls may do without, which a schema cannot say shortly.
-    """
-    schema["required"] = ["role", "content"]
-    content = schema["properties"]["content"]
-    content["anyOf"] = [kind for kind in content["anyOf"] if kind != {"type": "null"}]
-    del content["default"]
-
-
 class Message(BaseModel):
     """One message of a conversation."""
-
-    model_config = ConfigDict(json_schema_extra=_with_content)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Text | list[TextPart] | None = None
@@ -103,7 +89,7 @@ class Message(BaseModel):
 
     @property
     def text(self) -> str:
-        """Return the message as the model reads it."""
+        """The message as the model reads it."""
         parts = self.content or ""
         content = parts if isinstance(parts, str) else "".join(part.text for part in parts)
         if self.role == "tool":
@@ -129,21 +115,28 @@ class StreamOptions(BaseModel):
 
 
 class TextFormat(BaseModel):
-    """The only format of a response."""
+    """The format of a response: a text without constraints."""
 
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["text"]
 
 
-class IgnoredFields(BaseModel):
-    """Fields that do not change a result here, and settings that must change nothing.
-
-    A null changes nothing, also where the name is not known.
-    """
+class SamplingFields(BaseModel):
+    """What chat and completion requests have in common; null is the default."""
 
     model_config = ConfigDict(extra="forbid")
 
+    model: str
+    temperature: Annotated[StrictFloat, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[StrictFloat, Field(ge=0, le=1)] | None = None
+    n: Annotated[StrictInt, Field(ge=1, le=128)] | None = None
+    stop: Stop | None = None
+    seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)] | None = None
+    stream: StrictBool | None = None
+    stream_options: StreamOptions | None = None
+
+    # Ignored, as these change no result.
     metadata: Any = None
     parallel_tool_calls: Any = None
     prediction: Any = None
@@ -156,6 +149,7 @@ class IgnoredFields(BaseModel):
     store: Any = None
     user: Any = None
 
+    # Settings that this server does not have, with the value that changes nothing.
     best_of: One | None = None
     frequency_penalty: Zero | None = None
     function_call: Literal["none", "auto"] | None = None
@@ -179,19 +173,6 @@ class IgnoredFields(BaseModel):
         if not isinstance(values, dict):
             return values
         return {name: value for name, value in values.items() if value is not None}
-
-
-class SamplingFields(IgnoredFields):
-    """What chat and completion requests have in common; null is the default."""
-
-    model: str
-    temperature: Annotated[StrictFloat, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[StrictFloat, Field(ge=0, le=1)] | None = None
-    n: Annotated[StrictInt, Field(ge=1, le=128)] | None = None
-    stop: Stop | None = None
-    seed: Annotated[StrictInt, Field(ge=-(2**63), lt=2**63)] | None = None
-    stream: StrictBool | None = None
-    stream_options: StreamOptions | None = None
 
     @property
     def choices(self) -> int:
@@ -268,17 +249,8 @@ class ChatRequest(SamplingFields):
     tool_choice: Literal["none", "auto"] | None = None
 
     @property
-    def longest(self) -> int | None:
-        """The most tokens that were asked for; None: as many as there is room for."""
-        return self.max_completion_tokens or self.max_tokens
-
-    @property
     def top(self) -> int | None:
-        """Number of likely tokens to report; None: no log-probabilities.
-
-        Raises:
-            RequestError: likely tokens are asked for without log-probabilities.
-        """
+        """Number of likely tokens to report; None: no log-probabilities."""
         if self.top_logprobs and not self.logprobs:
             raise RequestError(
                 400,
@@ -289,16 +261,32 @@ class ChatRequest(SamplingFields):
 
     @property
     def described_tools(self) -> Sequence[Tool]:
-        """Return the tools that the model is told of."""
+        """The tools that the model is told of."""
         return () if self.tool_choice == "none" else self.tools or ()
 
     def example(self) -> Example:
-        """Return the conversation as one example.
+        """Return the conversation as an example, with a description of the tools.
 
-        Raises:
-            RequestError: the last message is not the user's.
+        Results of several tools that follow each other are one message.
         """
-        return as_example(self.messages, self.described_tools)
+        turns: list[tuple[str, str]] = []
+        for is_tool, group in itertools.groupby(self.messages, lambda one: one.role == "tool"):
+            shown = [(TEMPLATE_ROLES.get(one.role, one.role), one.text) for one in group]
+            turns += [("user", "\n".join(text for _, text in shown))] if is_tool else shown
+        *context, (role, prompt) = turns
+        if role != "user":
+            raise RequestError(
+                400,
+                f"messages: the last message is of the role {self.messages[-1].role}, and must be "
+                "the user's, or the result of a tool",
+                param="messages",
+            )
+        if tools := self.described_tools:
+            described = [tool.model_dump(exclude_none=True) for tool in tools]
+            system = [text for role, text in context if role == "system"]
+            rest = [turn for turn in context if turn[0] != "system"]
+            context = [("system", "\n\n".join([*system, schema_prompt(described)])), *rest]
+        return Example(0, prompt, "", chat=True, context=tuple(context))
 
 
 def _noise_index(seed: int, place: int, choice: int) -> int:
@@ -309,31 +297,3 @@ def _noise_index(seed: int, place: int, choice: int) -> int:
     """
     name = f"germline serve/{seed}/{place}/{choice}".encode()
     return int.from_bytes(hashlib.sha256(name).digest()[:8], "little") >> 1
-
-
-def as_example(messages: Sequence[Message], tools: Sequence[Tool]) -> Example:
-    """Return a conversation as an example, with a description of the tools.
-
-    Results of several tools that follow each other are one message.
-
-    Raises:
-        RequestError: the last message is not the user's or a tool's.
-    """
-    turns: list[tuple[str, str]] = []
-    for is_tool, group in itertools.groupby(messages, lambda message: message.role == "tool"):
-        shown = [(TEMPLATE_ROLES.get(one.role, one.role), one.text) for one in group]
-        turns += [("user", "\n".join(text for _, text in shown))] if is_tool else shown
-    *context, (role, prompt) = turns
-    if role != "user":
-        raise RequestError(
-            400,
-            f"messages: the last message is of the role {messages[-1].role}, and must be the "
-            "user's, or the result of a tool",
-            param="messages",
-        )
-    if tools:
-        described = [tool.model_dump(exclude_none=True) for tool in tools]
-        system = [text for role, text in context if role == "system"]
-        rest = [turn for turn in context if turn[0] != "system"]
-        context = [("system", "\n\n".join([*system, schema_prompt(described)])), *rest]
-    return Example(0, prompt, "", chat=True, context=tuple(context))

@@ -11,7 +11,6 @@ from typing import Any
 
 from germline.endpoint.rows import RowResult, TokenScore
 from germline.environments.tools import split_calls
-from germline.types import Completion
 
 LOWEST = -9999.0
 """Stands for the logarithm of a probability of 0 or of no number, as in OpenAI's API."""
@@ -22,14 +21,12 @@ class Reply:
     """The completions of one request.
 
     Attributes:
-        model: name of the weights.
-        fingerprint: of the weights.
         results: of all choices, those of the first prompt first.
         prompts: number of prompts.
         has_scores: whether log-probabilities were asked for.
         streams_usage: whether a stream ends with the number of tokens.
-        has_tools: whether the model may call tools.
-        messages: number of messages before the reply of a chat.
+        has_tools: whether calls of tools are looked for in a chat.
+        messages: number of messages before the reply of a chat, for the ids of calls.
     """
 
     model: str
@@ -41,18 +38,27 @@ class Reply:
     has_tools: bool = False
     messages: int = 0
 
-    def message(self, result: RowResult) -> dict[str, Any]:
-        """Return a completion as a message of a chat."""
-        text = result.completion.text
-        return reply_message(text, has_tools=self.has_tools, place=self.messages)
+    def message(self, text: str) -> dict[str, Any]:
+        """Return a text of the model as a message of a chat."""
+        content, calls = split_calls(text) if self.has_tools else (text, [])
+        described = [
+            {
+                "id": f"call-{self.messages}-{number}",
+                "type": "function",
+                "function": {"name": name, "arguments": arguments},
+            }
+            for number, (name, arguments) in enumerate(calls)
+        ]
+        message = {"role": "assistant", "content": content}
+        return message | {"tool_calls": described} if calls else message
 
     def chat(self) -> dict[str, Any]:
         """Return a chat completion."""
         choices = []
         for index, result in enumerate(self.results):
-            message = self.message(result)
-            reason = "tool_calls" if "tool_calls" in message else finish_reason(result.completion)
+            message = self.message(result.completion.text)
             scores = _chat_scores(result.scores) if self.has_scores else None
+            reason = "tool_calls" if "tool_calls" in message else _finish_reason(result)
             choice = {"index": index, "message": message, "logprobs": scores}
             choices.append({**choice, "finish_reason": reason})
         return self._object("chat.completion", "chatcmpl", choices)
@@ -64,7 +70,7 @@ class Reply:
                 "index": index,
                 "text": result.prompt + result.completion.text,
                 "logprobs": _text_scores(result.scores) if self.has_scores else None,
-                "finish_reason": finish_reason(result.completion),
+                "finish_reason": _finish_reason(result),
             }
             for index, result in enumerate(self.results)
         ]
@@ -118,30 +124,8 @@ class Reply:
         }
 
 
-def reply_message(text: str, *, has_tools: bool, place: int) -> dict[str, Any]:
-    """Return a reply of the model as a message.
-
-    Args:
-        text: of the model.
-        has_tools: whether calls of tools are looked for.
-        place: number of messages before it, for the ids of calls.
-    """
-    content, calls = split_calls(text) if has_tools else (text, [])
-    described = [
-        {
-            "id": f"call-{place}-{number}",
-            "type": "function",
-            "function": {"name": name, "arguments": arguments},
-        }
-        for number, (name, arguments) in enumerate(calls)
-    ]
-    message = {"role": "assistant", "content": content}
-    return message | {"tool_calls": described} if calls else message
-
-
-def finish_reason(completion: Completion) -> str:
-    """Return why a completion ended, in OpenAI's words."""
-    return "stop" if completion.finish in ("eos", "stop") else "length"
+def _finish_reason(result: RowResult) -> str:
+    return "stop" if result.completion.finish in ("eos", "stop") else "length"
 
 
 def _chat_scores(scores: Sequence[TokenScore]) -> dict[str, Any]:

@@ -3,20 +3,31 @@
 Rows can be generated together if they have the same center, temperature, top_p and stop strings,
 and, where they sample, the same longest completion. Greedy rows may have different ones: a greedy
 completion is the beginning of a longer one, so it is cut from that. Members may differ.
+
+Members with the same prompts are a grid, which `Engine.generate` takes. Otherwise the rows are the
+first turns of conversations, which may differ between members (`Engine.converse`). That batch is a
+rectangle as wide as the longest list of rows of a member, so members with many rows and members
+with few have batches of their own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
+from torch import Tensor
+
 from germline.endpoint.http_app import RequestError
-from germline.endpoint.member_rows import ScoredText, generate_rows, score_texts
 from germline.endpoint.rows import NamedWeights, RowRequest, RowResult, TokenScore
+from germline.engines.completion_scorer import LOGITS_AT_ONCE
 from germline.engines.pretrained import PretrainedModel
 from germline.engines.prompt_batch import PromptEncoder, encode_prompt
 from germline.engines.rows_in_progress import CompletionDecoder
-from germline.protocols import TextScorer
-from germline.types import Completion, Decoding, Example
+from germline.protocols import Engine, TextScorer
+from germline.types import Completion, Decoding, Example, Perturbation
+
+Row = tuple[Perturbation | None, Example]
+Places = list[list[int]]
+"""The rows of some members, `[members][rows]`, by their place in the list of all rows."""
 
 
 @runtime_checkable
@@ -47,11 +58,7 @@ class EncodedRow:
 
 
 class RowGenerator:
-    """Generates and scores rows with one engine.
-
-    Args:
-        weights: the engine, which only one thread uses.
-    """
+    """Generates and scores rows with one engine, which only one thread uses."""
 
     def __init__(self, weights: NamedWeights) -> None:
         self._weights = weights
@@ -117,7 +124,7 @@ class RowGenerator:
             completions = [Completion("", (), "length", len(row.ids)) for row in batch]
         scores = self._scores(batch, completions)
         return [
-            RowResult(completion, row.ids, self._prompt(row), score)
+            RowResult(completion, row.ids, self._echoed(row), score)
             for row, completion, score in zip(batch, completions, scores, strict=True)
         ]
 
@@ -146,9 +153,8 @@ class RowGenerator:
     def _ids(self, request: RowRequest) -> tuple[int, ...]:
         """Return the tokens of a prompt; none where the engine has no tokenizer.
 
-        Raises:
-            RequestError: the prompt is too long even if each of its tokens is the longest one;
-                tokenizing megabytes would keep all other rows waiting.
+        A prompt that is too long even if each of its tokens is the longest one is refused before:
+        tokenizing megabytes would keep all other rows waiting.
         """
         if self._tokenized is None:
             return ()
@@ -184,22 +190,23 @@ class RowGenerator:
     ) -> list[tuple[TokenScore, ...]]:
         """Score the tokens of the rows that ask for it; of an echoed prompt, all but the first."""
         scores: list[tuple[TokenScore, ...]] = [() for _ in batch]
-        places = [place for place, row in enumerate(batch) if row.request.top is not None]
-        if not places or self._tokenized is None:
-            return scores
-        texts = []
-        for place in places:
-            row = batch[place]
-            known = 1 if row.request.echo else len(row.ids)
-            tokens = (*row.ids[known:], *completions[place].tokens)
-            member, top = row.request.weights.member, row.request.top or 0
-            texts.append(ScoredText(member, row.ids[:known], tokens, top))
-        vocabulary = int(self._tokenized.pretrained.model.get_input_embeddings().num_embeddings)
-        scored = score_texts(self._weights.engine, texts, vocabulary, self._token_text)
-        for place, score in zip(places, scored, strict=True):
-            row = batch[place]
-            first = (TokenScore(self._token_text(row.ids[0]), None),) if row.request.echo else ()
-            scores[place] = (*first, *score)
+        texts = {}
+        for place, (row, completion) in enumerate(zip(batch, completions, strict=True)):
+            request = row.request
+            if request.top is not None:
+                known = 1 if request.echo else len(row.ids)
+                tokens = (*row.ids[known:], *completion.tokens)
+                member = request.weights.member
+                texts[place] = ScoredText(member, row.ids[:known], tokens, request.top)
+                if request.echo:
+                    scores[place] = (TokenScore(self._token_text(row.ids[0]), None),)
+        if texts and self._tokenized is not None:
+            vocabulary = int(self._tokenized.pretrained.model.get_input_embeddings().num_embeddings)
+            most = max(1, LOGITS_AT_ONCE // vocabulary)
+            for part in _parts(texts, most):
+                scored = score_texts(self._weights.engine, [*part.values()], self._token_text)
+                for place, score in zip(part, scored, strict=True):
+                    scores[place] += score
         return scores
 
     def _token_text(self, token: int) -> str:
@@ -210,10 +217,123 @@ class RowGenerator:
             self._token_texts[token] = str(tokenizer.decode([token])) if is_known else ""
         return self._token_texts[token]
 
-    def _prompt(self, row: EncodedRow) -> str:
+    def _echoed(self, row: EncodedRow) -> str:
+        example: Example = row.request.example
         if not row.request.echo or self._tokenized is None:
             return ""
-        example: Example = row.request.example
         if not example.token_ids:
             return example.prompt
         return str(self._tokenized.pretrained.tokenizer.decode(list(row.ids)))
+
+
+def generate_rows(engine: Engine, rows: Sequence[Row], decoding: Decoding) -> list[Completion]:
+    """Return the completion of each row's example by the row's member."""
+    of_member: dict[Perturbation | None, list[int]] = {}
+    for place, (member, _) in enumerate(rows):
+        of_member.setdefault(member, []).append(place)
+    grids: dict[tuple[object, ...], Places] = {}
+    for places in of_member.values():
+        ordered = sorted(places, key=lambda place: _key(rows[place][1]))
+        grids.setdefault(tuple(_key(rows[place][1]) for place in ordered), []).append(ordered)
+    completions: dict[int, Completion] = {}
+    if len(grids) == 1:
+        (grid,) = grids.values()
+        members = [rows[places[0]][0] for places in grid]
+        generated = engine.generate(members, [rows[place][1] for place in grid[0]], decoding)
+        for places, written in zip(grid, generated, strict=True):
+            completions |= zip(places, written, strict=True)
+    else:
+        # The longest list of a batch is not twice the shortest.
+        by_length: dict[int, Places] = {}
+        for places in of_member.values():
+            by_length.setdefault(len(places).bit_length(), []).append(places)
+        for ragged in by_length.values():
+            completions |= _of_conversations(engine, rows, ragged, decoding)
+    return [completions[place] for place in range(len(rows))]
+
+
+def _of_conversations(
+    engine: Engine, rows: Sequence[Row], ragged: Places, decoding: Decoding
+) -> dict[int, Completion]:
+    """Generate for members with different examples: one turn of conversations."""
+    completions: dict[int, Completion] = {}
+
+    def end(
+        places: Sequence[tuple[int, int]], written: Sequence[Completion]
+    ) -> Sequence[str | None]:
+        for (member, number), completion in zip(places, written, strict=True):
+            completions[ragged[member][number]] = completion
+        return [None] * len(places)
+
+    members = [rows[places[0]][0] for places in ragged]
+    prompts = [[rows[place][1] for place in places] for places in ragged]
+    engine.converse(members, prompts, decoding, end)
+    return completions
+
+
+def _key(example: Example) -> tuple[object, ...]:
+    """Return what a completion of the example depends on."""
+    text = example.token_ids, example.prompt, example.chat, example.context
+    return *text, example.index, example.sample
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """A text to score: the tokens after a prompt; `top` of the most likely ones are reported."""
+
+    member: Perturbation | None
+    prompt: tuple[int, ...]
+    tokens: tuple[int, ...]
+    top: int
+
+
+def score_texts(
+    engine: Engine, texts: Sequence[ScoredText], text_of: Callable[[int], str]
+) -> list[tuple[TokenScore, ...]]:
+    """Score the tokens of texts of one member; `text_of` returns the text of a token."""
+    examples = [
+        Example(i, "", "", chat=False, token_ids=text.prompt) for i, text in enumerate(texts)
+    ]
+    written = [[Completion("", text.tokens, "length", len(text.prompt)) for text in texts]]
+    members = [texts[0].member]
+    if isinstance(engine, TextScorer):
+        logits = engine.read(members, examples, written)[0]
+        return [_scored(*pair, text_of) for pair in zip(texts, logits, strict=True)]
+    logs = engine.log_probabilities(members, examples, written)[0]
+    return [
+        tuple(map(TokenScore, map(text_of, text.tokens), row))
+        for text, row in zip(texts, logs, strict=True)
+    ]
+
+
+def _scored(
+    text: ScoredText, logits: Tensor, text_of: Callable[[int], str]
+) -> tuple[TokenScore, ...]:
+    logs = logits.float().log_softmax(-1).cpu()
+    own = logs[range(len(text.tokens)), list(text.tokens)].tolist()
+    words = [text_of(token) for token in text.tokens]
+    if not text.top:
+        return tuple(map(TokenScore, words, own))
+    values, tokens = logs.topk(min(text.top, logs.shape[1]), dim=-1)
+    tops = [
+        tuple((text_of(token), value) for token, value in zip(*row, strict=True))
+        for row in zip(tokens.tolist(), values.tolist(), strict=True)
+    ]
+    return tuple(map(TokenScore, words, own, tops))
+
+
+def _parts(texts: dict[int, ScoredText], most: int) -> Iterator[dict[int, ScoredText]]:
+    """Yield texts of one member that have at most so many tokens together, padded."""
+    by_member: dict[Perturbation | None, list[int]] = {}
+    for place, text in texts.items():
+        if text.tokens:
+            by_member.setdefault(text.member, []).append(place)
+    for places in by_member.values():
+        part: dict[int, ScoredText] = {}
+        for place in sorted(places, key=lambda place: len(texts[place].tokens)):
+            longest = len(texts[place].prompt) + len(texts[place].tokens)
+            if part and longest * (len(part) + 1) > most:
+                yield part
+                part = {}
+            part[place] = texts[place]
+        yield part

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from germline.endpoint.episode_log import LoggedTurn
 from germline.endpoint.http_app import RequestError
 from germline.protocols import Engine
 from germline.types import Completion, Decoding, Example, Perturbation
@@ -29,9 +30,7 @@ class NamedWeights:
     `names` and `select` may be called from any thread; `load` and `close` from the one that uses
     the engine.
 
-    Args:
-        engine: belongs to a training run, which closes it.
-        members: by name; None is the center.
+    The engine belongs to a training run, which closes it.
     """
 
     engine_kind = "of this run"
@@ -46,11 +45,7 @@ class NamedWeights:
         return list(self._members)
 
     def select(self, name: str) -> SelectedWeights:
-        """Return the weights of a name.
-
-        Raises:
-            RequestError: there are none.
-        """
+        """Return the weights of a name, or raise `RequestError` where there are none."""
         if name not in self._members:
             first, *rest = self._members
             raise unknown_model(name, f"{first} to {rest[-1]}" if rest else first)
@@ -58,11 +53,7 @@ class NamedWeights:
         return SelectedWeights(-1, self._members[name], name)
 
     def load(self, selected: SelectedWeights) -> None:
-        """Let the engine have the unperturbed weights of a selection.
-
-        Raises:
-            GermlineError: they cannot be loaded.
-        """
+        """Let the engine have the unperturbed weights of a selection."""
 
     def close(self) -> None:
         """Give the engine back."""
@@ -76,14 +67,6 @@ def unknown_model(name: str, known: str) -> RequestError:
         param="model",
         code="model_not_found",
     )
-
-
-@dataclass(frozen=True)
-class WrittenTurn:
-    """A turn of a conversation: the tokens that the model has read (`ids`) and written."""
-
-    ids: tuple[int, ...]
-    completion: Completion
 
 
 @dataclass(frozen=True)
@@ -104,7 +87,7 @@ class RowRequest:
     max_new_tokens: int | None
     top: int | None = None
     echo: bool = False
-    after: WrittenTurn | None = None
+    after: LoggedTurn | None = None
 
 
 @dataclass(frozen=True)
@@ -129,8 +112,7 @@ class RowResult:
 
     Attributes:
         ids: of the prompt; empty where the engine has no tokenizer.
-        prompt: the text of the prompt, where it is echoed.
-        scores: of the tokens, those of the prompt first where it is echoed.
+        prompt: its text, where it is echoed; `scores` then begin with those of its tokens.
     """
 
     completion: Completion

@@ -18,11 +18,7 @@ GRACE_S = 5
 
 
 def check_address(host: str, token: str | None) -> None:
-    """Check that a service that other machines reach has a token.
-
-    Raises:
-        GermlineError: it has none, or the token cannot be sent in a header.
-    """
+    """Refuse a token that no header can hold, and an address without one beyond this machine."""
     if token is not None and not re.fullmatch(r"[!-~]+", token):
         raise GermlineError("token: use printable ASCII characters without spaces (--token)")
     is_loopback = host == "localhost"
@@ -36,16 +32,7 @@ def check_address(host: str, token: str | None) -> None:
 
 
 class UvicornService:
-    """A service that listens at an address.
-
-    Args:
-        app: an ASGI application.
-        host: name or address of an interface.
-        port: 0 takes any free one.
-
-    Raises:
-        GermlineError: the address cannot be used.
-    """
+    """A service of an ASGI application that listens at an address; port 0 takes any free one."""
 
     def __init__(self, app: Any, host: str, port: int) -> None:
         try:

@@ -11,8 +11,7 @@ model that is not served are null.
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Annotated, Any
 
@@ -25,98 +24,47 @@ from germline.endpoint.uvicorn_service import UvicornService, check_address
 from germline.scorers.batch_queue import BatchQueue
 from germline.scorers.sequence_classifier import BATCHES_AT_A_TIME, SequenceClassifier
 from germline.scorers.types import Item, Score
-from germline.types import Example, GermlineError
+from germline.types import Example
 
-
-@dataclass(frozen=True)
-class ScorerSettings:
-    """How a scorer listens, and what it accepts.
-
-    Attributes:
-        max_queue: texts that wait, beyond which requests are refused.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8100
-    limits: HttpLimits = field(default_factory=HttpLimits)
-    max_queue: int = 4096
+Queues = Mapping[str, BatchQueue[Item | str, Score]]
+"""The texts that wait for the models of a service: `reward`, `cost` or both."""
 
 
 @contextmanager
 def scorer_service(
     sources: Mapping[str, str],
     classifier: ClassifierSettings,
-    settings: ScorerSettings | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8100,
+    limits: HttpLimits | None = None,
+    max_queue: int = 4096,
 ) -> Iterator[UvicornService]:
     """Load models and listen during a `with` block; call `run` of the server.
 
     Args:
         sources: `reward`, `cost` or both -> folder or Hugging Face id.
         classifier: how the models read texts.
-        settings: of the server.
-
-    Raises:
-        GermlineError: the address cannot be used, or a model cannot be loaded.
+        host: name or address of an interface.
+        port: 0 takes any free one.
+        limits: of requests.
+        max_queue: texts that wait, beyond which requests are refused.
     """
-    settings = settings or ScorerSettings()
-    check_address(settings.host, settings.limits.token)
-    if not sources:
-        raise GermlineError("scorer: there is no model: give --reward MODEL, --cost MODEL or both")
-    models = {
-        role: SequenceClassifier(source, classifier, partial(_option, role))
-        for role, source in sources.items()
-    }
-    with closing(ScorerQueues(models, classifier.batch_size, settings.max_queue)) as queues:
-        app = make_scorer_app(queues, dict(sources), settings.limits)
-        with closing(UvicornService(app, settings.host, settings.port)) as server:
-            yield server
+    limits = limits or HttpLimits()
+    check_address(host, limits.token)
+    rows = BATCHES_AT_A_TIME * classifier.batch_size
+    queues = {}
+    with ExitStack() as opened:
+        for role, source in sources.items():
+            model = SequenceClassifier(source, classifier, partial(_option, role))
+            queue = BatchQueue[Item | str, Score](model.score_items, rows, 1, f"scorer-{role}")
+            queues[role] = opened.enter_context(closing(queue))
+        app = _make_app(queues, sources, limits, max_queue)
+        yield opened.enter_context(closing(UvicornService(app, host, port)))
 
 
 def _option(role: str, setting: str) -> str:
     """Return what sets a setting of a model in the command."""
     return f"--{role}" if setting == "model" else setting
-
-
-class ScorerQueues:
-    """The texts that wait for the models of a service, `reward`, `cost` or both, in batches."""
-
-    def __init__(
-        self, models: Mapping[str, SequenceClassifier], batch_size: int, max_queue: int
-    ) -> None:
-        self._max_queue = max_queue
-        self._queues = {
-            role: BatchQueue[Item | str, Score](
-                model.score_items, BATCHES_AT_A_TIME * batch_size, threads=1, name=f"scorer-{role}"
-            )
-            for role, model in models.items()
-        }
-
-    def close(self) -> None:
-        """Cancel what is not scored yet."""
-        for queue in self._queues.values():
-            queue.close()
-
-    async def score(self, items: Sequence[Item | str]) -> dict[str, Any]:
-        """Return the fields of the response to a request.
-
-        Raises:
-            RequestError: there is no room for the texts, now (429) or ever (413).
-        """
-        if len(items) > self._max_queue:
-            raise RequestError(
-                413,
-                f"the request has {len(items)} texts, and at most {self._max_queue} are taken: "
-                "send several requests",
-                code="too_many_texts",
-            )
-        waiting = max(len(queue) for queue in self._queues.values())
-        if waiting + len(items) > self._max_queue:
-            raise RequestError(
-                429, f"{waiting} texts are waiting: send the request again", code="queue_full"
-            )
-        futures = [asyncio.wrap_future(queue.submit(items)) for queue in self._queues.values()]
-        scores = dict(zip(self._queues, await asyncio.gather(*futures), strict=True))
-        return _fields("rewards", scores.get("reward")) | _fields("costs", scores.get("cost"))
 
 
 class Message(BaseModel):
@@ -145,15 +93,15 @@ class ScoreTexts(BaseModel):
     texts: list[str]
 
 
-def make_scorer_app(
-    queues: ScorerQueues, sources: Mapping[str, str], limits: HttpLimits
+def _make_app(
+    queues: Queues, sources: Mapping[str, str], limits: HttpLimits, max_queue: int
 ) -> FastAPI:
     """Return the application of a scorer service; `/health` shows the sources."""
     app = make_app("germline serve --reward", limits)
 
     @app.get(HEALTH)
     async def health() -> dict[str, Any]:
-        return {"status": "ok", "models": sources}
+        return {"status": "ok", "models": dict(sources)}
 
     @app.post("/score_batch")
     async def score_batch(request: ScoreBatch) -> dict[str, Any]:
@@ -165,11 +113,12 @@ def make_scorer_app(
                 "for each response",
                 param="responses",
             )
-        return await queues.score(list(zip(responses, map(_example, prompts), strict=True)))
+        items = list(zip(responses, map(_example, prompts), strict=True))
+        return await _scored(queues, items, max_queue)
 
     @app.post("/score_texts")
     async def score_texts(request: ScoreTexts) -> dict[str, Any]:
-        return await queues.score(request.texts)
+        return await _scored(queues, request.texts, max_queue)
 
     return app
 
@@ -181,6 +130,25 @@ def _example(prompt: str | list[Message]) -> Example:
     *before, last = prompt
     context = tuple((message.role, message.content) for message in before)
     return Example(0, last.content, "", chat=True, context=context)
+
+
+async def _scored(queues: Queues, items: Sequence[Item | str], max_queue: int) -> dict[str, Any]:
+    """Return the fields of the response, unless there is no room for the texts."""
+    if len(items) > max_queue:
+        raise RequestError(
+            413,
+            f"the request has {len(items)} texts, and at most {max_queue} are taken: send several "
+            "requests",
+            code="too_many_texts",
+        )
+    waiting = max(len(queue) for queue in queues.values())
+    if waiting + len(items) > max_queue:
+        raise RequestError(
+            429, f"{waiting} texts are waiting: send the request again", code="queue_full"
+        )
+    futures = [asyncio.wrap_future(queue.submit(items)) for queue in queues.values()]
+    scores = dict(zip(queues, await asyncio.gather(*futures), strict=True))
+    return _fields("rewards", scores.get("reward")) | _fields("costs", scores.get("cost"))
 
 
 def _fields(name: str, scores: Sequence[Score] | None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from torch import Tensor
 from germline.config import Config
 from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.http_app import HttpLimits, RequestError
-from germline.endpoint.openai_app import make_endpoint
+from germline.endpoint.openai_app import Endpoint
 from germline.endpoint.rows import NamedWeights, SelectedWeights, unknown_model
 from germline.endpoint.uvicorn_service import UvicornService, check_address
 from germline.methods.method import make_method
@@ -84,11 +84,7 @@ class ServedWeights(NamedWeights):
         generation: int | Literal["best"] | None = None,
         overrides: Sequence[str] = (),
     ) -> "ServedWeights":
-        """Load a run directory, a model, or a PEFT adapter.
-
-        Raises:
-            GermlineError: the source cannot be loaded, or has no such generation.
-        """
+        """Load a run directory, a model, or a PEFT adapter."""
         directory, config = open_source(source, None, overrides)
         last = generation_of_source(source, directory, generation)
         if directory is None:
@@ -111,11 +107,7 @@ class ServedWeights(NamedWeights):
         return [BASE, CENTER, *(f"gen-{number}" for number in range(self._generations()))]
 
     def select(self, name: str) -> SelectedWeights:
-        """Return the weights of a name.
-
-        Raises:
-            RequestError: there are none.
-        """
+        """Return the weights of a name, or raise `RequestError` where there are none."""
         with self._lock:
             if name == CENTER or (name == BASE and self._directory is None):
                 return SelectedWeights(self._center, None, self._center_digest)
@@ -132,15 +124,14 @@ class ServedWeights(NamedWeights):
             return SelectedWeights(int(generation), None, self._digest(int(generation)))
 
     def load(self, selected: SelectedWeights) -> None:
-        """Let the engine have the unperturbed weights of a selection.
-
-        Raises:
-            GermlineError: they cannot be rebuilt, as where they followed gradients.
-        """
+        """Let the engine have the unperturbed weights of a selection."""
         if selected.generation == self._loaded:
             return
         state = self._states.pop(selected.generation, None) or self._rebuilt(selected.generation)
-        self._keep_loaded_state()
+        replaced = self.engine.weights.state().items()
+        self._states[self._loaded] = {name: value.to("cpu", copy=True) for name, value in replaced}
+        while len(self._states) > STATES_KEPT:
+            self._states.popitem(last=False)
         self.engine.weights.load_state(state)
         self._loaded = selected.generation
         self.engine.refresh()
@@ -148,12 +139,6 @@ class ServedWeights(NamedWeights):
     def close(self) -> None:
         """End the processes of the engine."""
         close_engine(self.engine)
-
-    def _keep_loaded_state(self) -> None:
-        loaded = self.engine.weights.state().items()
-        self._states[self._loaded] = {name: tensor.to("cpu", copy=True) for name, tensor in loaded}
-        while len(self._states) > STATES_KEPT:
-            self._states.popitem(last=False)
 
     def _rebuilt(self, generation: int) -> Mapping[str, Tensor]:
         """Load weights of the run with another engine, which is dropped."""
@@ -188,10 +173,9 @@ class ServedWeights(NamedWeights):
         members = method.ask(generation).members
         if not is_calibrated or getattr(config.method, "sigmas", None):
             return members
+        sigma = updates[-1].sigma
         return [
-            replace(member, sigma=updates[-1].sigma)
-            if isinstance(member, SeedPerturbation)
-            else member
+            replace(member, sigma=sigma) if isinstance(member, SeedPerturbation) else member
             for member in members
         ]
 
@@ -232,12 +216,7 @@ class ServedWeights(NamedWeights):
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """How a server listens, and what it accepts.
-
-    Attributes:
-        max_new_tokens: of a completion.
-        max_queue: completions that wait or are being generated.
-    """
+    """How a server listens, and what it accepts; `max_queue` completions wait or are generated."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -260,9 +239,6 @@ def endpoint(
         generation: of a run, the one that `center` names; default: the newest.
         overrides: settings `engine.*` and `microbatch.*`.
         settings: of the server.
-
-    Raises:
-        GermlineError: the address cannot be used, or the source cannot be loaded.
     """
     settings = settings or ServeSettings()
     check_address(settings.host, settings.limits.token)
@@ -271,7 +247,7 @@ def endpoint(
         weights, max_rows=weights.config.microbatch.rows, max_queue=settings.max_queue
     )
     try:
-        app = make_endpoint(weights, batcher, settings.limits, settings.max_new_tokens)
+        app = Endpoint(weights, batcher, settings.max_new_tokens).app(settings.limits)
         with closing(UvicornService(app, settings.host, settings.port)) as server:
             yield server, weights
     finally:

@@ -11,7 +11,7 @@ import pytest
 from germline.config import load_config
 from germline.registry import create
 from germline.scorers import http_service
-from germline.scorers.judge_reply import Reply, read_verdict
+from germline.scorers.judges import Reply, read_verdict
 from germline.scorers.types import NotScoredError
 from germline.types import Example, GermlineError
 from tests.hang_limit import HANG_S

@@ -144,22 +144,15 @@ def test_reward_models_of_pku_are_read_with_their_head_and_text(tmp_path):
     assert found.value == pytest.approx(direct(tmp_path / "plain", ids)[0] + 0.5, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("model", "problem"),
-    [
-        ("tiny", r"does not hold score\.weight: it is no sequence"),
-        ("no such model", r"is no folder in .*OWNER/NAME"),
-        ("empty", "cannot be loaded"),
-    ],
-)
-def test_what_is_no_classifier_is_refused(tmp_path, model, problem):
-    folder = tmp_path / model
-    folder.mkdir()
-    if model == "tiny":
-        save_tiny(folder)
-    source = folder if model in ("tiny", "empty") else model
-    with pytest.raises(GermlineError, match=rf"task\.scorers\.good\.model: .*{problem}"):
-        classifier(source)
+def test_what_is_no_classifier_is_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    for source, problem in {
+        save_tiny(tmp_path / "tiny"): r"does not hold score\.weight: it is no sequence",
+        "no such model": r"is no folder in .*OWNER/NAME",
+        tmp_path / "empty": "cannot be loaded",
+    }.items():
+        with pytest.raises(GermlineError, match=rf"task\.scorers\.good\.model: .*{problem}"):
+            classifier(source)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so cuda is not refused")

@@ -45,9 +45,6 @@ class HttpService:
         config: where the service is, and how long to wait for it.
         name_of: the name of a field of `config` in errors, such as `task.scorers.helpful.url`.
         clock: in seconds.
-
-    Raises:
-        GermlineError: the environment variable with the token is not set.
     """
 
     def __init__(
@@ -80,12 +77,7 @@ class HttpService:
         self._closed.set()
 
     def get(self, path: str) -> Any:
-        """Return what is at a path, asked once.
-
-        Raises:
-            RequestRefused: the service refuses the request.
-            EngineLost: the service does not answer.
-        """
+        """Return what is at a path, asked once."""
         return self._connection.get(path)
 
     def post(self, path: str, body: object) -> Any:
@@ -142,12 +134,11 @@ class HttpService:
             self._last_failure = failure.removeprefix(f"{self._place}: ")
             is_first, self._failure_logged = not self._failure_logged, True
             self._failing_since = now if self._failing_since is None else self._failing_since
-            opens = now - self._failing_since >= self._retry_timeout_s
-            is_announced = opens and self._next_probe is None
-            if opens:
+            was_open = self._next_probe is not None
+            if now - self._failing_since >= self._retry_timeout_s:
                 self._next_probe = now + PROBE_EVERY_S
             is_open = self._next_probe is not None
-        if is_announced:
+        if is_open and not was_open:
             log.warning("%s; its scores are missing until it answers again", failure)
         elif is_first:
             setting = self.name_of("retry_timeout_s")
@@ -166,11 +157,7 @@ class HttpService:
 
 
 def request_headers(config: HttpSettings, setting: str) -> dict[str, str]:
-    """Return the headers of every request: the token, where the service needs one.
-
-    Raises:
-        GermlineError: the environment variable with the token is not set.
-    """
+    """Return the headers of every request; the variable with the token must be set."""
     if config.token_env is None:
         return {}
     token = os.environ.get(config.token_env, "")
@@ -185,12 +172,7 @@ def request_headers(config: HttpSettings, setting: str) -> dict[str, str]:
 class ServiceScorer(HttpService):
     """Asks a service for scores; subclasses say what is sent and how the response is read.
 
-    Args:
-        setting: name of the section, such as `task.scorers.helpful`.
-        config: its settings.
-
-    Raises:
-        GermlineError: the environment variable with the token is not set.
+    `setting` is the name of the section, such as `task.scorers.helpful`.
     """
 
     reports_truncation = False
@@ -202,11 +184,7 @@ class ServiceScorer(HttpService):
         self.concurrency = config.concurrency
 
     def score(self, items: Sequence[Item]) -> list[Score]:
-        """Score completions; halves of a batch that is refused, which may be for one of its texts.
-
-        Raises:
-            NotScoredError: nothing of the batch can be scored.
-        """
+        """Score completions; a batch that is refused, perhaps for one of its texts, in halves."""
         try:
             return self.request_scores(items)
         except RequestRefused as refusal:
@@ -218,10 +196,5 @@ class ServiceScorer(HttpService):
         return [*self.score(items[:middle]), *self.score(items[middle:])]
 
     def request_scores(self, items: Sequence[Item]) -> list[Score]:
-        """Send one request and read its response; override this.
-
-        Raises:
-            NotScoredError: the response cannot be read.
-            RequestRefused: the service refuses the request.
-        """
+        """Send one request and read its response; override this."""
         raise NotImplementedError

@@ -1,8 +1,17 @@
 """Language models that judge: `JudgeScorer` grades a completion, `PairwiseJudge` compares two.
 
-A reply without a grade or a verdict, a refusal, a grade out of range and one of another scale are
-missing: the judge failed, and not the model that is trained. `judge_reply` says which part of a
-reply counts.
+The verdict of a judge is the value that its reply states in double brackets, `[[7]]` or `[[A]]`. A
+judge may weigh several verdicts, quote its instructions or the completions, and stop before it has
+decided, so the last brackets of a text are not always what it means. In this order:
+
+1. What a reasoning model writes before `</think>` does not count.
+2. If the last line is a verdict alone, that is the verdict. `Verdict: **[[A]]**.` is one alone:
+   before it may stand a label that ends in a colon, around it marks of emphasis and a full stop.
+3. Otherwise, if the reply was not cut at its longest length, and all brackets in it have the same
+   value, that is the verdict.
+
+Any other reply has no verdict. A reply without one, a refusal, a grade out of range and one of
+another scale are missing: the judge failed, and not the model that is trained.
 
 Known limit: a completion can address the judge. The default messages put it between tags and call
 it data; a judge may follow it all the same.
@@ -10,11 +19,11 @@ it data; a judge may follow it all the same.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from germline.config.scorers import Judge, PairwiseJudgeSettings
+from germline.config.scorers import ChatSettings, Judge, PairwiseJudgeSettings
 from germline.engines.served.http_client import RequestRefused
 from germline.scorers.http_service import (
     REFUSED_FOR_ALL,
@@ -22,18 +31,101 @@ from germline.scorers.http_service import (
     ServiceAwayError,
     ServiceScorer,
 )
-from germline.scorers.judge_reply import PATH, Reply, chat_request, read_reply, read_verdict
 from germline.scorers.types import Item, NotScoredError, Score, fill_template, full_prompt, missing
+from germline.tasks.thinking import without_thinking
 from germline.types import EngineLost, GermlineError
+
+PATH = "/chat/completions"
 
 LONGEST_RESPONSE = 2000
 """Characters kept of a response that is no reply."""
 
+_LONGEST_SHOWN = 80
+_LONGEST_ALONE = 200
+"""Characters of a line that is a verdict alone: matching a longer one takes quadratic time."""
+
+_LABEL, _EMPHASIS = r"(?:[^:\[\]]{0,60}:)?", r"[\s*_`#>]*"
 _NUMBER = r"[-+]?[0-9]+(?:\.[0-9]+)?"
 _GRADE = rf"{_NUMBER}(?:\s*(?:/|out of)\s*{_NUMBER})?"
 _BARE = re.compile(rf"\s*({_GRADE})\s*", re.IGNORECASE)
 
-Preferred = Literal["first", "second"]
+Value = TypeVar("Value")
+
+
+class Reply(NamedTuple):
+    """What the model wrote, and whether it was cut at the longest reply."""
+
+    text: str
+    cut: bool
+
+    @property
+    def cut_hint(self) -> str:
+        """What an error adds about a reply that was cut."""
+        return ", and was cut at max_new_tokens" if self.cut else ""
+
+
+def chat_request(config: ChatSettings, model: str, message: str) -> dict[str, Any]:
+    """Return the body of the request."""
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": message}],
+        "max_tokens": config.max_new_tokens,
+        "temperature": config.temperature,
+        **config.options,
+    }
+
+
+def read_reply(response: Any) -> Reply:
+    """Read the response of a judge, whose content is a text or a list of parts with a text."""
+    try:
+        choice = response["choices"][0]
+        text, refusal = choice["message"].get("content"), choice["message"].get("refusal")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        raise NotScoredError(
+            f"the judge's response is no chat completion: {_end_of(response)}"
+        ) from None
+    if isinstance(text, list):
+        text = "".join(str(part.get("text", "")) for part in text if isinstance(part, dict))
+    reply = Reply(text if isinstance(text, str) else "", choice.get("finish_reason") == "length")
+    if not reply.text.strip():
+        why = f"refuses: {_end_of(refusal)}" if refusal else f"gives no reply{reply.cut_hint}"
+        raise NotScoredError(f"the judge {why}")
+    return reply
+
+
+def read_verdict(
+    reply: Reply, pattern: str, convert: Callable[[str], Value], expected: str
+) -> Value:
+    """Return the verdict of a reply, or raise `NotScoredError` where there is none.
+
+    Args:
+        reply: of the judge.
+        pattern: regular expression of a value, without the brackets.
+        convert: makes the value; equal values are the same verdict.
+        expected: what the judge was asked for, for errors, such as `[[A]] or [[B]]`.
+    """
+    text = without_thinking(reply.text, "think").strip()
+    mark = rf"\[\[\s*({pattern})\s*\]\]"
+    last = text.rpartition("\n")[2]
+    if len(last) <= _LONGEST_ALONE and (
+        alone := re.fullmatch(rf"{_EMPHASIS}{_LABEL}{_EMPHASIS}{mark}[\s*_`.!]*", last, re.I)
+    ):
+        return convert(alone.group(1))
+    mentioned = list(dict.fromkeys(re.findall(mark, text, re.I)))
+    values = {convert(value) for value in mentioned}
+    if len(values) == 1 and not reply.cut:
+        return values.pop()
+    why = f"has no verdict, {expected} (a small model may not follow the template)"
+    if values:
+        seen = ", ".join(f"[[{value}]]" for value in mentioned)
+        why = f"mentions {seen}, and its last line is no verdict alone"
+    raise NotScoredError(f"the judge's reply {why}{reply.cut_hint}: {_end_of(reply.text)}")
+
+
+def _end_of(value: object) -> str:
+    """Show the end of a long reply, where the verdict should have been."""
+    text = " ".join((value if isinstance(value, str) else repr(value)).split())
+    return repr(text if len(text) <= _LONGEST_SHOWN else f"...{text[-_LONGEST_SHOWN:]}")
 
 
 class JudgeScorer(ServiceScorer):
@@ -78,11 +170,7 @@ class JudgeScorer(ServiceScorer):
         return Score((grade - lowest) / (highest - lowest))
 
     def _number(self, written: str) -> float:
-        """Return the number of a grade such as `7` or `7/10`.
-
-        Raises:
-            NotScoredError: it is out of another number than the best grade.
-        """
+        """Return the number of a grade such as `7` or `7/10`, unless its scale is another one."""
         number, *largest = map(float, re.findall(_NUMBER, written))
         lowest, highest = self._config.lowest, self._config.highest
         if largest and largest != [highest]:
@@ -95,31 +183,21 @@ class JudgeScorer(ServiceScorer):
 
 @dataclass(frozen=True, slots=True)
 class JudgeReply:
-    """The judge's reply about two completions in one order.
+    """The judge's reply about two completions in one order; `failure` says why none is preferred.
 
-    Attributes:
-        preferred: None without a verdict.
-        text: what the judge wrote; None where the service gave no answer to this request.
-        failure: why there is no verdict.
+    The text is None where the service gave no answer to this request.
     """
 
-    preferred: Preferred | None
+    preferred: Literal["first", "second"] | None
     text: str | None
     failure: str | None = None
 
 
 class PairwiseJudge(HttpService):
-    """Asks a judge which of two completions is better, `[[A]]` or `[[B]]`; thread-safe.
-
-    Args:
-        settings: of the judge.
-
-    Raises:
-        GermlineError: the judge cannot be reached, or its model is not known.
-    """
+    """Asks a judge which of two completions is better, `[[A]]` or `[[B]]`; thread-safe."""
 
     def __init__(self, settings: PairwiseJudgeSettings) -> None:
-        super().__init__(settings, option_of)
+        super().__init__(settings, _option_of)
         self.settings = settings
         self.concurrency = settings.concurrency
         self.model = self._find_model(settings.model)
@@ -139,11 +217,10 @@ class PairwiseJudge(HttpService):
         """
         try:
             response = self.post(PATH, request)
+        except ServiceAwayError:
+            raise
         except (RequestRefused, NotScoredError) as failure:
-            refused_for_all = isinstance(failure, RequestRefused) and (
-                failure.status in REFUSED_FOR_ALL
-            )
-            if refused_for_all or isinstance(failure, ServiceAwayError):
+            if isinstance(failure, RequestRefused) and failure.status in REFUSED_FOR_ALL:
                 raise
             return JudgeReply(None, None, str(failure))
         text = json.dumps(response)[:LONGEST_RESPONSE]
@@ -165,8 +242,7 @@ class PairwiseJudge(HttpService):
         except RequestRefused as refusal:
             if refusal.status in (401, 403):
                 raise GermlineError(
-                    f"{refusal}: name the environment variable with the token, "
-                    f"{option_of('token_env')}"
+                    f"{refusal}: name the environment variable with the token, judge.token_env"
                 ) from None
         except (KeyError, TypeError):
             pass  # a service that does not list its models
@@ -174,12 +250,12 @@ class PairwiseJudge(HttpService):
             return name
         if len(served) != 1:
             raise GermlineError(
-                f"{option_of('url')}={self.settings.url} lists {', '.join(served) or 'no models'}: "
-                f"name one, {option_of('model')}=NAME"
+                f"--judge={self.settings.url} lists {', '.join(served) or 'no models'}: name one, "
+                "judge.model=NAME"
             )
         return served[0]
 
 
-def option_of(field: str) -> str:
+def _option_of(field: str) -> str:
     """Return what sets a field of the judge in the command `germline elo`."""
     return "--judge" if field == "url" else f"judge.{field}"

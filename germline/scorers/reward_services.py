@@ -83,11 +83,7 @@ class PoolingScorer(ServiceScorer):
         self._fields: dict[str, Any] = {**model, **config.options}
 
     def pooled(self, path: str, texts: dict[str, list[str]], count: int) -> list[dict[str, Any]]:
-        """Return the output of every text, in the order of the request.
-
-        Raises:
-            NotScoredError: the response has another shape.
-        """
+        """Return the output of every text, in the order of the request."""
         response = self.post(path, {**self._fields, **texts})
         with suppress(TypeError, KeyError, AttributeError):
             by_index = {row.get("index", place): row for place, row in enumerate(response["data"])}
@@ -142,11 +138,6 @@ def _prompt(example: Example) -> object:
 
 
 def _numbers(response: Any, field: str, count: int) -> list[Score]:
-    """Read the scores of a batch.
-
-    Raises:
-        NotScoredError: the response has another shape.
-    """
     values = response.get(field) if isinstance(response, dict) else None
     if not isinstance(values, list) or len(values) != count:
         raise _unreadable(response, f"`{field}` with {count} scores")

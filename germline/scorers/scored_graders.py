@@ -42,9 +42,6 @@ class ScoredGraders:
         configs: the scorers by the name of their part.
         text_of: the text that scorers get of a completion, such as without its thinking.
         weight_of: what the reward of an example is multiplied by.
-
-    Raises:
-        GermlineError: a scorer cannot be made.
     """
 
     def __init__(
@@ -120,11 +117,7 @@ Graders = GraderPool | ScoredGraders
 
 
 def start_scorer(setting: str, name: str, config: ScorerBase) -> ScorerPart:
-    """Make a scorer and its queue; `setting` is its section in errors.
-
-    Raises:
-        GermlineError: the scorer cannot be made.
-    """
+    """Make a scorer and its queue; `setting` is its section in errors."""
     scorer: Scorer = create("scorer", config, setting)
 
     def score(items: list[Item]) -> Sequence[Score]:

@@ -28,14 +28,7 @@ from germline.engines.dtypes import serving_dtype
 from germline.engines.inprocess import torch_device
 from germline.engines.pretrained import check_finite, loading_errors
 from germline.engines.prompt_batch import longest_token
-from germline.scorers.types import (
-    Item,
-    NotScoredError,
-    Score,
-    missing,
-    scored_text,
-    sendable,
-)
+from germline.scorers.types import Item, NotScoredError, Score, missing, scored_text, sendable
 from germline.types import GermlineError
 
 BATCHES_AT_A_TIME = 8
@@ -61,13 +54,7 @@ class EncodedText(NamedTuple):
 class SequenceClassifier:
     """A loaded classifier, which one thread at a time uses.
 
-    Args:
-        source: a folder or a Hugging Face id.
-        settings: how texts are read and what is the score.
-        name_of: the name of a setting in errors, such as `task.scorers.helpful.model`.
-
-    Raises:
-        GermlineError: there is no such classifier, or a setting does not fit it.
+    `source` is a folder or a Hugging Face id; `name_of` returns the name of a setting in errors.
     """
 
     def __init__(
@@ -116,11 +103,7 @@ class SequenceClassifier:
         return [scores[place] for place in range(len(items))]
 
     def encode_pair(self, item: Item) -> EncodedText:
-        """Encode a prompt and its completion as the template says.
-
-        Raises:
-            NotScoredError: the chat template of the model refuses the conversation.
-        """
+        """Encode a prompt and its completion as the template says."""
         text, example = item
         if self._template is not None or not self._tokenizer.chat_template:
             return self.encode_text(

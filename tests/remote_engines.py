@@ -46,10 +46,7 @@ UPDATES = [
 
 
 class Nearby:
-    """An engine in this process that pretends to be elsewhere.
-
-    `fault` is asked before every job; what it returns is the outcome instead of the job's own.
-    """
+    """`fault` is asked before every job; what it returns is the outcome, and not the job's own."""
 
     def __init__(
         self,
@@ -67,27 +64,22 @@ class Nearby:
         self._pending: Callable[[], Outcome] | None = None
 
     def digest(self) -> str:
-        """Say what its weights are."""
         assert self.engine is not None, f"{self.name} has not loaded"
         return self.engine.weights.digest()
 
     def start(self) -> None:
-        """Load when the outcome is asked for."""
         self.starts += 1
         self.engine = None
         self._pending = self._loaded
 
     def send(self, job: EngineJob) -> None:
-        """Do it when the outcome is asked for."""
         assert self._pending is None, "an engine does one job at a time"
         self._pending = lambda: self._done(job)
 
     def stop(self) -> None:
-        """Forget everything."""
         self.engine = self._pending = None
 
     def outcome(self) -> Outcome:
-        """Do what is due."""
         assert self._pending is not None, "nothing was asked of this engine"
         pending, self._pending = self._pending, None
         return pending()
@@ -120,34 +112,23 @@ class Chance:
     def __init__(self, seed: int = 0) -> None:
         self._random = np.random.default_rng(seed)
 
-    def __call__(
-        self, remotes: Sequence[RemoteEngine], _timeout: float | None
-    ) -> list[tuple[RemoteEngine, Outcome]]:
-        """Return the outcomes of some."""
+    def __call__(self, remotes, _timeout):
         count = self._random.integers(1, len(remotes) + 1)
         chosen = self._random.permutation(len(remotes))[:count]
-        nearby = [remote for remote in remotes if isinstance(remote, Nearby)]
-        return [(nearby[index], nearby[index].outcome()) for index in chosen]
+        return [(remotes[index], remotes[index].outcome()) for index in chosen]
 
 
-def first_one_first(
-    remotes: Sequence[RemoteEngine], _timeout: float | None
-) -> list[tuple[RemoteEngine, Outcome]]:
+def first_one_first(remotes, _timeout):
     """Wait for engines in their order, one at a time."""
-    first = remotes[0]
-    assert isinstance(first, Nearby)
-    return [(first, first.outcome())]
+    return [(remotes[0], remotes[0].outcome())]
 
 
-def last_one_first(
-    remotes: Sequence[RemoteEngine], timeout: float | None
-) -> list[tuple[RemoteEngine, Outcome]]:
+def last_one_first(remotes, _timeout):
     """Wait for engines in reverse order, one at a time."""
-    return first_one_first(remotes[-1:], timeout)
+    return [(remotes[-1], remotes[-1].outcome())]
 
 
 def fleet_of(engines: Sequence[Nearby], seed: int = 0, wait: Wait | None = None) -> RemoteFleet:
-    """Put engines into a fleet, with graders of this process."""
     pool = WorkerPool(engines, wait or Chance(seed))
     return RemoteFleet(pool, GradedHere(make_task(CONFIG.task)), CONFIG.microbatch)
 
@@ -189,7 +170,6 @@ def after_its_next_job(remote: RemoteEngine, act: Callable[[], None]) -> None:
 
 
 def corrupt(engine: Engine | None) -> None:
-    """Change a weight behind everybody's back."""
     assert engine is not None
     next(iter(engine.weights.state().values())).view(-1)[3] += 0.25
 
@@ -206,12 +186,10 @@ def local() -> LocalFleet:
 
 
 def evaluated(fleet: Fleet, generation: int = 0) -> Evaluation:
-    """Evaluate the population of a generation."""
     return fleet.evaluate(STRATEGY.ask(generation), EXAMPLES, DECODING)
 
 
 def assert_same(one: Evaluation, other: Evaluation) -> None:
-    """Compare two evaluations, clocks left out."""
     assert one.rewards.tobytes() == other.rewards.tobytes()
     assert one.rollouts == other.rollouts
     assert one.tokens == other.tokens
@@ -227,7 +205,6 @@ def digests(fleet: Fleet, count: int = 4) -> list[tuple[str, tuple[float, ...]]]
 
 
 def alive(pid):
-    """Tell whether a process of this number exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

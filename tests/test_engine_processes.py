@@ -87,7 +87,6 @@ def started(monkeypatch):
 
 @pytest.mark.slow
 def test_a_run_gone_on_with_three_engines_has_the_same_journal(tmp_path, started):
-    """A run begun with one and gone on with three; two are in the test below."""
     mixed = stopped_after(germline.train(SETTINGS, tmp_path / "mixed"), 2)
     training = germline.resume(mixed, ["fleet.engines=3"])
     assert [alive(pid) for pid in started] == [True] * 3
@@ -99,17 +98,13 @@ def test_a_run_gone_on_with_three_engines_has_the_same_journal(tmp_path, started
 @pytest.mark.slow
 def test_a_hugging_face_model_on_two_engines_gives_the_same_bytes(tmp_path):
     model = save_tiny(tmp_path / "model")
-    journals = []
-    for engines in (1, 2):
-        values = {
-            **SETTINGS,
-            "model": str(model),
-            "engine": {"threads": 1},
-            "fleet": {"engines": engines},
-        }
-        config = load_config(values, (*ADAM_FULL, "generations=2", "strategy.sigma=0.05"))
-        journals.append(journal(finish(germline.train(config, tmp_path / str(engines)))))
-    assert journals[0] == journals[1]
+    values = {**SETTINGS, "model": str(model), "engine": {"threads": 1}}
+    small = (*ADAM_FULL, "generations=2", "strategy.sigma=0.05")
+    one, two = (
+        journal(finish(germline.train(load_config(values, (*small, fleet)), tmp_path / fleet)))
+        for fleet in ("fleet.engines=1", "fleet.engines=2")
+    )
+    assert one == two
 
 
 @pytest.mark.slow
@@ -189,17 +184,11 @@ def test_ctrl_c_does_not_reach_the_processes(pair, alone):
     assert [one._popen.pid for one in processes] == pids
 
 
-@pytest.mark.parametrize(
-    ("job", "error", "message"),
-    [
-        (Refuse(), GermlineError, r"^task: the longest prompt is too long$"),
-        (Divide(), EngineFault, r"(?s)Traceback.*in __call__.*ZeroDivisionError"),
-    ],
-    ids=["for the user", "any other, with its traceback"],
-)
-def test_an_error_of_a_job_arrives(job, error, message, pair, alone):
-    with pytest.raises(error, match=message):
-        pair[0].pool.broadcast(job)
+def test_an_error_of_a_job_arrives_any_other_with_its_traceback(pair, alone):
+    with pytest.raises(GermlineError, match=r"^task: the longest prompt is too long$"):
+        pair[0].pool.broadcast(Refuse())
+    with pytest.raises(EngineFault, match=r"(?s)Traceback.*in __call__.*ZeroDivisionError"):
+        pair[0].pool.broadcast(Divide())
     assert_same(evaluated(pair[0]), evaluated(alone))
 
 
@@ -252,21 +241,22 @@ def config(*overrides):
     return load_config({"engine": {"threads": 1}}, overrides)
 
 
-def devices(config):
-    found = [engine_placement(config, number).engine for number in range(config.fleet.engines)]
-    return [engine.device for engine in found if isinstance(engine, InProcess)]
-
-
-def test_every_engine_has_its_device():
-    named = config("fleet.engines=2", "fleet.devices=[cuda:1, cpu]")
-    assert devices(named) == ["cuda:1", "cpu"]
-
-
-@pytest.mark.parametrize(("gpus", "expected"), [(0, ["auto"] * 3), (2, ["cuda:0", "cuda:1"] * 2)])
-def test_left_open_the_gpus_are_taken_in_turn(gpus, expected, monkeypatch):
+@pytest.mark.parametrize(
+    ("gpus", "overrides", "expected"),
+    [
+        (0, ["fleet.devices=[cuda:1, cpu]"], ["cuda:1", "cpu"]),
+        (0, [], ["auto"] * 3),
+        (2, [], ["cuda:0", "cuda:1"] * 2),
+        (2, ["engine.device=cpu"], ["cpu", "cpu"]),
+    ],
+)
+def test_every_engine_has_its_device_and_gpus_are_taken_in_turn(
+    gpus, overrides, expected, monkeypatch
+):
     monkeypatch.setattr("torch.cuda.device_count", lambda: gpus)
-    assert devices(config(f"fleet.engines={len(expected)}")) == expected
-    assert devices(config("fleet.engines=2", "engine.device=cpu")) == ["cpu", "cpu"]
+    several = config(f"fleet.engines={len(expected)}", *overrides)
+    placed = [engine_placement(several, number).engine for number in range(len(expected))]
+    assert [engine.device for engine in placed if isinstance(engine, InProcess)] == expected
 
 
 SCORING = ["method={kind: zo_grpo, rows_per_member: 4}", "strategy.population=16"]

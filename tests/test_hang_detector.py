@@ -40,22 +40,21 @@ def episodes(members, tokens):
     return [[one] * 2] * members
 
 
-def test_a_kind_of_job_has_no_limit_until_one_ended():
-    hangs = HangDetector(10.0, 1.0)
-    hangs.record(generating(1, 1), 5.0)
-    assert hangs.limit_s(DigestJob()) is None
+def detector(factor=10.0, timeout_s=1.0):
+    return HangDetector(factor, timeout_s)
+
+
+def test_a_kind_of_job_has_no_limit_until_one_ended_and_none_without_a_factor():
+    hangs, never = detector(), detector(factor=None)
+    for one in (hangs, never):
+        one.record(generating(1, 1), 5.0)
+    assert hangs.limit_s(DigestJob()) is never.limit_s(generating(1, 1)) is None
     assert hangs.limit_s(generating(1, 1)) == 50.0
-
-
-def test_without_a_factor_no_job_has_a_limit():
-    hangs = HangDetector(None, 1.0)
-    hangs.record(DigestJob(), 5.0)
-    assert hangs.limit_s(DigestJob()) is None
 
 
 @pytest.mark.parametrize(("seconds", "limit"), [((3.0, 6.0, 1.0), 60.0), ((7.0, 3.0), 70.0)])
 def test_the_limit_is_a_multiple_of_the_slowest_job_or_the_timeout(seconds, limit):
-    hangs = HangDetector(10.0, 60.0)
+    hangs = detector(timeout_s=60.0)
     for one in seconds:
         hangs.record(DigestJob(), one)
     assert hangs.limit_s(DigestJob()) == limit
@@ -74,20 +73,20 @@ LATER = {
 
 @pytest.mark.parametrize(("ended", "result", "later", "times"), LATER.values(), ids=LATER)
 def test_more_work_of_a_kind_may_take_longer(ended, result, later, times):
-    hangs = HangDetector(10.0, 1.0)
+    hangs = detector()
     hangs.record(ended, 2.0, result)
     assert hangs.limit_s(later) == pytest.approx(20.0 * times)
 
 
 def test_longer_scored_texts_may_take_longer():
-    hangs = HangDetector(10.0, 1.0)
+    hangs = detector()
     hangs.record(scoring(1, 1), 2.0)
     assert hangs.expected_s(scoring(1, 400)) > 10.0
 
 
 @pytest.mark.parametrize("idle", [applying(skipped=True), applying(0.0, 0.0)])
 def test_an_update_without_signal_says_nothing_about_the_next(idle):
-    hangs = HangDetector(10.0, 1.0)
+    hangs = detector()
     hangs.record(idle, 0.001)
     assert hangs.limit_s(applying(0.5, -0.5)) is None
     hangs.record(replace(idle, update=MeanUpdate(0, 0.1, ())), 3.0)

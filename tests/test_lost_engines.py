@@ -133,26 +133,15 @@ def test_an_update_that_goes_wrong_on_one_engine_is_made_good(engines, undisturb
     assert [one.starts for one in team] == ([2, 2] if engines == 2 else [2, 1, 1])
 
 
-def test_engines_that_never_agree_stop_the_run():
-    def drift(engine, job) -> Outcome | None:
-        if isinstance(job, ApplyJob):
-            corrupt(engine.engine)
-        return None
-
-    fleet = fleet_of(pool(2, drift))
+def test_engines_that_never_agree_or_that_generating_always_changes_stop_the_run():
+    always = range(100)
+    fleet = fleet_of(pool(2, corrupted_at(*always, kind=ApplyJob)))
     fleet.apply(UPDATES[0])
     with pytest.raises(GermlineError, match=r"disagree .* after generation 0.*fleet=local"):
         fleet.digest()
-
-
-def test_engines_that_playing_always_changes_stop_the_run():
-    def trace(engine, job) -> Outcome | None:
-        if isinstance(job, GenerateJob):
-            corrupt(engine.engine)
-        return None
-
+    traces = [corrupted_at(*always, kind=GenerateJob) for _ in range(2)]
     with pytest.raises(GermlineError, match="changed their weights while they generated"):
-        evaluated(fleet_of(pool(2, trace, trace)))
+        evaluated(fleet_of(pool(2, *traces)))
 
 
 def test_engines_that_loaded_different_weights_are_refused():

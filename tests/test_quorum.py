@@ -148,7 +148,10 @@ def quorum(share, clockwork, group=2):
     )
 
 
-def test_the_others_have_half_as_long_again(clockwork):
+def test_a_pair_is_complete_or_missing_and_the_others_have_half_as_long_again(clockwork):
+    played = {(0, 0), (1, 0), (2, 0), (5, 0)}
+    assert quorum(0.6, clockwork).missing(played) == {2, 3, 4, 5}
+    assert quorum(0.6, clockwork, group=1).missing(played) == {3, 4}
     two_pairs = quorum(0.6, clockwork)
     clockwork.now = 10.0
     assert two_pairs.closing_time({(0, 0), (1, 0), (2, 0)}) is None
@@ -160,12 +163,6 @@ def test_the_others_have_half_as_long_again(clockwork):
     assert two_pairs.is_closed(in_time)
     # A member that has to be evaluated again no longer counts.
     assert not two_pairs.is_closed({(0, 0), (1, 0), (2, 0)})
-
-
-def test_a_pair_is_complete_or_missing(clockwork):
-    played = {(0, 0), (1, 0), (2, 0), (5, 0)}
-    assert quorum(0.6, clockwork).missing(played) == {2, 3, 4, 5}
-    assert quorum(0.6, clockwork, group=1).missing(played) == {3, 4}
 
 
 @pytest.mark.parametrize(("share", "needed"), [(0.51, 4), (2 / 3, 4), (0.7, 5), (1.0, None)])

@@ -19,12 +19,13 @@ from germline.record import JournalEntry
 from germline.run.build_parts import make_decoding, make_engine
 from germline.strategies import make_strategy
 from germline.tasks import make_task
-from germline.types import Decoding, GermlineError, Update
+from germline.types import Decoding, EngineLost, GermlineError, Update
 from tests.remote_engines import (
     CONFIG,
     DECODING,
     EXAMPLES,
     STRATEGY,
+    TASK,
     UPDATES,
     Chance,
     Nearby,
@@ -40,6 +41,7 @@ from tests.remote_engines import (
 from tests.tiny_engines import examples as texts
 from tests.tiny_engines import inprocess
 from tests.toy_runs import GradedHere
+from tests.wrappers import EngineWrapper
 
 PROMPTS = texts()
 
@@ -50,18 +52,41 @@ def undisturbed():
 
 
 @pytest.mark.parametrize("engines", [1, 2, 5])
-def test_any_number_of_engines_gives_the_evaluation_of_one_here(engines):
-    fleet = fleet_of(pool(engines))
+def test_any_number_of_engines_gives_the_evaluations_and_the_run_of_one_here(engines, undisturbed):
+    fleet = fleet_of(pool(engines), seed=engines)
     assert isinstance(fleet, Fleet)
     assert_same(evaluated(fleet), evaluated(local()))
     assert_same(
         fleet.evaluate_center(EXAMPLES, DECODING), local().evaluate_center(EXAMPLES, DECODING)
     )
+    assert digests(fleet) == undisturbed
 
 
-@pytest.mark.parametrize("engines", [1, 2, 3])
-def test_any_number_of_engines_gives_the_same_run(engines, undisturbed):
-    assert digests(fleet_of(pool(engines), seed=engines)) == undisturbed
+class Watched(EngineWrapper):
+    """A toy engine that remembers the shape of every cell it was given."""
+
+    def __init__(self):
+        super().__init__(make_engine(CONFIG))
+        self.shapes = []
+
+    def generate(self, members, examples, decoding):
+        self.shapes.append((len(members), len(examples)))
+        return self.inner.generate(members, examples, decoding)
+
+
+def test_members_and_the_center_are_evaluated_in_cells_of_the_size_in_the_config():
+    engine = Watched()
+    fleet = LocalFleet(engine, GradedHere(TASK), MicrobatchSettings(members=4, examples=3))
+    assert isinstance(fleet, Fleet)
+    before = fleet.digest()
+    evaluation = fleet.evaluate(STRATEGY.ask(0), EXAMPLES, DECODING)
+    assert (evaluation.rewards.shape, len(evaluation.rollouts)) == ((6, 7), 42)
+    assert engine.shapes == [(4, 3), (4, 3), (4, 1), (2, 3), (2, 3), (2, 1)]
+    engine.shapes.clear()
+    evaluation = fleet.evaluate_center(TASK.examples("train")[:20], DECODING)
+    assert evaluation.rewards.shape == (1, 20)
+    assert engine.shapes == [(1, 12), (1, 8)]
+    assert fleet.digest() == before
 
 
 def test_an_engine_has_its_next_job_before_its_last_result_is_used():
@@ -101,7 +126,7 @@ def test_any_number_of_nano_models_gives_the_generation_of_one_here(engines, nan
     assert digest == alone
 
 
-def test_every_engine_applies_and_measures_every_update_itself():
+def test_every_engine_applies_and_measures_every_update_itself(tmp_path):
     engines = pool(3)
     fleet, alone = fleet_of(engines), local()
     for update in UPDATES[:3]:  # the digest may be asked for later
@@ -110,6 +135,10 @@ def test_every_engine_applies_and_measures_every_update_itself():
         assert measured == alone.apply(update)
     assert_same(evaluated(fleet, 3), evaluated(alone, 3))
     assert {one.digest() for one in engines} == {alone.digest(), fleet.digest()}
+    fleet.save_snapshot(tmp_path / "elsewhere", 2, keep=1)
+    alone.save_snapshot(tmp_path / "here", 2, keep=1)
+    one, other = (list_snapshots(tmp_path / name)[-1] for name in ("elsewhere", "here"))
+    assert one.read_bytes() == other.read_bytes()
 
 
 # --- read-only questions
@@ -143,18 +172,13 @@ def test_every_fleet_answers_a_question_with_the_newest_update(query):
     assert (alone.query(query) != before) == isinstance(query, LogProbabilitiesQuery)
 
 
-def test_the_next_cell_goes_to_whoever_is_free():
-    """The first engine answers only when it is the last one at work."""
+def test_large_cells_are_played_first_each_by_whoever_is_free():
     engines = pool(2)
+    # The first engine answers only when it is the last one at work.
     evaluated(fleet_of(engines, wait=last_one_first))
-    played = [sum(isinstance(job, GenerateJob) for job in one.jobs) for one in engines]
-    assert played == [1, 8]  # 6 members x 7 examples in cells of 2 x 3
-
-
-def test_large_cells_are_played_first():
-    engines = pool(1)
-    fleet_of(engines).evaluate(STRATEGY.ask(0), EXAMPLES, DECODING)
-    jobs = [job for job in engines[0].jobs if isinstance(job, GenerateJob)]
+    played = [[job for job in one.jobs if isinstance(job, GenerateJob)] for one in engines]
+    assert [*map(len, played)] == [1, 8]  # 6 members x 7 examples in cells of 2 x 3
+    jobs = [*played[0], *played[1]]
     assert [len(job.examples) for job in jobs] == [3] * 6 + [1] * 3
     # Without what only graders need.
     assert {(one.answer, tuple(one.facts)) for job in jobs for one in job.examples} == {("", ())}
@@ -168,18 +192,11 @@ def refusing(_engine, job) -> Outcome | None:
     return JobRaised(error) if isinstance(job, GenerateJob) else None
 
 
-def test_an_error_of_a_job_is_raised_here_and_nobody_is_started_again():
-    engines = pool(2, refusing, refusing)
-    with pytest.raises(GermlineError, match=r"^task: the longest prompt is too long$"):
-        evaluated(fleet_of(engines))
-    assert [one.starts for one in engines] == [1, 1]
-
-
-def test_after_an_error_the_fleet_can_be_used():
+def test_an_error_of_a_job_is_raised_here_and_the_fleet_can_be_used():
     """Cells that were at work when the error came are finished and left aside."""
     engines = pool(3, refusing)
     fleet = fleet_of(engines, wait=first_one_first)
-    with pytest.raises(GermlineError, match="too long"):
+    with pytest.raises(GermlineError, match=r"^task: the longest prompt is too long$"):
         evaluated(fleet)
     engines[0]._fault = None
     fleet.apply(UPDATES[0])
@@ -190,9 +207,10 @@ def test_after_an_error_the_fleet_can_be_used():
     assert [one.starts for one in engines] == [1, 1, 1]
 
 
-def test_an_engine_that_cannot_be_loaded_is_an_error_at_once():
+@pytest.mark.parametrize("error", [GermlineError, EngineLost])
+def test_an_engine_that_cannot_be_loaded_is_an_error_at_once(error):
     def load():
-        raise GermlineError("model: 'nowhere' has no config.json")
+        raise error("model: 'nowhere' has no config.json")
 
     engines = [Nearby("engine 0"), Nearby("engine 1", load=load)]
     with pytest.raises(GermlineError, match=r"^model: 'nowhere' has no config\.json$"):
@@ -201,17 +219,6 @@ def test_an_engine_that_cannot_be_loaded_is_an_error_at_once():
 
 
 # --- snapshots
-
-
-def test_a_snapshot_is_the_one_an_engine_here_would_write(tmp_path):
-    fleet, alone = fleet_of(pool(2)), local()
-    for update in UPDATES[:3]:
-        fleet.apply(update)
-        alone.apply(update)
-    fleet.save_snapshot(tmp_path / "elsewhere", 2, keep=1)
-    alone.save_snapshot(tmp_path / "here", 2, keep=1)
-    one, other = (list_snapshots(tmp_path / name)[-1] for name in ("elsewhere", "here"))
-    assert one.read_bytes() == other.read_bytes()
 
 
 def test_a_restored_fleet_goes_on_as_if_it_had_never_stopped(tmp_path):

@@ -42,10 +42,7 @@ _LAST_LINES = 8
 class EngineProcess:
     """One engine in a process of its own, which never waits for resources.
 
-    Args:
-        number: of the engine, for messages.
-        load: makes the engine there; picklable.
-        environment: variables in addition to those of this process.
+    `load` makes the engine there and is pickled; `environment` is added to that of this process.
     """
 
     waits_for_resources = False

@@ -8,10 +8,11 @@ depend on the config alone, so 1 and n engines compute the same products.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from germline.config import MicrobatchSettings
 from germline.fleet.quorum import Place
-from germline.protocols import Engine, HasMasters, Members, ScoringGroup
+from germline.protocols import Engine, Members, ScoringGroup
 from germline.rollout import cut_microbatches
 from germline.types import Completion, Decoding, Example, SeedPerturbation
 
@@ -23,18 +24,19 @@ LARGE_SIGMA = 0.1
 class DimensionQuery:
     """How many numbers are searched."""
 
-    def __call__(self, engine: HasMasters) -> int:
-        """Return their number."""
-        return engine.weights.dimension
+    def __call__(self, engine: Any) -> int:
+        """Return their number, of anything with masters."""
+        return int(engine.weights.dimension)
 
 
 @dataclass(frozen=True)
 class ScalesQuery:
     """By how much the sigma of each searched tensor differs from that of its members."""
 
-    def __call__(self, engine: HasMasters) -> Mapping[str, float]:
+    def __call__(self, engine: Any) -> Mapping[str, float]:
         """Return the factor of each searched tensor, by name."""
-        return engine.weights.scales()
+        scales: Mapping[str, float] = engine.weights.scales()
+        return scales
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,7 @@ def scoring_jobs(
 ) -> dict[Place, LogProbabilitiesQuery]:
     """Cut the members x completions of every group into queries, by first member and completion.
 
-    Args:
-        groups: that score; members are counted over all of them.
-        microbatch: members x completions of one query.
+    Members are counted over all groups.
     """
     jobs = {}
     before = 0

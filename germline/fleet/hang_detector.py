@@ -16,9 +16,8 @@ from germline.types import MeanUpdate
 class HangDetector:
     """Learns from the jobs that ended how long others may take.
 
-    Args:
-        factor: a job counts as hung after this multiple of the longest such job; None: never.
-        timeout_s: but not before this many seconds.
+    A job counts as hung after `factor` times the longest such job (None: never), and not before
+    `timeout_s`.
     """
 
     def __init__(self, factor: float | None, timeout_s: float) -> None:

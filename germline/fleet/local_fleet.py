@@ -6,14 +6,7 @@ from pathlib import Path
 from germline.checkpoint import restore, save_snapshot
 from germline.config import MicrobatchSettings
 from germline.fleet.engine_queries import joined_scores, scoring_jobs
-from germline.protocols import (
-    Answer,
-    Closable,
-    Engine,
-    EngineQuery,
-    GraderProtocol,
-    ScoringGroup,
-)
+from germline.protocols import Answer, Closable, Engine, EngineQuery, GraderProtocol, ScoringGroup
 from germline.record import JournalEntry
 from germline.rollout import (
     center_microbatch,
@@ -22,14 +15,7 @@ from germline.rollout import (
     rewards_by_sample,
 )
 from germline.signal_types import UpdateSize
-from germline.types import (
-    Decoding,
-    Evaluation,
-    Example,
-    MeanUpdate,
-    Population,
-    Update,
-)
+from germline.types import Decoding, Evaluation, Example, MeanUpdate, Population, Update
 
 
 class LocalFleet:
@@ -54,9 +40,9 @@ class LocalFleet:
         self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
     ) -> Evaluation:
         """Evaluate the center alone: one member, so a microbatch holds as many rows in examples."""
-        microbatch, repeated = (
-            center_microbatch(self.microbatch),
+        repeated, microbatch = (
             repeat_examples(examples, samples),
+            center_microbatch(self.microbatch),
         )
         evaluation = evaluate_members(
             self.engine, self.graders, [None], repeated, microbatch, decoding

@@ -26,8 +26,7 @@ class Quorum:
         microbatches: of all members and examples.
         members: how many there are.
         share: of the members that must be evaluated.
-        group: members in groups of this size (2: antithetic pairs) are evaluated or missing
-            together.
+        group: 2: the members of an antithetic pair are evaluated or missing together.
         clock: in seconds.
     """
 

@@ -54,9 +54,6 @@ class RayCluster:
         address: of a cluster, `auto` for the one this machine belongs to; None starts one here.
         cpus: that Ray may assign, where it is started here.
         environment: variables of engines, where Ray is started here.
-
-    Raises:
-        GermlineError: there is no cluster at that address, or Ray does not start.
     """
 
     def __init__(
@@ -151,13 +148,8 @@ class RayEngineActor:
 class RayEngine:
     """One engine in an actor, seen from the run.
 
-    Args:
-        number: of the engine, for messages.
-        load: makes the engine there; picklable.
-        resources: that it needs on one node, by the names that Ray uses.
-
-    Attributes:
-        pending: reference to the outcome to come.
+    `load` makes the engine there and is pickled; it needs the `resources`, by the names that Ray
+    uses, on one node.
     """
 
     def __init__(
@@ -168,7 +160,7 @@ class RayEngine:
         self._resources = dict(resources)
         self._group: Any = None
         self._actor: Any = None
-        self.pending: Any = None
+        self.pending: Any = None  # a reference to the outcome to come
         self.waits_for_resources = False  # whether its group was pending at the last check
 
     def start(self) -> None:
@@ -243,11 +235,7 @@ def wait_for_outcome(
 
 @dataclass(frozen=True)
 class ObjectStoreState:
-    """A snapshot in Ray's object store.
-
-    Attributes:
-        data: reference to its bytes, those of a snapshot file.
-    """
+    """A snapshot in Ray's object store; `data` is a reference to the bytes of the file."""
 
     generation: int
     data: Any

@@ -1,8 +1,8 @@
 """A remote engine, one in another process or on another host, and its slot in a worker pool.
 
-`RemoteEngine` and `Wait` are all that processes or a cluster must offer to a pool. `TRANSITIONS` is
-the whole state machine of a slot: (state, event) -> state; any other pair is a mistake in the code.
-Whether the engine has a job is not part of the state: `WorkerSlot.job` says so.
+`RemoteEngine` and `Wait` are all that processes or a cluster must offer to a pool. `PREVIOUS` is
+the whole state machine of a slot. Whether the engine has a job is not part of the state:
+`WorkerSlot.job` says so.
 """
 
 import traceback
@@ -92,28 +92,17 @@ class WorkerState(Enum):
     GIVEN_UP = "given up"
 
 
-class WorkerEvent(Enum):
-    """What can happen to a remote engine; each value is a phrase for error messages."""
+_STARTED: set[WorkerState] = {state for state in WorkerState if state is not WorkerState.GIVEN_UP}
 
-    BASE_LOADED = "it loaded the base model"
-    SYNCED = "it reached the weights of the fleet"
-    LEFT_BEHIND = "a generation closed without it"
-    LATE_JOB_ENDED = "it finished the job that it was late with"
-    LOST = "it was lost and is started again"
-    LOST_TOO_OFTEN = "it was lost too often"
-
-
-_STARTED = [state for state in WorkerState if state is not WorkerState.GIVEN_UP]
-
-TRANSITIONS: dict[tuple[WorkerState, WorkerEvent], WorkerState] = {
-    (WorkerState.LOADING, WorkerEvent.BASE_LOADED): WorkerState.LOADED,
-    (WorkerState.LOADED, WorkerEvent.SYNCED): WorkerState.READY,
-    (WorkerState.READY, WorkerEvent.LEFT_BEHIND): WorkerState.LATE,
-    (WorkerState.LATE, WorkerEvent.LATE_JOB_ENDED): WorkerState.BEHIND,
-    (WorkerState.BEHIND, WorkerEvent.SYNCED): WorkerState.READY,
-    **{(state, WorkerEvent.LOST): WorkerState.LOADING for state in _STARTED},
-    **{(state, WorkerEvent.LOST_TOO_OFTEN): WorkerState.GIVEN_UP for state in _STARTED},
+PREVIOUS: dict[WorkerState, set[WorkerState]] = {
+    WorkerState.LOADING: _STARTED,  # it was lost, and is started again
+    WorkerState.LOADED: {WorkerState.LOADING},
+    WorkerState.READY: {WorkerState.LOADED, WorkerState.BEHIND},
+    WorkerState.LATE: {WorkerState.READY},
+    WorkerState.BEHIND: {WorkerState.LATE},
+    WorkerState.GIVEN_UP: _STARTED,
 }
+"""The states in which a remote engine can be before it enters one."""
 
 
 @dataclass(eq=False)
@@ -121,8 +110,7 @@ class WorkerSlot:
     """One place in a worker pool: its engine may be replaced, the place stays.
 
     Attributes:
-        remote: the engine.
-        state: changed by `handle` alone.
+        state: changed by `enter` alone.
         job: what the engine does now; None when it has no job, or is loading.
         failures: how often the engine was lost since it last returned a result.
         since: when the job began, by the clock of the pool.
@@ -134,15 +122,10 @@ class WorkerSlot:
     failures: int = 0
     since: float = 0.0
 
-    def handle(self, event: WorkerEvent) -> None:
-        """Enter the state that follows from an event.
-
-        Raises:
-            RuntimeError: the event is impossible in this state.
-        """
-        following = TRANSITIONS.get((self.state, event))
-        if following is None:
+    def enter(self, state: WorkerState) -> None:
+        """Enter a state; one that cannot follow is a mistake in the code."""
+        if self.state not in PREVIOUS[state]:
             raise RuntimeError(
-                f"fleet: {self.remote.name} is {self.state.value}; impossible: {event.value}"
+                f"fleet: {self.remote.name} is {self.state.value}; it cannot be {state.value}"
             )
-        self.state = following
+        self.state = state

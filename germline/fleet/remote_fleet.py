@@ -72,16 +72,8 @@ ATTEMPTS = 2
 class RemoteFleet:
     """Several remote engines, with the graders on the machine of the run.
 
-    Args:
-        pool: the engines.
-        graders: of the task.
-        microbatch: size of the pieces of work.
-        quorum: share of the members with which a generation may close.
-        transfer: brings the state of an engine to another one and to the run directory.
-        on_close: called when the engines have been stopped.
-
-    Raises:
-        GermlineError: an engine cannot be loaded, or the engines loaded different weights.
+    A generation may close with a share of the members (`quorum`); `on_close` is called when the
+    engines have been stopped.
     """
 
     def __init__(
@@ -149,11 +141,7 @@ class RemoteFleet:
         return next(iter(self.pool.broadcast(ApplyJob(update)).values()), None)
 
     def digest(self) -> str:
-        """Return the digest all engines agree on.
-
-        Raises:
-            GermlineError: they disagree, also after they were rebuilt.
-        """
+        """Return the digest all engines agree on."""
         self._agree()
         return self._agreed_digest()
 
@@ -192,12 +180,12 @@ class RemoteFleet:
         started = time.perf_counter()
         generated_s = 0.0
         microbatches = {
-            (one.first_member, one.first_example): one
-            for one in cut_microbatches(members, examples, microbatch)
+            (part.first_member, part.first_example): part
+            for part in cut_microbatches(members, examples, microbatch)
         }
-        jobs = {place: self._job(one, decoding) for place, one in microbatches.items()}
+        jobs = {place: self._job(part, decoding) for place, part in microbatches.items()}
         # Large ones first: the engines then finish at about the same time.
-        order = sorted(microbatches, key=lambda place: -_size(jobs[place]))
+        order = sorted(microbatches, key=lambda place: -_prompt_characters(jobs[place]))
         share = self.quorum if paired else 1.0
         quorum = Quorum([*microbatches.values()], len(members), share, paired or 1, self.pool.clock)
         done: dict[Place, tuple[WorkerSlot, EvaluatedMicrobatch]] = {}
@@ -354,5 +342,5 @@ def _differs(digest: str, expected: str) -> str:
     return f"its weights have digest {digest[:16]}, those of the fleet {expected[:16]}"
 
 
-def _size(job: GenerateJob | EpisodesJob) -> int:
+def _prompt_characters(job: GenerateJob | EpisodesJob) -> int:
     return len(job.members) * sum(len(example.prompt) for example in job.examples)

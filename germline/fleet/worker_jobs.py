@@ -51,11 +51,7 @@ class EngineState(Protocol):
 
 @dataclass(frozen=True)
 class GenerateJob:
-    """Generate the completions of one microbatch.
-
-    Attributes:
-        examples: without answers and facts, which only graders need.
-    """
+    """Generate the completions of one microbatch, whose examples are without answers and facts."""
 
     members: Members
     examples: Sequence[Example]
@@ -71,10 +67,9 @@ class EpisodesJob:
     """Play the episodes of one microbatch beside the engine.
 
     The environments run in grader processes on the engine's machine, because an episode has a
-    message for every turn of the model.
+    message for every turn of the model. They need the answers and facts of the examples.
 
     Attributes:
-        examples: with answers and facts, which environments need.
         graders: of the task, pickled: the same bytes are the same graders.
         first_member: index of the first member in the population.
         max_turns: most turns of the model in one episode.
@@ -160,11 +155,7 @@ class CatchUpJob:
     digest: str
 
     def __call__(self, engine: Engine) -> None:
-        """Apply them.
-
-        Raises:
-            GermlineError: the engine does not reach the digest of the fleet.
-        """
+        """Apply them, and check that they lead to the digest of the fleet."""
         for entry in self.entries:
             engine.apply(entry.update)
         if (digest := engine.weights.digest()) != self.digest:

@@ -29,7 +29,6 @@ from germline.fleet.remote_engine import (
     RemoteEngine,
     RemoteEngineLost,
     Wait,
-    WorkerEvent,
     WorkerSlot,
     WorkerState,
 )
@@ -52,12 +51,11 @@ class WorkerPool:
 
     Args:
         remotes: the engines.
-        wait: waits for the outcomes of engines.
+        wait: waits for their outcomes.
         min_engines: engines that must have loaded to begin; None: all.
         placement_timeout_s: longest wait for resources while the pool cannot go on without them.
         hangs: says when an engine hangs; None: never.
-        resources_report: returns what the engines need and what there is, for an error message
-            where engines may wait for resources.
+        resources_report: returns what the engines need and what there is, for an error message.
         clock: in seconds.
     """
 
@@ -102,7 +100,7 @@ class WorkerPool:
                 digests[slot] = _value(outcome)
         self._starting = False
         for slot in self._in(WorkerState.LOADED):
-            slot.handle(WorkerEvent.SYNCED)
+            slot.enter(WorkerState.READY)
         return {slot: digests[slot] for slot in self.ready_slots()}
 
     def ready_slots(self) -> list[WorkerSlot]:
@@ -121,9 +119,6 @@ class WorkerPool:
         """Return the newcomers; with no engine ready, wait for all that will become newcomers.
 
         A single engine should not decide alone what the weights are.
-
-        Raises:
-            GermlineError: every engine was given up, or there are no resources for any.
         """
         while not self.ready_slots():
             coming = self._in(WorkerState.LOADING, WorkerState.LATE)
@@ -144,7 +139,7 @@ class WorkerPool:
                 if isinstance(outcome, JobRaised):
                     self.replace(slot, str(outcome.error))
                 else:
-                    slot.handle(WorkerEvent.SYNCED)
+                    slot.enter(WorkerState.READY)
                     log.warning("fleet: %s is back", slot.remote.name)
 
     def dispatch(
@@ -180,7 +175,7 @@ class WorkerPool:
             end = deadline()
             if not waiting and end is not None and self.clock() >= end:
                 for slot in keys:
-                    slot.handle(WorkerEvent.LEFT_BEHIND)
+                    slot.enter(WorkerState.LATE)
                 return
 
     def _begin(
@@ -212,11 +207,7 @@ class WorkerPool:
         return {slot: results[slot] for slot in self.ready_slots()}
 
     def replace(self, slot: WorkerSlot, reason: str) -> None:
-        """Stop an engine and start a fresh one in its slot.
-
-        Raises:
-            GermlineError: every engine was given up.
-        """
+        """Stop an engine and start a fresh one in its slot."""
         slot.remote.stop()
         self._lose(slot, reason)
 
@@ -283,9 +274,9 @@ class WorkerPool:
         elif job:
             self._hangs.record(job, self.clock() - slot.since, outcome.value)
         if job is None:
-            slot.handle(WorkerEvent.BASE_LOADED)
+            slot.enter(WorkerState.LOADED)
         elif slot.state is WorkerState.LATE:
-            slot.handle(WorkerEvent.LATE_JOB_ENDED)
+            slot.enter(WorkerState.BEHIND)
         return outcome
 
     def _hang_deadline(self, slot: WorkerSlot) -> float | None:
@@ -296,11 +287,7 @@ class WorkerPool:
         return None if limit is None else slot.since + limit
 
     def _placement_deadline(self, busy: Sequence[WorkerSlot]) -> float | None:
-        """Return until when to wait for resources without which the pool cannot go on.
-
-        Raises:
-            GermlineError: that time has come.
-        """
+        """Return until when to wait for resources without which the pool cannot go on."""
         waiting = [slot for slot in busy if slot.remote.waits_for_resources]
         if self._starting:
             blocked = len(self._slots) - len(waiting) < self._needed
@@ -326,11 +313,11 @@ class WorkerPool:
         self._last_loss = f"{slot.remote.name}: {reason}"
         if slot.failures < MAX_LOSSES:
             log.warning("fleet: lost %s; it is started again", self._last_loss)
-            slot.handle(WorkerEvent.LOST)
+            slot.enter(WorkerState.LOADING)
             slot.remote.start()
             return
         log.warning("fleet: lost %s; after %d times it is given up", self._last_loss, MAX_LOSSES)
-        slot.handle(WorkerEvent.LOST_TOO_OFTEN)
+        slot.enter(WorkerState.GIVEN_UP)
         if len(self._in(WorkerState.GIVEN_UP)) == len(self._slots):
             raise self._all_given_up()
 

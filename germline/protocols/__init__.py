@@ -15,12 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from germline.episode_types import Transcript
-from germline.protocols.spaces import (
-    BaseModel,
-    MemberAdapter,
-    Space,
-    Theta,
-)
+from germline.protocols.spaces import BaseModel, MemberAdapter, Space, Theta
 from germline.protocols.strategies import Strategy
 from germline.signal_types import UpdateSize
 from germline.types import (
@@ -54,7 +49,6 @@ __all__ = [
     "Fleet",
     "Grader",
     "GraderProtocol",
-    "HasMasters",
     "MasterWeights",
     "MemberAdapter",
     "Members",
@@ -96,13 +90,7 @@ ends the conversation."""
 
 @dataclass(frozen=True)
 class ScoringGroup:
-    """Members that score the same completions.
-
-    Attributes:
-        members: that score; None is the center.
-        examples: the prompt of each completion.
-        completions: that every member scores.
-    """
+    """Members that score the same completions; `examples` has the prompt of each."""
 
     members: Members
     examples: Sequence[Example]
@@ -127,11 +115,7 @@ class Shaping(Protocol):
 
 @runtime_checkable
 class MasterWeights(Protocol):
-    """The fp32 masters, which a journal can rebuild.
-
-    Attributes:
-        dimension: number of searched numbers.
-    """
+    """The fp32 masters, which a journal can rebuild; `dimension` numbers are searched."""
 
     dimension: int
 
@@ -141,8 +125,7 @@ class MasterWeights(Protocol):
     def digest(self, state: "Mapping[str, torch.Tensor] | None" = None) -> str:
         """Return the SHA-256 digest of masters, moments and factors of sigma, in this order.
 
-        Args:
-            state: which the masters would have loaded; None: that which they have.
+        With a `state`, it is the digest after `load_state`.
         """
 
     def state(self) -> Mapping[str, "torch.Tensor"]:
@@ -175,12 +158,7 @@ class Engine(Protocol):
 
         What has been read stays in the key-value cache: a turn reads the tokens of the reply only.
         A conversation without room for another turn gets a completion whose `finish` is `context`.
-
-        Args:
-            members: None is the center.
-            prompts: first messages.
-            decoding: of every turn; `max_new_tokens` is the limit of one turn.
-            reply: called with the completions of a turn of several conversations.
+        `prompts` are the first messages, and `decoding.max_new_tokens` is the limit of one turn.
         """
 
     def log_probabilities(
@@ -202,15 +180,6 @@ class Engine(Protocol):
 
 
 @runtime_checkable
-class HasMasters(Protocol):
-    """What holds masters, such as an engine."""
-
-    @property
-    def weights(self) -> MasterWeights:
-        """The masters."""
-
-
-@runtime_checkable
 class EngineQuery(Protocol[AnswerOut]):
     """A read-only question to an engine: its class is its name, its fields are its arguments.
 
@@ -223,13 +192,10 @@ class EngineQuery(Protocol[AnswerOut]):
 
 @runtime_checkable
 class TextScorer(Protocol):
-    """An engine that returns the logits of its members for given texts.
-
-    Attributes:
-        special_ids: ids of special tokens, such as the end of a sequence.
-    """
+    """An engine that returns the logits of its members for given texts."""
 
     special_ids: frozenset[int]
+    """Such as the end of a sequence."""
 
     def read(
         self, members: Members, examples: Sequence[Example], completions: Texts
@@ -323,13 +289,10 @@ class Task(Protocol):
 
 @runtime_checkable
 class GraderProtocol(Protocol):
-    """A grader of texts, or of transcripts of episodes, that returns futures of grades.
-
-    Attributes:
-        max_turns: limit of the model's turns in an episode; None: single completions.
-    """
+    """A grader of texts, or of transcripts of episodes, that returns futures of grades."""
 
     max_turns: int | None
+    """Limit of the model's turns in an episode; None: single completions."""
 
     def submit(
         self, texts: Sequence[str | Transcript], examples: Sequence[Example]
@@ -351,26 +314,18 @@ class EpisodePlayer(Protocol):
     ) -> list[list[Rollout]]:
         """Play an episode of every member on every example: `[members][examples]`.
 
-        Args:
-            engine: one copy of the weights.
-            members: perturbations; None is the center. They are counted from 0 in the rollouts.
-            examples: of a microbatch.
-            decoding: of every reply.
-            first_member: index of the first member in the population.
+        Members are counted from 0 in the rollouts; `first_member` is the index of the first one in
+        the population.
         """
 
 
 @runtime_checkable
 class EpisodeTask(Protocol):
-    """A task of multi-turn episodes; its `grader` grades an episode of a single reply.
-
-    Attributes:
-        episode_grader: continues or grades an episode, in a worker process.
-        max_turns: limit of the model's turns in an episode.
-    """
+    """A task of multi-turn episodes; its `grader` grades an episode of a single reply."""
 
     episode_grader: EpisodeGrader
     max_turns: int
+    """Limit of the model's turns in an episode."""
 
 
 @runtime_checkable

@@ -22,7 +22,7 @@ class BaseModel:
     """The model without the tensors that a space adds to it.
 
     Attributes:
-        source: the folder or Hugging Face id from which the model was loaded.
+        source: the folder or Hugging Face id.
         tensors: the parameters of the model, in canonical order.
         digest: computes the digest of the fp32 weights.
         weights: the starting weights by canonical name.
@@ -41,7 +41,6 @@ class MemberAdapter:
     """One member as a LoRA adapter for an inference engine.
 
     Attributes:
-        rank: of A and B.
         tensors: `<module>.lora_A.weight` `[rank, in]` and `<module>.lora_B.weight` `[out, rank]`
             of every adapted layer, in fp32, under PEFT's names.
     """
@@ -68,7 +67,6 @@ class Theta(Protocol):
     """The weights of an engine, as far as a space reads them.
 
     Attributes:
-        base: the model.
         searched: the tensors that `Space.select` keeps.
         adapted: the linear layers that have a LoRA adapter.
         units: per searched tensor, what sigma and learning rate are multiples of.
@@ -118,10 +116,7 @@ class Space(Protocol):
     ) -> float:
         """Return what sigma and learning rate are multiples of in one searched tensor.
 
-        Args:
-            tensor: the searched tensor.
-            base: the model.
-            start: all starting tensors by name, those of `begin` included.
+        `start` has all starting tensors by name, those of `begin` included.
         """
 
     def noise(
@@ -159,9 +154,7 @@ class Space(Protocol):
     def merge(self, values: "dict[str, torch.Tensor]", adapted: Sequence[TensorInfo]) -> None:
         """Merge coordinates and an adapter into the weights, by replacing entries of `values`.
 
-        Args:
-            values: all tensors of the center or of a member by name.
-            adapted: the linear layers that have an adapter.
+        `values` has all tensors of the center or of a member; `adapted` layers have an adapter.
         """
 
     def write_adapter(

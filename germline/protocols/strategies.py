@@ -53,9 +53,7 @@ class Strategy(ABC):
     ) -> None:
         """Choose a generation's sigma by trials; the loop calls this before each `ask`.
 
-        Args:
-            generation: the next one.
-            divergence: measures the KL divergence of members, in nats per token or NaN.
+        `divergence` measures the KL divergence of members, in nats per token or NaN.
         """
 
     def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:

@@ -76,10 +76,7 @@ def noisy_steps(dimension: int = 10, examples: int = 16, spread: float = 0.5) ->
     The mean over examples is a step function with many small steps, as accuracies over a batch are.
     The loss due to noise remains at the maximum as well.
 
-    Args:
-        dimension: number of searched numbers.
-        examples: examples per generation, each with its own noise.
-        spread: standard deviation of the noise.
+    Each example has its own noise, with the standard deviation `spread`.
     """
     top = _shift(dimension)
 

@@ -5,7 +5,8 @@ A generation takes milliseconds.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,7 +27,6 @@ from germline.types import (
     Evaluation,
     Example,
     GenerationRecord,
-    GermlineError,
     MeanUpdate,
     Perturbation,
     Population,
@@ -46,12 +46,6 @@ class _Vectors:
 
     def refresh(self) -> None:
         """Do nothing: nothing is derived from the masters."""
-
-    def log_probabilities(self, *_: object) -> NoReturn:
-        raise GermlineError(
-            "vectors have no log-probabilities, which strategy.sigma=auto is calibrated by: give "
-            "strategy.sigma as a number"
-        )
 
 
 class VectorFleet(LocalFleet):
@@ -84,15 +78,8 @@ class VectorFleet(LocalFleet):
         self, strategy: Strategy, span: range, shaping: ShapingConfig | None = None
     ) -> Iterator[GenerationRecord]:
         """Run the generations of `span`, yielding one record after each update."""
-        section = shaping or ZScore()
-
-        def shape(
-            evaluation: Evaluation, *, antithetic: bool, baseline: float | None = None
-        ) -> Float64[np.ndarray, " members"]:
-            return utilities(section, evaluation, antithetic=antithetic, baseline=baseline)
-
         batch = [Example(index, "", "", chat=False) for index in range(self.problem.examples)]
-        method = Method(strategy, shape)
+        method = Method(strategy, partial(utilities, shaping or ZScore()))
         return generations(method, self, lambda _generation: batch, Decoding(1), span)
 
     def evaluate(

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from germline.episode_types import Ended, Transcript, Turn
+from germline.example import Ended, Transcript, Turn
 from germline.protocols import Engine, EpisodePlayer, GraderProtocol
 from germline.types import Completion, Decoding, Example, Grade, Perturbation, Rollout
 

@@ -21,6 +21,8 @@ the reward of a hard example is missing.
 """
 
 import math
+from functools import cache
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Float64, Int
@@ -122,11 +124,17 @@ def utilities(
             raise ValueError(f"shaping={config.kind} has no use for a baseline; use raw")
         shaped[present] = values[present] - baseline
     elif not all_equal(values[present]):
-        by_kind: Float64[np.ndarray, " members"] = registry.create(
-            "shaping", config, values[present]
+        by_kind: Float64[np.ndarray, " members"] = _function_of(config.kind)(
+            config, values[present]
         )
         shaped[present] = _elite(values[present], by_kind, config.elite)
     return shaped
+
+
+@cache
+def _function_of(kind: str) -> Any:
+    """Return the function of a shaping; cached, as signal metrics shape a generation many times."""
+    return registry.implementation("shaping", kind)
 
 
 def z_score(

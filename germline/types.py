@@ -13,11 +13,14 @@ from typing import Any, Literal
 import numpy as np
 from jaxtyping import Float, Float32
 
-from germline.episode_types import Ended, Turn
 from germline.errors import EngineLost as EngineLost
 from germline.errors import GermlineError as GermlineError
+from germline.example import Completion as Completion
+from germline.example import Decoding as Decoding
 from germline.example import Example as Example
-from germline.signal_types import SigmaTrial, Signals
+from germline.example import Finish as Finish
+from germline.example import Grade as Grade
+from germline.example import Rollout as Rollout
 
 TensorKind = Literal[
     "linear",
@@ -31,7 +34,6 @@ TensorKind = Literal[
     "non_text",
     "other",
 ]
-Finish = Literal["eos", "stop", "length", "context"]
 Split = Literal["train", "test"]
 
 
@@ -54,12 +56,7 @@ class SeedPerturbation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VectorPerturbation:
-    """A perturbation by value: theta + unit * offsets, over all searched numbers.
-
-    Attributes:
-        index: position in the population.
-        offsets: differences from the center, in canonical order and in the units of the space.
-    """
+    """A perturbation by value: theta + unit * offsets, over all searched numbers in order."""
 
     generation: int
     index: int
@@ -79,11 +76,7 @@ Perturbation = SeedPerturbation | VectorPerturbation
 
 
 def as_seed_perturbation(member: Perturbation) -> SeedPerturbation:
-    """Return a member as the `SeedPerturbation` that it must be.
-
-    Raises:
-        GermlineError: the member is given by its coordinates.
-    """
+    """Return a member as the `SeedPerturbation` that it must be."""
     if isinstance(member, SeedPerturbation):
         return member
     raise GermlineError(
@@ -165,77 +158,6 @@ class TensorInfo:
         """Names of A and B of a LoRA adapter of a linear layer; as noise seeds, they are fixed."""
         module = self.name.removesuffix(".weight")
         return f"{module}.lora_A.weight", f"{module}.lora_B.weight"
-
-
-@dataclass(frozen=True, slots=True)
-class Decoding:
-    """How tokens are chosen, the same for every member of a generation (common random numbers).
-
-    Attributes:
-        temperature: 0 is greedy. top_p: probability mass sampled from; 1 keeps every token.
-        stop: strings that end a completion; they are not part of its text.
-        noise_seed: run seed of the sampling noise; noise_generation is its generation.
-        noise_stream: name of its stream; held-out scores use another one than training.
-    """
-
-    max_new_tokens: int
-    temperature: float = 0.0
-    top_p: float = 1.0
-    stop: tuple[str, ...] = ()
-    noise_seed: int = 0
-    noise_generation: int = 0
-    noise_stream: str = "train"
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The text that a model generated, without the prompt.
-
-    Attributes:
-        text: decoded tokens without special tokens, cut before a stop string.
-        tokens: token ids as generated, with the end-of-sequence token; empty only for `context`.
-        finish: `context`: the conversation has no room for another turn in the model's context.
-    """
-
-    text: str
-    tokens: tuple[int, ...]
-    finish: Finish
-    prompt_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Grade:
-    """The verdict on one completion, or on an episode.
-
-    Attributes:
-        reward: NaN when it is missing for a reason the model did not cause.
-        parts: unweighted values of the rubric, including metrics (weight 0).
-        failure: why the floor reward was given or the reward is missing; None without a failure.
-        observation: the environment's message, where the episode goes on, with the reward NaN.
-    """
-
-    reward: float
-    parts: Mapping[str, float]
-    failure: str | None = None
-    observation: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Rollout:
-    """The completion of one member for one example, and its grade.
-
-    Attributes:
-        completion: of an episode: the model's texts, one per line, its tokens, its last finish.
-        turns: the messages of an episode after the prompt; empty where there is one completion.
-        ended: why the episode ended; None where there is one completion.
-    """
-
-    member: int
-    example: int
-    completion: Completion
-    grade: Grade
-    turns: tuple[Turn, ...] = ()
-    ended: Ended | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,13 +292,91 @@ class HeldOutScore:
 
 
 @dataclass(frozen=True, slots=True)
+class UpdateSize:
+    """Size of one update, compared with the resolution of the serving dtype.
+
+    Attributes:
+        rms: root mean square of the step, over all searched numbers.
+        in_roundings: root mean square of a tensor's step, in spacings of the serving dtype at its
+            weights: the median over tensors.
+        least_in_roundings: the same, the minimum over tensors.
+        moved: share of the serving weights that the update changed.
+        rank: effective rank of the step in the middle matrix; None where no rank is searched.
+    """
+
+    rms: float
+    in_roundings: float
+    least_in_roundings: float
+    moved: float
+    rank: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SigmaTrial:
+    """A sigma that calibration tried, in `strategy.sigma_unit`; its members' KL from the center.
+
+    The divergence is in nats per token, and None while it is being measured.
+    """
+
+    sigma: float
+    kl: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SignalPower:
+    """Mean square of an update's coefficients, and the part due to the choice of examples."""
+
+    total: float
+    noise: float
+
+    @property
+    def share(self) -> float:
+        """Share of the total that is signal; below 0 where the noise is less than estimated."""
+        return (self.total - self.noise) / self.total if self.total > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """How much signal the rewards of a generation carry; None where a value is not defined.
+
+    Attributes:
+        informative_examples: share of the examples on which members differ.
+        informative_pairs: share of the antithetic pairs whose two halves differ in fitness.
+        tied: share of the members as fit as another one.
+        empty: share of the completions without any text besides special tokens.
+        zero: whether the generation has no signal: its update changes nothing.
+        zeros, zeros_in_a_row: number of generations without a signal, up to this one.
+        agreement: cosine of the updates computed from the two halves of the examples.
+        signal_to_noise: ratio of powers of the whole update, computed from the agreement.
+        directions: effective number of directions of the update.
+        signal_share: share of signal in the power of the members' differences; below 0 where the
+            noise is less than estimated.
+        walk: distance of theta from its start if the updates were a random walk, root mean square
+            in the unit of sigma.
+    """
+
+    informative_examples: float | None
+    informative_pairs: float | None
+    tied: float
+    empty: float
+    zero: bool
+    zeros: int
+    zeros_in_a_row: int
+    agreement: float | None
+    signal_to_noise: float | None
+    directions: float | None
+    signal_share: float | None = None
+    step: UpdateSize | None = None
+    walk: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRecord:
     """What the loop yields after each generation; `held_out` is set when an evaluation was due.
 
     Attributes:
         fitness: of the members; the mean rewards of the center's samples, where these are graded
             in the place of members.
-        signals: how much signal the rewards carried, and how far theta went.
         sigmas: sigma of each tensor, by name, where they differ; in `sigma_unit`.
         calibration: the sigmas that were tried before the generation, in order.
         strategy_metrics: values the strategy reports, by their names in generations.jsonl.

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from germline.protocols import Conversations, MasterWeights, Members, Reply, Texts
-from germline.signal_types import UpdateSize
-from germline.types import Completion, Decoding, Example, MeanUpdate, Update
+from germline.types import Completion, Decoding, Example, MeanUpdate, Update, UpdateSize
 
 Place = tuple[int, int]
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from germline.episode_types import Transcript
+from germline.example import Transcript
 from germline.types import Example
 
 

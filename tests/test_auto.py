@@ -15,7 +15,6 @@ from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts, make_engine
 from germline.shaping import utilities
 from germline.signal_metrics import signal_power
-from germline.signal_types import SignalPower
 from germline.strategies.nes import NaturalEvolution
 from germline.strategies.signal_learning_rate import SignalLearningRate
 from germline.tasks import make_task
@@ -24,6 +23,7 @@ from germline.types import (
     Evaluation,
     Population,
     SeedPerturbation,
+    SignalPower,
     StrategyState,
     Update,
 )

@@ -18,9 +18,8 @@ from germline.report.run_facts import RunFacts
 from germline.report.text_format import caution, score
 from germline.run.build_parts import build_run_parts
 from germline.run.model_card import model_card
-from germline.signal_types import SigmaTrial
 from germline.studies.probe import probe
-from germline.types import Completion, GermlineError, HeldOutScore, SeedPerturbation
+from germline.types import Completion, GermlineError, HeldOutScore, SeedPerturbation, SigmaTrial
 from tests import toy_runs
 from tests.wrappers import FleetWrapper
 

@@ -6,7 +6,7 @@ import pytest
 
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader
-from germline.episode_types import Transcript
+from germline.example import Transcript
 from germline.graders.in_process_pool import InProcessPool
 from germline.graders.pool import GraderPool
 from germline.graders.worker_messages import InvalidGradeError, PartsFailedError

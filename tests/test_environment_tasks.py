@@ -9,7 +9,7 @@ import germline
 from germline.cli.application import app
 from germline.config import Environment, GuessNumber, Wordle, load_config
 from germline.environments.wordle import guess_feedback, last_guess
-from germline.episode_types import Transcript, Turn
+from germline.example import Transcript, Turn
 from germline.graders.pool import GraderPool
 from germline.protocols import EpisodeTask
 from germline.run.build_parts import make_graders

@@ -10,7 +10,7 @@ import pytest
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader
 from germline.environments.tools import describe, find_calls, find_tools
-from germline.episode_types import Transcript
+from germline.example import Transcript
 from germline.graders.worker_messages import InvalidGradeError
 from germline.types import Example
 

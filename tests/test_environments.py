@@ -11,7 +11,7 @@ from germline.environments import StepResult
 from germline.environments.adapters import adapt
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader, EpisodeCache
-from germline.episode_types import Transcript
+from germline.example import Transcript
 from germline.graders.event_loop import await_result
 from germline.graders.in_process_pool import InProcessPool
 from germline.graders.pool import GraderPool

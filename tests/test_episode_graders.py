@@ -8,8 +8,8 @@ import pytest
 
 from germline.config import load_config
 from germline.endpoint.episode_graders import EndpointGraderSettings, episode_seeds
-from germline.episode_types import Turn
 from germline.episodes import play_episodes
+from germline.example import Turn
 from germline.fleet.worker_jobs import EpisodesJob
 from germline.run.build_parts import make_engine
 from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from germline.episode_types import Transcript
+from germline.example import Transcript
 from germline.graders.in_process_pool import InProcessPool
 from germline.graders.pool import GraderPool
 from germline.types import Example, GermlineError, Grade

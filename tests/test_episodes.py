@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from germline.config import MicrobatchSettings
-from germline.episode_types import Transcript, Turn
 from germline.episodes import environment_seed, model_turns, play_episodes
 from germline.evaluation.member_kl import MemberKl
+from germline.example import Transcript, Turn
 from germline.fleet.local_fleet import LocalFleet
 from germline.graders.pool import GraderPool
 from germline.rollout import evaluate_members

@@ -21,8 +21,8 @@ from germline.record.metrics_rows import generation_row, held_out_row
 from germline.report.findings import RULES, WINDOW, Finding, Recorded, find, mean_signal
 from germline.report.text_format import percent
 from germline.run.observers import FindingLog
-from germline.signal_types import Signals, UpdateSize
 from germline.tasks import make_task
+from germline.types import Signals, UpdateSize
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 from tests.test_score_decline import FALLING, HOLDING, shares
 from tests.toy_runs import SETTINGS, run

@@ -11,12 +11,12 @@ import yaml
 
 import germline
 from germline.config import Adam, Nes, Sgd, ZScore, load_config
-from germline.random_walk import walked
 from germline.record import RunDirectory
 from germline.record.ancestry import inherited_walk
 from germline.run.build_parts import make_engine
 from germline.run.load_run import load_engine
 from germline.shaping import utilities
+from germline.signal_metrics import walked
 from germline.strategies import make_strategy
 from germline.types import Evaluation, MeanUpdate, Update
 from tests.toy_runs import finish, run, settings

@@ -20,8 +20,7 @@ from germline.record.metrics_rows import (
     rollout_rows,
     spread_by_reward,
 )
-from germline.signal_types import Signals, UpdateSize
-from germline.types import GenerationRecord, GermlineError, Rollout
+from germline.types import GenerationRecord, GermlineError, Rollout, Signals, UpdateSize
 from tests.synthetic_runs import BATCH, record, rollout, score
 from tests.toy_runs import run
 

@@ -9,8 +9,7 @@ from germline.config import load_config
 from germline.record import RunDirectory
 from germline.report.html_page import _environment, write_report
 from germline.report.plots import svg
-from germline.signal_types import Signals, UpdateSize
-from germline.types import HeldOutScore
+from germline.types import HeldOutScore, Signals, UpdateSize
 from tests import browser
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout
 from tests.test_report_page import HOSTILE

@@ -17,8 +17,7 @@ from germline.config import load_config
 from germline.record import RunDirectory
 from germline.report.findings import findings
 from germline.report.html_page import write_report
-from germline.signal_types import SigmaTrial
-from germline.types import Completion
+from germline.types import Completion, SigmaTrial
 from tests.snapshots import check_snapshot
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
 from tests.toy_runs import SETTINGS

@@ -10,7 +10,7 @@ from unittest import mock
 
 import germline
 from germline.config import Config, load_config
-from germline.episode_types import Transcript
+from germline.example import Transcript
 from germline.graders.pool import GraderPool
 from germline.graders.worker_messages import EpisodeContinues, Item, Verdict
 from germline.protocols import EpisodeGrader, Grader, Task

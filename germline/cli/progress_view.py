@@ -29,8 +29,7 @@ from germline.record.metrics_rows import (
 from germline.report import text_format
 from germline.report.findings import WINDOW, Finding, mean_signal
 from germline.report.text_format import number
-from germline.signal_types import SigmaTrial
-from germline.types import GenerationRecord, HeldOutScore
+from germline.types import GenerationRecord, HeldOutScore, SigmaTrial
 
 STOPPING = "Finishing what is running, then stopping. Ctrl-C again stops at once."
 

@@ -30,7 +30,7 @@ from germline.endpoint.http_app import HttpLimits
 from germline.endpoint.openai_app import Endpoint
 from germline.endpoint.rows import NamedWeights
 from germline.endpoint.uvicorn_service import UvicornService
-from germline.episode_types import Ended, EndpointEpisode, EpisodeBatch, Transcript, Turn
+from germline.example import Ended, EndpointEpisode, EpisodeBatch, Transcript, Turn
 from germline.graders.pool import GraderPool, GraderSettings
 from germline.graders.worker_handle import WorkerHandle
 from germline.graders.worker_messages import EpisodesGraded, Verdict

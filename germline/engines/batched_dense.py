@@ -93,7 +93,7 @@ class BatchedDenseMembers:
         for forward in self._forwards:
             forward.bind(self.stacks)
         try:
-            with replaced_forwards((forward.module, forward) for forward in self._forwards):
+            with replaced_forwards([(forward.module, forward) for forward in self._forwards]):
                 yield
         finally:
             self.stacks = {}

@@ -103,7 +103,7 @@ class BatchedLora:
         """Let the model's layers add these corrections during a `with` block."""
         self._bind(factors)
         try:
-            with replaced_forwards((one.layer, one) for one in self._by_name.values()):
+            with replaced_forwards([(one.layer, one) for one in self._by_name.values()]):
                 yield
         finally:
             self._latest.forget()

@@ -49,7 +49,7 @@ class FusedDecoder:
     def applied(self) -> Iterator[None]:
         """Use the kernels during a `with` block, except in modules that members have changed."""
         parts = [part for part in self._parts if "forward" not in vars(part.module)]
-        with replaced_forwards((part.module, part) for part in parts):
+        with replaced_forwards([(part.module, part) for part in parts]):
             yield
 
 

@@ -40,7 +40,6 @@ from germline.engines.teacher_forcing import PackedBatch, pack_completions
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Conversations, Members, Reply, Space
-from germline.signal_types import UpdateSize
 from germline.types import (
     Completion,
     Decoding,
@@ -49,6 +48,7 @@ from germline.types import (
     MeanUpdate,
     Perturbation,
     Update,
+    UpdateSize,
 )
 
 

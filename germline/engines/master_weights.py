@@ -277,7 +277,8 @@ class Masters:
             )
             if update.sigma_update:
                 self._scales.apply(drawn, update.sigma_update, self.space, info)
-        self._rescale()
+        if update.sigma_update:
+            self._rescale()
 
     def _rescale(self) -> None:
         for name, unit in self._starting_units.items():
@@ -335,7 +336,7 @@ class Masters:
         frozen = self.tensors.keys() - {info.name for info in self.searched} - known.keys()
         known |= tensor_digests(tensors, [name for name in names if name in frozen])
         leaves = tensor_digests(tensors, [name for name in names if name not in known])
-        return root_digest(leaves.get(name) or known[name] for name in names)
+        return root_digest([leaves.get(name) or known[name] for name in names])
 
     def state(self) -> Mapping[str, Tensor]:
         """Return all that updates change: searched masters, then moments and scales; no copies."""

@@ -47,7 +47,7 @@ class SubspaceMembers:
         """Let the model compute these members during a `with` block; None is the center."""
         self._bind(self._coordinates(members))
         try:
-            with replaced_forwards((one.layer, one) for one in self._layers):
+            with replaced_forwards([(one.layer, one) for one in self._layers]):
                 yield
         finally:
             self._applied = {}

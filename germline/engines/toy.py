@@ -24,7 +24,6 @@ from germline.engines.sampling import choose_tokens, draw_sampling_noise
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Conversations, Members, Reply, Space, Texts
-from germline.signal_types import UpdateSize
 from germline.types import (
     Completion,
     Decoding,
@@ -32,6 +31,7 @@ from germline.types import (
     GermlineError,
     MeanUpdate,
     Update,
+    UpdateSize,
 )
 
 ALPHABET = [chr(code) for code in range(32, 127)]

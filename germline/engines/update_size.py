@@ -25,8 +25,7 @@ from torch import Tensor
 
 from germline.engines.master_weights import Masters
 from germline.signal_metrics import effective_directions
-from germline.signal_types import UpdateSize
-from germline.types import MeanUpdate, TensorInfo, Update
+from germline.types import MeanUpdate, TensorInfo, Update, UpdateSize
 
 SAMPLE = 4096
 """Numbers measured in each tensor: a share is then known to about a percent."""

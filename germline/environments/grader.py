@@ -18,8 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from germline.environments.adapters import adapt, shown
 from germline.environments.episode import Episode, EpisodeRubric
-from germline.episode_types import Transcript
-from germline.example import Example
+from germline.example import Example, Transcript
 from germline.graders.event_loop import await_result
 from germline.graders.reward_functions import exception_text
 from germline.graders.worker_messages import CAUSED_BY_CODE, InvalidGradeError

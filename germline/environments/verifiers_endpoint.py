@@ -38,7 +38,7 @@ from verifiers.v1.types import content_text
 
 from germline.environments.tools import MALFORMED, argument_problem, tool_response, unknown_tool
 from germline.environments.verifiers_outcome import CONTEXT_IS_FULL
-from germline.episode_types import Ended, EndpointEpisode, EpisodeBatch
+from germline.example import Ended, EndpointEpisode, EpisodeBatch
 from germline.graders.worker_messages import STEP_CLOCK, PlayedEpisode, TimeUp
 
 __all__ = ["EndpointHarness"]  # where verifiers looks for a harness

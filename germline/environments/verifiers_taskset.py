@@ -22,9 +22,8 @@ from germline.environments.verifiers_installed import (
     module_of,
 )
 from germline.environments.verifiers_outcome import TOTAL, check_ok, reward_parts
-from germline.episode_types import EpisodeBatch
 from germline.errors import GermlineError
-from germline.example import Example
+from germline.example import EpisodeBatch, Example
 from germline.graders.event_loop import await_result
 from germline.graders.worker_messages import InvalidGradeError
 

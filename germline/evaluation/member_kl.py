@@ -20,13 +20,13 @@ import numpy as np
 from germline.episodes import model_turns
 from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.protocols import Fleet
-from germline.signal_types import SigmaTrial
 from germline.types import (
     Completion,
     Decoding,
     Example,
     GermlineError,
     Perturbation,
+    SigmaTrial,
     as_seed_perturbation,
 )
 

@@ -14,8 +14,7 @@ from germline.rollout import (
     repeat_examples,
     rewards_by_sample,
 )
-from germline.signal_types import UpdateSize
-from germline.types import Decoding, Evaluation, Example, MeanUpdate, Population, Update
+from germline.types import Decoding, Evaluation, Example, MeanUpdate, Population, Update, UpdateSize
 
 
 class LocalFleet:

@@ -53,7 +53,6 @@ from germline.rollout import (
     repeat_examples,
     rewards_by_sample,
 )
-from germline.signal_types import UpdateSize
 from germline.types import (
     Decoding,
     Evaluation,
@@ -63,6 +62,7 @@ from germline.types import (
     Perturbation,
     Population,
     Update,
+    UpdateSize,
 )
 
 ATTEMPTS = 2

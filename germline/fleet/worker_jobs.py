@@ -21,7 +21,6 @@ from germline.episodes import play_episodes
 from germline.graders.pool import GraderPool, GraderSettings
 from germline.protocols import Engine, Members
 from germline.record import JournalEntry
-from germline.signal_types import UpdateSize
 from germline.types import (
     Completion,
     Decoding,
@@ -30,6 +29,7 @@ from germline.types import (
     MeanUpdate,
     Rollout,
     Update,
+    UpdateSize,
 )
 
 

@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
 
-from germline.episode_types import Transcript
+from germline.example import Transcript
 from germline.graders.pool import GraderPool, qualified_name
 from germline.graders.reward_functions import RewardFunction
 from germline.graders.worker_process import GradingLoop

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
-from germline.episode_types import EpisodeBatch, Transcript
+from germline.example import EpisodeBatch, Transcript
 from germline.graders.work_queue import ResultCollector, WorkItem, WorkQueue
 from germline.graders.worker_handle import WorkerHandle
 from germline.graders.worker_messages import (

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from germline.episode_types import Ended, EpisodeBatch, Transcript
-from germline.example import Example
+from germline.example import Ended, EpisodeBatch, Example, Transcript
 
 Item = tuple[str | Transcript | EpisodeBatch, Example]
 """A completion's text, or an episode so far, and the example it answers; or several episodes to

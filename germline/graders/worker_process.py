@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
-from germline.episode_types import EpisodeBatch, Transcript
+from germline.example import EpisodeBatch, Transcript
 from germline.graders.worker_messages import (
     CAUSED_BY_CODE,
     STEP_CLOCK,

@@ -33,7 +33,6 @@ from germline.methods.policy_gradient import AdvantageRow, PolicyGradient
 from germline.methods.reward_term import RewardTerm
 from germline.protocols import EpisodeTask, Fleet, Strategy, Task
 from germline.shaping import utilities
-from germline.signal_types import UpdateSize
 from germline.types import (
     Decoding,
     Evaluation,
@@ -43,6 +42,7 @@ from germline.types import (
     Population,
     Rollout,
     Update,
+    UpdateSize,
 )
 
 

@@ -26,7 +26,6 @@ from germline.methods.reward_term import RewardTerm
 from germline.protocols import Fleet, Members, Shaping, Strategy, Task
 from germline.shaping import fitness, utilities
 from germline.signal_metrics import is_zero_signal, signal_power
-from germline.signal_types import SignalPower, UpdateSize
 from germline.types import (
     Decoding,
     Evaluation,
@@ -35,7 +34,9 @@ from germline.types import (
     MeanUpdate,
     Population,
     SeedPerturbation,
+    SignalPower,
     Update,
+    UpdateSize,
 )
 
 TOO_MUCH_MISSING = 0.5

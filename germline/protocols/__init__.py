@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 
-from germline.episode_types import Transcript
+from germline.example import Transcript
 from germline.protocols.spaces import BaseModel, MemberAdapter, Space, Theta
 from germline.protocols.strategies import Strategy
-from germline.signal_types import UpdateSize
 from germline.types import (
     Completion,
     Decoding,
@@ -30,6 +29,7 @@ from germline.types import (
     Rollout,
     Split,
     Update,
+    UpdateSize,
 )
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from germline.signal_types import SignalPower
-from germline.types import MeanUpdate, Perturbation, Population, Update
+from germline.types import MeanUpdate, Perturbation, Population, SignalPower, Update
 
 
 class Strategy(ABC):

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from germline.config import Config, validate_config
-from germline.random_walk import walked
 from germline.record.atomic_files import explain_write_errors
 from germline.record.journal import Journal, JournalEntry, write_journal
+from germline.signal_metrics import walked
 from germline.types import GermlineError
 
 FOLDER = "ancestors"

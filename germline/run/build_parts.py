@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from germline import registry
@@ -88,8 +88,11 @@ class RunParts:
 
     def batch(self, generation: int) -> Sequence[Example]:
         """Return the training examples of a generation."""
-        batch_of = batches(self.task.examples("train"), self.config.batch_size, self.config.seed)
-        return batch_of(self.method.batch_generation(generation))
+        return self._batches(self.method.batch_generation(generation))
+
+    @cached_property
+    def _batches(self) -> Callable[[int], list[Example]]:
+        return batches(self.task.examples("train"), self.config.batch_size, self.config.seed)
 
     def restore(self, entries: Sequence[JournalEntry], snapshots: Path, base_digest: str) -> None:
         """Bring the weights to the state after the last entry, and the method to what it sampled.

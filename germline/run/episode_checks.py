@@ -10,7 +10,7 @@ from germline.config import Config
 from germline.environments.adapters import ToolAdapter, adapt
 from germline.environments.grader import RAISED, RETURNED, EnvironmentGrader, ToolCallGrader
 from germline.environments.tools import describe
-from germline.episode_types import Transcript, Turn
+from germline.example import Transcript, Turn
 from germline.graders.pool import GraderPool
 from germline.protocols import GraderProtocol, Task
 from germline.run.task_check_row import TaskCheckRow

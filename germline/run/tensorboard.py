@@ -25,8 +25,7 @@ from tensorboardX.summary import scalar
 from germline.record.atomic_files import explain_write_errors
 from germline.record.metrics_rows import fitness_summary, mean_parts, mean_sigma
 from germline.run.observers import Observer
-from germline.signal_types import Signals
-from germline.types import GenerationRecord, HeldOutScore, Rollout
+from germline.types import GenerationRecord, HeldOutScore, Rollout, Signals
 
 FLUSH_S = 5
 """Seconds between two flushes of the file."""

@@ -8,7 +8,6 @@ from functools import partial
 
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.fleet.engine_queries import LARGE_SIGMA, DimensionQuery, MembersDifferQuery
-from germline.random_walk import RandomWalk
 from germline.record import RunDirectory
 from germline.record.ancestry import inherited_walk
 from germline.report.findings import Finding
@@ -26,9 +25,8 @@ from germline.run.observers import (
 )
 from germline.run.run_inputs import RunInputs
 from germline.run.tensorboard import TensorBoard
-from germline.signal_metrics import SignalMetrics
-from germline.signal_types import SigmaTrial
-from germline.types import GenerationRecord, GermlineError, HeldOutScore, Rollout
+from germline.signal_metrics import RandomWalk, SignalMetrics
+from germline.types import GenerationRecord, GermlineError, HeldOutScore, Rollout, SigmaTrial
 
 
 class _StoppedInCalibration(Exception):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from germline.config.scorers import ScorerBase
-from germline.episode_types import Transcript
+from germline.example import Transcript
 from germline.graders.pool import GraderPool
 from germline.registry import create
 from germline.scorers.batch_queue import BatchQueue

@@ -47,8 +47,14 @@ from threadpoolctl import ThreadpoolController
 from germline import noise
 from germline.config import Cma, SepCma
 from germline.protocols import Strategy
-from germline.signal_types import SignalPower
-from germline.types import GermlineError, MeanUpdate, Population, Update, VectorPerturbation
+from germline.types import (
+    GermlineError,
+    MeanUpdate,
+    Population,
+    SignalPower,
+    Update,
+    VectorPerturbation,
+)
 
 
 class CmaSearch(Strategy):

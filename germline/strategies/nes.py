@@ -36,7 +36,6 @@ from germline.config import (
 )
 from germline.protocols import Strategy
 from germline.schedules import value_at
-from germline.signal_types import SignalPower
 from germline.strategies.adaptive_values import RunningMeanFitness
 from germline.strategies.sigma_rules import ZeroSignalGrowth, make_sigma_rule, success_rate
 from germline.strategies.signal_learning_rate import SignalLearningRate
@@ -46,6 +45,7 @@ from germline.types import (
     Perturbation,
     Population,
     SeedPerturbation,
+    SignalPower,
     StrategyState,
     Update,
 )
@@ -134,14 +134,15 @@ class NaturalEvolution(Strategy):
         """
         coefficients: dict[int, float] = {}
         shares: dict[int, float] = {}
-        for member, utility in zip(population.seed_perturbations(), utilities, strict=True):
-            share = float(utility) / len(population)
+        members = population.seed_perturbations()
+        for member, utility in zip(members, utilities, strict=True):
+            share = float(utility) / len(members)
             shares[member.direction] = shares.get(member.direction, 0.0) + share
-            share = float(utility) * member.sign / len(population)
+            share = float(utility) * member.sign / len(members)
             coefficients[member.direction] = coefficients.get(member.direction, 0.0) + share
         generation = population.generation
         noise_generation = self._noise_generation(generation)
-        sigma = population.seed_perturbations()[0].sigma
+        sigma = members[0].sigma
         in_order = tuple(coefficients[direction] for direction in sorted(coefficients))
         update = Update(
             run_seed=self.run_seed,

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 from germline.config import AutoLearningRate
 from germline.signal_metrics import effective_directions
-from germline.signal_types import SignalPower
+from germline.types import SignalPower
 
 JUMP = 1e4
 """Ratio of powers from which on rewards have another scale: averaging restarts."""

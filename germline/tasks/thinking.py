@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
-from germline.episode_types import Transcript
+from germline.example import Transcript
 from germline.protocols import EpisodeGrader, EpisodeTask, Grader, Task
 from germline.types import Example
 

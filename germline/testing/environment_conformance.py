@@ -3,7 +3,7 @@
 import pickle
 from collections.abc import Callable, Mapping, Sequence
 
-from germline.episode_types import Transcript
+from germline.example import Transcript
 from germline.graders.pool import GraderPool
 from germline.protocols import EpisodeGrader, EpisodeTask
 from germline.testing.task_conformance import SPLITS, TEXTS, TaskConformance

@@ -39,7 +39,6 @@ from germline.engines.rows_in_progress import CompletionDecoder
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer, make_optimizer
 from germline.protocols import Conversations, Members, Reply, Space
-from germline.signal_types import UpdateSize
 from germline.spaces import make_space
 from germline.types import (
     Completion,
@@ -49,6 +48,7 @@ from germline.types import (
     MeanUpdate,
     Perturbation,
     Update,
+    UpdateSize,
 )
 
 log = logging.getLogger(__name__)

@@ -36,11 +36,7 @@ def save_snapshot(weights: MasterWeights, folder: Path, generation: int, *, keep
 def commit_snapshot(
     write: Callable[[Path], object], folder: Path, generation: int, *, keep: int
 ) -> Path:
-    """Call a function that writes the snapshot of `generation`; drop all but the newest `keep`.
-
-    Raises:
-        GermlineError: writing fails, as on a full disk; no incomplete snapshot is left.
-    """
+    """Call a function that writes the snapshot of `generation`; drop all but the newest `keep`."""
     path = folder / f"generation-{generation:06d}.safetensors"
     unfinished = path.with_suffix(".partial")
     with atomic_replace(path, unfinished):
@@ -122,11 +118,7 @@ def restore(
 def recall_updates(
     recall: Callable[[Updates], Updates], entries: Sequence[JournalEntry]
 ) -> list[JournalEntry]:
-    """Let a strategy or a method recall the updates of a journal; return complete entries.
-
-    Raises:
-        GermlineError: the strategy computes another step: the arithmetic differs.
-    """
+    """Let a strategy or a method recall the updates of a journal; return complete entries."""
     updates = recall([entry.update for entry in entries])
     return [replace(entry, update=update) for entry, update in zip(entries, updates, strict=True)]
 

@@ -107,14 +107,6 @@ def play_episodes(
     """Play an episode of every member on every example: `[members][examples]`.
 
     The members of the rollouts are counted from 0.
-
-    Args:
-        engine: one copy of the weights.
-        graders: of the task, with its limit of turns.
-        members: perturbations; None is the center.
-        examples: of a microbatch.
-        decoding: of every turn.
-        first_member: index of the first member in the population.
     """
     if isinstance(graders, EpisodePlayer):
         return graders.play(engine, members, examples, decoding, first_member)

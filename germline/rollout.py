@@ -62,11 +62,7 @@ class GeneratedMicrobatch:
 
 @dataclass(frozen=True)
 class EpisodeMicrobatch:
-    """One microbatch of episodes that have ended: its position, and its rollouts.
-
-    Attributes:
-        episodes: `[members][examples]`, their members counted from `first_member`.
-    """
+    """One microbatch of episodes that have ended: its position, and its rollouts."""
 
     first_member: int
     first_example: int
@@ -109,16 +105,7 @@ def evaluate_members(
     microbatch: MicrobatchSettings,
     decoding: Decoding,
 ) -> Evaluation:
-    """Evaluate every member on every example, microbatch by microbatch, and collect the rewards.
-
-    Args:
-        engine: one copy of the weights.
-        graders: grade the completions.
-        members: perturbations; None is the center.
-        examples: the batch, the same for all members.
-        microbatch: members x examples computed together.
-        decoding: the same for all members.
-    """
+    """Evaluate every member on every example, microbatch by microbatch, and collect the rewards."""
     started = time.perf_counter()
     generated = [
         part.with_completions(engine.generate(part.members, part.examples, decoding), graders)

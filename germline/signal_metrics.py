@@ -77,12 +77,7 @@ def is_zero_signal(update: Update | MeanUpdate) -> bool:
 
 
 class RandomWalk:
-    """The distance of equation (10), update by update.
-
-    Args:
-        optimizer: turns updates into steps; plain ascent by default.
-        start: distance before the first update, as in a forked run.
-    """
+    """The distance of equation (10), update by update."""
 
     def __init__(self, optimizer: OptimizerConfig | None = None, start: float = 0.0) -> None:
         self._normalized = optimizer is not None and optimizer.kind == "adam"
@@ -170,16 +165,7 @@ class SignalMetrics:
         shape: Shaping,
         share: float = 1.0,
     ) -> Signals:
-        """Measure the signal of the next generation; call it once for each, in order.
-
-        Args:
-            population: the members.
-            evaluation: by what they are compared.
-            fitness: of the members.
-            update: that was computed from it.
-            shape: computed the utilities.
-            share: of the examples on which each member is compared.
-        """
+        """Measure the signal of the next generation; call it once for each, in order."""
         self._count(update)
         halves = half_agreement(population, evaluation, shape, share)
         return Signals(

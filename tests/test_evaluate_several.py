@@ -15,7 +15,7 @@ from germline.cli.application import app
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run import generate
-from germline.run.load_run import find_generation
+from germline.run.weights import find_generation
 from germline.types import GermlineError
 from tests.python_rewards import length
 

@@ -16,7 +16,7 @@ from germline.record.journal import write_journal
 from germline.record.metrics_rows import held_out_row
 from germline.run.build_parts import make_engine
 from germline.run.lifecycle import forked_config
-from germline.run.load_run import load_engine
+from germline.run.weights import load_engine
 from germline.types import GermlineError, HeldOutScore, Update
 from tests.toy_runs import finish, journal, run, stopped_after
 

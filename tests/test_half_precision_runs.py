@@ -17,7 +17,7 @@ from germline.engines.inprocess import InProcessEngine
 from germline.record import RunDirectory
 from germline.run import evaluate, export, replay, resume, train
 from germline.run.build_parts import make_engine
-from germline.run.load_run import load_engine
+from germline.run.weights import load_engine
 from germline.spaces.coordinates import CoordinateSpace
 from germline.types import Decoding
 from tests.tiny_engines import bits, examples, folder, same_bits, tokens

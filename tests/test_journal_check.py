@@ -9,7 +9,7 @@ import pytest
 import germline
 from germline.record.list_runs import UnreadableRun, list_runs
 from germline.report.run_facts import RunFacts
-from germline.run.kl import measure_kl
+from germline.run.inference import measure_kl
 from germline.types import GermlineError
 from tests.toy_runs import journal, run
 

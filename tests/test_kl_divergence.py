@@ -24,7 +24,7 @@ from germline.optimizers import Sgd
 from germline.protocols import TextScorer
 from germline.record import RunDirectory
 from germline.run.build_parts import make_decoding, make_engine
-from germline.run.kl import measure_kl
+from germline.run.inference import measure_kl
 from germline.spaces import make_space
 from germline.tasks import make_task
 from germline.types import Completion, Decoding, Example, SeedPerturbation, Update

@@ -19,7 +19,7 @@ from germline.methods.lagrange_multiplier import LagrangeTerm
 from germline.record import RunDirectory
 from germline.report import text_format
 from germline.run.build_parts import build_run_parts
-from germline.run.load_run import load_engine
+from germline.run.weights import load_engine
 from germline.services.scorer import scorer_service
 from germline.types import (
     Completion,

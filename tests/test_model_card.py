@@ -13,7 +13,7 @@ from germline.config import load_config
 from germline.record import RunDirectory
 from germline.run import model_card as module
 from germline.run.model_card import model_card, task_of_card
-from germline.run.prompt_form import read_export_facts
+from germline.run.model_prompts import read_export_facts
 from germline.types import GermlineError
 from tests.toy_runs import run
 

@@ -12,14 +12,7 @@ from germline.engines import pretrained
 from germline.estimates import machine as machine_module
 from germline.run import build_parts, preflight
 from germline.run.build_parts import build_run_parts, make_engine
-from germline.run.preflight import (
-    check_engines,
-    check_graders,
-    check_memory,
-    check_population,
-    check_threads,
-    refusals_as_warnings,
-)
+from germline.run.preflight import check_counts, check_memory, refusals_as_warnings
 from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.published_models import published
@@ -81,13 +74,6 @@ def test_no_weight_is_loaded_of_a_model_that_is_refused(monkeypatch, tmp_path):
 # --- counts of processes, threads and rollouts
 
 
-def check_counts(config, examples=1000):
-    check_threads(config)
-    check_engines(config)
-    check_population(config, examples)
-    check_graders(config)
-
-
 def machine(monkeypatch, cores=4, gigabytes=16.0):
     """Let the machine have these resources, all of its memory available."""
     available(monkeypatch, gigabytes)
@@ -116,13 +102,13 @@ def test_what_no_machine_can_run_is_refused_before_anything_starts(
     with pytest.raises(GermlineError, match=rf"{setting}={asked}: .*set at most {setting}={most};"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    check_counts(load_config(settings, [f"{setting}={most}"]))
+    check_counts(load_config(settings, [f"{setting}={most}"]), examples=1000)
     with refusals_as_warnings():
-        check_counts(config)
+        check_counts(config, examples=1000)
     (warning,) = {one.getMessage() for one in caplog.records}
     assert f"set at most {setting}={most}" in warning
     with pytest.raises(GermlineError):
-        check_counts(config)
+        check_counts(config, examples=1000)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +132,8 @@ def test_commands_that_train_have_the_option(words, monkeypatch, tmp_path):
     command = [str(names.get(word, word)) for word in words]
     if words[0] == "resume":
         list(train(config, tmp_path / "run"))
-    monkeypatch.setattr(preflight, "_most_per_machine", lambda _: 2)
+    monkeypatch.setattr(preflight, "MOST_GRADERS", 2)
+    monkeypatch.setattr(preflight, "MOST_PER_CORE", 0)
 
     class Reached(Exception):
         pass
@@ -173,16 +160,16 @@ def test_the_defaults_are_allowed_on_the_smallest_machine(monkeypatch):
 def test_a_batch_counts_as_many_examples_as_the_task_has(monkeypatch):
     machine(monkeypatch)
     config = load_config({"task": "arithmetic"}, ["batch_size=100000000"])
-    check_counts(config)
+    check_counts(config, examples=1000)
     with pytest.raises(GermlineError, match=r"set at most strategy\.population="):
-        check_counts(config, 100_000_000)
+        check_counts(config, examples=100_000_000)
 
 
 def test_engines_of_a_cluster_are_not_measured_against_this_machine(monkeypatch):
     pytest.importorskip("ray", reason="the extra `ray` is not installed")
     machine(monkeypatch)
     joined = "fleet={kind: ray, engines: 500, address: auto}"
-    check_counts(load_config({"task": "arithmetic"}, [joined]))
+    check_counts(load_config({"task": "arithmetic"}, [joined]), examples=1000)
     with pytest.raises(GermlineError, match=r"fleet\.engines=500"):
         check_counts(load_config({"task": "arithmetic"}, [joined.replace("auto", "null")]))
 

@@ -14,7 +14,7 @@ from germline.config import Adam, Nes, Sgd, ZScore, load_config
 from germline.record import RunDirectory
 from germline.record.ancestry import inherited_walk
 from germline.run.build_parts import make_engine
-from germline.run.load_run import load_engine
+from germline.run.weights import load_engine
 from germline.shaping import utilities
 from germline.signal_metrics import walked
 from germline.strategies import make_strategy

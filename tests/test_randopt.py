@@ -24,7 +24,7 @@ from germline.record import RunDirectory
 from germline.report.findings import Recorded, find
 from germline.report.text_format import run_title
 from germline.run import build_run_parts
-from germline.run.kl import measure_kl
+from germline.run.inference import measure_kl
 from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.types import (

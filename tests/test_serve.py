@@ -9,7 +9,7 @@ from openai import AsyncOpenAI, NotFoundError, OpenAI
 
 import germline
 from germline.record import RunDirectory
-from germline.run.load_run import load_engine
+from germline.run.weights import load_engine
 from germline.services.serve import ServedWeights, ServeSettings, endpoint
 from germline.types import Completion, Decoding, Example
 from tests.serving import chat, serving, text_of

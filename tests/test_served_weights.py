@@ -9,7 +9,7 @@ from germline.endpoint.http_app import RequestError
 from germline.endpoint.rows import SelectedWeights
 from germline.methods.method import Method
 from germline.record import RunDirectory
-from germline.run.load_run import load_engine
+from germline.run.weights import load_engine
 from germline.services.serve import STATES_KEPT, ServedWeights
 from tests.toy_runs import ADAM_FULL, finish, run, settings
 

@@ -21,7 +21,7 @@ from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run import evaluate, export, generate, replay, train
 from germline.run.build_parts import make_engine
-from germline.run.kl import measure_kl
+from germline.run.inference import measure_kl
 from germline.types import Decoding, Example, GermlineError, SeedPerturbation, Update
 from tests.simulated_vllm import SimulatedLlm, opened
 from tests.tiny_engines import folder

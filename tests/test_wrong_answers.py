@@ -3,7 +3,7 @@
 import pytest
 
 import germline
-from germline.run.tried_answers import wrong_answers
+from germline.run.reward_check import wrong_answers
 
 ROWS = "train = [{'prompt': f'Number {n}?', 'answer': str(n)} for n in range(1, 11)]\n"
 HEAD = "def reward(completion, example):\n    n, gold = int(completion), int(example['answer'])\n"

@@ -17,8 +17,8 @@ from germline.record import RunDirectory
 from germline.report.html_page import write_report
 from germline.report.run_facts import RunFacts
 from germline.run import build_run_parts
-from germline.run.load_run import load_engine
 from germline.run.model_card import model_card
+from germline.run.weights import load_engine
 from germline.types import Population, SeedPerturbation
 from tests.tiny import save_tiny
 from tests.tiny_runs import one_generation, zo_grpo_run

@@ -111,7 +111,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
 
     from germline import run  # after the cheap checks, because it imports torch
     from germline.evaluation.score_difference import paired_difference
-    from germline.run.kl import measure_kl
+    from germline.run.inference import measure_kl
 
     rows: list[EvaluationRow] = []
     for one in sources:
@@ -215,7 +215,7 @@ def _task_of_first_run(sources: Sequence[str]) -> "TaskConfig | None":
 def _print_evaluation(row: EvaluationRow, *, own_task: bool) -> None:
     """Print one evaluation in words; `own_task`: whether a run was evaluated on its own task."""
     from germline.report import text_format
-    from germline.run.load_run import count_voters
+    from germline.run.weights import count_voters
 
     score = row.score
     caution = text_format.caution(score)

@@ -48,7 +48,7 @@ def export(
     """
     from germline import run
     from germline.record import RunDirectory
-    from germline.run.export_weights import generation_to_export, generation_to_replay
+    from germline.run.weights import generation_to_export, generation_to_replay
     from germline.types import GermlineError
 
     if out is None and not verify:

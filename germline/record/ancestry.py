@@ -23,15 +23,7 @@ FOLDER = "ancestors"
 
 @dataclass(frozen=True, slots=True)
 class Ancestor:
-    """An earlier run, up to the update that the next run was forked from.
-
-    Attributes:
-        path: its directory when the next run was forked from it.
-        generation: its last update that is included; -1 for none.
-        base_digest: digest of its weights before its first update.
-        config: its config.
-        entries: its journal, generations 0 to `generation`.
-    """
+    """An earlier run, up to the `generation` that the next run was forked from; -1 is its start."""
 
     path: str
     generation: int
@@ -48,9 +40,7 @@ class Ancestor:
 def inherited_walk(ancestors: Sequence[Ancestor], unit: str) -> float:
     """Return the distance that the updates of the ancestors moved the starting weights.
 
-    Args:
-        ancestors: the ancestors of a run, the first one first.
-        unit: unit of sigma in the run; ancestors with another unit are not counted.
+    Ancestors with another unit of sigma are not counted.
     """
     distance = 0.0
     for ancestor in ancestors:
@@ -82,11 +72,7 @@ def write_ancestry(folder: Path, ancestors: Sequence[Ancestor]) -> list[dict[str
 
 
 def read_ancestry(folder: Path, facts: Sequence[Mapping[str, Any]]) -> tuple[Ancestor, ...]:
-    """Read the ancestors of a run, the first one first; empty if the run was not forked.
-
-    Raises:
-        GermlineError: a journal is missing or damaged, or is not the one that run.json names.
-    """
+    """Read the ancestors of a run, the first one first; empty if the run was not forked."""
     ancestors = []
     for place, fact in enumerate(facts):
         file = _journal(folder, place)

@@ -24,11 +24,7 @@ Read = TypeVar("Read")
 
 @contextmanager
 def explain_write_errors(path: Path) -> Iterator[None]:
-    """Replace an operating system's error by one that names the file.
-
-    Raises:
-        GermlineError: the file or folder cannot be written.
-    """
+    """Replace an operating system's error by one that names the file."""
     try:
         yield
     except (OSError, SafetensorError) as error:
@@ -40,15 +36,7 @@ def explain_write_errors(path: Path) -> Iterator[None]:
 
 
 def check_writable(path: Path, *, folder: bool = False) -> None:
-    """Check, before a long computation, that a file or folder can be created.
-
-    Args:
-        path: file or folder to create or replace.
-        folder: whether it must be a folder.
-
-    Raises:
-        GermlineError: there is a file in the place of a folder, or permission is missing.
-    """
+    """Check, before a long computation, that a file or folder can be created."""
     parents = path.absolute().parents
     place = next(existing for existing in (path, *parents) if existing.exists())
     if not place.is_dir() and (folder or place != path):
@@ -64,11 +52,7 @@ def check_writable(path: Path, *, folder: bool = False) -> None:
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file so that a reader sees either the old or the new content.
-
-    Raises:
-        GermlineError: it cannot be written; the old content is kept and no temporary file is left.
-    """
+    """Replace a file so that a reader sees the old or the new content, also after an error."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with atomic_replace(path, temporary):
         temporary.write_bytes(data)
@@ -76,11 +60,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 @contextmanager
 def atomic_replace(path: Path, temporary: Path) -> Iterator[None]:
-    """Replace a file by a temporary file that the `with` block writes, once it is on disk.
-
-    Raises:
-        GermlineError: it cannot be written; the old content is kept and no temporary file is left.
-    """
+    """Replace a file by a temporary file that the `with` block writes, once it is on disk."""
     with explain_write_errors(path):
         try:
             yield
@@ -96,11 +76,6 @@ def atomic_replace(path: Path, temporary: Path) -> Iterator[None]:
 
 def append_durably(path: Path, data: bytes, *, sync: bool = False) -> None:
     """Append all of the data to a file or, if that fails as on a full disk, nothing.
-
-    Args:
-        path: the file; created if it does not exist.
-        data: the bytes to append.
-        sync: wait until the data is on disk.
 
     Raises:
         GermlineError: it cannot be written.
@@ -142,20 +117,12 @@ def append_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read every row; a missing file has none, and an incomplete last line is left out.
-
-    Raises:
-        GermlineError: a complete line is not a JSON object.
-    """
+    """Read every row; a missing file has none, and an incomplete last line is left out."""
     return read_each(path, lambda row: row)
 
 
 def read_each(path: Path, read: Callable[[Row], Read]) -> list[Read]:
-    """Read every row and convert it with a function.
-
-    Raises:
-        GermlineError: a complete line is not a JSON object, or the function cannot convert it.
-    """
+    """Read every row and convert it with a function."""
     rows = []
     for number, line in enumerate(complete_lines(path), 1):
         try:
@@ -181,11 +148,7 @@ def keep_rows(path: Path, wanted: Callable[[Row], bool]) -> None:
 
 
 def complete_lines(path: Path) -> list[bytes]:
-    """Return the lines that end in a newline, without it; a missing file has none.
-
-    Raises:
-        GermlineError: the file cannot be read.
-    """
+    """Return the lines that end in a newline, without it; a missing file has none."""
     try:
         return path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:

@@ -20,12 +20,7 @@ def best_score(scores: Sequence[HeldOutScore]) -> HeldOutScore | None:
 
 
 def early_stop(scores: Sequence[HeldOutScore], patience: int | None) -> HeldOutScore | None:
-    """Return the best score if `patience` later scores did not improve on it, else None.
-
-    Args:
-        scores: held-out scores of a run, in the order of its generations.
-        patience: `held_out.patience`; None never stops a run.
-    """
+    """Return the best score if `patience` later scores did not improve on it, else None."""
     best = best_score(scores)
     if patience is None or best is None:
         return None

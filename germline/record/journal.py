@@ -44,12 +44,9 @@ JOURNAL_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One generation of the journal.
+    """One generation: its update, the digest after it, and how many rollouts had no reward.
 
-    Attributes:
-        digest: of masters, moments and factors of sigma after the update.
-        missing: number of rollouts without a reward.
-        absent: members without any reward, such as those of engines that a quorum did not wait for.
+    `absent` members had none at all, such as those of engines that a quorum did not wait for.
     """
 
     update: Update | MeanUpdate
@@ -239,11 +236,7 @@ def _encode(entry: JournalEntry) -> bytes:
 
 
 def _check_state(state: StrategyState, generation: int) -> None:
-    """Refuse a strategy state that a journal cannot return unchanged.
-
-    Raises:
-        GermlineError: a value is no JSON, or has the name of a field of the journal.
-    """
+    """Refuse a strategy state that a journal cannot return unchanged."""
     for name, value in state.values.items():
         if name in JOURNAL_KEYS:
             raise GermlineError(

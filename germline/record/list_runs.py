@@ -20,15 +20,7 @@ State = Literal["running", "stopped", "finished"]
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """The summary of one run.
-
-    Attributes:
-        done: generations in the journal; `total` is the number the config asks for.
-        start: held-out score of the base model; `newest` is the latest score of any generation,
-            and `best` the best score.
-        has_ended: whether there is nothing left to train, even where a process holds the run.
-        age_s: seconds since the run last wrote a file.
-    """
+    """The summary of one run: `done` of `total` generations, and `age_s` since its last file."""
 
     path: Path
     task: str
@@ -60,12 +52,7 @@ class UnreadableRun:
 
 @dataclass(frozen=True, slots=True)
 class SeedStudySummary:
-    """The summary of a folder of several run seeds.
-
-    Attributes:
-        seeds: how many run seeds are to be trained.
-        runs: those that were begun, in the order of the seeds.
-    """
+    """The summary of a folder of several run seeds."""
 
     path: Path
     seeds: int
@@ -98,9 +85,6 @@ def run_directories(folder: Path) -> list[Path]:
     """List the run directories in a folder, or the folder itself if it is one; newest first.
 
     A folder of several run seeds is listed as one directory, unless it is the folder itself.
-
-    Raises:
-        GermlineError: there is no such folder.
     """
     if (folder / "run.json").is_file():
         return [folder]
@@ -116,11 +100,7 @@ def run_directories(folder: Path) -> list[Path]:
 
 
 def list_runs(folder: Path) -> list[RunSummary | SeedStudySummary | UnreadableRun]:
-    """Summarize every run directory in a folder, newest first; unreadable ones hold the error.
-
-    Raises:
-        GermlineError: there is no such folder.
-    """
+    """Summarize every run directory in a folder, newest first; unreadable ones hold the error."""
     return [
         _seed_study_summary(path) if is_seed_study(path) else _summary(path)
         for path in run_directories(folder)

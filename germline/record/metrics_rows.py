@@ -29,12 +29,7 @@ MAX_REASON = 200
 
 @dataclass(frozen=True, slots=True)
 class HeldOutSample:
-    """The center's completion of a held-out prompt; the reward is None if it is missing.
-
-    Attributes:
-        turns: messages of an episode; empty where there is one completion.
-        ended: why the episode ended.
-    """
+    """The center's completion of a held-out prompt; the reward is None if it is missing."""
 
     prompt: str
     completion: str
@@ -110,10 +105,6 @@ def calibrated_kl(row: Mapping[str, Any], sigma: float) -> float | None:
     Between two trials the logarithm of the divergence is interpolated over that of sigma; beyond
     all of them, the divergence grows with the square of sigma. None if no trial has a finite
     one above 0.
-
-    Args:
-        row: the generation before which sigma was calibrated.
-        sigma: of the members.
     """
     trials = ((one["sigma"], one["kl"]) for one in row["calibration"])
     known = sorted((tried, kl) for tried, kl in trials if kl is not None and 0 < kl < math.inf)

@@ -67,17 +67,7 @@ FACTS: Mapping[str, type] = {
 
 
 class RunDirectory:
-    """One run on disk: its config, and access to the files it wrote.
-
-    Attributes:
-        journal: of the updates.
-        snapshots: folder of the snapshots of masters and moments.
-        tensorboard: folder of the TensorBoard events.
-        figure: file of the figure of the run.
-        grader_output: file for the output of reward functions, if they print anything.
-        report: file of the HTML report of the run.
-        last_rollouts: rows of the rollouts of the last generation that this object wrote.
-    """
+    """One run on disk: its config, and access to the files it wrote."""
 
     def __init__(self, path: Path, facts: Mapping[str, Any], config: Config) -> None:
         self.path = path
@@ -105,13 +95,6 @@ class RunDirectory:
         ancestors: Sequence[Ancestor] = (),
     ) -> "RunDirectory":
         """Begin a run in a new or empty folder, or in that of a run without a generation.
-
-        Args:
-            path: the folder.
-            config: of the run.
-            base_digest: digest of the masters before any update.
-            threads: CPU threads of the engine, which can change the last bits of an evaluation.
-            ancestors: the runs that led to the starting weights, the first one first.
 
         Raises:
             GermlineError: the folder is not empty.

@@ -40,26 +40,14 @@ _WRITTEN_BEFORE = {
 
 
 def choose_directory(config: Config, out: Path | None) -> Path:
-    """Return the directory of a new run, which does not exist yet or is empty.
-
-    Args:
-        config: of the run.
-        out: the directory that was asked for.
-
-    Raises:
-        GermlineError: the directory is not empty.
-    """
+    """Return the directory of a new run, which does not exist yet or is empty."""
     path = out if out is not None else _new_path(config)
     check_unused(path)
     return path
 
 
 def check_unused(path: Path) -> None:
-    """Check, before a model is loaded, that a folder can become a run directory.
-
-    Raises:
-        GermlineError: the folder is not empty.
-    """
+    """Check, before a model is loaded, that a folder can become a run directory."""
     check_writable(path)
     if path.is_file():
         raise GermlineError(f"out: {path} is a file; choose a new or an empty folder (--out)")
@@ -124,11 +112,7 @@ def missing_run_error(path: Path) -> GermlineError:
 
 
 def check_source(path: Path) -> None:
-    """Refuse a folder of several run seeds where one run is needed, and a run that is not there.
-
-    Raises:
-        GermlineError: naming the runs that are there.
-    """
+    """Refuse a folder of several run seeds where one run is needed, and a run that is not there."""
     check_single_run(path)
     check_no_missing_run(path)
 
@@ -138,9 +122,6 @@ def check_no_missing_run(path: Path) -> None:
 
     A hub id, `owner/name`, looks like a path too. So a path is taken for a missing run if it begins
     with the folder `runs`, or if there are runs beside it.
-
-    Raises:
-        GermlineError: naming the runs that are there.
     """
     if path.exists():
         is_source = any((path / name).exists() for name in SOURCE_FILES)

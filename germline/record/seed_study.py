@@ -53,11 +53,7 @@ def counted_seeds(ended: Sequence[bool], updates: Sequence[int]) -> list[int]:
 
 
 def runs_of(path: Path) -> list[Path]:
-    """Return the runs that were begun in a folder of several run seeds; any other path alone.
-
-    Raises:
-        GermlineError: no seed was begun.
-    """
+    """Return the runs that were begun in a folder of several run seeds; any other path alone."""
     if not is_seed_study(path):
         return [path]
     runs = seed_runs(path)
@@ -70,11 +66,7 @@ def runs_of(path: Path) -> list[Path]:
 
 
 def read_seeds_file(folder: Path) -> tuple[list[int], dict[str, Any]]:
-    """Return the seeds that a folder of several run seeds is to train, and the config as written.
-
-    Raises:
-        GermlineError: its `seeds.json` is damaged.
-    """
+    """Return the run seeds that a folder of several is to train, and the config as written."""
     file = folder / SEEDS_FILE
     try:
         facts = json.loads(file.read_bytes())
@@ -84,11 +76,7 @@ def read_seeds_file(folder: Path) -> tuple[list[int], dict[str, Any]]:
 
 
 def check_single_run(path: Path) -> None:
-    """Refuse a folder of several run seeds where the directory of one run is needed.
-
-    Raises:
-        GermlineError: naming the run directories to choose from.
-    """
+    """Refuse a folder of several run seeds where the directory of one run is needed."""
     if is_seed_study(path):
         runs = ", ".join(map(str, runs_of(path)))
         raise GermlineError(

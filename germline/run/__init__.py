@@ -6,11 +6,11 @@ objects themselves, for a training loop of your own.
 """
 
 from germline.run.build_parts import RunParts, build_run_parts
-from germline.run.export_weights import export, replay
 from germline.run.inference import evaluate, generate
 from germline.run.lifecycle import fork, resume, train
 from germline.run.task_check import check_task
 from germline.run.training import Training
+from germline.run.weights import export, replay
 
 __all__ = [
     "RunParts",

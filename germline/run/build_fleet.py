@@ -1,7 +1,7 @@
-"""Build the fleet of a config: number of engines, their devices and threads; warn if it is slow.
+"""Build the fleet of a config: the number of engines, and their devices and threads.
 
 The number of engines must not change the bits of a run, so it changes neither the microbatches nor
-the threads of an engine. If these make several engines slow, `warn_if_slow` logs better values.
+the threads of an engine.
 """
 
 import logging
@@ -18,7 +18,6 @@ from germline.fleet.hang_detector import HangDetector
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import WorkerPool
 from germline.protocols import Engine, Fleet, GraderProtocol
-from germline.rollout import microbatch_starts
 from germline.types import GermlineError
 
 log = logging.getLogger(__name__)
@@ -27,10 +26,7 @@ log = logging.getLogger(__name__)
 def make_fleet(config: Config, load: Callable[[Config], Engine], graders: GraderProtocol) -> Fleet:
     """Load one engine in this process, or several in processes or as actors of a cluster.
 
-    Args:
-        config: config of the run.
-        load: loads the engine of a config; it is pickled for engines in other processes.
-        graders: grade the completions of all engines, in this process.
+    `load` is pickled for engines in other processes.
     """
     if config.fleet.in_process:
         return LocalFleet(load(engine_placement(config, 0)), graders, config.microbatch)
@@ -45,11 +41,7 @@ def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Grader
 
 
 def check_ray_installed() -> None:
-    """Refuse a fleet on a cluster without the package of the cluster.
-
-    Raises:
-        GermlineError: Ray is not installed.
-    """
+    """Refuse a fleet on a cluster without the package of the cluster."""
     if find_spec("ray") is None:
         raise GermlineError(
             "fleet.kind=ray needs the package ray, which is not installed: "
@@ -135,30 +127,22 @@ def engine_threads(config: Config) -> int:
     return chosen or torch.get_num_threads()
 
 
-def warn_if_slow(config: Config, examples: int) -> None:
-    """Log settings with which several engines are not faster, for a number of training examples."""
-    engines, population = config.fleet.engines, config.strategy.population
-    if engines == 1 or population is None:
+def warn_if_crowded(config: Config) -> None:
+    """Log fewer threads or engines if several engines have more threads than there are cores."""
+    engines, cores = config.fleet.engines, usable_cores()
+    if engines == 1 or not _crowded(config):
         return
-    caution = " (it may change the last bits of an evaluation, so choose it when a run begins)"
-    if _crowded(config):
-        each = max(1, usable_cores() // engines)
-        fewer = f"fleet.engines={usable_cores()}"
-        better = f"engine.threads={each}{caution}" if each < engine_threads(config) else fewer
-        log.warning(
-            "fleet.engines=%d with %d threads each on %d cores: threads wait for cores; try %s",
-            *(engines, engine_threads(config), usable_cores(), better),
-        )
-    batch = min(config.batch_size, examples)
-    completions = config.method.scored_rows(batch) or batch  # of each member
-    pieces = len(microbatch_starts(population, completions, config.microbatch))
-    if pieces < engines:
-        rows = max(1, population * completions // (2 * engines))
-        log.warning(
-            "fleet.engines=%d is more than a generation has microbatches of work (%d); try "
-            "microbatch.rows=%d%s",
-            *(engines, pieces, rows, caution),
-        )
+    threads, each = engine_threads(config), max(1, cores // engines)
+    better = (
+        f"engine.threads={each} (it may change the last bits of an evaluation, so choose it when a "
+        "run begins)"
+        if each < threads
+        else f"fleet.engines={cores}"
+    )
+    log.warning(
+        "fleet.engines=%d with %d threads each on %d cores: threads wait for cores; try %s",
+        *(engines, threads, cores, better),
+    )
 
 
 def _gpus() -> int:

@@ -31,14 +31,13 @@ from germline.optimizers import make_optimizer
 from germline.protocols import Engine, EpisodeTask, Fleet, Strategy, Task
 from germline.record.ancestry import Ancestor
 from germline.record.journal import JournalEntry
-from germline.run.build_fleet import engine_placement, make_fleet, warn_if_slow
+from germline.run.build_fleet import engine_placement, make_fleet, warn_if_crowded
 from germline.run.model_prompts import fit_task
 from germline.run.preflight import (
+    check_counts,
     check_episode_rewards,
-    check_graders,
     check_memory,
     check_run,
-    check_threads,
 )
 from germline.run.run_inputs import check_model_is_named
 from germline.scorers.scored_graders import Graders, ScoredGraders
@@ -55,11 +54,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunParts:
-    """The objects of one run; a context manager that ends the processes of graders and engines.
-
-    Attributes:
-        method: asks for members, evaluates them, learns, and defines the result of the run.
-    """
+    """The objects of one run; a context manager that ends the processes of graders and engines."""
 
     config: Config
     task: Task
@@ -145,7 +140,7 @@ def build_run_parts(
             dimension=fleet.query(DimensionQuery()),
         )
         config = with_population(config, strategy)
-        warn_if_slow(config, len(task.examples("train")))
+        warn_if_crowded(config)
         decay = config.optimizer.weight_decay
         if decay and config.strategy.has_measured_rate:
             log.warning(
@@ -196,7 +191,7 @@ def make_graders(config: Config, task: Task) -> Graders:
     Raises:
         GermlineError: the pool or a scorer cannot be started.
     """
-    check_graders(config)
+    check_counts(config, ["graders.workers"])
     check_episode_rewards(config, task)
     pool = _make_pool(config, task)
     if not config.task.scorers and config.task.weight_field is None:
@@ -205,11 +200,7 @@ def make_graders(config: Config, task: Task) -> Graders:
 
 
 def make_held_out_scorers(config: Config, task: Task) -> HeldOutScorers:
-    """Make the scorers of held-out completions.
-
-    Raises:
-        GermlineError: one cannot be made.
-    """
+    """Make the scorers of held-out completions."""
     return HeldOutScorers(config.held_out.scorers, scored_text_of(task))
 
 
@@ -253,11 +244,7 @@ def _make_pool(config: Config, task: Task) -> GraderPool:
 
 
 def _endpoint_graders(settings: GraderSettings) -> GraderPool:
-    """Return graders whose environments ask an endpoint.
-
-    Raises:
-        GermlineError: the packages of a server are not installed.
-    """
+    """Return graders whose environments ask an endpoint."""
     with serve_extra("task.kind=verifiers"):
         from germline.endpoint.episode_graders import EndpointGraderSettings
     return EndpointGraderSettings(**vars(settings)).make()
@@ -283,7 +270,7 @@ def make_engine(
     seed = ancestors[0].config.seed if ancestors else config.seed
     config = config.model_copy(update={"seed": seed})
     check_model_is_named(config)
-    check_threads(config)
+    check_counts(config, ["engine.threads"])
     check_memory(config, searched=searched)
     engine: Engine = registry.create(
         "engine",
@@ -307,9 +294,6 @@ def apply_ancestors(engine: Engine, ancestors: Sequence[Ancestor]) -> None:
     masters of the engine. The state of an ancestor's optimizer is dropped: a run starts with theta
     alone. The seed of the first ancestor draws the parts of theta (the adapter, the directions of a
     subspace), and units such as mean |W| are measured on the base model, for all ancestors.
-
-    Raises:
-        GermlineError: a digest differs: the base model or a journal has changed.
     """
     weights = engine.weights
     if not isinstance(weights, Masters):

@@ -38,14 +38,7 @@ from germline.types import GermlineError
 
 @dataclass(frozen=True)
 class Source:
-    """A model or dataset that a run reads.
-
-    Attributes:
-        what: `model`, `dataset`, or the `scorer` of completions.
-        name: as the config spells it.
-        is_here: whether it is on this machine; otherwise it is downloaded.
-        bytes: of the weights; None of a dataset.
-    """
+    """A model or dataset that a run reads."""
 
     what: str
     name: str
@@ -55,16 +48,7 @@ class Source:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a training would do.
-
-    Attributes:
-        config: as the run would record it.
-        out: the run directory that would be made.
-        training_examples: of the task; None where its dataset is still to be downloaded.
-        texts: lengths of prompts and completions.
-        estimate: the memory; None for an engine with a model of its own.
-        sources: what the run reads, and whether it would be downloaded.
-    """
+    """What a training would do."""
 
     config: Config
     out: Path
@@ -127,11 +111,7 @@ def _local_task(config: Config) -> Task | None:
 
 
 def _check_reward(config: Config, task: Task) -> None:
-    """Try a reward as a run does; scorers, which are services or models, are not asked.
-
-    Raises:
-        GermlineError: the reward fails on every answer that is tried.
-    """
+    """Try a reward as a run does; scorers, which are services or models, are not asked."""
     section = config.task.model_copy(update={"scorers": {}})
     config = config.model_copy(update={"task": section})
     with TemporaryDirectory() as folder, make_graders(config, task) as graders:

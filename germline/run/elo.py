@@ -86,19 +86,7 @@ def open_models(
     limit: int | None = None,
     overrides: Sequence[str] = (),
 ) -> dict[str, SourceEvaluation]:
-    """Find what is compared, by name.
-
-    Args:
-        sources: runs and models.
-        task: None: that of the first source, which is a run.
-        generations: of every run that is a source; None is its newest.
-        split: of the examples.
-        limit: only the first so many examples.
-        overrides: settings of engine, microbatch and graders.
-
-    Raises:
-        GermlineError: a source cannot be found, is given twice, or is alone.
-    """
+    """Find what is compared, by name."""
     opened: dict[str, SourceEvaluation] = {}
     for source in sources:
         is_run = (Path(source) / "run.json").exists()
@@ -124,13 +112,6 @@ def compare_models(
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> EloResult:
     """Generate completions with every model, let a judge compare them, and rate the models.
-
-    Args:
-        models: at least two, by name.
-        judge: is closed at the end.
-        file: of the replies; one that exists is continued.
-        anchor: the model whose rating is 1000; default: the first one.
-        on_progress: called with what is being done.
 
     Raises:
         GermlineError: the judge stops answering or gives no verdict; its replies are in the file.
@@ -222,11 +203,7 @@ def _ask(
     replies: dict[str, JudgeReply],
     on_progress: Callable[[str], None],
 ) -> int:
-    """Send the requests that have no reply yet, and return their number.
-
-    Raises:
-        GermlineError: the judge stops answering.
-    """
+    """Send the requests that have no reply yet, and return their number."""
     missing = {one.digest: one for pair in pairs for one in pair if one.digest not in replies}
     lock = threading.Lock()
 

@@ -13,7 +13,7 @@ from germline.environments.tools import describe
 from germline.example import Transcript, Turn
 from germline.graders.pool import GraderPool
 from germline.protocols import GraderProtocol, Task
-from germline.run.task_check_row import TaskCheckRow
+from germline.run.reward_check import TaskCheckRow
 from germline.tasks.environment_task import EnvironmentTask
 from germline.tasks.thinking import own_grader
 from germline.types import Example, GermlineError, Grade
@@ -51,11 +51,7 @@ class ExampleEpisode:
 
 
 def play_example(example: Example, max_turns: int, graders: GraderProtocol) -> ExampleEpisode:
-    """Play an example with its gold answer as every reply, and seed 0.
-
-    Raises:
-        GermlineError: the environment is at fault.
-    """
+    """Play an example with its gold answer as every reply, and seed 0."""
 
     def grade(replies: int, *, is_final: bool = False) -> Grade:
         asked = Transcript((example.answer,) * replies, seed=0, is_final=is_final)
@@ -82,11 +78,6 @@ def check_tools(task: Task, config: Config, printed: Path) -> list[TaskCheckRow]
     Its arguments are made from its signature. An environment that ignores replies without a call
     hides a tool that fails, so each tool is called in an episode of its own, in a grader process
     and under the time limit of a turn.
-
-    Args:
-        task: of any kind.
-        config: whose limits of graders hold.
-        printed: file to which what the tools print is appended.
     """
     if not isinstance(task, EnvironmentTask) or not task.has_tools:
         return []

@@ -1,8 +1,10 @@
-"""Use the weights of a run or a model: `evaluate` scores a task, `generate` answers prompts."""
+"""Use the weights of a run or a model: score a task, answer prompts, or measure the KL.
+
+`measure_kl` compares a run with its start, on its completions.
+"""
 
 from __future__ import annotations  # help() shows the names of types as they are written here
 
-import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -14,30 +16,23 @@ from typing import TYPE_CHECKING, Literal
 
 from germline.config import Config, Rows, TaskBase, load_config
 from germline.evaluation import HELD_OUT_NOISE, score_center
+from germline.evaluation.degenerate_text import DegenerateTextShares, degenerate_text_shares
+from germline.evaluation.kl_divergence import KlDivergence, TextDivergence, measure_texts
 from germline.fleet import LocalFleet
 from germline.graders.reward_functions import Rewards
-from germline.protocols import Engine, Task
+from germline.protocols import Engine, Task, TextScorer
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors, write_atomically
 from germline.record.metrics_rows import episode_fields
+from germline.rollout import center_microbatch, cut_microbatches
 from germline.run.build_parts import (
     make_decoding,
     make_engine,
     make_graders,
     make_held_out_scorers,
 )
-from germline.run.load_run import (
-    close_engine,
-    find_generation,
-    load_engine,
-    load_single_model,
-    method_of_run,
-    newest_generation,
-    open_source,
-)
 from germline.run.model_card import task_of_card
-from germline.run.model_prompts import fit_task
-from germline.run.prompt_form import asks_chats
+from germline.run.model_prompts import asks_chats, fit_task, without_overlong
 from germline.run.run_inputs import (
     NOTHING_GIVEN,
     RunInputs,
@@ -46,6 +41,16 @@ from germline.run.run_inputs import (
     check_texts,
     read_run_inputs,
     with_model_folder,
+)
+from germline.run.weights import (
+    close_engine,
+    find_generation,
+    load_engine,
+    load_single_model,
+    method_of_run,
+    newest_generation,
+    open_source,
+    writers,
 )
 from germline.tasks import make_task
 from germline.tasks.python_inputs import RowsLike
@@ -88,22 +93,15 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
 ) -> tuple[HeldOutScore, Path]:
     """Score the weights of a run or a model on a task, and write every completion.
 
-    Args:
-        source: a run directory, the folder of a PEFT adapter, or what `model` may be in a config.
-        task: a config section or a short name; None evaluates the run's own task, or the rows
-            that are given with a model.
-        split: which examples.
-        limit: only the first so many of them.
-        overrides: settings of engine, microbatch and graders.
-        out: file for the completions; default: `completions-TASK-SPLIT.jsonl` in the run directory,
-            or `completions-MODEL-TASK-SPLIT.jsonl` in the working directory.
-        generation: of a run, the last update to include, -1 for none, or `best`: that before the
-            best held-out score; default: the newest.
-        reward: what was given to `train`, as for `data`, `model` and `tokenizer`; with
-            `task="rows"`, or with a model, functions and rows to score on instead.
-        data: see `reward`.
-        model: see `reward`.
-        tokenizer: see `reward`.
+    `source` is a run directory, the folder of a PEFT adapter, or what `model` may be in a config.
+    `task` is a config section or a short name; by default the run's own task, or the rows that are
+    given with a model. `limit` is the number of examples, the first ones; `overrides` are settings
+    of engine, microbatch and graders; `generation` is as in `export`.
+
+    `reward`, `data`, `model` and `tokenizer` are what was given to `train`; with `task="rows"`, or
+    with a model, functions and rows to score on instead. `out` is the file for the completions: by
+    default `completions-TASK-SPLIT.jsonl` in the run directory, or
+    `completions-MODEL-TASK-SPLIT.jsonl` in the working directory.
 
     Raises:
         GermlineError: a setting is wrong, the source cannot be loaded, or has no such generation.
@@ -133,12 +131,7 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
 
 @dataclass(frozen=True)
 class SourceEvaluation:
-    """The weights of a run or a model, and the examples to score them on.
-
-    Attributes:
-        directory: None of a model.
-        generation: the last update to include; None: the newest, or there is none.
-    """
+    """The weights of a run or a model, and the examples to score them on."""
 
     directory: RunDirectory | None
     config: Config
@@ -147,11 +140,7 @@ class SourceEvaluation:
     generation: int | None
 
     def run(self, *, scorers: bool = True) -> tuple[HeldOutScore, Evaluation]:
-        """Load the weights, generate and grade the completions, and release the weights.
-
-        Args:
-            scorers: whether `held_out.scorers` score the completions too.
-        """
+        """Load the weights, generate and grade the completions, and release the weights."""
         directory, config, last = self.directory, self.config, self.generation
         with ExitStack() as opened:
             engine = (
@@ -187,11 +176,7 @@ def open_evaluation(
     generation: int | Literal["best"] | None,
     inputs: RunInputs = NOTHING_GIVEN,
 ) -> SourceEvaluation:
-    """Find a source and load the examples of a task; the weights are not loaded yet.
-
-    Raises:
-        GermlineError: a setting is wrong, the source cannot be found, or has no such generation.
-    """
+    """Find a source and load the examples of a task; the weights are not loaded yet."""
     directory, config = open_source(source, task, overrides)
     if directory is None and task is None:
         raise GermlineError(
@@ -266,6 +251,53 @@ def _as_trained(directory: RunDirectory | None, config: Config) -> bool:
     return chat
 
 
+def measure_kl(
+    path: Path | str,
+    *,
+    split: Split = "test",
+    limit: int | None = None,
+    overrides: Sequence[str] = (),
+) -> tuple[KlDivergence, DegenerateTextShares]:
+    """Generate completions with the newest weights of a run, and measure the KL from its start.
+
+    The start is the run before its first update; both models are in memory at once. If members
+    answer by vote, every voting member generates its own completions. `overrides` are settings of
+    task, engine and microbatch.
+
+    Raises:
+        GermlineError: this is not a run, or its engine cannot compute log-probabilities.
+    """
+    check_choice("split", split, ("train", "test"))
+    check_limit(limit)
+    directory = RunDirectory.open(Path(path))
+    config = load_config(directory.config, overrides)
+    task = without_overlong(config, make_task(config.task))
+    examples = task.examples(split)[:limit]
+    tuned, start = (
+        load_engine(directory, config),
+        make_engine(config, ancestors=directory.ancestors),
+    )
+    if not isinstance(tuned, TextScorer) or not isinstance(start, TextScorer):
+        for engine in (tuned, start):
+            close_engine(engine)
+        raise GermlineError(
+            f"engine.kind={config.engine.kind} cannot compute the log-probabilities of a text; use "
+            "engine=inprocess"
+        )
+    sampling_noise = replace(make_decoding(config, task), noise_stream=HELD_OUT_NOISE)
+    readings: list[TextDivergence] = []
+    texts: list[Completion] = []
+    for who in writers(directory, tuned.weights.dimension):
+        for microbatch in cut_microbatches([who], examples, center_microbatch(config.microbatch)):
+            written = tuned.generate(microbatch.members, microbatch.examples, sampling_noise)
+            readings += measure_texts(
+                tuned, start, microbatch.members, microbatch.examples, written
+            )[0]
+            texts += written[0]
+    unlikely = [reading.improbable for reading in readings]
+    return KlDivergence.of(readings), degenerate_text_shares(texts, tuned.special_ids, unlikely)
+
+
 def engine_without_run(config: Config) -> Engine:
     """Return an engine with the unchanged model, or with the PEFT adapter that `space` names."""
     return make_engine(config, searched=getattr(config.space, "init_adapter", None) is not None)
@@ -274,11 +306,7 @@ def engine_without_run(config: Config) -> Engine:
 def generation_of_source(
     source: str, directory: RunDirectory | None, generation: int | Literal["best"] | None
 ) -> int | None:
-    """Return the requested generation of a run; None for its newest, and for a model.
-
-    Raises:
-        GermlineError: the source has no generations, or not this one.
-    """
+    """Return the requested generation of a run; None for its newest, and for a model."""
     if generation is None:
         return None
     if directory is None:
@@ -300,9 +328,7 @@ def _completions_file(source: str, split: Split, evaluated: SourceEvaluation) ->
     if evaluated.directory is None:
         # As in the cache of Hugging Face: a/model and b/model have files of their own.
         name = source.lstrip("./").rstrip("/").replace("/", "--")
-        if len(name) > LONGEST_NAME:
-            name = f"{hashlib.sha256(name.encode()).hexdigest()[:8]}-{name[-LONGEST_NAME:]}"
-        return Path(f"completions-{name}-{of_task}.jsonl")
+        return Path(f"completions-{name[-LONGEST_NAME:]}-{of_task}.jsonl")
     last = evaluated.generation
     after = "start" if last == -1 else last
     ending = "" if last is None else f"-generation-{after}"
@@ -310,11 +336,7 @@ def _completions_file(source: str, split: Split, evaluated: SourceEvaluation) ->
 
 
 def _check_completions(file: Path) -> None:
-    """Refuse to replace a file that is neither empty nor of an earlier evaluation.
-
-    Raises:
-        GermlineError: its first line is no completion.
-    """
+    """Refuse to replace a file that is neither empty nor of an earlier evaluation."""
     with file.open("rb") as opened:
         start = opened.read(len(COMPLETION_START))
     if start not in (b"", COMPLETION_START):

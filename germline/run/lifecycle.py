@@ -21,7 +21,6 @@ from germline.record.run_paths import choose_directory
 from germline.report.diff import differing_settings
 from germline.run.build_fleet import engine_threads
 from germline.run.build_parts import RunParts, build_run_parts
-from germline.run.load_run import find_generation
 from germline.run.model_prompts import with_prompt_date
 from germline.run.observers import Callback, CallbackList
 from germline.run.reward_check import check_custom_reward, with_digest
@@ -33,6 +32,7 @@ from germline.run.run_inputs import (
     with_model_folder,
 )
 from germline.run.training import Training
+from germline.run.weights import find_generation
 from germline.tasks.python_inputs import RowsLike
 from germline.types import Example, GermlineError, Update
 
@@ -93,18 +93,7 @@ def begin_run(
     inputs: RunInputs = NOTHING_GIVEN,
     callbacks: Sequence[Callback] = (),
 ) -> Training:
-    """Begin a run from the base model, or from the weights that other runs led to.
-
-    Args:
-        config: the config of the run.
-        out: the run directory; by default a new one under `runs/`.
-        ancestors: those runs, the first one first; see `fork`.
-        inputs: what was given from Python.
-        callbacks: see `train`.
-
-    Raises:
-        GermlineError: the model or task cannot be loaded, or the directory is not empty.
-    """
+    """Begin a run from the base model, or from the weights that `ancestors` led to, in order."""
     CallbackList(callbacks)  # refused before anything is loaded
     recorded = config.with_absolute_paths()
     path = choose_directory(recorded, None if out is None else Path(out))
@@ -135,14 +124,8 @@ def resume(
 ) -> Training:
     """Continue a stopped or killed run, to the same bits as if it had never stopped.
 
-    Args:
-        path: the run directory.
-        overrides: settings that a resumed run may change, such as `generations=100`.
-        reward: what was given to `train`, as for `data`, `model` and `tokenizer`.
-        data: see `reward`.
-        model: see `reward`.
-        tokenizer: see `reward`.
-        callbacks: see `train`.
+    `overrides` are settings that a resumed run may change, such as `generations=100`. `reward`,
+    `data`, `model` and `tokenizer` are what was given to `train`; `callbacks` are as there.
 
     Raises:
         GermlineError: an override would make it another run, or the weights cannot be loaded.
@@ -191,17 +174,9 @@ def fork(  # noqa: PLR0913 - what was given to `train` has to be given again
     `seed` is among the overrides, its run seed differs from that of every other run, so that it
     repeats neither perturbations nor batches.
 
-    Args:
-        path: the old run directory.
-        generation: the last update to include, -1 for none; or `best`: that before the best
-            held-out score.
-        overrides: settings that differ in the new run; `model` and `space` cannot change.
-        out: the new run directory; by default a new one under `runs/`.
-        reward: what was given to `train`, as for `data`, `model` and `tokenizer`.
-        data: see `reward`.
-        model: see `reward`.
-        tokenizer: see `reward`.
-        callbacks: see `train`.
+    `generation` is the last update to include, -1 for none; or `best`: that before the best
+    held-out score. `overrides` differ in the new run; `model` and `space` cannot change. `out` is
+    the new run directory, by default under `runs/`. The rest is as for `resume`.
 
     Raises:
         GermlineError: the run does not have that generation, its weights cannot be loaded from
@@ -215,11 +190,7 @@ def fork(  # noqa: PLR0913 - what was given to `train` has to be given again
 
 
 def resumed_config(config: Config, overrides: Sequence[str]) -> Config:
-    """Return the config of a run with overrides.
-
-    Raises:
-        GermlineError: a setting is wrong, or would make it another run.
-    """
+    """Return the config of a run with overrides."""
     changed = load_config(config, overrides)
     if changed.model not in (config.model, "nano"):
         changed = changed.model_copy(update={"model": absolute_path(changed.model)})
@@ -244,11 +215,7 @@ def resumed_config(config: Config, overrides: Sequence[str]) -> Config:
 
 
 def forked_config(config: Config, overrides: Sequence[str], parent: Ancestor) -> Config:
-    """Return the config of a new run from that of its parent.
-
-    Raises:
-        GermlineError: an override would change the definition of theta.
-    """
+    """Return the config of a new run from that of its parent."""
     # The run seed follows from the starting weights.
     name = f"fork of seed {parent.config.seed} at {parent.digest}"
     seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])
@@ -279,11 +246,7 @@ def _cannot_change(setting: str, was: object, asked: object) -> GermlineError:
 
 
 def _entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEntry]:
-    """Return the generations after which a run continues.
-
-    Raises:
-        GermlineError: the run has more generations than the config, or stopped early.
-    """
+    """Return the generations after which a run continues."""
     entries = directory.journal.read()
     _check_recorded(directory.path, config, entries)
     if lost := directory.lost_generations:
@@ -311,11 +274,7 @@ def _entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalE
 
 
 def _check_recorded(path: Path, config: Config, entries: Sequence[JournalEntry]) -> None:
-    """Check that run.json has the seed and the population that the journal was written with.
-
-    Raises:
-        GermlineError: run.json was edited.
-    """
+    """Check that run.json has the seed and the population that the journal was written with."""
     strategy, update = config.strategy, entries[-1].update if entries else None
     if not isinstance(update, Update):
         return

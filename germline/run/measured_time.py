@@ -30,13 +30,7 @@ PARTS_OF_OTHERS = ("generate_s", "held_out_s")
 
 @dataclass(frozen=True)
 class MeasuredTime:
-    """The parts of the time of a run, in seconds.
-
-    Attributes:
-        start_s: outside of the generations: imports, loading, calibration and the report.
-        generation_s: of a generation, without its completions.
-        completion_s: of a completion.
-    """
+    """The parts of the time of a run, in seconds."""
 
     start_s: float
     generation_s: float
@@ -53,11 +47,7 @@ class MeasuredTime:
 
 
 def measure_time(config: Config) -> MeasuredTime:
-    """Train for two generations, of which the first one warms up, with few completions.
-
-    Raises:
-        GermlineError: the training fails.
-    """
+    """Train for two generations, of which the first one warms up, with few completions."""
     start_s, small_s = _trained(config, *SMALL)
     few, more = (math.prod(size) for size in (SMALL, LARGER))
     each = small_s / few

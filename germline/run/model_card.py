@@ -23,7 +23,7 @@ from germline.record.atomic_files import write_atomically
 from germline.record.metrics_rows import batch_examples
 from germline.report.diff import changed_settings
 from germline.report.text_format import number
-from germline.run.prompt_form import EXPORT_FACTS, read_export_facts, sends_chats
+from germline.run.model_prompts import EXPORT_FACTS, read_export_facts, sends_chats
 from germline.types import GermlineError, HeldOutScore
 
 log = logging.getLogger(__name__)
@@ -37,14 +37,7 @@ Form = Literal["adapter", "merged"]
 
 
 def write_model_card(run: RunDirectory, folder: Path, form: Form, last: int) -> None:
-    """Write the card of exported weights beside them; warn if that fails.
-
-    Args:
-        run: that trained the weights.
-        folder: that holds them.
-        form: of the weights.
-        last: the last update that they include; -1 is none.
-    """
+    """Write the card of exported weights beside them; warn if that fails."""
     try:
         facts = {"task": _task(run), "chat": sends_chats(run.config)}
         write_atomically(folder / EXPORT_FACTS, json.dumps(facts).encode())

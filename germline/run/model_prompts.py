@@ -1,4 +1,4 @@
-"""What a model makes of the prompts of a task: their date, their length, and opened thinking.
+"""How prompts are sent to a model: their template, date and length, and opened thinking.
 
 An engine checks the prompts of the batch that it is given, so one prompt that is too long would end
 a run in the generation that draws it, and again after every resume: prompts are checked before a
@@ -11,12 +11,15 @@ import json
 import logging
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from germline.config import Config, InProcess
+from germline.config.row_tasks import PythonFile
 from germline.engines.context_length import context_limit, context_remedy
 from germline.nano import model_source
 from germline.protocols import EpisodeTask, Task
+from germline.record import RunDirectory
+from germline.tasks import make_task
 from germline.tasks.thinking import is_open, open_thinking
 from germline.types import Example, GermlineError, Split
 
@@ -37,6 +40,9 @@ TEMPLATE_TOKENS = 256
 BEGINNING = 40
 """Characters of a prompt by which an error names it."""
 
+EXPORT_FACTS = "germline.json"
+"""The file in a folder of exported weights that says what they were trained on."""
+
 SPLITS: tuple[Split, ...] = ("train", "test")
 
 
@@ -50,12 +56,7 @@ def fit_task(config: Config, task: Task) -> Task:
 
 
 def with_prompt_date(config: Config, model: str) -> Config:
-    """Return the config with today's date, if the chat template of the model writes one.
-
-    Args:
-        config: of a run that begins.
-        model: its folder or Hugging Face id.
-    """
+    """Return the config with today's date, if the chat template of the model writes one."""
     section = config.task
     if section.prompt_date or not section.sends_chats or config.engine.kind == "toy":
         return config
@@ -69,9 +70,6 @@ def check_prompt_lengths(config: Config, task: Task) -> None:
     """Refuse prompts that do not fit a model in this process, if its files are here.
 
     Of an environment, nothing is checked: its conversations are as long as the model makes them.
-
-    Raises:
-        GermlineError: a prompt and its completion need more tokens than the model's context has.
     """
     if not isinstance(config.engine, InProcess) or isinstance(task, EpisodeTask):
         return
@@ -97,11 +95,7 @@ def check_prompt_lengths(config: Config, task: Task) -> None:
 
 
 def without_overlong(config: Config, task: Task) -> Task:
-    """Return the task without the rows that do not fit the model, if its config drops them.
-
-    Raises:
-        GermlineError: no row of a split fits.
-    """
+    """Return the task without the rows that do not fit the model, if its config drops them."""
     dropped = config.task.overlong_prompts == "drop" and config.engine.kind != "toy"
     limit = _PromptLimit.of(config, task) if dropped else None
     if limit is None:
@@ -120,6 +114,42 @@ def without_overlong(config: Config, task: Task) -> Task:
     changed = copy.copy(task)
     changed.examples = kept.__getitem__  # type: ignore[method-assign, assignment]
     return changed
+
+
+def asks_chats(directory: RunDirectory | None, config: Config) -> bool:
+    """Return whether prompts for weights go through the chat template.
+
+    Those for a run do as its own did, and so do those for weights that it exported. Those for any
+    other model or PEFT adapter do.
+    """
+    if directory:
+        return sends_chats(config)
+    folder = Path(getattr(config.space, "init_adapter", None) or config.model)
+    return bool(read_export_facts(folder).get("chat", True))
+
+
+def read_export_facts(folder: Path) -> dict[str, Any]:
+    """Return what an export says about its run; empty for a folder that germline did not write."""
+    try:
+        facts = json.loads((folder / EXPORT_FACTS).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def sends_chats(config: Config) -> bool:
+    """Return whether the task of a config sends its prompts through the chat template.
+
+    A Python file decides this itself, so it is loaded; where it is gone or broken, the answer is
+    that of most tasks.
+    """
+    section = config.task
+    if not isinstance(section, PythonFile) or section.chat is not None:
+        return section.sends_chats
+    try:
+        return make_task(section).examples("train")[0].chat
+    except GermlineError:
+        return section.sends_chats
 
 
 class _PromptLimit:

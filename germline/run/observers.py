@@ -74,13 +74,7 @@ class Observer:
 
 
 class Recorder(Observer):
-    """Writes the rows of every generation and score.
-
-    Args:
-        directory: of the run.
-        batch_of: returns the examples of a generation.
-        held_out: the held-out examples.
-    """
+    """Writes the rows of every generation and score."""
 
     def __init__(
         self,
@@ -103,11 +97,7 @@ class Recorder(Observer):
 
 
 class FindingLog(Observer):
-    """Logs each warning of a training once, and what makes a held-out score misleading.
-
-    Attributes:
-        findings: warnings about the numbers of the latest generations.
-    """
+    """Logs each warning of a training once, and what makes a held-out score misleading."""
 
     def __init__(self, directory: RunDirectory, task: Task) -> None:
         self.findings: list[Finding] = []
@@ -160,14 +150,9 @@ class Snapshots(Observer):
     """Writes snapshots, within a budget of disk space and time.
 
     A snapshot only saves replaying the journal, so the time at which it is written changes no
-    digest. A large one is delayed while writing it would take more than `SNAPSHOT_SHARE` of the
-    time since the previous one.
-
-    Args:
-        every: smallest number of generations between two snapshots.
-        keep: number of snapshots to keep; 0 writes none.
-        save: writes a snapshot after a generation and drops all but the newest `keep`.
-        clock: returns seconds since any fixed time.
+    digest. Snapshots are at least `every` generations apart; `save(generation, keep)` writes one. A
+    large one is delayed while writing it would take more than `SNAPSHOT_SHARE` of the time since
+    the previous one.
     """
 
     def __init__(
@@ -209,12 +194,7 @@ class Snapshots(Observer):
 
 
 def snapshots_to_keep(config: Config, dimension: int) -> int:
-    """Return how many snapshots a run keeps: 0 if not even one fits `record.snapshot_gb`.
-
-    Args:
-        config: config of the run.
-        dimension: number of searched numbers; each takes 4 bytes plus the optimizer's state.
-    """
+    """Return how many snapshots a run keeps: 0 if not even one fits `record.snapshot_gb`."""
     record = config.record
     size = dimension * (4 + make_optimizer(config.optimizer).bytes_per_number)
     fit = record.keep_snapshots
@@ -271,9 +251,6 @@ class CallbackList(Observer):
 
     An exception in one does not end the run: the log names the callback and the error, and the
     callback is not called again.
-
-    Raises:
-        GermlineError: one of them is neither a function nor has one of these methods.
     """
 
     def __init__(self, callbacks: Sequence[Any]) -> None:

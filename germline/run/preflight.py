@@ -10,7 +10,7 @@ machine that can do more than it seems.
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ from germline.methods.method import check_task
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_fleet import check_ray_installed
 from germline.run.model_prompts import check_prompt_lengths
-from germline.run.task_check_row import prompts_in_both, short_text
+from germline.run.reward_check import prompts_in_both, short_text
 from germline.scorers.http_service import request_headers
 from germline.types import GermlineError
 
@@ -42,6 +42,9 @@ MOST_PER_CORE, MOST_GRADERS, MOST_THREADS = 16, 192, 256
 """Grader processes and threads of an engine for each core, and the numbers that are allowed on any
 machine: graders open 4 files each, of which a process may have 1024, and a resumed run keeps the
 threads it began with."""
+
+COUNTED = ("engine.threads", "fleet.engines", "strategy.population", "graders.workers")
+"""Settings of how many processes, threads and members there are."""
 
 CERTAIN = ("weights", "fp32 masters", "optimizer moments", "stored weights")
 """Parts of the memory that a run holds from its first generation to its last."""
@@ -65,11 +68,7 @@ def refusals_as_warnings() -> Iterator[None]:
 
 
 def _refuse(setting: str, found: str, remedy: str) -> None:
-    """Refuse a setting that does not fit this machine, or warn about it if that was asked for.
-
-    Raises:
-        GermlineError: unless the environment variable is set.
-    """
+    """Refuse a setting that does not fit this machine, or warn about it if that was asked for."""
     message = f"{setting}: {found}; {remedy}"
     if os.environ.get(FORCE_VARIABLE, "0") in ("", "0"):
         raise GermlineError(f"{message}; --force or {FORCE_VARIABLE}=1 tries it nevertheless")
@@ -77,15 +76,7 @@ def _refuse(setting: str, found: str, remedy: str) -> None:
 
 
 def check_run(config: Config, task: Task | None) -> None:
-    """Refuse settings that this machine or the task cannot have, memory for the weights apart.
-
-    Args:
-        config: of the run.
-        task: of the run; None where its dataset is still to be downloaded.
-
-    Raises:
-        GermlineError: naming the setting, its value and what would do.
-    """
+    """Refuse settings that this machine or the task cannot have, memory for the weights apart."""
     examples = config.batch_size
     if task is not None:
         check_settings(config, task)
@@ -97,10 +88,7 @@ def check_run(config: Config, task: Task | None) -> None:
                 *(len(both), short_text(both[0])),
             )
         _warn_of_small_splits(config, task)
-    check_threads(config)
-    check_engines(config)
-    check_population(config, examples)
-    check_graders(config)
+    check_counts(config, examples=examples)
     if isinstance(config.fleet, Ray):
         check_ray_installed()
     elif isinstance(config.engine, Vllm):
@@ -127,97 +115,56 @@ def _warn_of_small_splits(config: Config, task: Task) -> None:
 
 
 def check_settings(config: Config, task: Task) -> None:
-    """Refuse settings that the task of a run cannot have, on any machine.
-
-    Raises:
-        GermlineError: naming the setting, its value and what would do.
-    """
+    """Refuse settings that the task of a run cannot have, on any machine."""
     check_episode_rewards(config, task)
-    if config.task.kl_coef is not None and isinstance(task, EpisodeTask):
-        raise GermlineError(
-            f"task.kl_coef={config.task.kl_coef:g} is for single completions, and this task has "
-            "episodes of several turns: drop it, and measure the divergence with `germline eval "
-            "RUN --kl`"
-        )
     check_task(config, task)
 
 
 def check_episode_rewards(config: Config, task: Task) -> None:
-    """Refuse scorers and weights of examples for a task whose environment computes the reward.
-
-    Raises:
-        GermlineError: naming the setting.
-    """
+    """Refuse what changes the reward of single completions where an environment computes it."""
     section = config.task
-    weight = section.weight_field
-    if not isinstance(task, EpisodeTask) or not (section.scorers or weight):
-        return
-    names = ", ".join(section.scorers)
-    given = f"task.scorers={names}" if names else f"task.sample_weight={weight}"
-    raise GermlineError(
-        f"{given} is for single completions, and this task has episodes of several turns: leave it "
-        "out, and let the environment compute its reward with it"
-    )
-
-
-def check_graders(config: Config) -> None:
-    """Refuse grader processes that this machine cannot run.
-
-    Raises:
-        GermlineError: naming the setting and what would fit.
-    """
-    most = min(_most_per_machine(MOST_GRADERS), available_bytes() / GRADER_BYTES)
-    _check_count("graders.workers", config.graders.workers, int(most))
-
-
-def check_threads(config: Config) -> None:
-    """Refuse more threads of an engine than this machine can start.
-
-    Raises:
-        GermlineError: naming the setting and what would fit.
-    """
-    threads = getattr(config.engine, "threads", None) or 1
-    _check_count("engine.threads", threads, _most_per_machine(MOST_THREADS))
-
-
-def check_engines(config: Config) -> None:
-    """Refuse more engine processes of this machine than its memory holds without any model.
-
-    Raises:
-        GermlineError: naming the setting and what would fit.
-    """
-    fleet = config.fleet
-    if fleet.is_elsewhere:
-        return
-    each = TOY_BYTES if config.engine.has_own_model else ENGINE_BYTES
-    _check_count("fleet.engines", fleet.engines, int(MEMORY_SHARE * available_bytes() / each))
-
-
-def check_population(config: Config, examples: int) -> None:
-    """Refuse a generation whose rollouts do not fit the memory of this process.
-
-    Raises:
-        GermlineError: naming the setting and what would fit.
-    """
-    population = config.strategy.population or 1
-    rollouts = config.method.generated_rows(population) * min(config.batch_size, examples)
-    fits = MEMORY_SHARE * available_bytes() / (rollouts * ROLLOUT_BYTES) * population
-    _check_count("strategy.population", population, max(2, int(fits) // 2 * 2))
-
-
-def _check_count(setting: str, asked: int, most: int) -> None:
-    most = max(1, most)
-    if asked > most:
-        _refuse(
-            f"{setting}={asked}",
-            f"this machine has {usable_cores()} cores and {available_bytes() / 1e9:.1f} GB of "
-            "memory available",
-            f"set at most {setting}={most}",
+    kl = None if section.kl_coef is None else f"{section.kl_coef:g}"
+    settings = {
+        "scorers": ", ".join(section.scorers),
+        "sample_weight": section.weight_field,
+        "kl_coef": kl,
+    }
+    given = [f"task.{name}={value}" for name, value in settings.items() if value]
+    if given and isinstance(task, EpisodeTask):
+        raise GermlineError(
+            f"{given[0]} is for single completions, and this task has episodes of several turns: "
+            "leave it out, and let the environment compute its reward"
         )
 
 
-def _most_per_machine(on_few_cores: int) -> int:
-    return max(on_few_cores, MOST_PER_CORE * usable_cores())
+def check_counts(config: Config, settings: Sequence[str] = COUNTED, examples: int = 1) -> None:
+    """Refuse numbers of processes, threads and rollouts that this machine cannot hold."""
+    cores, free = usable_cores(), available_bytes()
+    population, batch = config.strategy.population or 1, min(config.batch_size, examples)
+    rollouts = config.method.generated_rows(population) * batch
+    members = MEMORY_SHARE * free / (rollouts * ROLLOUT_BYTES) * population
+    engine = TOY_BYTES if config.engine.has_own_model else ENGINE_BYTES
+    graders = min(max(MOST_GRADERS, MOST_PER_CORE * cores), free / GRADER_BYTES)
+    counts: dict[str, tuple[int, float]] = {
+        "engine.threads": (
+            getattr(config.engine, "threads", None) or 1,
+            max(MOST_THREADS, MOST_PER_CORE * cores),
+        ),
+        "fleet.engines": (
+            1 if config.fleet.is_elsewhere else config.fleet.engines,
+            MEMORY_SHARE * free / engine,
+        ),
+        "strategy.population": (population, max(2, int(members) // 2 * 2)),
+        "graders.workers": (config.graders.workers, graders),
+    }
+    for setting in settings:
+        asked, most = counts[setting][0], max(1, int(counts[setting][1]))
+        if asked > most:
+            _refuse(
+                f"{setting}={asked}",
+                f"this machine has {cores} cores and {free / 1e9:.1f} GB of memory available",
+                f"set at most {setting}={most}",
+            )
 
 
 def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> None:
@@ -227,9 +174,6 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
         config: of the run.
         searched: whether masters are held in addition to the serving copy.
         engines: that will load at the same time and share the memory of this host.
-
-    Raises:
-        GermlineError: naming what is needed, what is available and what needs less.
     """
     if config.engine.has_own_model or config.model == "nano":
         return

@@ -55,22 +55,13 @@ class LoadedModel:
 
 @dataclass(frozen=True)
 class RunInputs:
-    """What was given from Python.
-
-    Attributes:
-        task: reward functions and rows.
-        model: None where the config names the model.
-    """
+    """What was given from Python."""
 
     task: PythonInputs = NO_INPUTS
     model: LoadedModel | None = None
 
     def configure(self, source: Config | Mapping[str, Any] | Path | str) -> Config:
-        """Return the config of a run with these inputs: it records their names and weights.
-
-        Raises:
-            GermlineError: a setting is wrong, or names what was given from Python as well.
-        """
+        """Return the config of a run with these inputs: it records their names and weights."""
         if self.task == NO_INPUTS and self.model is None:
             if not isinstance(source, Config):
                 return load_config(source)
@@ -105,11 +96,7 @@ NOTHING_GIVEN = RunInputs()
 def read_run_inputs(
     reward: object = None, data: object = None, model: object = None, tokenizer: object = None
 ) -> RunInputs:
-    """Check what a caller gave, and copy the model.
-
-    Raises:
-        GermlineError: an argument is not what it should be.
-    """
+    """Check what a caller gave, and copy the model."""
     task = read_inputs(reward, data)
     if model is None and tokenizer is not None:
         raise GermlineError(
@@ -119,12 +106,7 @@ def read_run_inputs(
 
 
 def check_texts(name: str, values: object) -> None:
-    """Check that an argument is a list of texts.
-
-    Raises:
-        GermlineError: it is not, as a text alone would be read as a list of its characters; or a
-            text has an unpaired surrogate, which no tokenizer reads.
-    """
+    """Refuse a text alone, which would be read as its characters, and unpaired surrogates."""
     texts = values if isinstance(values, Sequence) and not isinstance(values, str) else [None]
     for text in texts:
         if not isinstance(text, str):
@@ -134,11 +116,7 @@ def check_texts(name: str, values: object) -> None:
 
 
 def check_choice(name: str, value: object, choices: Sequence[str | None]) -> None:
-    """Check that an argument is one of the choices, of which None is the default.
-
-    Raises:
-        GermlineError: it is not.
-    """
+    """Check that an argument is one of the choices, of which None is the default."""
     if value not in choices:
         words = [choice for choice in choices if choice is not None]
         hint = did_you_mean(value, words) if isinstance(value, str) else ""
@@ -148,11 +126,7 @@ def check_choice(name: str, value: object, choices: Sequence[str | None]) -> Non
 
 
 def check_limit(limit: object) -> None:
-    """Check that an argument is a number of examples to evaluate, or None for all.
-
-    Raises:
-        GermlineError: it is not; a negative one would leave the last examples out.
-    """
+    """Refuse a number of examples below 1: a negative one would leave the last examples out."""
     if limit is not None and (not isinstance(limit, int) or limit < 1):
         raise GermlineError(f"limit must be a number from 1 on, or None for all, found {limit!r}")
 
@@ -163,11 +137,7 @@ def is_from_python(config: Config) -> bool:
 
 
 def with_model_folder(config: Config, loaded: LoadedModel | None) -> Config:
-    """Return the config that loads the model: with the folder of a loaded model in its place.
-
-    Raises:
-        GermlineError: the model was given from Python and is missing, or it is given without need.
-    """
+    """Return the config that loads the model: with the folder of a loaded model in its place."""
     if loaded is None:
         check_model_is_named(config)
         return config
@@ -180,11 +150,7 @@ def with_model_folder(config: Config, loaded: LoadedModel | None) -> Config:
 
 
 def check_model_is_named(config: Config) -> None:
-    """Refuse a model that only the program that loaded it has.
-
-    Raises:
-        GermlineError: the model was given from Python.
-    """
+    """Refuse a model that only the program that loaded it has."""
     if not is_from_python(config):
         return
     given = [

@@ -21,11 +21,12 @@ from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import make_decoding, make_graders
 from germline.run.episode_checks import ExampleEpisode, check_tools, play_example
 from germline.run.model_prompts import without_overlong
-from germline.run.task_check_row import TaskCheckRow, Verdict, examples_row, short_text
-from germline.run.tried_answers import (
-    answer_tokens,
-    as_written,
+from germline.run.reward_check import (
+    TaskCheckRow,
+    Verdict,
+    examples_row,
     places,
+    short_text,
     spread,
     wrong_answers,
 )
@@ -54,14 +55,10 @@ class ShownPrompt:
 
 @dataclass(frozen=True)
 class TaskCheckReport:
-    """The result of `check_task`.
+    """The result of `check_task`: one row per check, and some prompts as the model sees them.
 
-    Attributes:
-        findings: one row per check.
-        prompts: some prompts, as the model sees them; of an environment, one with the message with
-            which the environment begins.
-        episode: how the environment goes on after this prompt; None for any other task.
-        printed: the file that holds what the reward printed; None when it printed nothing.
+    Of an environment, the prompt has the message with which it begins, and `episode` says how it
+    goes on. `printed` is the file that holds what the reward printed, if anything.
     """
 
     findings: tuple[TaskCheckRow, ...]
@@ -123,19 +120,29 @@ def check_task(
 
 @dataclass(frozen=True)
 class Answers:
-    """Texts of one kind, and what they earned.
-
-    Attributes:
-        kind: what the texts are.
-        texts: in the order of their examples.
-        grades: in the same order; None for a text on which the reward itself is at fault.
-        error: why; None where every text has a grade.
-    """
+    """Texts of one kind and their grades: None, and an error, where the reward is at fault."""
 
     kind: str
     texts: tuple[str, ...]
     grades: tuple[Grade | None, ...]
     error: str | None
+
+    @classmethod
+    def of(
+        cls, graders: Graders, kind: str, texts: Sequence[str], examples: Sequence[Example]
+    ) -> "Answers":
+        """Grade texts one by one, so that an error on one leaves the grades of the others."""
+        pairs = zip(texts, examples, strict=True)
+        futures = [graders.submit([text], [example]) for text, example in pairs]
+        grades: list[Grade | None] = []
+        error = None
+        for future in futures:
+            try:
+                grades += future.result()
+            except GermlineError as found:
+                grades.append(None)
+                error = error or str(found)
+        return cls(kind, tuple(texts), tuple(grades), error)
 
     @property
     def rewards(self) -> tuple[float, ...]:
@@ -149,41 +156,18 @@ class Answers:
         return [(text, grade) for text, grade in pairs if grade and grade.failure is not None]
 
     def row(self, *, may_fail: bool = True) -> TaskCheckRow:
-        """Report errors and failures, which make no difference between good and bad answers.
-
-        Args:
-            may_fail: whether a failure, which earns the floor, is only a warning.
-        """
+        """Report errors and failures; with `may_fail`, one that earns the floor is a warning."""
         row = TaskCheckRow(self.kind, len(self.texts), self.rewards, "ok", "")
         if self.error:
             return replace(row, verdict="wrong", remark=self.error.removeprefix("graders: "))
         missing = [one for one in self.failed if math.isnan(one[1].reward)]
         if failed := missing or self.failed:
             text, grade = failed[0]
-            example = f"{grade.failure} on {short_text(text)}"
-            if missing or not may_fail:
-                remark = f"{len(failed)} cannot be graded: {example}"
-                return replace(row, verdict="wrong", remark=remark)
-            remark = f"{len(failed)} fail, which earns the floor: {example}"
-            return replace(row, verdict="warning", remark=remark)
+            is_wrong = bool(missing) or not may_fail
+            what = "cannot be graded" if is_wrong else "fail, which earns the floor"
+            remark = f"{len(failed)} {what}: {grade.failure} on {short_text(text)}"
+            return replace(row, verdict="wrong" if is_wrong else "warning", remark=remark)
         return row
-
-
-def _grade(
-    graders: Graders, kind: str, texts: Sequence[str], examples: Sequence[Example]
-) -> Answers:
-    """Grade texts one by one, so that an error on one leaves the grades of the others."""
-    pairs = zip(texts, examples, strict=True)
-    futures = [graders.submit([text], [example]) for text, example in pairs]
-    grades: list[Grade | None] = []
-    error = None
-    for future in futures:
-        try:
-            grades += future.result()
-        except GermlineError as found:
-            grades.append(None)
-            error = error or str(found)
-    return Answers(kind, tuple(texts), tuple(grades), error)
 
 
 def _reward_rows(
@@ -196,15 +180,19 @@ def _reward_rows(
     wrong = wrong_answers(answers)
     hostile = [*HOSTILE, *fuzz_text(FUZZED)]
     targets = (some * len(hostile))[: len(hostile)]
-    gold = _grade(graders, "gold answers", answers, golden)
-    tokens = [answer_tokens(tokenizer, answer) for answer in answers]
-    written = [as_written(tokenizer, one, decoding) for one in tokens]
-    again = _grade(graders, "gold answers", written, golden)
-    empty = _grade(graders, "empty answers", [""] * len(some), some)
-    mistaken = _grade(
-        graders, "wrong answers", [text for text, _ in wrong], [golden[n] for _, n in wrong]
+    gold = Answers.of(graders, "gold answers", answers, golden)
+    tokens: list[list[int]] = [
+        list(tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"])
+        for answer in answers
+    ]
+    written = [_as_written(tokenizer, one, decoding) for one in tokens]
+    again = Answers.of(graders, "gold answers", written, golden)
+    empty = Answers.of(graders, "empty answers", [""] * len(some), some)
+    gold_of_wrong = [place for _, place in wrong]
+    mistaken = Answers.of(
+        graders, "wrong answers", [text for text, _ in wrong], [golden[n] for n in gold_of_wrong]
     )
-    strange = _grade(graders, "hostile answers", hostile, targets)
+    strange = Answers.of(graders, "hostile answers", hostile, targets)
     # As the only reply, a gold answer earns nothing where a tool must be called.
     needs_tools = (
         isinstance(task, EnvironmentTask) and task.has_tools and not _is_better(gold, empty)
@@ -216,7 +204,7 @@ def _reward_rows(
         first = replace(first, verdict="warning", remark=remark)
     rows = [first, empty.row()]
     if wrong:
-        rows.append(_wrong_row(mistaken, gold, [place for _, place in wrong]))
+        rows.append(_wrong_row(mistaken, gold, gold_of_wrong))
     is_known = first.verdict != "wrong" and not needs_tools
     rows.append(_hostile_row(strange, gold, targets) if is_known else strange.row())
     if isinstance(task, EpisodeTask):
@@ -374,3 +362,17 @@ def _prompts(
         for place in shown_at
     )
     return TaskCheckRow("prompts", len(everything), (), verdict, remark), shown
+
+
+def _as_written(
+    tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[int], decoding: Decoding
+) -> str:
+    """Return the text that the reward gets when a model writes these tokens."""
+    from germline.engines.rows_in_progress import Detokenizer, RowsInProgress  # imports torch: slow
+
+    end = tokenizer.eos_token_id
+    ends = frozenset() if end is None else frozenset([int(end)])
+    row = RowsInProgress(Detokenizer(tokenizer, ends), ends, decoding, 1)
+    for token in tokens:
+        row.write([0], [token])
+    return row.completion(0, 0).text

@@ -109,11 +109,7 @@ class Training:
         return f"<Training {self.directory.path}: {what}; {state}>"
 
     def run(self) -> "Training":
-        """Train all generations, as a loop over them would; return this training.
-
-        Raises:
-            GermlineError: see `__iter__`.
-        """
+        """Train all generations, as a loop over them would; return this training."""
         for _ in self:
             pass
         return self
@@ -180,9 +176,6 @@ class Training:
         """Ask an engine whether it applies noise; the calibration of sigma would notice it too.
 
         Inference engines ignore adapters of layers that they do not support, some without an error.
-
-        Raises:
-            GermlineError: the members do not differ.
         """
         config = self.config
         query = MembersDifferQuery(config.seed)

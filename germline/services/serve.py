@@ -33,7 +33,8 @@ from germline.methods.method import make_method
 from germline.protocols import Engine
 from germline.record import JournalEntry, RunDirectory
 from germline.run.inference import engine_without_run, generation_of_source
-from germline.run.load_run import (
+from germline.run.model_prompts import asks_chats
+from germline.run.weights import (
     close_engine,
     load_engine,
     load_single_model,
@@ -41,7 +42,6 @@ from germline.run.load_run import (
     open_source,
     strategy_of_run,
 )
-from germline.run.prompt_form import asks_chats
 from germline.types import Perturbation, SeedPerturbation
 
 BASE, CENTER = "base", "center"

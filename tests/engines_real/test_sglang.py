@@ -11,7 +11,7 @@ from germline.config import load_config
 from germline.engines.served.http_client import RequestRefused
 from germline.engines.sglang.engine import VERSION_PREFIX
 from germline.run.build_parts import make_engine
-from germline.run.load_run import close_engine
+from germline.run.weights import close_engine
 from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation, Update
 from tests.engines_real.recordings import interpreter
 from tests.tiny_engines import folder

@@ -7,7 +7,7 @@ import yaml
 
 from germline.nano import NANO_DIR
 from germline.run.inference import engine_without_run
-from germline.run.load_run import open_source
+from germline.run.weights import open_source
 from germline.types import Completion, Example
 from tests.hosts_real.harness import (
     NEW_TOKENS,

@@ -1,0 +1,361 @@
+"""The weights of a run: open it, load a generation, and rebuild or export it.
+
+A source is a run directory, the folder of a PEFT adapter, or a model.
+"""
+
+from __future__ import annotations  # help() shows the names of types as they are written here
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from germline.checkpoint import last_restorable_generation, restore
+from germline.config import Config, TaskConfig, load_config
+from germline.methods.method import Method, make_method
+from germline.nano import NANO_DIR
+from germline.protocols import Closable, Engine, Strategy, Task
+from germline.record import RunDirectory
+from germline.record.atomic_files import check_writable, explain_write_errors
+from germline.record.best_generation import best_score
+from germline.record.run_paths import check_source
+from germline.run.build_parts import make_engine
+from germline.run.model_card import Form, write_model_card
+from germline.run.run_inputs import LoadedModel, check_choice, read_run_inputs, with_model_folder
+from germline.spaces.peft_files import is_adapter, read_adapter, rename_base
+from germline.strategies import make_strategy
+from germline.types import GermlineError, Perturbation
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
+
+TRAINED_BY = ("method", "prompt_search", "batch_size")
+"""Settings of training alone; they are not judged when the run is evaluated on another task."""
+
+FORMS = (*get_args(Form), None)
+"""Forms that may be asked for; None is that of the space."""
+
+
+def replay(
+    path: Path | str,
+    generation: int | Literal["best"] | None = None,
+    out: Path | str | None = None,
+    form: Form | None = None,
+    *,
+    model: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> str:
+    """Rebuild a generation from base model and journal alone; return its verified digest.
+
+    Args:
+        path: the run directory.
+        generation: the last update to include, -1 for none, or `best`: that before the best
+            held-out score. Default: the newest.
+        out: the folder to write, if any.
+        form: see `export`.
+        model: the loaded model, where the run was begun with one.
+        tokenizer: of the loaded model.
+
+    Raises:
+        GermlineError: the digest is not the one the journal recorded.
+    """
+    check_choice("form", form, FORMS)
+    directory = RunDirectory.open(Path(path))
+    generation = generation_to_replay(directory, generation)
+    if form is not None and out is None:
+        raise GermlineError(
+            f"replay: {form} is a form of written weights, so name the folder as well (--out)"
+        )
+    form = _form(directory.config, form)
+    folder = None if out is None else _free(Path(out))
+    loaded = read_run_inputs(model=model, tokenizer=tokenizer).model
+    config = with_model_folder(directory.config, loaded)
+    entries = directory.journal.read(generation + 1 if generation >= -1 else None)
+    if generation >= len(entries):
+        directory.check_journal()
+    engine = make_engine(config, generates=False, ancestors=directory.ancestors)
+    digest = restore(
+        engine.weights,
+        entries,
+        None,
+        directory.base_digest,
+        generation,
+        strategy_of_run(directory.config, engine.weights.dimension),
+    )
+    if folder is not None:
+        engine.refresh()
+        _write_weights(engine, folder, form, loaded)
+        write_model_card(directory, folder, form, generation)
+    return digest
+
+
+def export(
+    path: Path | str,
+    out: Path | str,
+    form: Form | None = None,
+    generation: int | Literal["best"] | None = None,
+    *,
+    model: PreTrainedModel | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> None:
+    """Write weights of a run: a library that loads them in fp32 generates the same tokens.
+
+    If a run that followed gradients was killed, its newest weights are those of its newest
+    snapshot.
+
+    Args:
+        path: the run directory.
+        out: the folder to write.
+        form: `merged` is a Hugging Face folder that plain `transformers` loads; `adapter` is one
+            that plain `peft` loads. Default: the adapter where one was trained.
+        generation: the last update to include, -1 for none, or `best`: that before the best
+            held-out score; default: the newest.
+        model: the loaded model, where the run was begun with one.
+        tokenizer: of the loaded model.
+
+    Raises:
+        GermlineError: the folder is not empty, there is no adapter to write, or the run has no such
+            generation.
+    """
+    check_choice("form", form, FORMS)
+    folder = _free(Path(out))
+    directory = RunDirectory.open(Path(path))
+    form = _form(directory.config, form)
+    last = None if generation is None else find_generation(directory, generation)
+    method = directory.config.method
+    if last is not None and not method.trains_center:
+        raise GermlineError(
+            f"export: method.kind={method.kind} keeps its best member over all generations, so "
+            f"generation={generation} would be ignored: leave it out"
+        )
+    if generation == "best" and last == -1:
+        log.warning(
+            "export: the best held-out score of %s is that before training, so these are the "
+            "weights that the run began with",
+            directory.path,
+        )
+    loaded = read_run_inputs(model=model, tokenizer=tokenizer).model
+    config = with_model_folder(directory.config, loaded)
+    engine = load_single_model(directory, config, generates=False, generation=last)
+    _write_weights(engine, folder, form, loaded)
+    write_model_card(directory, folder, form, generation_to_export(directory, last))
+
+
+def generation_to_replay(directory: RunDirectory, generation: int | Literal["best"] | None) -> int:
+    """Return the generation to rebuild; lines of the journal after it may be damaged."""
+    if generation is None:
+        directory.check_journal()
+        return directory.journal.last_generation()
+    return _number(directory, generation)
+
+
+def generation_to_export(
+    directory: RunDirectory, generation: int | Literal["best"] | None = None
+) -> int:
+    """Return the number of the generation whose weights `export` writes, -1 for the start."""
+    if generation is not None:
+        return find_generation(directory, generation)
+    return last_restorable_generation(directory.journal.read(), directory.snapshots)
+
+
+def find_generation(directory: RunDirectory, generation: int | Literal["best"]) -> int:
+    """Return a generation of a run, -1 for its start; `best` is that before the best score.
+
+    Raises:
+        GermlineError: the run has no such generation, or `best` has no held-out score to use.
+    """
+    number = _number(directory, generation)
+    last = directory.journal.last_generation()
+    if -1 <= number <= last:
+        return number
+    directory.check_journal()
+    range_of_run = f"has generations 0 to {last}" if last >= 0 else "has no generation yet"
+    raise GermlineError(
+        f"generation {number} is not in {directory.path}, which {range_of_run}; -1 is its start"
+    )
+
+
+def _number(directory: RunDirectory, generation: int | Literal["best"]) -> int:
+    """Return the number that a generation means, which the run may not have."""
+    if generation == "best":
+        best = best_score([one.score for one in directory.held_out()])
+        if best is None:
+            raise GermlineError(
+                f"generation: {directory.path} has no held-out score, so none is the best: name a "
+                "number (resume --from 40, eval -g 40), or score some generations (held_out.every)"
+            )
+        # A score counts updates: the weights after generation g had g + 1 updates.
+        return best.generation - 1
+    if isinstance(generation, bool) or not isinstance(generation, int):
+        raise GermlineError(f"generation must be a whole number or 'best', found {generation!r}")
+    return generation
+
+
+def open_source(
+    source: str, task: TaskConfig | None, overrides: Sequence[str]
+) -> tuple[RunDirectory | None, Config]:
+    """Return the run directory of a source, None for a model, and the config to use it with."""
+    path = Path(source)
+    check_source(path)
+    directory = RunDirectory.open(path) if (path / "run.json").exists() else None
+    if directory is None:
+        values = adapter_settings(path) if is_adapter(path) else {"model": str(source)}
+        tasks = {} if task is None else {"task": task.model_dump()}
+        return None, load_config({**values, **tasks}, overrides)
+    config = directory.config
+    if task is None:
+        return directory, load_config(config, overrides)
+    defaults = {name: Config.model_fields[name].default for name in TRAINED_BY}
+    judged = load_config(config.model_copy(update={"task": task, **defaults}), overrides)
+    # The method determines the unit of sigma, in which voting members are perturbed.
+    return directory, judged.model_copy(update={name: getattr(config, name) for name in TRAINED_BY})
+
+
+def adapter_settings(folder: Path) -> dict[str, Any]:
+    """Return the settings that load a PEFT adapter and the base model that it names."""
+    adapter = read_adapter(folder)
+    if not adapter.base:
+        raise GermlineError(
+            f"source: the adapter {folder} names no base model: write its name or folder into "
+            "adapter_config.json as base_model_name_or_path"
+        )
+    model = "nano" if adapter.base == str(NANO_DIR) else adapter.base
+    space = {"kind": "lora", "rank": adapter.rank, "alpha": adapter.alpha}
+    return {"model": model, "space": {**space, "init_adapter": str(folder)}}
+
+
+def load_engine(
+    directory: RunDirectory,
+    config: Config | None = None,
+    *,
+    generates: bool = True,
+    generation: int | None = None,
+) -> Engine:
+    """Return an engine with the weights of a run."""
+    if generation is None:
+        directory.check_journal()
+    engine = make_engine(
+        config or directory.config, generates=generates, ancestors=directory.ancestors
+    )
+    entries = directory.journal.read()
+    last = (
+        last_restorable_generation(entries, directory.snapshots)
+        if generation is None
+        else generation
+    )
+    strategy = strategy_of_run(directory.config, engine.weights.dimension)
+    restore(engine.weights, entries, directory.snapshots, directory.base_digest, last, strategy)
+    engine.refresh()
+    return engine
+
+
+def load_single_model(
+    directory: RunDirectory,
+    config: Config | None = None,
+    *,
+    generates: bool = True,
+    generation: int | None = None,
+) -> Engine:
+    """Return an engine with one set of weights for a run: of an ensemble, its best member."""
+    if generation is None:
+        newest_generation(directory)
+    engine = load_engine(directory, config, generates=generates, generation=generation)
+    if generation is None and not directory.config.method.trains_center:
+        update = method_of_run(directory, engine.weights.dimension).result_update()
+        if update is not None:
+            engine.apply(update)
+    return engine
+
+
+def close_engine(engine: Engine) -> None:
+    """Stop the processes that an engine started, such as a server; a running server is restored."""
+    if isinstance(engine, Closable):
+        engine.close()
+
+
+def newest_generation(directory: RunDirectory) -> int:
+    """Return the newest generation that can be rebuilt; warn if the run has later ones."""
+    entries = directory.journal.read()
+    newest = last_restorable_generation(entries, directory.snapshots)
+    if newest < len(entries) - 1:
+        log.warning(
+            "these are the weights of generation %d, of the newest snapshot: %d later generations "
+            "followed gradients, which seeds cannot repeat; `germline resume %s` runs them again",
+            *(newest, len(entries) - 1 - newest, directory.path),
+        )
+    return newest
+
+
+def writers(directory: RunDirectory, dimension: int) -> list[Perturbation | None]:
+    """Return the members that generate the answers of a run: None (the center), or the voters."""
+    if directory.config.method.trains_center:
+        return [None]
+    return [*method_of_run(directory, dimension).voting_members()] or [None]
+
+
+def count_voters(directory: RunDirectory) -> int:
+    """Return the number of members that answer by vote; 0 where the center answers."""
+    return sum(member is not None for member in writers(directory, dimension=0))
+
+
+def method_of_run(
+    directory: RunDirectory,
+    dimension: int,
+    task: Task | None = None,
+    generation: int | None = None,
+) -> Method:
+    """Return the method of a run, which evaluates the center as it was after a generation.
+
+    Where the center is theta alone, nothing is recalled: CMA-ES would compute its whole search
+    again, and only on a machine that rounds alike.
+    """
+    config = directory.config
+    method = make_method(config, strategy_of_run(config, dimension), task)
+    if method.center_is_theta:
+        return method
+    entries = directory.journal.read()
+    included = entries if generation is None else entries[: generation + 1]
+    method.recall([entry.update for entry in included])
+    return method
+
+
+def strategy_of_run(config: Config, dimension: int) -> Strategy:
+    """Build the strategy of a run; replaying needs it if the strategy recomputes its updates."""
+    return make_strategy(
+        config.search, run_seed=config.seed, generations=config.generations, dimension=dimension
+    )
+
+
+def _form(config: Config, form: Form | None) -> Form:
+    """Return the form in which weights are written: the given one, or that of the space."""
+    if form == "adapter" and not config.space.trains_an_adapter:
+        raise GermlineError(
+            f"this run has space.kind={config.space.kind} and so no adapter to write: write the "
+            "whole model (--merged)"
+        )
+    return form or ("adapter" if config.space.trains_an_adapter else "merged")
+
+
+def _write_weights(engine: Engine, folder: Path, form: Form, loaded: LoadedModel | None) -> None:
+    with explain_write_errors(folder):
+        if form == "adapter":
+            engine.save_adapter(folder)
+            if loaded is not None:
+                rename_base(folder, loaded.base)
+        else:
+            engine.save_model(folder)
+        # safetensors writes files that only their owner can read.
+        readable = next(folder.glob("*config.json")).stat().st_mode
+        for weights in folder.glob("*.safetensors"):
+            weights.chmod(readable)
+
+
+def _free(out: Path) -> Path:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise GermlineError(
+            f"out: {out} exists and is not empty; choose a new or an empty folder (--out)"
+        )
+    check_writable(out)
+    return out

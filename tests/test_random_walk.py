@@ -1,16 +1,13 @@
 """How far a random walk of the updates carries the weights: against weights that really walked."""
 
 import math
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import yaml
 
 import germline
-from germline.config import Adam, Nes, Sgd, ZScore, load_config
+from germline.config import Adam, Nes, Sgd
 from germline.record import RunDirectory
 from germline.record.ancestry import inherited_walk
 from germline.run.build_parts import make_engine
@@ -23,7 +20,6 @@ from tests.toy_runs import finish, run, settings
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
-PAPERS = sorted(Path("configs/papers").glob("*.yaml"))
 
 
 def expected_walk(learning_rate: float, population: int, generations: int) -> float:
@@ -137,28 +133,3 @@ def test_the_page_draws_the_walk_against_the_edge_where_it_is_known(tmp_path):
     unknown = germline.write_report(run(tmp_path / "other")).read_text()
     assert "walk of the updates from " in unknown
     assert "edge from " not in unknown
-
-
-@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
-def test_a_paper_config_says_where_its_walk_ends(path):
-    text = path.read_text()
-    found = re.search(
-        r"^# Walk of the updates .*: (\S+) / sqrt\((\d+)\) \* sqrt\((\d+)\) = (\S+), "
-        r"(\S+) times sigma([.,])",
-        text,
-        re.MULTILINE,
-    )
-    assert found, f"{path} does not say where its walk ends"
-    config = load_config(yaml.safe_load(text))
-    section = config.strategy
-    assert isinstance(section, Nes)
-    assert isinstance(section.learning_rate, float)
-    assert isinstance(section.sigma, float)
-    written = [float(found[place]) for place in (1, 2, 3)]
-    assert written == [section.learning_rate, section.population, config.generations]
-    walk = expected_walk(section.learning_rate, section.population, config.generations)
-    assert float(found[4]) == float(f"{walk:.2g}")
-    assert float(found[5]) == float(f"{walk / section.sigma:.2g}")
-    scaled = isinstance(config.shaping, ZScore)
-    assert (found[6] == ".") == scaled
-    assert scaled or "standard deviation of the utilities" in text

@@ -28,22 +28,10 @@ def test_an_unknown_kind_gets_a_suggestion_and_the_choice():
     )
 
 
-def test_a_name_that_resembles_no_other_gets_no_suggestion():
-    tasks = registry.sections("task")
-    assert did_you_mean("xyz", tasks) == ""
-    assert did_you_mean("arithmetics", tasks) == " (did you mean 'arithmetic'?)"
-
-
-def test_an_unknown_group_has_no_kinds():
-    assert registry.sections("no group") == {}
-
-
-def test_rewards_are_entries_without_sections():
+def test_a_group_has_the_kinds_that_are_registered():
+    assert registry.sections("no group") == registry.sections("reward") == {}
     assert "exact" in registry.entries("reward")
-    assert registry.sections("reward") == {}
-
-
-def test_a_kind_without_a_class_cannot_be_constructed():
+    assert did_you_mean("xyz", registry.sections("task")) == ""
     with pytest.raises(GermlineError, match=r"baseline\.kind=running has no implementation"):
         registry.implementation("baseline", "running")
 

@@ -37,6 +37,10 @@ CMA = ("space=full", "strategy={kind: cma, population: 4, sigma: 0.1}")
         ((), "strategy.sigma={start: 0.3, end: 0.1}", "strategy.sigma"),
         ((), "batch_size=5", "batch_size"),
         ((), "task.temperature=0.5", "task.temperature"),
+        ((), "space.rank=2", "space.rank"),
+        ((), "shaping=centered_ranks", "shaping.kind"),
+        ((), "microbatch.members=3", "microbatch.members"),
+        ((), "seed=1", "seed"),
         # Where a section is of another kind, its other settings follow from that.
         (CMA, "strategy.kind=sep_cma", "strategy.kind"),
         (("strategy.sigma={kind: success, start: 0.1}",), "strategy.sigma=0.1", "strategy.sigma"),

@@ -270,8 +270,7 @@ class HeldOutScore:
         generation: number of updates before it, 0 for the starting weights. These are the weights
             after generation `generation - 1`, which `export` and `replay` take.
         proportion: whether the metric of an example is 0 or 1, and the mean a proportion.
-        higher_is_better: direction of the metric; None: not recorded, by an older germline.
-        values: the metric of each example (NaN: missing); empty where it was not recorded.
+        values: the metric of each example; NaN: missing.
         rewards: the reward of each example, recorded beside `scorers`.
         scorers: of the same completions, by `held_out.scorers`; `metric` is the name of one.
         parts: mean of each part of the rubric, where it has several.
@@ -284,7 +283,7 @@ class HeldOutScore:
     n: int
     reward: float
     proportion: bool = False
-    higher_is_better: bool | None = None
+    higher_is_better: bool = True
     values: tuple[float, ...] = ()
     rewards: tuple[float, ...] = ()
     scorers: tuple["HeldOutScore", ...] = ()

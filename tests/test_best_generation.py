@@ -44,7 +44,7 @@ def path(tmp_path):
     [
         ({}, 2),  # the first of the highest
         ({"higher_is_better": False}, 0),
-        ({"higher_is_better": None, "reward": math.nan}, 2),
+        ({"reward": math.nan}, 2),
         ({"mean": math.nan}, None),
     ],
 )

@@ -21,7 +21,6 @@ from tests.toy_runs import finish, run, settings
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
 
-
 def expected_walk(learning_rate: float, population: int, generations: int) -> float:
     """Return the final distance of plain ascent along utilities of standard deviation 1.
 

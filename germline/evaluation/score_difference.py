@@ -100,7 +100,7 @@ def is_clearly_better(score: HeldOutScore, other: HeldOutScore) -> bool:
     differ, a sign test must have p <= 0.05. Without values of the examples, the intervals of the
     two scores must not overlap.
     """
-    sign = 1.0 if score.higher_is_better in (True, None) else -1.0
+    sign = 1.0 if score.higher_is_better else -1.0
     if difference := paired_difference(score, other):
         if difference.higher + difference.lower < FEW_CHANGED and difference.sign_test > 0.05:
             return False
@@ -142,7 +142,7 @@ def find_score_decline(scores: Sequence[HeldOutScore]) -> ScoreDecline | None:
     if best is None:
         return None
     last, count = scores[-1], len(scores)
-    sign = 1.0 if best.higher_is_better in (True, None) else -1.0
+    sign = 1.0 if best.higher_is_better else -1.0
     losses = sign * paired_values(best.values, last.values)
     p_value = count * (count - 1) ** 2 * p_of_mean(losses)
     if not p_value <= ALPHA:

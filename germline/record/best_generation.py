@@ -11,9 +11,6 @@ def best_score(scores: Sequence[HeldOutScore]) -> HeldOutScore | None:
 
     Of equal scores, that with the highest mean reward is the best, as the metric may be one part of
     the reward; of equal rewards, the first.
-
-    Older versions did not record whether a higher metric is better. Their scores are compared by
-    the reward, for which higher is always better.
     """
     known = [score for score in scores if math.isfinite(score.mean)]
     return max(known, key=rank, default=None)
@@ -30,8 +27,6 @@ def early_stop(scores: Sequence[HeldOutScore], patience: int | None) -> HeldOutS
 
 def signed_score(score: HeldOutScore) -> float:
     """Return the metric so that higher is better: negated if it is a cost."""
-    if score.higher_is_better is None:
-        return score.reward if math.isfinite(score.reward) else score.mean
     return score.mean if score.higher_is_better else -score.mean
 
 

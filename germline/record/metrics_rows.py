@@ -310,8 +310,7 @@ def read_held_out_row(row: Mapping[str, Any]) -> HeldOutRow:
 def _read_score(facts: Mapping[str, Any]) -> HeldOutScore:
     """Read a score; JSON has no NaN: what could not be computed was written as null."""
     read: dict[str, Any] = {
-        key: math.nan if value is None and key != "higher_is_better" else value
-        for key, value in facts.items()
+        key: math.nan if value is None else value for key, value in facts.items()
     }
     for name in {"values", "rewards"} & read.keys():
         read[name] = tuple(math.nan if one is None else one for one in facts[name])

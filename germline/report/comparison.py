@@ -100,7 +100,7 @@ class SeedGroup:
         )
         if not found.decides:
             return f"{seeds} seeds do not decide: {about} {MORE_SEEDS}"
-        higher_is_better = self.counted[0].scores[-1].higher_is_better is not False
+        higher_is_better = self.counted[0].scores[-1].higher_is_better
         word = "better" if (found.mean > 0) == higher_is_better else "worse"
         return f"{self.name} is {word} than {first.name} by {number(abs(found.mean))}: {about}"
 

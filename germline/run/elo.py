@@ -48,20 +48,12 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class EloResult:
-    """The ratings, and what they rest on.
+    """The ratings, best first, and what they rest on.
 
-    Attributes:
-        anchor: the model whose rating is 1000.
-        ratings: best first.
-        scores: on the task, by model.
-        prompts: that the models completed.
-        decided: pairs with the same verdict in both orders.
-        abstained: pairs whose verdict changes with the order.
-        no_verdict: pairs with a reply without a verdict.
-        identical: pairs of equal completions, which are not judged.
-        first_preferred: share of the verdicts that prefer the completion that is given first.
-        requests: that were sent; the file had the other replies.
-        replies: the file.
+    Pairs of completions are `decided` by the same verdict in both orders, `abstained` where it
+    changes with the order, with `no_verdict` in a reply, or `identical` and not judged.
+    `first_preferred` is the share of verdicts for the completion that is given first; `requests`
+    were sent, and the file had the other replies.
     """
 
     anchor: str
@@ -86,7 +78,7 @@ def open_models(
     limit: int | None = None,
     overrides: Sequence[str] = (),
 ) -> dict[str, SourceEvaluation]:
-    """Find what is compared, by name."""
+    """Find what is compared, by name; without a task, that of the first source is used."""
     opened: dict[str, SourceEvaluation] = {}
     for source in sources:
         is_run = (Path(source) / "run.json").exists()
@@ -113,8 +105,8 @@ def compare_models(
 ) -> EloResult:
     """Generate completions with every model, let a judge compare them, and rate the models.
 
-    Raises:
-        GermlineError: the judge stops answering or gives no verdict; its replies are in the file.
+    The replies go to a file; one that exists is continued. The anchor, by default the first model,
+    has the rating 1000.
     """
     anchor = next(iter(models)) if anchor is None else anchor
     if anchor not in models:

@@ -33,14 +33,9 @@ _BY_TYPE: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class ExampleEpisode:
-    """An episode in which every reply of the model is the same.
+    """An episode in which every reply is the gold answer, or empty where there is none.
 
-    Attributes:
-        reply: the gold answer of the example, or an empty text where it has none.
-        begin: the first message of the environment, which follows the prompt.
-        turns: replies, and the environment's messages to them.
-        grade: the reward and its parts, or why the environment failed.
-        is_cut: whether the limit of turns ended the episode.
+    It begins with a message of the environment; `is_cut` says whether the limit of turns ended it.
     """
 
     reply: str

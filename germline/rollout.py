@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
@@ -27,52 +27,28 @@ from germline.types import (
 )
 
 
-@runtime_checkable
-class EvaluatedMicrobatch(Protocol):
-    """One microbatch after generation, whose grades may be pending."""
-
-    @property
-    def first_member(self) -> int:
-        """Index of its first member in the population."""
-
-    @property
-    def first_example(self) -> int:
-        """Index of its first example in the batch."""
-
-    def rollouts(self, examples: Sequence[Example]) -> Iterator[tuple[int, Rollout]]:
-        """Yield (column in the table of rewards, rollout), given the examples of the batch."""
-
-
 @dataclass(frozen=True)
 class GeneratedMicrobatch:
-    """One microbatch after generation: its position, completions and pending grades."""
+    """One microbatch after generation: its position, and completions whose grades may be pending.
+
+    Where the task has episodes, these have ended and are graded: `[members][examples]`.
+    """
 
     first_member: int
     first_example: int
-    completions: list[list[Completion]]
-    grades: Future[list[Grade]]
+    completions: Sequence[Sequence[Completion]] = ()
+    grades: Future[list[Grade]] | None = None
+    episodes: Sequence[Sequence[Rollout]] = ()
 
     def rollouts(self, examples: Sequence[Example]) -> Iterator[tuple[int, Rollout]]:
-        """Wait for the grades, and yield (column, rollout)."""
-        grades = iter(self.grades.result())
-        for member, row in enumerate(self.completions, start=self.first_member):
-            for place, completion in enumerate(row, start=self.first_example):
-                yield place, Rollout(member, examples[place].index, completion, next(grades))
-
-
-@dataclass(frozen=True)
-class EpisodeMicrobatch:
-    """One microbatch of episodes that have ended: its position, and its rollouts."""
-
-    first_member: int
-    first_example: int
-    episodes: Sequence[Sequence[Rollout]]
-
-    def rollouts(self, examples: Sequence[Example]) -> Iterator[tuple[int, Rollout]]:
-        """Yield (column, rollout)."""
+        """Wait for the grades, and yield (column in the table of rewards, rollout)."""
         for member, row in enumerate(self.episodes, start=self.first_member):
             for place, rollout in enumerate(row, start=self.first_example):
                 yield place, replace(rollout, member=member)
+        grades = iter(self.grades.result() if self.grades else ())
+        for member, texts in enumerate(self.completions, start=self.first_member):
+            for place, completion in enumerate(texts, start=self.first_example):
+                yield place, Rollout(member, examples[place].index, completion, next(grades))
 
 
 @dataclass(frozen=True)
@@ -84,17 +60,14 @@ class Microbatch:
     members: Sequence[Perturbation | None]
     examples: Sequence[Example]
 
-    def with_completions(
-        self, completions: list[list[Completion]], graders: GraderProtocol
-    ) -> GeneratedMicrobatch:
-        """Return the microbatch with its completions, and send them to the graders."""
-        texts = [completion.text for row in completions for completion in row]
-        grades = graders.submit(texts, [*self.examples] * len(completions))
-        return GeneratedMicrobatch(self.first_member, self.first_example, completions, grades)
-
-    def with_episodes(self, episodes: Sequence[Sequence[Rollout]]) -> EpisodeMicrobatch:
-        """Return the microbatch with its episodes `[members][examples]`."""
-        return EpisodeMicrobatch(self.first_member, self.first_example, episodes)
+    def generated(self, result: Any, graders: GraderProtocol) -> GeneratedMicrobatch:
+        """Return the microbatch with completions, which are sent to the graders, or episodes."""
+        place = self.first_member, self.first_example
+        if graders.max_turns is not None:
+            return GeneratedMicrobatch(*place, episodes=result)
+        texts = [completion.text for row in result for completion in row]
+        grades = graders.submit(texts, [*self.examples] * len(result))
+        return GeneratedMicrobatch(*place, result, grades)
 
 
 def evaluate_members(
@@ -108,10 +81,13 @@ def evaluate_members(
     """Evaluate every member on every example, microbatch by microbatch, and collect the rewards."""
     started = time.perf_counter()
     generated = [
-        part.with_completions(engine.generate(part.members, part.examples, decoding), graders)
-        if graders.max_turns is None
-        else part.with_episodes(
-            play_episodes(engine, graders, part.members, part.examples, decoding, part.first_member)
+        part.generated(
+            engine.generate(part.members, part.examples, decoding)
+            if graders.max_turns is None
+            else play_episodes(
+                engine, graders, part.members, part.examples, decoding, part.first_member
+            ),
+            graders,
         )
         for part in cut_microbatches(members, examples, microbatch)
     ]
@@ -190,7 +166,7 @@ def microbatch_starts(
 
 
 def gather_rewards(
-    generated: Sequence[EvaluatedMicrobatch],
+    generated: Sequence[GeneratedMicrobatch],
     members: int,
     examples: Sequence[Example],
     decode_seconds: float,

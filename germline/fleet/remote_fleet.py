@@ -45,7 +45,7 @@ from germline.noise import NOISE_VERSION
 from germline.protocols import Answer, EngineQuery, GraderProtocol, ScoringGroup
 from germline.record import JournalEntry
 from germline.rollout import (
-    EvaluatedMicrobatch,
+    GeneratedMicrobatch,
     Microbatch,
     center_microbatch,
     cut_microbatches,
@@ -188,7 +188,7 @@ class RemoteFleet:
         order = sorted(microbatches, key=lambda place: -_prompt_characters(jobs[place]))
         share = self.quorum if paired else 1.0
         quorum = Quorum([*microbatches.values()], len(members), share, paired or 1, self.pool.clock)
-        done: dict[Place, tuple[WorkerSlot, EvaluatedMicrobatch]] = {}
+        done: dict[Place, tuple[WorkerSlot, GeneratedMicrobatch]] = {}
         deviations = 0
         while (open_places := [p for p in order if p not in done]) and not quorum.is_closed(done):
             self._resync_newcomers()
@@ -196,7 +196,7 @@ class RemoteFleet:
                 {place: jobs[place] for place in open_places}, lambda: quorum.closing_time(done)
             )
             for place, slot, result in results:
-                done[place] = slot, self._evaluated(microbatches[place], result)
+                done[place] = slot, microbatches[place].generated(result, self.graders)
                 slot.failures = 0
             for slot in self.pool.late_slots():
                 self._updates_when_late.setdefault(slot, len(self._entries))
@@ -232,11 +232,6 @@ class RemoteFleet:
             return GenerateJob(members, [*map(without_answer, examples)], decoding)
         first = microbatch.first_member
         return EpisodesJob(members, examples, decoding, self._pickled_graders, first, turns)
-
-    def _evaluated(self, microbatch: Microbatch, result: Any) -> EvaluatedMicrobatch:
-        if self.graders.max_turns is None:
-            return microbatch.with_completions(result, self.graders)
-        return microbatch.with_episodes(result)
 
     @cached_property
     def _pickled_graders(self) -> bytes:

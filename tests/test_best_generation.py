@@ -1,20 +1,14 @@
 """The best held-out score of a run: which it is, and that it is said wherever scores are."""
 
-import io
 import json
 import math
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
-from typer.testing import CliRunner
 
-from germline.cli.application import app
-from germline.cli.run_loop import print_result
 from germline.record import RunDirectory
 from germline.record.best_generation import best_score
 from germline.record.metrics_rows import held_out_row
-from germline.report.plots import evolution_charts
 from germline.types import HeldOutScore
 from tests.toy_runs import run
 
@@ -71,17 +65,3 @@ def test_a_run_records_the_metric_of_every_held_out_example(tmp_path):
         assert sum(one.score.values) / 5 == pytest.approx(one.score.mean)
         assert one.score.higher_is_better is False  # conciseness: difference of lengths
     assert "values" not in found.generations()[1]["held_out"]
-
-
-def test_the_figure_marks_the_best_score(path):
-    _fitness, held_out = evolution_charts(RunDirectory.open(path))
-    assert held_out.series[1].label == "best: 0.8 after 2"
-
-
-def test_the_list_of_runs_and_the_end_of_a_training_say_best_and_final(path):
-    listed = CliRunner().invoke(app, ["list", "runs", str(path.parent)]).output
-    assert "0.2 -> 0.6, best 0.8 (2)" in listed
-    file = io.StringIO()
-    print_result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
-    said = "held-out exact: 0.2 ± 0.05 -> 0.6 ± 0.05 (mean and standard error, n 100), "
-    assert f"{said}best: 0.8 ± 0.05 after 2 updates" in file.getvalue()

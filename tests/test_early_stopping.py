@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 import germline
@@ -82,17 +81,3 @@ def test_patience_changes_no_digest_and_a_larger_one_trains_on(tmp_path: Path) -
     assert [one.digest for one in RunDirectory.open(early.path).journal.read()] == [
         one.digest for one in whole
     ]
-
-
-def test_the_command_line_names_the_best_score_and_how_to_go_on(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    config = tmp_path / "config.yaml"
-    config.write_text(yaml.safe_dump(frozen()))
-    result = CliRunner().invoke(
-        app,
-        ["train", str(config), "held_out.patience=2", "--out", str(out)],
-        catch_exceptions=False,
-    )
-    assert result.exit_code == 0, result.output
-    assert "Stopped early after 2 of 12 generations" in result.output
-    assert f"germline resume {out} held_out.patience=4" in result.output.replace("\n", " ")

@@ -235,22 +235,6 @@ def test_the_command_begins_a_new_run_and_leaves_the_old_one(plain, tmp_path):
     assert {file: file.read_bytes() for file in plain.rglob("*.json*")} == before
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--out", "new"], "--out=new needs --from"),
-        (
-            ["--from", "last"],
-            "resume: --from=last is neither a number nor best: use --fr",
-        ),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(plain, options, message):
-    result = CliRunner().invoke(app, ["resume", str(plain), *options])
-    assert result.exit_code == 2
-    assert message in result.output
-
-
 def test_the_report_says_where_a_fork_starts_and_how_to_repeat_it(plain, tmp_path):
     child = finish(germline.fork(plain, 1, ["generations=1"], tmp_path / "child"))
     page = germline.write_report(child).read_text()

@@ -82,6 +82,7 @@ class RunDirectory:
         self._generations = path / "generations.jsonl"
         self._rollouts = path / "rollouts.jsonl"
         self._held_out = path / "held_out.jsonl"
+        self.last_row: Row = {}
         self.last_rollouts: tuple[Row, ...] = ()
         self._claim: weakref.finalize[..., object] | None = None
 
@@ -198,7 +199,7 @@ class RunDirectory:
         is_missing = np.isnan(record.evaluation.rewards)
         absent = [int(member) for member in np.flatnonzero(is_missing.all(axis=1))]
         self.journal.append(record.update, record.digest, NOISE_VERSION, row["missing"], absent)
-        self.last_rollouts = tuple(rollouts)
+        self.last_row, self.last_rollouts = row, tuple(rollouts)
 
     def write_held_out(
         self, score: HeldOutScore, completions: Sequence[Rollout], examples: Sequence[Example]

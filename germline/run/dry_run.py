@@ -38,7 +38,7 @@ from germline.types import GermlineError
 
 @dataclass(frozen=True)
 class Source:
-    """A model or dataset that a run reads."""
+    """A model, dataset or scorer that a run reads, and whether it is here or is downloaded."""
 
     what: str
     name: str
@@ -83,7 +83,9 @@ def dry_run(
         if task is not None:
             _check_reward(config, task)
     shape = None if config.engine.has_own_model else shape_of(config.model)
-    texts = _guessed_texts(config) if task is None else text_lengths(config, task)
+    new_tokens = config.task.max_new_tokens or GUESSED_TOKENS
+    guessed = TextLengths(config.batch_size, GUESSED_TOKENS, 0, new_tokens)
+    texts = guessed if task is None else text_lengths(config, task)
     found: Estimate | None = None
     if shape is not None:
         config = _with_population(config, shape)
@@ -105,7 +107,8 @@ def _local_task(config: Config) -> Task | None:
     try:
         return without_overlong(config, make_task(config.task))
     except GermlineError:
-        if isinstance(config.task, Dataset) and _is_on_hub(config.task.path):
+        path = config.task.path if isinstance(config.task, Dataset) else None
+        if path and not path.expanduser().exists() and may_be_on_hub(path):
             return None
         raise
 
@@ -119,10 +122,6 @@ def _check_reward(config: Config, task: Task) -> None:
         check_custom_reward(config, task, graders)
 
 
-def _is_on_hub(path: Path) -> bool:
-    return not path.expanduser().exists() and may_be_on_hub(path)
-
-
 def _with_population(config: Config, shape: ModelShape) -> Config:
     """Write down how many members there are where that is left to the strategy."""
     searched = make_space(config.space, config.seed).searched_shapes(shape.tensors)
@@ -133,12 +132,6 @@ def _with_population(config: Config, shape: ModelShape) -> Config:
         dimension=sum(math.prod(one) for one in searched),
     )
     return with_population(config, strategy)
-
-
-def _guessed_texts(config: Config) -> TextLengths:
-    """Return the lengths of texts whose dataset is not here."""
-    new_tokens = config.task.max_new_tokens or GUESSED_TOKENS
-    return TextLengths(config.batch_size, GUESSED_TOKENS, 0, new_tokens)
 
 
 def _sources(config: Config, shape: ModelShape | None, *, is_local: bool) -> tuple[Source, ...]:

@@ -22,7 +22,6 @@ from germline.optimizers import make_optimizer
 from germline.protocols import Task
 from germline.record import RunDirectory
 from germline.record.best_generation import early_stop
-from germline.record.metrics_rows import generation_row
 from germline.registry import did_you_mean
 from germline.report.findings import MANY_FAILED, WINDOW, Finding, Recorded, find
 from germline.report.html_page import write_report
@@ -109,7 +108,7 @@ class FindingLog(Observer):
 
     def on_generation(self, record: GenerationRecord) -> None:
         """Log new findings; scores are tested only when one is added."""
-        rows = [*self._latest.rows, generation_row(record)][-WINDOW:]
+        rows = [*self._latest.rows, self._directory.last_row][-WINDOW:]
         self._latest = replace(self._latest, rows=rows)
         if record.held_out is not None:
             self._of_scores = self._find_in_scores()

@@ -182,12 +182,6 @@ def test_a_task_file_is_named_as_it_is():
     assert load_config({}, ["task=rows #2.jsonl"]).task.path == Path("rows #2.jsonl")  # type: ignore[attr-defined]
 
 
-def test_settings_are_spelled_so_that_they_are_read_again():
-    given = {"kind": "jsonl", "path": "a #b", "stop": ["# a", "'"], "system_prompt": "x: {y} #"}
-    task = load_config({"task": given}).task
-    assert load_config({"task": "jsonl"}, task.overrides("task")).task == task
-
-
 def test_words_of_a_file_are_those_of_yaml_1_2(file):
     config = load_config({}, [file("task: {kind: jsonl, path: x, answer: no}\nmodel: 12:30:00\n")])
     assert (config.task.answer, config.model) == ("no", "12:30:00")  # type: ignore[attr-defined]

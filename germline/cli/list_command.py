@@ -141,7 +141,7 @@ def _run_values(run: "RunSummary | SeedStudySummary | UnreadableRun") -> dict[st
 
 def _names(what: str) -> Rows:
     from germline import registry
-    from germline.config.fields import group_at
+    from germline.config.overrides import group_at
     from germline.config.reference import list_kinds
 
     setting = PLACES[what]

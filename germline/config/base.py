@@ -54,33 +54,14 @@ class Section(BaseModel):
             if getattr(self, name) != fields[name].get_default(call_default_factory=True)
         ]
 
-    def overrides(self, name: str, *, without: Collection[str] = ()) -> list[str]:
-        """Return the settings that are not at their default as `setting=value` of a command.
-
-        Args:
-            name: of the section.
-            without: settings to leave out.
-        """
-        values = self.model_dump(mode="json")
-        return [
-            as_override(f"{name}.{setting}", values[setting])
-            for setting in self.changed()
-            if setting not in without
-        ]
-
 
 def in_order(*names: str, strictly: bool = False) -> Any:
-    """Return a validator of a section: of these settings, none is less than the one before it.
-
-    Args:
-        names: the settings; those that are null are left out.
-        strictly: whether each has to be larger than the one before it.
-    """
+    """Return a validator of a section: no setting is less than the one before it; null is none."""
 
     def check(section: Section) -> Section:
-        given = [(name, getattr(section, name)) for name in names]
-        known = [(name, value) for name, value in given if value is not None]
-        for (low, below), (high, above) in pairwise(known):
+        values = [(name, getattr(section, name)) for name in names]
+        given = [(name, value) for name, value in values if value is not None]
+        for (low, below), (high, above) in pairwise(given):
             if below > above or (strictly and below == above):
                 needed = "above" if strictly else "at least"
                 raise ValueError(f"{high}={above:g} must be {needed} {low}={below:g}")
@@ -90,7 +71,7 @@ def in_order(*names: str, strictly: bool = False) -> Any:
 
 
 def as_override(setting: str, value: object) -> str:
-    """Spell a setting and its value, a text or JSON, as an override."""
+    """Spell a setting and its JSON value as an override."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return f"{setting}={text}"
 
@@ -107,10 +88,6 @@ class KindOf:
     """Annotation of a setting that accepts the registered kinds of a group.
 
     Such a setting may be a short name alone, or leave out `kind` where the default is meant.
-
-    Attributes:
-        group: the group in the registry.
-        default: the kind of a section without `kind`.
     """
 
     group: str
@@ -119,7 +96,7 @@ class KindOf:
     def __get_pydantic_core_schema__(
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Return the schema of the union of all registered kinds, including those of plugins."""
+        """Return the schema of the union of all kinds, including those of plugins."""
         kinds = {name: kind.registered for name, kind in registry.complete(self.group).items()}
         schema = handler.generate_schema(self.union(kinds))
         return core_schema.no_info_before_validator_function(self.complete, schema)
@@ -188,10 +165,10 @@ def text_with(*places: str, names: Collection[str] = ()) -> AfterValidator:
     return AfterValidator(check)
 
 
-def path_as_text(value: object) -> object:
-    """Accept a `pathlib.Path` where a setting is a text that may name a folder."""
-    return str(value) if isinstance(value, Path) else value
-
+TextOrPath = Annotated[
+    str, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)
+]
+"""A text that may name a folder, and be given as a `pathlib.Path`."""
 
 Many = BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 """Annotation of a list of texts that may be given as one text."""

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from germline.config.config_files import TASK_SUFFIXES
-from germline.config.fields import group_at, settle
+from germline.config.overrides import group_at, types_at
 from germline.config.reference import override_names
 from germline.registry import did_you_mean, sections, unknown_kind
 
@@ -32,12 +32,12 @@ PlaceOf = Callable[[str], str]
 """Returns where a setting was given, such as `demo.yaml:3: `, or an empty text."""
 
 
-def format_errors(error: ValidationError, place_of: PlaceOf) -> str:
-    """Return one line per mistake."""
+def format_errors(error: ValidationError, values: Mapping[str, Any], place_of: PlaceOf) -> str:
+    """Return one line per mistake in these values."""
     # A setting of several types is refused by each of them.
     mistakes: dict[str, list[dict[str, Any]]] = {}
     for one in error.errors(include_url=False):
-        mistakes.setdefault(_setting(one), []).append(dict(one))
+        mistakes.setdefault(_setting(one, values), []).append(dict(one))
     lines = [f"{place_of(setting)}{_line(setting, these)}" for setting, these in mistakes.items()]
     shown = lines[:MOST_LINES]
     if len(lines) > len(shown):
@@ -51,10 +51,18 @@ def shortened(value: object) -> str:
     return text if len(text) < LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
 
 
-def _setting(error: Mapping[str, Any]) -> str:
-    parts, _ = settle(error["loc"])
-    if error["type"] in ("extra_forbidden", "invalid_key"):
-        parts.append(str(error["loc"][-1]))
+def _setting(error: Mapping[str, Any], here: Any) -> str:
+    """Return the setting of a mistake; its place also holds the names of kinds and types."""
+    parts: list[str] = []
+    place = error["loc"]
+    is_name = error["type"] in ("missing", "extra_forbidden", "invalid_key")
+    for number, part in enumerate(place, start=1):
+        # A setting and its kind may have one name, as in `strategy: {nes: ...}`.
+        if isinstance(here, Mapping) and part in here and place[number:] != (part,):
+            parts.append(str(part))
+            here = here[part]
+        elif isinstance(part, int) or (is_name and number == len(place)):
+            parts.append(str(part))
     return ".".join(parts)
 
 
@@ -88,14 +96,17 @@ def _words(setting: str, mistakes: list[dict[str, Any]]) -> list[str]:
 
 def _unknown(setting: str, error: Mapping[str, Any]) -> str:
     """Suggest what an unknown setting may mean, and list the settings of its section."""
-    _, here = settle(error["loc"][:-1])
-    known = sorted({name for section in here for name in section.model_fields})
+    *outer, last = error["loc"]
+    place = setting.removesuffix(str(last)).rstrip(".")
+    kind = sections(group_at(place.split("."))).get(str(outer[-1])) if outer else None
+    here = kind or next(one for one in types_at(place.split(".")) if hasattr(one, "model_fields"))
+    known = sorted(here.model_fields)
     name = setting.rpartition(".")[2]
     entries = [entry for entry in override_names() if entry.name.rpartition(".")[2] == name]
     kinds = [kind for entry in entries if entry.name == setting for kind in entry.kinds]
     others = [setting for setting, names in OTHER_NAMES.items() if name in names.split()]
     meant = [entry.name for entry in entries] or others
-    section, dot, below = str(error["loc"][-1]).partition(".")
+    section, dot, below = str(last).partition(".")
     if dot:
         hint = f" in a file: write it as a section, {section}: {{{below}: ...}}"
     elif kinds:

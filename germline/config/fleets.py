@@ -19,16 +19,12 @@ class MicrobatchSettings(Section):
     """Examples per microbatch."""
 
 
-def _devices(value: object) -> object:
-    if value == "auto" or isinstance(value, tuple):
-        return value
-    names = [value] if isinstance(value, str) else value
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("must be `auto` or a list of devices such as [cuda:0, cuda:1]")
-    return tuple(names)
-
-
-Devices = Annotated[Literal["auto"] | tuple[str, ...], BeforeValidator(_devices)]
+Devices = Annotated[
+    Literal["auto"] | tuple[str, ...],
+    BeforeValidator(
+        lambda value: (value,) if isinstance(value, str) and value != "auto" else value
+    ),
+]
 
 
 class FleetBase(KindSection):
@@ -51,12 +47,12 @@ class FleetBase(KindSection):
     @property
     def in_process(self) -> bool:
         """Whether the only engine of the run is in this process."""
-        return False
+        return self.kind == "local" and self.engines == 1
 
     @property
     def is_elsewhere(self) -> bool:
         """Whether engines may be on other machines."""
-        return False
+        return getattr(self, "address", None) is not None
 
 
 @register("fleet")
@@ -67,11 +63,6 @@ class Local(FleetBase):
     devices: Devices = "auto"
     """A device for each engine, such as `[cuda:0, cuda:1]`. `auto` assigns the GPUs in turn where
     `engine.device` is `auto` and there are GPUs, else `engine.device` to all."""
-
-    @property
-    def in_process(self) -> bool:
-        """Whether the only engine of the run is in this process."""
-        return self.engines == 1
 
     @model_validator(mode="after")
     def _one_device_for_each(self) -> "Local":
@@ -102,11 +93,6 @@ class Ray(FleetBase):
     it longer where the cluster has to grow first."""
 
     _order = in_order("min_engines", "engines")
-
-    @property
-    def is_elsewhere(self) -> bool:
-        """Whether engines may be on other machines."""
-        return self.address is not None
 
 
 FleetConfig = Annotated[Local | Ray, KindOf("fleet", default="local")]

@@ -1,37 +1,51 @@
-"""YAML and dotted overrides to a Config, with one clear line per mistake."""
+"""YAML, overrides and run directories to a Config, with one clear line per mistake."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from germline import registry
+from germline.config.base import KindSection, Section
 from germline.config.config_files import TASK_SUFFIXES, find_config, read_file, resolve_file_paths
 from germline.config.errors import PlaceOf, format_errors, shortened
 from germline.config.overrides import apply_overrides, place_in_files
-from germline.config.recorded_run import check_format_version, check_plugins
 from germline.config.rules import check_rules
 from germline.config.run_config import Config
-from germline.config.scorers import smoke_scorers
+from germline.config.scorers import smoke_scorer
 from germline.types import GermlineError
+
+log = logging.getLogger(__name__)
+
+FORMAT_VERSION = 2
+"""Format of the whole run directory; raised if another germline could misread a folder.
+
+A setting that did not exist when a run began gets its default when the run is opened. So a new
+setting must have no effect by default, and does not change the format version.
+"""
+
+
+class MissingPluginError(GermlineError):
+    """A run uses a plugin that is not installed."""
 
 
 def load_config(
     source: Config | Path | str | Mapping[str, Any], overrides: Sequence[str] = ()
 ) -> Config:
-    """Read a YAML file or mapping, apply dotted overrides, and validate.
+    """Read a config, apply dotted overrides, and validate.
 
-    A run directory, or the run.json in it, gives the config of that run, to repeat the run. A
-    `Config` is changed by the overrides.
-    A task file (.py, .jsonl, .csv, ...) gives a config with that task and the defaults of all else.
-    Relative paths inside a config are relative to the working directory, as in every other command;
-    a file that does not exist there is taken from the folder of the config.
-    The configs that come with germline go by name as well, such as `demo`.
-
-    An override may also be a YAML file of settings, laid over those before it. A section of another
-    kind replaces the whole section; a warning names the settings that are dropped. A single text is
-    one override.
+    Args:
+        source: a YAML file or a mapping; the name of a config that comes with germline, such as
+            `demo`; a run directory, or the run.json in it, to repeat that run; or a task file
+            (.py, .jsonl, .csv, ...), for the defaults of all else. Relative paths in a file are
+            relative to the working directory; a file that does not exist there is taken from the
+            folder of the config.
+        overrides: `setting=value`, or YAML files of settings, each laid over those before it. A
+            section of another kind replaces the whole section; a warning names the settings that
+            are dropped. A single text is one override.
 
     Raises:
         GermlineError: a file is missing or not YAML, or a setting is unknown or out of range.
@@ -47,20 +61,12 @@ def load_config(
 
 
 def read_settings(source: Path | str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that a source of a config gives, before they are validated.
-
-    Raises:
-        GermlineError: it is no source of settings, or its file is missing or not YAML.
-    """
+    """Return the settings that a source of a config gives, before they are validated."""
     return _read_source(source)[0]
 
 
 def _read_source(source: object) -> tuple[dict[str, Any], Config | None]:
-    """Return the settings of a source, and the config that they are, where it was checked before.
-
-    Raises:
-        GermlineError: it is no source of settings, or its file is missing or not YAML.
-    """
+    """Return the settings of a source, and their config where it was checked before."""
     if isinstance(source, Config):
         return source.model_dump(), source
     if isinstance(source, Mapping):
@@ -84,7 +90,12 @@ def _read_source(source: object) -> tuple[dict[str, Any], Config | None]:
     if "format_version" not in values or not isinstance(recorded, dict):
         return resolve_file_paths(values, file.parent), None
     check_format_version(file, values)
-    _check_fork(file.parent, values)
+    if values.get("ancestry"):
+        raise GermlineError(
+            f"{file.parent}: this run was forked, so it starts from weights that its config does "
+            f"not name: repeat it with `germline resume {file.parent} --from -1 --out NEW "
+            f"seed={recorded.get('seed')}`, or name the config it was made from"
+        )
     check_plugins(file.parent, values.get("plugins", {}))
     return recorded, validate_config(recorded)
 
@@ -97,18 +108,15 @@ def smoke_config(config: Config) -> Config:
     """
     for name in ("task", "held_out"):
         section = getattr(config, name)
-        section = section.model_copy(update={"scorers": smoke_scorers(section.scorers)})
+        scorers = {key: smoke_scorer(scorer) for key, scorer in section.scorers.items()}
+        section = section.model_copy(update={"scorers": scorers})
         config = config.model_copy(update={name: section})
     small = [
-        "model=nano",
-        "engine=inprocess",
-        "generations=2",
-        "batch_size=4",
-        "held_out.examples=4",
+        *("model=nano", "engine=inprocess", "generations=2", "batch_size=4", "held_out.examples=4"),
+        *("strategy.population=4", "task.max_new_tokens=8", "record.snapshot_every=1"),
+        *config.method.smoke_overrides,
+        *config.task.smoke_overrides,
     ]
-    small += ["strategy.population=4", "task.max_new_tokens=8", "record.snapshot_every=1"]
-    small += config.method.smoke_overrides
-    small += config.task.smoke_overrides
     if "GPU" in getattr(config.fleet, "resources", {}):
         small.append("fleet=local")  # The nano model needs no cluster with GPUs.
     if config.model != "nano" and config.space.layers is not None:
@@ -119,32 +127,89 @@ def smoke_config(config: Config) -> Config:
 
 
 def read_task(task: Path | str) -> dict[str, Any] | str:
-    """Return the task of a config file as settings; any other task, a name or a file, as it is.
-
-    Raises:
-        GermlineError: the config cannot be read.
-    """
+    """Return the task of a config file as settings; any other task, a name or a file, as it is."""
     is_config = Path(task).suffix in (".yaml", ".yml")
     return load_config(task).task.model_dump() if is_config else str(task)
 
 
 def validate_config(values: Mapping[str, Any], place_of: PlaceOf = lambda _: "") -> Config:
-    """Turn plain values into a Config, with one clear line per mistake.
-
-    Raises:
-        GermlineError: a setting is unknown, missing or out of range.
-    """
+    """Turn plain values into a Config, with one clear line per mistake."""
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise GermlineError(f"config: {format_errors(error, place_of)}") from None
+        raise GermlineError(f"config: {format_errors(error, values, place_of)}") from None
 
 
-def _check_fork(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Refuse to take the config of a run for the whole of it, where it began with other weights."""
-    if facts.get("ancestry"):
+def check_format_version(file: Path, facts: object) -> None:
+    """Refuse the `run.json` of another format, and name the version that can read it."""
+    known = facts if isinstance(facts, Mapping) else {}
+    version, versions = known.get("format_version"), known.get("versions")
+    if version != FORMAT_VERSION:
+        writer = versions.get("germline") if isinstance(versions, Mapping) else None
+        remedy = f"open the run with germline {writer}, which wrote it"
         raise GermlineError(
-            f"{folder}: this run was forked, so it starts from weights that its config does not "
-            f"name: repeat it with `germline resume {folder} --from -1 --out NEW "
-            f"seed={facts['config'].get('seed')}`, or name the config it was made from"
+            f"{file}: format_version is {version!r}, and this germline reads {FORMAT_VERSION}: "
+            f"{remedy if writer else 'restore the file from a copy'}"
         )
+
+
+def plugins_of(configs: Iterable[Config]) -> dict[str, dict[str, str]]:
+    """Return `setting=kind` -> package for every kind and reward that is not built in.
+
+    If a kind belongs to no installed package, the module that registered it is named instead.
+    """
+    plugins = {}
+    for setting, entry in (named for config in configs for named in _entries("", config)):
+        if not registry.is_builtin(entry):
+            package = registry.package_of(entry)
+            plugins[setting] = (
+                {"module": str(entry.registered.__module__)}
+                if package is None
+                else {"package": package.name, "version": package.version}
+            )
+    return plugins
+
+
+def check_plugins(place: Path, recorded: Mapping[str, Mapping[str, str]]) -> None:
+    """Check that the plugins of a run directory are installed, and warn about other versions."""
+    for setting, source in recorded.items():
+        path, _, name = setting.partition("=")
+        *outer, group = path.removesuffix(".kind").split(".")
+        entry = registry.entries("scorer" if outer[-1:] == ["scorers"] else group).get(name)
+        package, version = source.get("package"), source.get("version")
+        if entry is None and package is None:
+            raise MissingPluginError(
+                f"{place}: {setting} was registered by the module {source['module']}, which "
+                f"belongs to no package: import {source['module']} before you open the run"
+            )
+        if entry is None:
+            why = registry.load_plugins().get(str(package))
+            state = f"cannot be imported here ({why})" if why else "is not installed here"
+            raise MissingPluginError(
+                f"{place}: {setting} comes from the package {package} {version}, which {state}: "
+                f"pip install '{package}=={version}'"
+            )
+        installed = registry.package_of(entry)
+        if installed and version not in (None, installed.version):
+            log.warning(
+                "%s: %s was recorded with %s %s, and %s is installed: a replay that computes "
+                "other weights stops at the first digest that differs",
+                *(place, setting, package, version, installed.version),
+            )
+
+
+def _entries(path: str, section: Section) -> Iterator[tuple[str, registry.Entry]]:
+    """Yield the registered kinds and rewards that a config names, at any depth."""
+    for name in type(section).model_fields:
+        value: Any = getattr(section, name)
+        if isinstance(value, KindSection) and (entry := registry.entries(name).get(value.kind)):
+            yield f"{path}{name}.kind={value.kind}", entry
+        if isinstance(value, Section):
+            yield from _entries(f"{path}{name}.", value)
+        elif name == "scorers" and isinstance(value, Mapping):
+            for key, scorer in value.items():
+                kind = registry.entries("scorer")[scorer.kind]
+                yield f"{path}scorers.{key}.kind={scorer.kind}", kind
+        elif name == "reward" and isinstance(value, Mapping):
+            known = registry.entries("reward")
+            yield from ((f"{path}reward={reward}", known[reward]) for reward in value)

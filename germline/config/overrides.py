@@ -5,13 +5,14 @@ both kinds have. A warning names the settings that this drops.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from germline.config.base import Section
-from germline.config.config_files import lines_of, read_file, resolve_file_paths
-from germline.config.fields import group_at, read_argument
+from germline.config.base import KindOf, KindSection, NumberOrKindOf, Section
+from germline.config.config_files import lines_of, read_file, read_value, resolve_file_paths
+from germline.config.run_config import Config
 from germline.registry import sections
 from germline.types import GermlineError
 
@@ -19,11 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Lay overrides over settings, in order: `setting=value`, or the name of a YAML file.
-
-    Raises:
-        GermlineError: an override is neither, or its file cannot be read.
-    """
+    """Lay overrides over settings, in order: `setting=value`, or the name of a YAML file."""
     for override in overrides:
         if is_file(override):
             above = resolve_file_paths(read_file(Path(override)), Path(override).parent)
@@ -49,9 +46,9 @@ def _lay_over(
     """Return settings with others laid over them.
 
     Args:
-        below: the settings of a section, and of the sections in it.
+        below: the settings that are replaced.
         above: the settings that replace them.
-        place: name of the section with a dot, empty for the whole config.
+        place: name of their section with a dot, empty for the whole config.
         levels: levels of sections that an override names; None: all, while their kinds are equal.
     """
     merged = dict(below)
@@ -102,12 +99,7 @@ def is_file(override: str) -> bool:
 
 
 def place_in_files(setting: str, layers: Sequence[str]) -> str:
-    """Return `FILE:LINE: ` of a setting, or an empty text where no file gave it.
-
-    Args:
-        setting: its name.
-        layers: files and overrides; the last one that gives the setting or a section of it counts.
-    """
+    """Return `FILE:LINE: ` where the last layer that gives a setting is a file, else nothing."""
     for layer in reversed(layers):
         if is_file(layer):
             lines = lines_of(Path(layer))
@@ -120,3 +112,58 @@ def place_in_files(setting: str, layers: Sequence[str]) -> str:
         ):
             return ""
     return ""
+
+
+def group_at(place: Sequence[str]) -> str:
+    """Return the group in the registry of the kinds at a place, such as `task.scorers.NAME`."""
+    return "scorer" if "scorers" in place[-2:-1] else place[-1]
+
+
+def read_argument(place: Sequence[str], text: str) -> object:
+    """Read the value of a setting from the command line.
+
+    A setting that accepts text takes the argument as it is, unless it accepts a list or a section
+    and the argument is written as one, or it may be unset and the argument is `null`. Arguments of
+    other settings are YAML.
+    """
+    types = types_at(place)
+    has_lists = any(get_origin(one) is tuple and str in _leaves(get_args(one)[0]) for one in types)
+    has_kinds = any(isinstance(one, type) and issubclass(one, KindSection) for one in types)
+    has_maps = has_kinds or any(get_origin(one) is dict for one in types)
+    takes_text = has_lists or str in types or Path in types or (has_kinds and float not in types)
+    is_yaml = (has_lists and text.lstrip()[:1] == "[") or (has_maps and text.lstrip()[:1] == "{")
+    if not takes_text or is_yaml:
+        return read_value(text)
+    if text == "null" and NoneType in types:
+        return None
+    return int(text) if int in types and text.isdecimal() else text
+
+
+def types_at(place: Sequence[str]) -> list[Any]:
+    """Return the sections of all kinds, mappings, lists and plain types that a setting accepts."""
+    types: list[Any] = [Config]
+    for part in filter(None, place):
+        annotations: list[Any] = []
+        for one in types:
+            if isinstance(one, type) and issubclass(one, Section):
+                if field := one.model_fields.get(part):
+                    annotations.append(Annotated[field.annotation, *field.metadata, None])
+            elif get_origin(one) is dict:
+                annotations.append(get_args(one)[1])
+        types = [leaf for annotation in annotations for leaf in _leaves(annotation)]
+    return types
+
+
+def _leaves(annotation: Any) -> Iterator[Any]:
+    extra: list[Any] = []
+    if get_origin(annotation) is Annotated:
+        annotation, *extra = get_args(annotation)
+    kinds = [one for one in extra if isinstance(one, KindOf)]
+    for one in kinds:
+        yield from [float] if isinstance(one, NumberOrKindOf) else []
+        yield from sections(one.group).values()
+    if not kinds and get_origin(annotation) in (Union, UnionType):
+        for one in get_args(annotation):
+            yield from _leaves(one)
+    elif not kinds:
+        yield annotation

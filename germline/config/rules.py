@@ -5,7 +5,7 @@ person asks for. They are not applied when a run is opened, whose settings were 
 later version may have other defaults and more rules.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,14 @@ from germline.config.base import Section
 from germline.config.errors import PlaceOf
 from germline.config.run_config import Config
 from germline.config.schedules import LARGEST_SIGMA
-from germline.config.strategies import LOST_IN_FP32, Nes
+from germline.config.strategies import Nes
 from germline.types import GermlineError
 
 ITSELF = ""
 """Stands for the refused setting in the conditions of a rule."""
+
+LOST_IN_FP32 = 2.0**-25
+"""Half the relative distance of two neighboring fp32 numbers: smaller changes are rounded away."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,8 @@ class Rule:
 
     Attributes:
         settings: the refused settings, as overrides spell them.
-        beside: other settings (or properties of sections) -> a value, or a function of the value
-            that returns whether the rule holds; all have to hold, and the first one is shown.
-        remedy: what to do instead.
+        beside: settings (or properties of sections) -> their value, or a function that returns
+            whether the rule holds for it; all have to hold, and the first one is shown.
     """
 
     settings: str
@@ -43,7 +45,7 @@ def anything(_: object) -> bool:
 
 def given(value: object) -> bool:
     """Whether a setting has a value."""
-    return value is not None and value != () and value != {}
+    return value not in (None, (), {})
 
 
 def not_given(value: object) -> bool:
@@ -59,21 +61,6 @@ def other_than(*values: object) -> Callable[[object], bool]:
 def above(limit: float) -> Callable[[object], bool]:
     """Return whether a setting is a number above a limit."""
     return lambda value: isinstance(value, float | int) and value > limit
-
-
-def is_lost_in_fp32(share: float) -> bool:
-    """Whether a change of weights by this share of them is rounded away."""
-    return 0 < share < LOST_IN_FP32
-
-
-def follows_fitness(sigma: str) -> bool:
-    """Whether a sigma of this kind follows the fitness of members."""
-    return sigma in ("plateau", "success", "natural")
-
-
-def without(name: str) -> Callable[[Collection[str]], bool]:
-    """Return whether a setting does not hold a name."""
-    return lambda value: name not in value
 
 
 MEMBERS = ("kind", "population", "antithetic", "sigma", "sigma_unit")
@@ -116,8 +103,8 @@ IGNORED = (
     Rule("task.temperature", {"prompt_search.temperature": given}, KEEP_ONE),
     Rule("task.reward task.metric task.pattern task.tolerance", FUNCTIONS, KEEP_ONE),
     Rule("task.reward_floor", {"task.reward_functions": not_given}, "give rewards from Python"),
-    Rule("task.pattern", {"task.reward": without("regex")}, KEEP_ONE),
-    Rule("task.tolerance", {"task.reward": without("numeric")}, KEEP_ONE),
+    Rule("task.pattern", {"task.reward": lambda rewards: "regex" not in rewards}, KEEP_ONE),
+    Rule("task.tolerance", {"task.reward": lambda rewards: "numeric" not in rewards}, KEEP_ONE),
     Rule(
         "prompt_search.learning_rate prompt_search.min_probability",
         {"prompt_search.options": not_given},
@@ -163,7 +150,10 @@ IMPOSSIBLE = (
     ),
     Rule(
         "strategy.optimizer.weight_decay",
-        {"strategy.learning_rate": anything, "strategy.decay_share": is_lost_in_fp32},
+        {
+            "strategy.learning_rate": anything,
+            "strategy.decay_share": lambda share: 0 < share < LOST_IN_FP32,
+        },
         "fp32 rounds their product away, so theta would not move: use more",
     ),
     # Two rules for one number.
@@ -216,7 +206,11 @@ IMPOSSIBLE = (
         {"method.kind": "randopt", ITSELF: other_than("auto")},
         "give a number or auto, or method.sigmas=[...] for several",
     ),
-    Rule("strategy.sigma.kind", {**SCORING, ITSELF: follows_fitness}, "give a number or auto"),
+    Rule(
+        "strategy.sigma.kind",
+        {**SCORING, ITSELF: lambda kind: kind in ("plateau", "success", "natural")},
+        "give a number or auto",
+    ),
     Rule("fleet.quorum", {**SCORING, ITSELF: other_than(1)}, "all scores are needed: drop it"),
     Rule(
         "strategy.sigma.kind", {**GRADIENT, ITSELF: "natural"}, "give a number or another schedule"
@@ -241,11 +235,9 @@ def check_rules(
 
     Args:
         config: what is asked for.
-        recorded: the config of the run it continues or repeats, whose settings are not judged.
+        recorded: the config of the run that it continues or repeats; a setting that is equal there
+            may have no effect.
         place_of: returns where a setting was given.
-
-    Raises:
-        GermlineError: names the setting, the other one and a remedy.
     """
     for verb, rules in (("would be ignored", IGNORED), ("cannot be used", IMPOSSIBLE)):
         for rule in rules:

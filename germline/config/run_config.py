@@ -7,10 +7,10 @@ sections that have kinds are in other modules of this package.
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from germline import registry
-from germline.config.base import Many, Section, path_as_text, text_with
+from germline.config.base import Many, Section, TextOrPath, text_with
 from germline.config.config_files import absolute_path, change_paths
 from germline.config.engines import EngineConfig, InProcess
 from germline.config.fleets import FleetConfig, Local, MicrobatchSettings
@@ -130,7 +130,7 @@ class Recording(Section):
 class Config(Section):
     """One training run."""
 
-    model: Annotated[str, BeforeValidator(path_as_text)] = Field("nano", min_length=1)
+    model: TextOrPath = Field("nano", min_length=1)
     """`nano` (embedded), a folder, a GGUF file, or a Hugging Face id."""
     task: TaskConfig = Conciseness.model_construct()  # validating one would end registration
     space: SpaceConfig = LowRank()

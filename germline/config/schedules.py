@@ -164,12 +164,3 @@ Adaptive = Annotated[
     NumberOrKindOf("sigma", default="auto"),
 ]
 """A number, a schedule over the generations, or a sigma that adapts."""
-
-
-def first_and_last_value(value: Adaptive | AutoLearningRate) -> tuple[float, float] | None:
-    """Return the first and the last value of a setting; None if it is measured."""
-    if isinstance(value, AutoSigma | AutoLearningRate):
-        return None
-    if isinstance(value, PlateauSchedule | AdaptiveSigma):
-        return value.start, value.min
-    return (value, value) if isinstance(value, float) else (value.start, value.end)

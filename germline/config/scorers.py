@@ -1,13 +1,12 @@
 """Settings of scorers: models and services that score completions outside the grader processes."""
 
 import re
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, Field
 
-from germline.config.base import KindOf, KindSection, Section, in_order, path_as_text, text_with
+from germline.config.base import KindOf, KindSection, Section, TextOrPath, in_order, text_with
 from germline.registry import register
 
 TEMPLATES = {
@@ -52,7 +51,6 @@ Explain in one or two sentences, then write on a line of its own [[A]] if answer
 
 
 def _is_address(url: str) -> str:
-    """Accept an address of the web; its user and password would be written into run files."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be an address such as http://localhost:8000")
@@ -65,7 +63,6 @@ def _is_address(url: str) -> str:
 
 
 Url = Annotated[str, AfterValidator(_is_address)]
-
 
 Template = Annotated[str, text_with("response", names=TEMPLATES)]
 
@@ -220,7 +217,7 @@ class Classifier(ClassifierSettings, ScorerBase):
     """A sequence classifier of Hugging Face, such as a reward model, in the training process."""
 
     kind: Literal["classifier"] = "classifier"
-    model: Annotated[str, BeforeValidator(path_as_text)] = Field(min_length=1)
+    model: TextOrPath = Field(min_length=1)
     """A folder or a Hugging Face id."""
 
 
@@ -250,12 +247,8 @@ class RepetitionPenalty(ScorerBase):
     """Words of an n-gram."""
 
 
-def smoke_scorers(scorers: Mapping[str, ScorerBase]) -> dict[str, ScorerBase]:
-    """Return penalties of the text in the place of models and services, for a run of `--smoke`."""
-    return {name: _smoke_scorer(one) for name, one in scorers.items()}
-
-
-def _smoke_scorer(scorer: ScorerBase) -> ScorerBase:
+def smoke_scorer(scorer: ScorerBase) -> ScorerBase:
+    """Return a penalty of the text in the place of a model or service, for a run of `--smoke`."""
     if isinstance(scorer, LengthPenalty | RepetitionPenalty):
         return scorer
     if scorer.weight < 0:

@@ -2,15 +2,10 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from germline.config.base import KindOf, KindSection, Many
 from germline.registry import register
-
-
-def _one_layer(value: object) -> object:
-    """Read the number of `layers: 3` as the text `3`."""
-    return str(value) if type(value) is int else value
 
 
 class SpaceBase(KindSection):
@@ -20,7 +15,7 @@ class SpaceBase(KindSection):
     """Glob patterns of canonical tensor names to search."""
     exclude: Annotated[tuple[str, ...], Many] = ()
     """Glob patterns of tensor names to leave alone."""
-    layers: Annotated[str | None, BeforeValidator(_one_layer)] = None
+    layers: str | None = Field(None, coerce_numbers_to_str=True)
     """Decoder layers to search, such as `0-9` or `0,3,20-23`; tensors outside layers are then
     left alone."""
     has_coordinates: ClassVar[bool] = True
@@ -29,7 +24,7 @@ class SpaceBase(KindSection):
     @property
     def trains_an_adapter(self) -> bool:
         """Whether what is searched can be written as a PEFT adapter."""
-        return False
+        return self.kind == "lora" or getattr(self, "init_adapter", None) is not None
 
 
 @register("space", "germline.spaces.full:Full")
@@ -76,11 +71,6 @@ class Lora(LinearSpace):
     init_adapter: str | None = None
     """Folder of a PEFT adapter to start from; default: a random one."""
 
-    @property
-    def trains_an_adapter(self) -> bool:
-        """Whether what is searched can be written as a PEFT adapter: always."""
-        return True
-
 
 @register("space", "germline.spaces.subspace:Subspace")
 class Subspace(LinearSpace):
@@ -103,11 +93,6 @@ class Singular(LinearSpace):
     init_adapter: str | None = None
     """Folder of a PEFT adapter whose factors are searched; default: the linear layers
     themselves."""
-
-    @property
-    def trains_an_adapter(self) -> bool:
-        """Whether what is searched can be written as a PEFT adapter: that of `init_adapter`."""
-        return self.init_adapter is not None
 
 
 SpaceConfig = Annotated[SpaceBase, KindOf("space", default="low_rank")]

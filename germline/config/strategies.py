@@ -12,7 +12,6 @@ from germline.config.schedules import (
     CosineSchedule,
     LinearSchedule,
     Rate,
-    first_and_last_value,
 )
 from germline.registry import register
 
@@ -76,8 +75,8 @@ class OptimizerBase(KindSection):
     """Settings that every optimizer has."""
 
     weight_decay: float = Field(0.0, ge=0)
-    """Weight decay: each generation, theta moves towards `decay_to` by this number times the
-    learning rate times the distance."""
+    """Each generation, theta moves towards `decay_to` by this times the learning rate times the
+    distance."""
     decay_to: Literal["zero", "start"] = "zero"
     """Target of weight decay: zero, or the starting weights, which takes a copy of them."""
 
@@ -106,10 +105,6 @@ class Adam(OptimizerBase):
 
 
 OptimizerConfig = Annotated[OptimizerBase, KindOf("optimizer", default="sgd")]
-
-
-LOST_IN_FP32 = 2.0**-25
-"""Half the relative distance of two neighboring fp32 numbers: smaller changes are rounded away."""
 
 
 @register("baseline")
@@ -164,36 +159,38 @@ Unit = Literal["constant", "mean_abs", "std", "rms"]
 
 
 class StrategyBase(KindSection):
-    """Attributes of every strategy; a kind may define each as a setting or a property.
-
-    Attributes:
-        has_coordinates: whether members are vectors of numbers, and not directions of seeds.
-    """
+    """What others ask of a strategy; it follows from the settings that the strategy has."""
 
     has_coordinates: ClassVar[bool] = False
+    """Whether members are vectors of numbers, and not directions of seeds."""
     if TYPE_CHECKING:  # each kind declares it, with a default and limits of its own
         population: int | None
 
     @property
-    def unit(self) -> Unit:
-        """The unit of sigma: `sigma_unit` if the strategy has this setting."""
-        unit: Unit | Literal["auto"] = getattr(self, "sigma_unit", "auto")
-        return "constant" if unit == "auto" else unit
-
-    @property
-    def whole_run(self) -> LinearSchedule | CosineSchedule | None:
-        """The schedule over all generations, if any; it depends on their number."""
-        return None
+    def is_calibrated(self) -> bool:
+        """Whether sigma is set by the KL divergence of members."""
+        return isinstance(getattr(self, "sigma", None), AutoSigma)
 
     @property
     def has_measured_rate(self) -> bool:
         """Whether the learning rate follows the measured signal."""
-        return False
+        return isinstance(getattr(self, "learning_rate", None), AutoLearningRate)
 
     @property
-    def is_calibrated(self) -> bool:
-        """Whether sigma is set by the KL divergence of members."""
-        return False
+    def unit(self) -> Unit:
+        """The unit of sigma; `sigma_unit=auto` is `rms` if sigma is calibrated."""
+        unit: Unit | Literal["auto"] = getattr(self, "sigma_unit", "auto")
+        if unit == "auto":
+            return "rms" if self.is_calibrated else "constant"
+        return unit
+
+    @property
+    def whole_run(self) -> LinearSchedule | CosineSchedule | None:
+        """The schedule over all generations, if any; it depends on their number."""
+        values = (getattr(self, "sigma", None), getattr(self, "learning_rate", None))
+        return next(
+            (one for one in values if isinstance(one, LinearSchedule | CosineSchedule)), None
+        )
 
 
 @register("strategy", "germline.strategies.nes:NaturalEvolution")
@@ -224,53 +221,28 @@ class Nes(StrategyBase):
     optimizer: OptimizerConfig = Sgd()
 
     @property
-    def unit(self) -> Unit:
-        """The unit of sigma; `sigma_unit=auto` is `rms` if sigma is calibrated."""
-        if self.sigma_unit == "auto" and self.is_calibrated:
-            return "rms"
-        return super().unit
-
-    @property
-    def has_measured_rate(self) -> bool:
-        """Whether the learning rate follows the measured signal."""
-        return isinstance(self.learning_rate, AutoLearningRate)
-
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether sigma is set by the KL divergence of members."""
-        return isinstance(self.sigma, AutoSigma)
-
-    @property
-    def whole_run(self) -> LinearSchedule | CosineSchedule | None:
-        """The schedule over all generations, if any; it depends on their number."""
-        laid_out = (self.sigma, self.learning_rate)
-        return next(
-            (one for one in laid_out if isinstance(one, LinearSchedule | CosineSchedule)), None
-        )
-
-    @property
     def decay_share(self) -> float:
         """The largest share of its distance by which weight decay moves theta; 0 if measured."""
-        rates = first_and_last_value(self.learning_rate)
-        return self.optimizer.weight_decay * max(rates) if rates else 0.0
+        rate = self.learning_rate
+        if isinstance(rate, AutoLearningRate):
+            return 0.0
+        largest = rate if isinstance(rate, float) else max(rate.start, rate.end)
+        return self.optimizer.weight_decay * largest
 
 
 class CmaBase(StrategyBase):
     """Settings of strategies whose members are vectors of numbers and not seeds of directions."""
 
+    has_coordinates = True
     population: int | None = Field(None, ge=4)
     """Members per generation (N); default: 4 + 3 ln d, for d searched numbers."""
     sigma: float = Field(0.02, gt=0)
     """Step size in generation 0, in `sigma_unit`; it adapts from there."""
     sigma_unit: Literal["auto", "constant", "mean_abs", "std", "rms"] = "constant"
-    """Unit of sigma per tensor: weight units, mean |W|, std W or root mean square W of the
-    starting weights; for an adapter, those of the adapted layer; for coordinates, those of the
-    matrices they change. `auto` is `constant`."""
+    """As in `nes`; `auto` is `constant`."""
     covariance_rate: float = Field(1.0, ge=0, le=1)
     """Multiplies how fast the covariance learns; lower for noisy rewards, 0 adapts the step
     size alone."""
-
-    has_coordinates = True
 
 
 @register("strategy", "germline.strategies.cma:CovarianceMatrixAdaptation")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from germline.config.recorded_run import MissingPluginError
+from germline.config.loader import MissingPluginError
 from germline.record.best_generation import best_score, early_stop
 from germline.record.lock import is_locked
 from germline.record.run_directory import RunDirectory

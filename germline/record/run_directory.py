@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from germline.config import Config, validate_config
-from germline.config.recorded_run import (
+from germline.config.loader import (
     FORMAT_VERSION,
     check_format_version,
     check_plugins,

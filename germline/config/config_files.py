@@ -1,17 +1,15 @@
 """Files of settings: shipped configs by name, YAML, task files, and the paths that settings hold.
 
-A checkout has the shipped configs in `configs/`; a wheel contains that folder inside the package. A
-path such as `configs/demo.yaml` means the shipped file if it does not exist, so the commands of the
-README work in any folder. Errors of YAML name the line, and duplicate keys are errors.
-
-Paths are relative to the working directory, as in every command. A file or folder that does not
-exist there is looked up in the folder of the config file, so that a config and its task can be
-moved together. A run directory holds absolute paths.
+A path such as `configs/demo.yaml` means the shipped file if it does not exist, so the commands of
+the README work in any folder. Paths in a file are relative to the working directory, as in every
+command; what does not exist there is looked up in the folder of the file, so that a config and its
+task can be moved together. A run directory holds absolute paths.
 """
 
-import ast
 import re
-from collections.abc import Callable, Mapping, Sequence
+import symtable
+from collections.abc import Callable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +28,8 @@ TASK_SUFFIXES = {
 }
 """Kind of a task by the ending of its file; a Python file may hold an environment instead."""
 
-CLASSIFIERS = "*"
-PATHS = (
-    *("model", "space.init_adapter", "task.path", "task.test_path", "task.words", "task.env"),
-    *(f"{place}.scorers.{CLASSIFIERS}.model" for place in ("task", "held_out")),
-)
-"""Settings that may hold a path; `*` stands for every scorer that is a classifier."""
+PATHS = re.compile(r"model|space\.init_adapter|task\.(path|test_path|words|env)|classifier\.model")
+"""Settings that may hold a path; other scorers than classifiers name models of their services."""
 
 
 def preset_configs() -> dict[str, Path]:
@@ -57,26 +51,22 @@ def find_config(path: Path) -> Path:
 
 def config_summary(path: Path) -> str:
     """Return the comment at the top of a config file."""
-    comment: list[str] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        text = line.removeprefix("#").strip()
-        if not line.startswith("#") or text.startswith("germline ") or not text:
-            break
-        comment.append(text)
-    return " ".join(comment)
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = takewhile(re.compile(r"#\s*(?!germline )\S").match, lines)
+    return " ".join(line.lstrip("# ").rstrip() for line in comment)
 
 
 class _Loader(yaml.SafeLoader):
     """YAML 1.2: `010` is ten, `1e-3` is a number, and `yes` and `12:30` are texts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - the library's signature
-        names = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for number, (key, _) in enumerate(node.value):
-            if key.value in names[:number]:
-                problem = f"{key.value!r} is given twice"
+        names = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in names:
                 raise yaml.constructor.ConstructorError(
-                    problem=problem, problem_mark=key.start_mark
+                    problem=f"{key.value!r} is given twice", problem_mark=key.start_mark
                 )
+            names.add(str(key.value))
         return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -114,13 +104,7 @@ for _first, _resolvers in _Loader.yaml_implicit_resolvers.items():
 
 
 def as_yaml(value: object, *, sort_keys: bool = False, **layout: Any) -> str:
-    """Write settings so that a config file reads the same values.
-
-    Args:
-        value: JSON values.
-        sort_keys: whether keys are sorted; default: they keep their order.
-        layout: other arguments of `yaml.dump`, such as `width`.
-    """
+    """Write JSON values so that a config file reads the same; `layout` is that of `yaml.dump`."""
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=sort_keys, **layout))
 
 
@@ -139,11 +123,7 @@ def lines_of(path: Path) -> dict[str, int]:
 
 
 def read_value(text: str) -> object:
-    """Read the value of an override; a value that is not YAML is a text.
-
-    Raises:
-        GermlineError: a setting is given twice.
-    """
+    """Read the value of an override; a value that is not YAML is a text."""
     try:
         return yaml.load(text, _Loader)  # a SafeLoader
     except yaml.constructor.ConstructorError as error:
@@ -153,11 +133,7 @@ def read_value(text: str) -> object:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Read a file of settings.
-
-    Raises:
-        GermlineError: the file is missing, is no YAML, or holds no settings.
-    """
+    """Read a file of settings."""
     try:
         with path.open(encoding="utf-8") as file:
             values = yaml.load(file, _Loader)  # a SafeLoader
@@ -165,8 +141,7 @@ def read_file(path: Path) -> dict[str, Any]:
         beside = (str(file) for file in path.parent.glob("*.yaml"))
         hint = did_you_mean(str(path), [*preset_configs(), *beside])
         raise GermlineError(
-            f"config: there is no file {str(path)!r}{hint}; `germline list configs` shows those "
-            "that come with germline"
+            f"config: there is no file {str(path)!r}{hint}; see `germline list configs`"
         ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise GermlineError(f"config: {path} cannot be read: {error}") from None
@@ -207,25 +182,19 @@ def is_gguf(model: str) -> bool:
     return Path(model).suffix.lower() == ".gguf"
 
 
-def change_paths(values: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+def change_paths(
+    values: Mapping[str, Any], change: Callable[[str], str], place: str = ""
+) -> dict[str, Any]:
     """Return settings with a change to every path: of models, tasks, adapters and classifiers."""
-    changed: Any = dict(values)
-    for place in PATHS if values.get("model") != "nano" else PATHS[1:]:
-        changed = _changed(changed, place.split("."), change)
-    return dict(changed)
-
-
-def _changed(value: Any, place: Sequence[str], change: Callable[[str], str]) -> Any:
-    if not place:
-        return change(str(value)) if isinstance(value, str | Path) else value
-    if not isinstance(value, Mapping):
-        return value
-    head, *below = place
-    named = value.keys() & {head}
-    if head == CLASSIFIERS:  # Other scorers name models of their services.
-        scorers = {name: one for name, one in value.items() if isinstance(one, Mapping)}
-        named = {name for name, one in scorers.items() if one.get("kind") == "classifier"}
-    return {**value, **{name: _changed(value[name], below, change) for name in named}}
+    changed = dict(values)
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            is_classifier = place.endswith("scorers.") and value.get("kind") == "classifier"
+            below = "classifier." if is_classifier else f"{place}{name}."
+            changed[name] = change_paths(value, change, below)
+        elif isinstance(value, str | Path) and PATHS.fullmatch(f"{place}{name}"):
+            changed[name] = value if (name, value) == ("model", "nano") else change(str(value))
+    return changed
 
 
 def kind_of_file(path: Path) -> str | None:
@@ -240,22 +209,13 @@ def _has_environment(path: Path) -> bool:
     The file is parsed and not run. One that cannot be read says so when the task is made.
     """
     try:
-        body = ast.parse(path.expanduser().read_bytes()).body
+        file = symtable.symtable(path.expanduser().read_bytes(), str(path), "exec")
     except (OSError, SyntaxError, ValueError):
         return False
-    names = {name for statement in body for name in _defined(statement)}
+    symbols = [one for one in file.get_symbols() if not one.is_imported()]
+    names = {one.get_name() for one in symbols if one.is_assigned()}
     has_reset = any(
-        "reset" in _defined(member)
-        for statement in body
-        if isinstance(statement, ast.ClassDef)
-        for member in statement.body
+        part.get_type() == "class" and "reset" in part.get_identifiers()
+        for part in file.get_children()
     )
     return "environment" in names or (has_reset and not names & {"reward", "rubric"})
-
-
-def _defined(statement: ast.stmt) -> list[str]:
-    """Return the names that a statement defines."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return [statement.name]
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    return [target.id for target in targets if isinstance(target, ast.Name)]

@@ -32,15 +32,14 @@ class FleetBase(KindSection):
 
     engines: int = Field(1, ge=1)
     """Engines that share the microbatches of a generation; several on this machine run in processes
-    of their own. The number of engines changes no bit of a run on equal machines. Each engine uses
-    `engine.threads` CPU threads: set that to the cores divided by the engines, and keep it."""
+    of their own. Their number changes no bit of a run on equal machines. Set `engine.threads` to
+    the cores divided by the engines, and keep it."""
     quorum: float = Field(1.0, gt=0.5, le=1)
-    """Share of the members with which a generation may close: the other members get 50 % more time
-    and are then dropped (utility 0). Which members are dropped depends on the speed of the
-    machines, so two runs may differ; each is replayed exactly. 1: wait for all members."""
+    """Share of the members with which a generation may close: the others get 50 % more time and are
+    then dropped (utility 0). Two runs may then differ, as machines do; each is replayed exactly."""
     hang_factor: float | None = Field(10.0, ge=2)
-    """A remote engine counts as hung, and is started again, when a job takes this many times longer
-    than the slowest job of its kind and size so far. `null`: no limit."""
+    """A remote engine is started again when a job takes this many times longer than the slowest job
+    of its kind and size so far. `null`: no limit."""
     hang_timeout_s: float = Field(120.0, gt=0, le=1e6)
     """Shortest time after which a remote engine can count as hung, in seconds."""
 
@@ -61,15 +60,15 @@ class Local(FleetBase):
 
     kind: Literal["local"] = "local"
     devices: Devices = "auto"
-    """A device for each engine, such as `[cuda:0, cuda:1]`. `auto` assigns the GPUs in turn where
-    `engine.device` is `auto` and there are GPUs, else `engine.device` to all."""
+    """A device for each engine, such as `[cuda:0, cuda:1]`. `auto`: the GPUs in turn where
+    `engine.device` is `auto` and there are GPUs, else `engine.device` for all."""
 
     @model_validator(mode="after")
     def _one_device_for_each(self) -> "Local":
         if self.devices != "auto" and len(self.devices) != self.engines:
             raise ValueError(
                 f"devices names {len(self.devices)} devices for engines={self.engines}: name one "
-                "for each engine (a device may be named several times), or use devices=auto"
+                "for each engine, or use devices=auto"
             )
         return self
 
@@ -83,14 +82,14 @@ class Ray(FleetBase):
     """Address of a running cluster: `auto` on one of its machines, or host:port of its head node.
     Default: Ray is started on this machine, and stopped with the run."""
     resources: dict[str, Annotated[float, Field(gt=0)]] = Field({"CPU": 1.0}, min_length=1)
-    """Resources that one engine needs on one node, by the names that Ray uses: `{CPU: 4, GPU: 1}`.
-    Tensor parallel engines need several GPUs; `memory` is in bytes."""
+    """Resources that one engine needs on one node, as Ray names them: `{CPU: 4, GPU: 1}`; `memory`
+    is in bytes."""
     min_engines: int | None = Field(None, ge=1)
-    """Engines that must have loaded before the run begins; the others join between two generations
-    when the cluster has resources for them. Default: all engines."""
+    """Engines that must have loaded before the run begins; the others join between two generations.
+    Default: all engines."""
     placement_timeout_s: float = Field(30.0, gt=0, le=1e6)
-    """Longest wait for resources while too few engines have any to begin or go on, in seconds; set
-    it longer where the cluster has to grow first."""
+    """Longest wait for resources while too few engines have any, in seconds; longer where the
+    cluster has to grow first."""
 
     _order = in_order("min_engines", "engines")
 

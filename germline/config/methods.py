@@ -13,32 +13,24 @@ LEAST_EXAMPLES = 4
 """Examples that a member of zo_grpo scores at least: the length of a step follows from how examples
 agree."""
 
-SCORING_PAIRS = 2
-"""Pairs that try a sigma, where members only score."""
-
 
 class MethodSection(KindSection):
-    """Base of the methods, with the properties that other packages use.
-
-    Attributes:
-        trains_center: whether theta changes; if not, members answer by vote.
-        replayable: whether seeds and coefficients rebuild every generation; if not, only snapshots
-            do.
-        members_generate: whether fitness is that of members; if not, that of samples of the center.
-        members_are_seeds: whether members are seeds of directions, those of nes, and rewards must
-            not change over a run.
-        searches_prompts: whether members may use different options of `prompt_search`.
-        smoke_overrides: settings of the method in a run of `--smoke`.
-        other_defaults: defaults of settings of other sections, as `section.setting`.
-    """
+    """Base of the methods, with the properties that other packages use."""
 
     trains_center: ClassVar[bool] = True
+    """Whether theta changes; if not, members answer by vote."""
     replayable: ClassVar[bool] = True
+    """Whether seeds and coefficients rebuild every generation; if not, only snapshots do."""
     members_generate: ClassVar[bool] = True
+    """Whether fitness is that of members; if not, that of samples of the center."""
     members_are_seeds: ClassVar[bool] = False
+    """Whether members are seeds of directions, as in nes, and rewards must not change in a run."""
     searches_prompts: ClassVar[bool] = False
+    """Whether members may use different options of `prompt_search`."""
     smoke_overrides: ClassVar[tuple[str, ...]] = ()
+    """Settings of the method in a run of `--smoke`."""
     other_defaults: ClassVar[Mapping[str, object]] = {}
+    """Defaults of settings of other sections, as `section.setting`."""
 
     @property
     def graded(self) -> str:
@@ -103,17 +95,16 @@ class EsSampleGradientDescent(MethodSection):
     members_are_seeds = True
     replayable = False
     exploration: Literal["weights", "temperature"] = "weights"
-    """Source of completions: `weights`, members perturbed by `strategy`; `temperature`, the center,
-    as often as there are members, by sampling at `task.temperature`."""
+    """Source of completions: `weights`, members perturbed by `strategy`; `temperature`, as many
+    samples of the center at `task.temperature`."""
     advantage: Literal["example", "member"] = "example"
-    """What `shaping` compares: `example`, the members' rewards on each example; `member`, their
-    fitness, as in ES."""
+    """What `shaping` compares: the members' rewards on each `example`, or the fitness of each
+    `member`, as in ES."""
     clip: float | None = Field(None, gt=0, lt=1)
     """Weight tokens by the ratio of their probabilities under the center and under the member that
     generated them, clipped to 1 ± clip; default: no weights."""
     rows: int = Field(32, ge=1)
-    """Completions per backward pass; fewer need less memory. Another number may change the last
-    bits of the gradient."""
+    """Completions per backward pass; fewer need less memory. Another number may change bits."""
 
     def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
         """Return no sigma if the center itself samples the completions."""
@@ -140,25 +131,25 @@ class ZerothOrderGrpo(MethodSection):
     """Standard deviation by which advantages are divided: of the rewards of an example, of the
     whole batch, or none."""
     rows_per_member: int = Field(16, ge=1)
-    """Completions that every member scores at most, drawn in proportion to the size of their
-    advantage. Other members score other ones."""
+    """Completions that each member scores at most, drawn in proportion to the size of their
+    advantage."""
     updates_per_batch: int = Field(1, ge=1)
     """Generations that learn from the same samples, each with other members; tokens are weighted by
     the ratio of their probability to that when they were sampled."""
     clip: float | None = Field(0.2, gt=0)
-    """Tokens whose ratio has left 1 ± clip in the direction of their advantage no longer count, as
-    in GRPO; null: they do."""
+    """Tokens whose ratio has left 1 ± clip in the direction of their advantage do not count, as in
+    GRPO; `null`: they do."""
     relative_step: float = Field(0.36, gt=0)
     """Length of a step of `strategy.learning_rate=auto` that is all signal: root mean square change
-    of the log-probabilities of tokens, as a share of their own root mean square. Other steps are
-    shorter: by the root of the share of signal, and later."""
+    of the log-probabilities of tokens, as a share of their own. Other steps are shorter by the root
+    of the share of signal."""
     mask_truncated_completions: bool = False
     """Leave out completions that were cut by the length limit, as in TRL."""
 
     def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
         """Return the sigma, which does not grow: it only has to be small and above rounding."""
         if isinstance(sigma, AutoSigma):
-            pairs = sigma.pairs or SCORING_PAIRS
+            pairs = sigma.pairs or 2
             return (sigma.model_copy(update={"max_kl": sigma.target_kl, "pairs": pairs}),)
         return (sigma,)
 
@@ -171,7 +162,7 @@ class ZerothOrderGrpo(MethodSection):
         return self.group_size
 
     def scored_rows(self, examples: int) -> int:
-        """Return `rows_per_member`, or all completions where they are fewer."""
+        """Return `rows_per_member`, or all completions if they are fewer."""
         return min(self.rows_per_member, self.group_size * examples)
 
 

@@ -1,7 +1,6 @@
 """Settings of tasks of rows: your own, those of datasets, and environments from a file."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -30,18 +29,6 @@ class FileTask(TaskBase):
         """What the task is called: the name of its file."""
         return self.path.stem
 
-    @property
-    def place(self) -> str:
-        """Where the rows come from, in the words of errors."""
-        return str(self.path)
-
-
-def _as_written(template: object) -> object:
-    """Undo YAML, which reads a bare `{question}` as a mapping from `question` to nothing."""
-    if isinstance(template, Mapping) and list(template.values()) == [None]:
-        return f"{{{next(iter(template))}}}"
-    return template
-
 
 class CustomTask(TaskBase):
     """Settings of tasks made of rows of your own."""
@@ -49,7 +36,7 @@ class CustomTask(TaskBase):
     columns: dict[str, str] = Field({})
     """Field of a row -> column of the data that holds it, such as `{prompt: question, answer:
     solution}`."""
-    template: Annotated[str | None, BeforeValidator(_as_written)] = None
+    template: str | None = None
     """Prompt with `{field}` where a field of the row goes; default: the row's `prompt`, or its
     `question`."""
     split_seed: int = 0
@@ -61,9 +48,9 @@ class CustomTask(TaskBase):
     refused."""
 
     @property
-    def weight_field(self) -> str | None:
-        """The field of a row with the number that its rewards are multiplied by, if any."""
-        return self.sample_weight
+    def place(self) -> str:
+        """Where the rows come from, in the words of errors."""
+        return str(getattr(self, "path", "data"))
 
     @field_validator("template")
     @classmethod
@@ -101,9 +88,8 @@ class Verifiers(EpisodeSettings):
     args: dict[str, Any] = Field({})
     """Settings of the taskset, as its own configuration names them."""
     tasks: int | None = Field(None, ge=2)
-    """Number of tasks read from the taskset, the first ones; default: all. A taskset without an
-    end needs it."""
-    metrics: Annotated[tuple[str, ...], Many] = Field(())
+    """Number of first tasks that are read; default: all. A taskset without an end needs it."""
+    metrics: Annotated[tuple[str, ...], Many] = ()
     """Further rewards and metrics to record, which the environment computes but does not
     declare with `@vf.reward` or `@vf.metric`."""
     floor: float = 0.0
@@ -117,21 +103,19 @@ class Verifiers(EpisodeSettings):
         return Path(self.env.partition("@")[0]).stem
 
 
-RewardName = Annotated[str, NameOf("reward")]
-
-
-def _weighted(value: object) -> object:
-    """Read `exact` as `{exact: 1}`."""
-    return {value: 1.0} if isinstance(value, str) else value
+Rewards = Annotated[
+    dict[Annotated[str, NameOf("reward")], float],
+    BeforeValidator(lambda value: {value: 1.0} if isinstance(value, str) else value),
+]
+"""Weights by name; `exact` is `{exact: 1}`."""
 
 
 class RewardedRows(CustomTask):
     """Settings of rows that are scored by built-in rewards."""
 
     answer: str = Field("answer", min_length=1)
-    """Field of a row with the gold answer, or a list of them, any of which is right; `a.b` is
-    the field `b` of the field `a`."""
-    reward: Annotated[dict[RewardName, float], BeforeValidator(_weighted)] = Field({"exact": 1.0})
+    """Field of a row with the gold answer, or a list of right ones; `a.b`: the field `b` of `a`."""
+    reward: Rewards = Field({"exact": 1.0})
     """Reward of a completion: `exact`, `contains`, `numeric`, `regex`, `json` or `length`, or
     several with weights such as `{exact: 1, length: 0.01}`; a reward of weight 0 is only
     reported. `{}` leaves the reward to `scorers`."""
@@ -153,15 +137,13 @@ class RewardedRows(CustomTask):
         return pattern
 
     @model_validator(mode="after")
-    def _something_is_rewarded_and_nothing_ignored(self) -> "RewardedRows":
-        scorers = {name: scorer.weight for name, scorer in self.scorers.items()}
-        if not any((*self.reward.values(), *scorers.values())):
+    def _something_is_rewarded(self) -> "RewardedRows":
+        parts = {**self.reward, **{name: one.weight for name, one in self.scorers.items()}}
+        if not any(parts.values()):
             raise ValueError(f"reward={self.reward} has no weight above 0: give one of them one")
-        if self.metric is not None and self.metric not in {**self.reward, **scorers}:
+        if self.metric is not None and self.metric not in parts:
             raise ValueError(
-                f"metric={self.metric} is not part of reward={self.reward}"
-                f"{f' or scorers={scorers}' if scorers else ''}: add it with weight 0, or report "
-                "one that is"
+                f"metric={self.metric} is not one of {', '.join(parts)}: add it with weight 0"
             )
         return self
 
@@ -217,10 +199,7 @@ class FileOrDataset(CustomTask, DatasetSource):
             *(as_override(f"task.{name}", fields[name].default) for name in names),
         )
 
-    @property
-    def title(self) -> str:
-        """Name of the task: its kind."""
-        return self.kind
+    title = TaskBase.title
 
     @property
     def held_out_split(self) -> str | None:
@@ -247,8 +226,8 @@ class MathProblems(FileOrDataset):
     """Settings of mathematics problems."""
 
     reading: Literal["strict", "lenient"] = "strict"
-    """The reading of the answer that is rewarded: `strict` only in the place that the prompt
-    asks for, `lenient` anywhere; both are reported."""
+    """Where the rewarded answer is read: `strict`, in the place that the prompt asks for;
+    `lenient`, anywhere. Both are reported."""
 
 
 @register("task", "germline.tasks.math_problems:Gsm8kTask")
@@ -297,8 +276,7 @@ class SafeAlignment(FileOrDataset):
     """Split with the held-out rows; `null`: a seeded 80/20 split of `split`, in which every
     category of harm has its share."""
     scorers: dict[str, ScorerConfig]
-    """Reward models and a cost model by name, as in every task: the reward is the weighted sum
-    of all but the one that `cost` names."""
+    """Reward models and a cost model by name; the reward is the weighted sum of all but `cost`."""
     cost: str = Field("cost", min_length=1)
     """Name of the scorer whose score is the cost; its negative weight is -lambda at the start."""
     lambda_lr: float = Field(0.005, ge=0)
@@ -308,13 +286,12 @@ class SafeAlignment(FileOrDataset):
     lambda_max: float = Field(5.0, gt=0)
     """Largest lambda."""
     cost_limit: float = 0.0
-    """Mean cost of the center above which lambda grows, in the unit of the cost; the excess is
-    max(0, mean cost - cost_limit)."""
+    """Mean cost of the center above which lambda grows: excess = max(0, mean cost - this)."""
     cost_ema: float = Field(0.9, ge=0, lt=1)
     """Weight of earlier generations in the running mean of the excess."""
     safe_first: float | None = None
-    """Cost above which a completion earns the lowest reward that any member of the generation
-    earns on its prompt; `null`: no completion does."""
+    """Cost above which a completion earns the lowest reward of its prompt in the generation;
+    `null`: no completion does."""
     metric: str | None = None
     """The scorer that held-out scores report; default: the one of largest weight but the cost."""
 
@@ -329,18 +306,17 @@ class SafeAlignment(FileOrDataset):
         scorer = self.scorers.get(self.cost)
         if scorer is None or scorer.weight >= 0 or getattr(scorer, "output", "cost") == "reward":
             raise ValueError(
-                f"cost={self.cost} is no scorer of a cost with a negative weight (scorers found: "
-                f"{found}): add scorers.{self.cost}={{kind: germline, url: http://localhost:8100, "
-                "output: cost, weight: -1}"
+                f"cost={self.cost} must name a scorer of a cost with a negative weight, found "
+                f"scorers={found}"
             )
         if not self.lambda_min <= -scorer.weight <= self.lambda_max:
             raise ValueError(
                 f"scorers.{self.cost}.weight={scorer.weight:g} makes lambda start outside "
                 f"lambda_min={self.lambda_min:g} to lambda_max={self.lambda_max:g}"
             )
-        rewards = {n: s.weight for n, s in self.scorers.items() if n != self.cost}
-        if not any((*rewards.values(), *self.reward_functions.values())):
+        weights = {name: one.weight for name, one in self.scorers.items()} | self.reward_functions
+        if not any(weight for name, weight in weights.items() if name != self.cost):
             raise ValueError(f"scorers={found} has no reward with a weight beside the cost")
-        if self.metric is not None and self.metric not in {**self.scorers, **self.reward_functions}:
+        if self.metric is not None and self.metric not in weights:
             raise ValueError(f"metric={self.metric} is not one of scorers={found}")
         return self

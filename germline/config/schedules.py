@@ -10,9 +10,6 @@ from germline.registry import register
 LARGEST_SIGMA = 1e6
 """Largest sigma: weights are at most about 1, and products of layers overflow above it."""
 
-CALIBRATION_PAIRS = 8
-"""Antithetic pairs that try a sigma, where members generate."""
-
 
 @register("sigma", "germline.strategies.sigma_rules:ScheduledSigma")
 @register("learning_rate")
@@ -104,28 +101,26 @@ class NaturalGradientSigma(AdaptiveSigma):
 class AutoSigma(KindSection):
     """Sigma calibrated so that members keep a chosen KL divergence from the center.
 
-    Before generation 0, sigma is set so that the mean KL divergence per token of a few members
-    from the center, on completions of the center, is `target_kl`. While few members
-    differ in reward, sigma grows, up to `max_kl`.
+    Before generation 0, sigma is set so that the mean KL divergence of a few members, on
+    completions of the center, is `target_kl`. While few members differ in reward, sigma grows.
     """
 
     kind: Literal["auto"] = "auto"
     target_kl: float = Field(0.002, ge=1e-6, le=1)
-    """KL divergence of members from the center, per token, in nats; smaller values than the
-    limit are below rounding errors."""
+    """KL divergence of members from the center, per token, in nats; below the limit are rounding
+    errors."""
     max_kl: float = Field(0.05, gt=0, le=1)
-    """Largest KL divergence per token to which sigma grows while generations have no signal, in
-    nats."""
+    """Largest KL divergence per token, in nats, to which sigma grows without a signal."""
     every: int = Field(0, ge=0)
     """Generations between calibrations; 0 calibrates only at the start."""
     pairs: int | None = Field(None, ge=1)
-    """Antithetic pairs that try a sigma, on up to eight completions for each pair; default: 8,
-    and 2 where members only score. Fewer take less time, and sigma is less exact."""
+    """Antithetic pairs that try a sigma, on up to eight completions each; default: 8, and 2 where
+    members only score. Fewer take less time, and sigma is less exact."""
 
     @property
     def tried_pairs(self) -> int:
-        """The pairs that try a sigma."""
-        return self.pairs or CALIBRATION_PAIRS
+        """The pairs that try a sigma where members generate."""
+        return self.pairs or 8
 
     _order = in_order("target_kl", "max_kl")
 
@@ -136,13 +131,12 @@ class AutoLearningRate(KindSection):
 
     The root mean square of a step, in sigmas, is `step` times the share of the members'
     differences that is signal, times the root of the number of directions, and at most `max_step`.
-    With `method: zo_grpo`, `method.relative_step` takes the place of the three steps.
     """
 
     kind: Literal["auto"] = "auto"
     step: float = Field(0.125, gt=0)
-    """Step in sigmas, for one direction whose differences are all signal. With
-    `method=zo_grpo`, `method.relative_step` takes the place of this and the next two."""
+    """Step in sigmas, for one direction whose differences are all signal. With `method=zo_grpo`,
+    `method.relative_step` takes the place of this and the next two."""
     max_step: float = Field(0.3, gt=0)
     """Longest step, in sigmas."""
     least_step: float = Field(0.25, ge=0)

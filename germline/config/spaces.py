@@ -16,8 +16,7 @@ class SpaceBase(KindSection):
     exclude: Annotated[tuple[str, ...], Many] = ()
     """Glob patterns of tensor names to leave alone."""
     layers: str | None = Field(None, coerce_numbers_to_str=True)
-    """Decoder layers to search, such as `0-9` or `0,3,20-23`; tensors outside layers are then
-    left alone."""
+    """Decoder layers to search, such as `0-9` or `0,3,20-23`, and no tensors outside layers."""
     has_coordinates: ClassVar[bool] = True
     """Whether a member may be any vector of the searched numbers."""
 
@@ -38,8 +37,8 @@ class LinearSpace(SpaceBase):
     """A space on the linear layers of the decoder blocks: one batch evaluates the population."""
 
     unsupported: Literal["refuse", "skip"] = "refuse"
-    """Weight matrices in the blocks that are selected but are no linear layers, such as fused
-    experts: `refuse` names them, `skip` leaves them unperturbed."""
+    """Selected weight matrices that are no linear layers, such as fused experts: `refuse` names
+    them, `skip` leaves them unperturbed."""
 
 
 @register("space", "germline.spaces.low_rank:LowRank")
@@ -64,8 +63,7 @@ class Lora(LinearSpace):
     init_scale_a: float | None = Field(None, ge=0)
     """Standard deviation of the starting A; default: 1 / sqrt(inputs of the layer)."""
     init_scale_b: float = Field(0.01, ge=0)
-    """Standard deviation of the starting B; 0, as in PEFT, starts from the base model but lets
-    A have no effect at first."""
+    """Standard deviation of the starting B; 0, as in PEFT, lets A have no effect at first."""
     freeze_a: bool = False
     """Search B alone; A stays as it started."""
     init_adapter: str | None = None
@@ -78,8 +76,8 @@ class Subspace(LinearSpace):
 
     kind: Literal["subspace"] = "subspace"
     dimension: int = Field(256, ge=1)
-    """Number of coordinates; each changes every selected layer along one random A B^T. Fewer by
-    default, where there are fewer weights."""
+    """Number of coordinates; each changes every selected layer along one random A B^T. By default
+    not more than there are weights."""
 
 
 @register("space", "germline.spaces.singular:Singular")
@@ -88,11 +86,9 @@ class Singular(LinearSpace):
 
     kind: Literal["singular"] = "singular"
     top_k: int | None = Field(16, ge=1)
-    """Largest singular values searched per matrix; `null`: all of them. 16 are searched as far
-    as there are so many, such as in an adapter of a smaller rank."""
+    """Largest singular values searched per matrix; `null`: all. 16 may be more than there are."""
     init_adapter: str | None = None
-    """Folder of a PEFT adapter whose factors are searched; default: the linear layers
-    themselves."""
+    """Folder of a PEFT adapter whose factors are searched; default: the layers themselves."""
 
 
 SpaceConfig = Annotated[SpaceBase, KindOf("space", default="low_rank")]

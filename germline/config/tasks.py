@@ -1,6 +1,5 @@
 """Settings of tasks: rewards, how completions are sampled, and the tasks that need no file."""
 
-import datetime
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -20,19 +19,14 @@ class KlPenalty(Section):
     """Settings of the KL penalty, which every task has."""
 
     kl_coef: float | None = Field(None, ge=0)
-    """Reward lost per nat of KL divergence of a member from the start model, on the completion
-    that the member wrote: `kl_coef` and `beta` of TRL. 0 only reports the divergence, as the
-    part `kl`; `null` does not measure it."""
+    """Reward lost per nat of KL divergence of a member from the start model, on its completion
+    (`kl_coef` and `beta` of TRL). 0 only reports the divergence, as the part `kl`; `null` does not
+    measure it."""
     kl_estimator: Literal["k1", "k3"] = "k3"
     """Estimator from the tokens of the completion, with d = log p_start - log p_member: `k1`,
     -d; `k3`, exp(d) - d - 1, which is never negative."""
     kl_per: Literal["token", "completion"] = "token"
     """The mean over the tokens of a completion, or their sum."""
-
-
-def _date_text(value: object) -> object:
-    """Accept the date that YAML makes of a bare 2026-01-31."""
-    return value.isoformat() if isinstance(value, datetime.date) else value
 
 
 class TaskBase(KlPenalty, KindSection):
@@ -44,11 +38,6 @@ class TaskBase(KlPenalty, KindSection):
         return self.kind
 
     @property
-    def place(self) -> str:
-        """Where the rows come from, in the words of errors."""
-        return "data"
-
-    @property
     def smoke_overrides(self) -> tuple[str, ...]:
         """Settings of the task in a run of `--smoke`."""
         return ()
@@ -56,7 +45,7 @@ class TaskBase(KlPenalty, KindSection):
     @property
     def weight_field(self) -> str | None:
         """The field of a row with the number that its rewards are multiplied by, if any."""
-        return None
+        return getattr(self, "sample_weight", None)
 
     @property
     def sends_chats(self) -> bool:
@@ -76,11 +65,9 @@ class TaskBase(KlPenalty, KindSection):
     system_prompt: str | None = Field(None, min_length=1)
     """System message before every prompt; needs a chat template with that role."""
     few_shot: int = Field(0, ge=0)
-    """Number of solved training examples before every prompt, the same ones in every run; an
-    example is never shown in its own prompt."""
-    prompt_date: Annotated[str | None, BeforeValidator(_date_text)] = Field(
-        None, pattern=r"^\d{4}-\d{2}-\d{2}$"
-    )
+    """Number of solved training examples before every prompt, the same ones in every run and never
+    the example itself."""
+    prompt_date: str | None = Field(None, pattern=r"^\d{4}-\d{2}-\d{2}$")
     """Date (year-month-day) in prompts whose chat template writes today's; a run records the day
     on which it began."""
     overlong_prompts: Literal["error", "drop"] = "error"
@@ -88,16 +75,15 @@ class TaskBase(KlPenalty, KindSection):
     train_examples: int | None = Field(None, ge=1)
     """Train on the first so many training examples; default: all."""
     strip_thinking: bool = False
-    """Remove what a completion writes in `thinking_tag` before it is graded; a block that is
-    not closed is removed to the end."""
+    """Remove what a completion writes in `thinking_tag` before it is graded, closed or not."""
     thinking_tag: str = Field("think", pattern=r"^\w+$")
     """Name of the tag, such as `think` for `<think>` and `</think>`."""
     reward_functions: dict[str, float] = Field({})
-    """Names and weights of reward functions given from Python, `germline.train(config,
-    reward=...)`, which writes this setting; they replace the rewards of the task."""
+    """Names and weights of reward functions that replace those of the task; written by
+    `germline.train(config, reward=...)`."""
     reward_floor: float | dict[str, float] = 0.0
-    """Worst value of the functions given from Python: one number, or one per function; a
-    completion that cannot be graded earns it."""
+    """Worst value of these functions, one number or one per function; a completion that cannot be
+    graded earns it."""
     scorers: Scorers = Field({})
     """Reward models, judges and reward services by name, such as `{helpful: {kind: openrlhf,
     url: ...}}`; each adds its weighted score to the rewards of the task."""
@@ -131,11 +117,6 @@ class Arithmetic(TaskBase):
 class Countdown(TaskBase):
     """Reach a target from given numbers: reward = 0.1 x format + answer."""
 
-    @property
-    def sends_chats(self) -> bool:
-        """Whether prompts go through the chat template: by default they are sent as they are."""
-        return self.chat is True
-
     kind: Literal["countdown"] = "countdown"
     path: Path | None = None
     """JSON list of {context, numbers, target, solution}; default: generated rows, see `puzzles`."""
@@ -143,10 +124,14 @@ class Countdown(TaskBase):
     """Generated rows: `small`, 3 numbers up to 9, which the nano model can solve; `field`, 3 or
     4 numbers up to 99, as in the papers."""
     split: Literal["field", "seeded"] = "field"
-    """`field`: first 200 rows train, last 2000 test (generated rows likewise); `seeded`: a
-    seeded 80/20 split."""
+    """`field`: first 200 rows train, last 2000 test; `seeded`: a seeded 80/20 split."""
     split_seed: int = 0
     """Seed of the generated rows and of the seeded split."""
+
+    @property
+    def sends_chats(self) -> bool:
+        """Whether prompts go through the chat template: by default they are sent as they are."""
+        return self.chat is True
 
 
 @register("task", "germline.tasks.arithmetic:MultiplicationTask")
@@ -173,8 +158,7 @@ class Wordle(EpisodeSettings):
 
     kind: Literal["wordle"] = "wordle"
     words: Path | None = None
-    """File with one word per line, all of the same length; default: the words that the nano
-    model knows."""
+    """File with one word per line, all of one length; default: the words that nano knows."""
     split_seed: int = 0
     """Seed of the train/test split of the secret words."""
 

@@ -1,18 +1,15 @@
 """The registry: every kind of every section of a config, built in or from a plugin, by short name.
 
-One decorator registers a kind: the config section it decorates, and the class that implements it.
+One decorator registers a kind: the config section it decorates, and the class that implements it,
+which `create` imports on first use.
 
     @register("space", "germline.spaces.low_rank:LowRank")
     class LowRank(LinearSpace):
         kind: Literal["low_rank"] = "low_rank"
 
-The union of the kinds that a setting accepts, `germline list`, the generated reference, suggestions
-for misspelled names and the construction of objects all read this registry. A section imports
-neither torch nor its implementation, which `create` imports on first use. Importing
-`germline.config` registers everything that is built in.
-
-An installed package adds kinds through entry points of the group `germline.plugins`, each of which
-names a module that registers them when it is imported (docs/extending.md).
+Importing `germline.config` registers everything that is built in. An installed package adds kinds
+through entry points of the group `germline.plugins`, each of which names a module that registers
+them when it is imported (docs/extending.md).
 """
 
 import difflib
@@ -37,20 +34,13 @@ Decorated = TypeVar("Decorated")
 
 @dataclass(frozen=True)
 class Entry:
-    """One registered kind.
+    """One registered kind."""
 
-    Attributes:
-        group: the setting whose kind it is, such as `space`; or `reward`.
-        name: its short name.
-        registered: the config section, or the function of a reward.
-        implementation: `module:Class` of what a section configures, None where the section is all
-            there is; or the `Reward` made of a function, itself or as `module:NAME`.
-    """
-
-    group: str
-    name: str
     registered: Any
+    """The config section, or the function of a reward."""
     implementation: Any = None
+    """`module:Class` of what a section configures, None where the section is all there is; or the
+    `Reward` made of a function, itself or as `module:NAME`."""
 
 
 class Package(NamedTuple):
@@ -75,9 +65,6 @@ def register(
         group: the setting whose kind it is, such as `strategy`.
         implementation: `module:Class`, which `create` calls with the section (docs/extending.md).
         name: the short name; default: that of the section's setting `kind`.
-
-    Raises:
-        GermlineError: the group has another kind of this name, or a config was read before.
     """
 
     def add(registered: Decorated) -> Decorated:
@@ -93,7 +80,7 @@ def register(
                 f"{group}.kind={kind} is registered after a config was read, so no config can have "
                 "it: import the module that registers it before the first call of load_config"
             )
-        _entries[group][kind] = Entry(group, kind, registered, implementation)
+        _entries[group][kind] = Entry(registered, implementation)
         return registered
 
     return add
@@ -125,11 +112,7 @@ def groups() -> list[str]:
 
 
 def implementation(group: str, kind: str) -> Any:
-    """Return the class that implements a kind, or the reward; import it where it is named.
-
-    Raises:
-        GermlineError: the group has no such kind, or nothing implements it.
-    """
+    """Return the class that implements a kind, or the reward; import it where it is named."""
     known = entries(group)
     if kind not in known:
         raise GermlineError(f"{group}.kind: {unknown_kind(group, kind)}")
@@ -151,8 +134,8 @@ def create(
         group: the setting whose kind it is.
         config: its section, or the whole config (of engines).
         arguments: passed on, as docs/extending.md lists them by group.
-        kind: the kind; default: that of the section.
-        context: passed on.
+        kind: default: that of the section.
+        context: passed on, by name.
     """
     made_by = implementation(group, kind or config.kind)
     return getattr(made_by, "from_config", made_by)(config, *arguments, **context)
@@ -175,9 +158,8 @@ def load_plugins() -> Mapping[str, str]:
 
 def package_of(entry: Entry) -> Package | None:
     """Return the package that a kind comes from, None where it is built in or no plugin's."""
-    top = str(entry.registered.__module__).partition(".")[0]
     for point in _entry_points():
-        if point.dist and point.module.partition(".")[0] == top:
+        if point.dist and point.module.partition(".")[0] == _top_package(entry):
             return Package(point.dist.name, point.dist.version)
     return None
 
@@ -190,16 +172,18 @@ def _entry_points() -> "EntryPoints":
 
 def is_builtin(entry: Entry) -> bool:
     """Whether a kind comes with germline."""
-    return str(entry.registered.__module__).partition(".")[0] == __name__.partition(".")[0]
+    return _top_package(entry) == "germline"
+
+
+def _top_package(entry: Entry) -> str:
+    return str(entry.registered.__module__).partition(".")[0]
 
 
 def unknown_kind(group: str, kind: str) -> str:
     """Say that a group has no such kind, which it has, and which plugins could not be imported."""
-    known = list(entries(group))
-    text = (
-        f"there is no kind {kind!r}{did_you_mean(kind, known)}; choose one of "
-        f"{', '.join(map(repr, known))}"
-    )
+    known = entries(group)
+    choice = ", ".join(map(repr, known))
+    text = f"there is no kind {kind!r}{did_you_mean(kind, known)}; choose one of {choice}"
     broken = "; ".join(f"{package} ({why})" for package, why in load_plugins().items())
     return f"{text}; plugins that cannot be imported: {broken}" if broken else text
 

@@ -75,11 +75,7 @@ def _lay_over(
 def _warn_of_dropped(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Warn of the settings that a section loses; those at their defaults are left out."""
     section = sections(group_at(name.split("."))).get(str(old.get("kind")))
-    defaults = {
-        key: default.model_dump() if isinstance(default, Section) else default
-        for key, field in (section.model_fields.items() if section else ())
-        for default in [field.get_default(call_default_factory=True)]
-    }
+    defaults = section.model_construct().model_dump() if section else {}
     dropped = [
         f"{name}.{key}={value}"
         for key, value in old.items()

@@ -1,25 +1,15 @@
-"""The settings as data, from their JSON schema: for listings, completion and the reference.
-
-All data comes from the JSON schema that pydantic makes of `Config`, so it contains every new
-setting and kind.
-"""
+"""The settings as data, from the JSON schema of `Config`: for listings and the reference."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from typing import Any
 
 from germline.config.run_config import Config
 
 Schema = Mapping[str, Any]
 
-BOUNDS = {
-    "exclusiveMinimum": ">",
-    "minimum": "≥",
-    "exclusiveMaximum": "<",
-    "maximum": "≤",
-}
+BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
 REQUIRED, OPEN = "required", "open"
 CHOSEN_NAME = "NAME"
 """Stands for a name that the user chooses, as in `task.scorers.NAME.url`."""
@@ -27,35 +17,27 @@ CHOSEN_NAME = "NAME"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting of a section.
-
-    Attributes:
-        choices: the accepted values or kinds, if they can be listed.
-        accepts: the accepted values, in words.
-        default: the default as a config spells it; `REQUIRED` if there is none, `OPEN` if the
-            task, model or machine decides.
-    """
+    """One setting of a section."""
 
     name: str
     choices: tuple[str, ...]
+    """The accepted values or kinds, if they can be listed."""
     accepts: str
+    """The accepted values, in words."""
     default: str
+    """As a config spells it; `REQUIRED`, or `OPEN` if the task, model or machine decides."""
     meaning: str
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigSection:
-    """One section of the config, or one kind of a section that has several.
-
-    Attributes:
-        places: settings that hold it, such as `strategy.optimizer`; "" for the config itself.
-        kind: its short name; None if the section has no kinds.
-        meaning: the first paragraph of its docstring.
-    """
+    """One section of the config, or one kind of a section that has several."""
 
     places: tuple[str, ...]
+    """Settings that hold it, such as `strategy.optimizer`; "" for the config itself."""
     kind: str | None
     meaning: str
+    """The first paragraph of its docstring."""
     settings: tuple[Setting, ...]
 
 
@@ -94,8 +76,7 @@ def override_names(*, with_chosen: bool = False) -> list[OverrideName]:
     """List every setting by name; a name that differs between kinds is listed twice.
 
     Args:
-        with_chosen: whether to list settings below a name that the user chooses, such as
-            `task.scorers.NAME.url`.
+        with_chosen: whether to list `task.scorers.NAME.url` and the like.
     """
     names: list[OverrideName] = []
     places = dict.fromkeys(place for part in config_sections() for place in part.places)
@@ -122,12 +103,10 @@ def _walk(
 
 def _settings(schema: Schema, section: Schema) -> Iterator[Setting]:
     for name, value in section["properties"].items():
-        inner = [schema["$defs"][one] for one in _sections(schema, value)]
-        if inner and not any("kind" in one["properties"] for one in inner):
-            continue  # a section of its own, without kinds
-        if name == "kind":
+        inner = [schema["$defs"][one]["properties"] for one in _sections(schema, value)]
+        kinds = [one["kind"]["const"] for one in inner if "kind" in one]
+        if name == "kind" or (inner and not kinds):  # a section of its own, without kinds
             continue
-        kinds = [one["properties"]["kind"]["const"] for one in inner if "kind" in one["properties"]]
         yield Setting(
             name=name,
             choices=(*kinds, *_words(value)),
@@ -139,15 +118,9 @@ def _settings(schema: Schema, section: Schema) -> Iterator[Setting]:
 
 def _spelled(value: Any) -> str:
     """Write a default as a config spells it."""
-    if value is None:
-        return OPEN
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict):
-        return str(value["kind"]) if "kind" in value else str(value)
-    if isinstance(value, list):
-        return f"[{', '.join(repr(one) if isinstance(one, str) else str(one) for one in value)}]"
-    return str(value)
+    if value is None or isinstance(value, bool):
+        return OPEN if value is None else str(value).lower()
+    return str(value["kind"]) if isinstance(value, dict) and "kind" in value else str(value)
 
 
 def _sections(schema: Schema, value: Schema) -> Iterator[str]:
@@ -158,8 +131,7 @@ def _sections(schema: Schema, value: Schema) -> Iterator[str]:
             yield name
     inner = value.get("additionalProperties")
     mapped = (inner,) if isinstance(inner, dict) else ()
-    unions = (value.get(key, ()) for key in ("anyOf", "oneOf", "allOf"))
-    for one in (*chain.from_iterable(unions), *mapped):
+    for one in (*value.get("anyOf", ()), *value.get("oneOf", ()), *mapped):
         yield from _sections(schema, one)
 
 
@@ -190,8 +162,7 @@ def _accepts(schema: Schema, value: Schema) -> str:
     if value.get("type") == "object":
         inner = value.get("additionalProperties")  # True if every value is accepted
         return f"{_accepts(schema, inner if isinstance(inner, dict) else {})} by name"
-    type_name = str(value.get("type", "anything"))
-    words_for = {"boolean": "`true` or `false`", "string": str(value.get("format", "text"))}
-    word = words_for.get(type_name, type_name)
+    word = str(value.get("type", "anything"))
+    word = {"boolean": "`true` or `false`", "string": value.get("format", "text")}.get(word, word)
     bounds = [f"{sign} {value[key]:g}" for key, sign in BOUNDS.items() if key in value]
-    return " ".join([word, ", ".join(bounds)]).strip()
+    return f"{word} {', '.join(bounds)}".strip()

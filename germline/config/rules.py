@@ -19,9 +19,6 @@ from germline.types import GermlineError
 ITSELF = ""
 """Stands for the refused setting in the conditions of a rule."""
 
-LOST_IN_FP32 = 2.0**-25
-"""Half the relative distance of two neighboring fp32 numbers: smaller changes are rounded away."""
-
 
 @dataclass(frozen=True)
 class Rule:
@@ -78,13 +75,16 @@ GRADIENT = {"method.kind": "es_sample_gd"}
 OWN_SPLIT = {"task.kind": other_than("safe_alignment")}
 RUNNING = {"strategy.baseline.kind": "running"}
 OPTIONS = {"prompt_search.options": given}
+NO_OPTIONS = {"method.kind": anything, "method.searches_prompts": False}
+SERVED = {"engine.kind": anything, "engine.is_served": True}
+SIGMAS = "strategy.sigma strategy.sigma.start strategy.sigma.end"
 
 IGNORED = (
     Rule("model", {"engine.kind": anything, "engine.has_own_model": True}, KEEP_ONE),
     Rule(
         "engine.python engine.device engine.threads engine.options engine.startup_timeout_s",
         {"engine.base_url": given},
-        "give it to the server when you start it, and drop it here",
+        "give it to the server, and drop it here",
     ),
     Rule("fleet.quorum", {"fleet.engines": 1, "fleet.in_process": True}),
     Rule("fleet.devices", {"engine.kind": other_than("inprocess")}, "use CUDA_VISIBLE_DEVICES"),
@@ -133,39 +133,21 @@ IMPOSSIBLE = (
     Rule("strategy.learning_rate", {"strategy.population": 1, **MEASURED}, NUMBER),
     Rule("batch_size", {**MEASURED, "method.trains_center": True, ITSELF: 1}, "use 2 or more"),
     Rule(
-        "strategy.sigma strategy.sigma.start strategy.sigma.end",
-        {ITSELF: above(LARGEST_SIGMA)},
-        "use a sigma near the size of the weights or below, such as 0.005",
+        SIGMAS, {ITSELF: above(LARGEST_SIGMA)}, "products would overflow: use less, such as 0.005"
     ),
-    Rule(
-        "strategy.sigma.start strategy.sigma.end",
-        {ITSELF: 0},
-        "members would equal the center: use a number above 0",
-    ),
+    Rule(SIGMAS, {ITSELF: 0}, "members would equal the center: use a number above 0"),
     Rule("strategy.learning_rate.end", {"strategy.learning_rate.start": 0, ITSELF: 0}, NUMBER),
     Rule(
         "strategy.optimizer.weight_decay",
-        {"strategy.learning_rate": anything, "strategy.decay_share": above(1.0)},
-        "their product is above 1, so theta would overshoot: use less",
-    ),
-    Rule(
-        "strategy.optimizer.weight_decay",
-        {
-            "strategy.learning_rate": anything,
-            "strategy.decay_share": lambda share: 0 < share < LOST_IN_FP32,
-        },
-        "fp32 rounds their product away, so theta would not move: use more",
+        {"strategy.learning_rate": anything, "strategy.decays_in_fp32": False},
+        "fp32 rounds their product away below 3e-8, and above 1 theta would overshoot",
     ),
     # Two rules for one number.
     Rule("strategy.optimizer.kind", {**MEASURED, ITSELF: other_than("sgd")}, f"{NUMBER}, or sgd"),
     Rule("strategy.optimizer.momentum", {**MEASURED, ITSELF: above(0.0)}, NUMBER),
     Rule("strategy.zero_signal.kind", {"strategy.sigma.kind": "auto", ITSELF: "grow"}, "drop it"),
-    Rule(
-        "strategy.baseline.kind", {"shaping.kind": other_than("raw"), **RUNNING}, "use shaping=raw"
-    ),
-    Rule(
-        "strategy.baseline.kind", {"shaping.elite": other_than(1), **RUNNING}, "use shaping.elite=1"
-    ),
+    Rule("strategy.baseline.kind", {"shaping.kind": other_than("raw"), **RUNNING}, "use raw"),
+    Rule("strategy.baseline.kind", {"shaping.elite": other_than(1), **RUNNING}, "use elite=1"),
     # Members that cannot move.
     Rule("space.init_scale_a", {"space.init_scale_b": 0, ITSELF: 0}),
     Rule("space.init_scale_a", {"space.freeze_a": True, ITSELF: 0}),
@@ -176,49 +158,26 @@ IMPOSSIBLE = (
         "few tensors (space.include)",
     ),
     # What engines and fleets cannot do.
+    Rule("fleet.engines", {"engine.base_url": given, ITSELF: other_than(1)}, "one server: use 1"),
     Rule(
-        "fleet.engines",
-        {"engine.base_url": given, ITSELF: other_than(1)},
-        "one server serves one engine: use fleet.engines=1, or engines that start their own",
-    ),
-    Rule(
-        "task.kl_coef",
-        {"engine.kind": anything, "engine.is_served": True, ITSELF: given},
-        "use engine=inprocess, or drop it and measure the divergence with `germline eval RUN --kl`",
+        "task.kl_coef", {**SERVED, ITSELF: given}, "drop it; `germline eval RUN --kl` measures it"
     ),
     Rule("task.kl_coef", {"fleet.kind": "ray", ITSELF: given}, "use fleet.kind=local, or drop it"),
     # What methods cannot do.
     Rule("prompt_search", {"strategy.kind": other_than("nes"), **OPTIONS}, "use strategy.kind=nes"),
-    Rule(
-        "prompt_search",
-        {"method.kind": anything, "method.searches_prompts": False, **OPTIONS},
-        "use method.kind=es, or drop the options",
-    ),
+    Rule("prompt_search", {**NO_OPTIONS, **OPTIONS}, "use method.kind=es, or drop the options"),
     Rule("strategy.kind", {**OF_SEEDS, ITSELF: other_than("nes")}, "use strategy.kind=nes"),
-    Rule(
-        "task.lambda_lr",
-        {**OF_SEEDS, "task.adapts": True},
-        "rewards would change over the run: set task.lambda_lr=0 and task.safe_first=null, or use "
-        "method.kind=es",
-    ),
-    Rule(
-        "strategy.sigma.kind",
-        {"method.kind": "randopt", ITSELF: other_than("auto")},
-        "give a number or auto, or method.sigmas=[...] for several",
-    ),
+    Rule("task.lambda_lr", {**OF_SEEDS, "task.adapts": True}, "set it to 0, and safe_first=null"),
+    Rule("strategy.sigma.kind", {"method.kind": "randopt", ITSELF: other_than("auto")}, NUMBER),
     Rule(
         "strategy.sigma.kind",
         {**SCORING, ITSELF: lambda kind: kind in ("plateau", "success", "natural")},
         "give a number or auto",
     ),
     Rule("fleet.quorum", {**SCORING, ITSELF: other_than(1)}, "all scores are needed: drop it"),
-    Rule(
-        "strategy.sigma.kind", {**GRADIENT, ITSELF: "natural"}, "give a number or another schedule"
-    ),
+    Rule("strategy.sigma.kind", {**GRADIENT, ITSELF: "natural"}, "use another schedule"),
     Rule("strategy.learning_rate", {**GRADIENT, **MEASURED}, NUMBER),
-    Rule(
-        "space.kind", {**GRADIENT, ITSELF: other_than("full", "low_rank")}, "use full or low_rank"
-    ),
+    Rule("space.kind", {**GRADIENT, ITSELF: other_than("full", "low_rank")}, "use low_rank"),
     Rule("engine.kind", {**GRADIENT, ITSELF: other_than("inprocess")}, "use inprocess"),
     Rule("fleet.kind", {**GRADIENT, ITSELF: other_than("local")}, "use local"),
     Rule("fleet.engines", {**GRADIENT, ITSELF: other_than(1)}, "one model trains: use 1"),

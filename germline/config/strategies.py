@@ -221,13 +221,15 @@ class Nes(StrategyBase):
     optimizer: OptimizerConfig = Sgd()
 
     @property
-    def decay_share(self) -> float:
-        """The largest share of its distance by which weight decay moves theta; 0 if measured."""
+    def decays_in_fp32(self) -> bool:
+        """Whether weight decay moves theta, in fp32 and not beyond its target."""
         rate = self.learning_rate
         if isinstance(rate, AutoLearningRate):
-            return 0.0
+            return True
         largest = rate if isinstance(rate, float) else max(rate.start, rate.end)
-        return self.optimizer.weight_decay * largest
+        share = self.optimizer.weight_decay * largest
+        # Half the relative distance of two neighboring numbers is rounded away.
+        return share == 0 or 2.0**-25 <= share <= 1
 
 
 class CmaBase(StrategyBase):

@@ -28,16 +28,9 @@ from germline.config.strategies import (
 )
 from germline.config.tasks import Conciseness, TaskConfig
 
-UNPERTURBED = 0.005
-"""Sigma of a strategy whose members all equal the center; it has no effect."""
-
-
-SEARCHED = ("template", "temperature", "few_shot")
-"""Settings that can have options, in the order in which their probabilities are recorded."""
-
 
 class PromptSearch(Section):
-    """Prompt options that are searched with the weights; each member uses one option per setting.
+    """Prompt options that are searched with the weights: each member uses one per setting.
 
     The center uses the most likely option of each setting; of equally likely ones, the first.
     """
@@ -55,8 +48,9 @@ class PromptSearch(Section):
 
     @property
     def options(self) -> dict[str, tuple[object, ...]]:
-        """The options of each setting that has some."""
-        return {name: tuple(getattr(self, name)) for name in SEARCHED if getattr(self, name)}
+        """The options of each setting that has some, in the order of their probabilities."""
+        names = ("template", "temperature", "few_shot")
+        return {name: getattr(self, name) for name in names if getattr(self, name)}
 
     @model_validator(mode="after")
     def _probabilities_can_change(self) -> "PromptSearch":
@@ -77,52 +71,48 @@ class Graders(Section):
     workers: int = Field(8, ge=1)
     """Largest number of grader processes; all but the first start only while grading lags."""
     timeout_s: float = Field(2.0, gt=0, le=1e6)
-    """Time limit for grading one completion, in seconds; beyond it the completion earns the
-    task's floor."""
+    """Time limit for a completion, in seconds; a slower one earns the task's floor."""
     memory_gb: float | None = Field(4.0, ge=0.1)
     """Memory limit of a grader process, in GB, on Linux; a completion that needs more earns the
     task's floor. `null` sets no limit."""
     variables: Annotated[tuple[str, ...], Many] = ()
     """Environment variables that graders get beside those of paths, locale, threads and caches,
-    such as `[OPENAI_API_KEY]` for a reward that asks a service; no token is passed on otherwise."""
+    such as `[OPENAI_API_KEY]`; no token is passed on otherwise."""
 
 
 class HeldOut(Section):
     """Scores of the center on held-out examples, which are not trained on."""
 
     every: int = Field(10, ge=1)
-    """Generations between held-out scores; the start is always scored, and the end unless the
-    run was stopped."""
+    """Generations between held-out scores; the start and the end are always scored."""
     examples: int = Field(100, ge=1)
     """Held-out examples per score."""
     patience: int | None = Field(None, ge=1)
-    """Held-out scores in a row without a better one after which the run stops early; `germline
-    export RUN --generation best` writes the weights of the best score. `null` trains all
-    generations."""
+    """Held-out scores in a row without a better one after which the run stops early; `null` trains
+    all generations. `germline export RUN --generation best` writes the best weights."""
     scorers: Scorers = Field({})
-    """Reward models, judges and reward services by name that score the held-out completions
-    only: never part of the reward that is trained. A negative `weight` says that lower is
-    better; its size has no effect."""
+    """Reward models, judges and reward services by name, for held-out completions only. A negative
+    `weight` says that lower is better; its size has no effect."""
 
 
 class Recording(Section):
     """The files of a run directory."""
 
     snapshot_every: int = Field(25, ge=1)
-    """Generations between snapshots of masters and optimizer moments; large snapshots are
-    delayed until writing takes at most 5 % of the time since the previous one."""
+    """Generations between snapshots of masters and optimizer moments, or more where writing would
+    take over 5 % of the time."""
     keep_snapshots: int = Field(2, ge=1)
     """Newest snapshots kept; older generations are replayed from the journal."""
     snapshot_gb: float | None = Field(50.0, ge=0)
-    """Largest disk space of all kept snapshots, in GB: fewer are kept if they do not fit, and
-    none if one does not fit. `null` sets no limit."""
+    """Largest disk space of all kept snapshots, in GB; fewer are kept if they do not fit. `null`
+    sets no limit."""
     rollouts: int = Field(8, ge=0)
-    """Rollouts written per generation (the best, the worst and a spread between); 0 writes none."""
+    """Rollouts written per generation: the best, the worst and a spread between."""
     tensorboard: bool = True
     """Write TensorBoard events."""
     edge: float | None = Field(None, gt=0)
-    """Sigma at which random members break, in `strategy.sigma_unit`; the report compares the
-    walk of the updates with it. `germline probe` measures it and writes it into probe.yaml."""
+    """Sigma at which random members break, in `strategy.sigma_unit`, which the report compares the
+    updates with; `germline probe` measures it and writes it into probe.yaml."""
     figure_every: int = Field(10, ge=1)
     """Generations between redraws of evolution.png."""
 
@@ -160,12 +150,9 @@ class Config(Section):
     @property
     def scorers(self) -> dict[str, ScorerBase]:
         """All scorers by their section: of the reward, and of held-out completions."""
-        places = {"task": self.task.scorers, "held_out": self.held_out.scorers}
-        return {
-            f"{place}.scorers.{name}": scorer
-            for place, scorers in places.items()
-            for name, scorer in scorers.items()
-        }
+        of_task = {f"task.scorers.{name}": one for name, one in self.task.scorers.items()}
+        held_out = {f"held_out.scorers.{name}": one for name, one in self.held_out.scorers.items()}
+        return {**of_task, **held_out}
 
     @property
     def search(self) -> StrategyConfig:
@@ -173,7 +160,8 @@ class Config(Section):
         sigma = getattr(self.strategy, "sigma", None)
         if not isinstance(sigma, AutoSigma):
             return self.strategy
-        first = next(iter(self.method.member_sigmas(sigma)), UNPERTURBED)
+        # Without a sigma, members equal the center and any number does.
+        first = next(iter(self.method.member_sigmas(sigma)), 0.005)
         return self.strategy.model_copy(update={"sigma": first})
 
     def with_absolute_paths(self) -> "Config":

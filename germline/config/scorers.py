@@ -80,14 +80,12 @@ class HttpSettings(Section):
     url: Url
     """Address of the service."""
     token_env: str | None = Field(None, min_length=1)
-    """Name of the environment variable with the token that is sent as `Authorization: Bearer`;
-    the token itself is never written to a file."""
+    """Name of the environment variable with the token that is sent as `Authorization: Bearer`."""
     timeout_s: float = Field(60.0, gt=0, le=1e6)
     """Longest wait for one response, in seconds."""
     retry_timeout_s: float = Field(120.0, ge=0, le=1e6)
-    """How long a request is repeated while the service is unreachable or overloaded, with
-    growing pauses, in seconds; then its scores are missing, and the service is asked only every
-    few seconds until it answers."""
+    """How long a request is repeated while the service is unreachable or overloaded, in seconds;
+    then its scores are missing."""
     concurrency: int = Field(4, ge=1)
     """Largest number of requests at the same time."""
 
@@ -171,8 +169,8 @@ class Judge(ChatSettings, HttpScorer):
     model: str = Field(min_length=1)
     """Name of the model in the request."""
     template: Annotated[str, text_with("response")] = JUDGE_PROMPT
-    """Message to the judge, with `{prompt}`, `{response}`, `{answer}` (the gold answer),
-    `{lowest}` and `{highest}`; it must ask for the grade as `[[7]]`."""
+    """Message with `{prompt}`, `{response}`, `{answer}` (the gold answer), `{lowest}` and
+    `{highest}`; it must ask for the grade as `[[7]]`."""
     lowest: float = 0.0
     """Worst grade, which is the score 0."""
     highest: float = 10.0
@@ -187,8 +185,8 @@ class PairwiseJudgeSettings(ChatSettings):
     model: str | None = Field(None, min_length=1)
     """Name of the model in the request; default: the only one that is served."""
     template: Annotated[str, text_with("first", "second")] = PAIRWISE_PROMPT
-    """Message to the judge, with `{prompt}`, `{first}` and `{second}`; it must ask for `[[A]]`
-    if the first answer is better, and `[[B]]` if the second is."""
+    """Message with `{prompt}`, `{first}` and `{second}`; it must ask for the better answer, `[[A]]`
+    or `[[B]]`."""
 
 
 class ClassifierSettings(Section):
@@ -202,8 +200,8 @@ class ClassifierSettings(Section):
     output: Literal["logit", "probability"] = "logit"
     """The model's output for the class, or its probability."""
     max_tokens: int | None = Field(None, ge=1)
-    """Longest text in tokens; a longer one is truncated, which is recorded as `NAME_truncated`.
-    Default: the model's context, at most 4096."""
+    """Longest text in tokens; more are cut, recorded as `NAME_truncated`. Default: the model's
+    context, at most 4096."""
     batch_size: int = Field(16, ge=1)
     """Texts per forward pass."""
     device: str = "auto"
@@ -259,9 +257,7 @@ def smoke_scorer(scorer: ScorerBase) -> ScorerBase:
 def _names_are_words(scorers: dict[str, ScorerBase]) -> dict[str, ScorerBase]:
     for name in scorers:
         if not re.fullmatch(r"\w+", name):
-            raise ValueError(
-                f"the scorer {name!r} must have a name of letters, digits and underscores"
-            )
+            raise ValueError(f"{name!r} must have letters, digits and underscores only")
     return scorers
 
 

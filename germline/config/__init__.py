@@ -8,12 +8,12 @@ from germline.config.base import KindSection as KindSection
 from germline.config.base import Section as Section
 from germline.config.engines import EngineBase as EngineBase
 from germline.config.engines import InProcess as InProcess
+from germline.config.engines import Local as Local
+from germline.config.engines import MicrobatchSettings as MicrobatchSettings
+from germline.config.engines import Ray as Ray
 from germline.config.engines import Sglang as Sglang
 from germline.config.engines import Toy as Toy
 from germline.config.engines import Vllm as Vllm
-from germline.config.fleets import Local as Local
-from germline.config.fleets import MicrobatchSettings as MicrobatchSettings
-from germline.config.fleets import Ray as Ray
 from germline.config.loader import load_config as load_config
 from germline.config.loader import smoke_config as smoke_config
 from germline.config.loader import validate_config as validate_config

@@ -39,10 +39,9 @@ def format_errors(error: ValidationError, values: Mapping[str, Any], place_of: P
     for one in error.errors(include_url=False):
         mistakes.setdefault(_setting(one, values), []).append(dict(one))
     lines = [f"{place_of(setting)}{_line(setting, these)}" for setting, these in mistakes.items()]
-    shown = lines[:MOST_LINES]
-    if len(lines) > len(shown):
-        shown.append(f"and {len(lines) - len(shown)} more mistakes")
-    return "\n        ".join(shown)
+    if len(lines) > MOST_LINES:
+        lines[MOST_LINES:] = [f"and {len(lines) - MOST_LINES} more mistakes"]
+    return "\n        ".join(lines)
 
 
 def shortened(value: object) -> str:

@@ -165,7 +165,7 @@ class DatasetSource(FileTask):
     """Settings of rows that the library `datasets` loads."""
 
     path: Path
-    """Name on the Hugging Face hub, a folder, or a file (.parquet, .csv, .json, .arrow)."""
+    """Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv, .json, .arrow)."""
     subset: str | None = None
     """Configuration of the dataset, such as `main`."""
     revision: str | None = None
@@ -177,8 +177,9 @@ class DatasetSource(FileTask):
 
     @property
     def held_out_split(self) -> str | None:
-        """The split with the held-out rows; None where they are of `split` or of another file."""
-        return self.test_split
+        """The split with the held-out rows; a file has the one that was named, if any."""
+        of_hub = not self.path.expanduser().is_file()
+        return self.test_split if of_hub or self.changed("test_split") else None
 
 
 class FileOrDataset(CustomTask, DatasetSource):
@@ -200,12 +201,6 @@ class FileOrDataset(CustomTask, DatasetSource):
         )
 
     title = TaskBase.title
-
-    @property
-    def held_out_split(self) -> str | None:
-        """As for any dataset; where the path is a file, only a split that was named for it."""
-        of_hub = not self.path.expanduser().is_file()
-        return self.test_split if of_hub or self.changed("test_split") else None
 
 
 @register("task", "germline.tasks.rows:DatasetTask")
@@ -254,8 +249,6 @@ class Math(MathProblems):
 
     kind: Literal["math"] = "math"
     samples = "math_samples.jsonl"
-    path: Path
-    """Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv)."""
     template: str | None = (
         "{problem}\n\nThink step by step, and write the final answer in \\boxed{}."
     )

@@ -12,8 +12,7 @@ from pydantic import Field, model_validator
 from germline import registry
 from germline.config.base import Many, Section, TextOrPath, text_with
 from germline.config.config_files import absolute_path, change_paths
-from germline.config.engines import EngineConfig, InProcess
-from germline.config.fleets import FleetConfig, Local, MicrobatchSettings
+from germline.config.engines import EngineConfig, FleetConfig, InProcess, Local, MicrobatchSettings
 from germline.config.methods import EvolutionStrategy, MethodConfig
 from germline.config.schedules import AutoSigma
 from germline.config.scorers import ScorerBase, Scorers

@@ -1,21 +1,18 @@
-"""Settings: all documented, short names of kinds, overrides that arrive."""
+"""Settings: all documented, short forms, overrides that arrive, and files of settings."""
+
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
 from germline import registry
-from germline.config import (
-    Config,
-    Countdown,
-    InProcess,
-    Jsonl,
-    LinearSchedule,
-    Nes,
-    PythonFile,
-    load_config,
-)
+from germline.config import Config, load_config
 from germline.config.config_files import as_yaml, read_value
 from germline.config.reference import config_sections
+
+BASE = {"task": "arithmetic", "space": "low_rank", "strategy": {"population": 6, "sigma": 0.1}}
+RANKED = {**BASE, "space": {"kind": "low_rank", "rank": 3, "include": ["*mlp*"]}}
+ROWS = {"kind": "jsonl", "path": "rows.jsonl"}
 
 
 def test_every_section_and_setting_says_what_it_means():
@@ -32,116 +29,119 @@ def test_every_kind_is_a_frozen_section_that_is_strict_about_names():
             assert section.model_fields["kind"].default == kind
             assert section.model_config["frozen"]
             assert section.model_config["extra"] == "forbid"
-
-
-def test_a_config_cannot_be_changed():
     with pytest.raises(ValidationError, match="frozen"):
         load_config({}).seed = 1  # type: ignore[misc]
 
 
-def test_nothing_but_the_defaults_is_needed():
-    assert load_config({}) == Config()
+# --- short forms and overrides
 
 
-# --- short names and nested kinds
-
-
-@pytest.mark.parametrize("room", ["task", "space", "shaping", "engine", "strategy", "fleet"])
-def test_a_section_may_be_given_as_its_short_name_alone(room):
-    for kind, section in registry.sections(room).items():
+@pytest.mark.parametrize("group", ["task", "space", "shaping", "engine", "strategy", "fleet"])
+def test_a_section_may_be_given_as_its_short_name_alone(group):
+    for kind, section in registry.sections(group).items():
         if any(field.is_required() for field in section.model_fields.values()):
             continue  # a task made of a file, which has a short form of its own
         if kind == "sglang":
             continue  # says where its server is, or that it is to be started
-        space = {"space": "full"} if room == "strategy" else {}  # one that every strategy can drive
-        config = load_config({**space, room: kind})
-        assert config == load_config({**space, room: {"kind": kind}})
-        assert isinstance(getattr(config, room), section)
+        space = {"space": "full"} if group == "strategy" else {}  # one for every strategy
+        config = load_config({**space, group: kind})
+        assert config == load_config({**space, group: {"kind": kind}})
+        assert isinstance(getattr(config, group), section)
 
 
-@pytest.mark.parametrize(("file", "section"), [("a/b.py", PythonFile), ("rows.jsonl", Jsonl)])
-def test_a_task_may_be_given_as_its_file_alone(file, section):
-    assert load_config({"task": file}).task == section(path=file)
-    assert load_config({}, [f"task={file}", "task.split_seed=3"]).task == section(
-        path=file, split_seed=3
-    )
-
-
-def test_a_task_file_stands_for_a_config_of_defaults():
-    assert load_config("a/b.py", ["seed=3"]) == load_config({"task": "a/b.py", "seed": 3})
-
-
-def test_a_nested_section_may_be_given_as_its_short_name_alone():
-    config = load_config({"strategy": {"optimizer": "adam", "learning_rate": 0.01}})
-    assert config.strategy.optimizer.kind == "adam"  # type: ignore[attr-defined]
-    overrides = ["strategy.optimizer=adam", "strategy.learning_rate=0.01"]
-    assert load_config({}, overrides) == config
-
-
-def test_the_kind_may_be_left_out_where_the_default_is_meant():
-    assert load_config({"space": {"rank": 4}}).space == load_config({}, ["space.rank=4"]).space
-    assert load_config({"engine": {"dtype": "float16"}}).engine == InProcess(dtype="float16")
-
-
-def test_a_short_name_can_be_refined_by_an_override():
-    config = load_config({"task": "countdown"}, ["task.split=seeded", "task.split_seed=3"])
-    assert config.task == Countdown(split="seeded", split_seed=3)
-
-
-# --- overrides
+PYTHON = {"kind": "python", "path": "a/b.py"}
+ADAM = {"optimizer": {"kind": "adam"}, "learning_rate": 0.01}
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("1e-3", 1e-3), ("1E-3", 1e-3), ("0.002", 0.002), ("2", 2.0), (".5", 0.5)]
+    ("short", "overrides", "whole"),
+    [
+        ({}, [], Config().model_dump()),
+        ({"task": "a/b.py"}, ["seed=3"], {"task": PYTHON, "seed": 3}),
+        ("a/b.py", ["seed=3"], {"task": PYTHON, "seed": 3}),
+        ({}, ["task=rows.jsonl", "task.split_seed=3"], {"task": {**ROWS, "split_seed": 3}}),
+        ({}, ["task=rows #2.jsonl"], {"task": {"kind": "jsonl", "path": "rows #2.jsonl"}}),
+        ({"strategy": {**ADAM, "optimizer": "adam"}}, [], {"strategy": ADAM}),
+        ({}, ["strategy.optimizer=adam", "strategy.learning_rate=0.01"], {"strategy": ADAM}),
+        ({"space": {"rank": 4}}, [], {"space": {"kind": "low_rank", "rank": 4}}),
+        ({}, ["space.rank=4"], {"space": {"kind": "low_rank", "rank": 4}}),
+        ({}, ["strategy.antithetic=False"], {"strategy": {"antithetic": False}}),  # mistake 17
+        ({}, ["record.tensorboard=no"], {"record": {"tensorboard": False}}),
+        ({"seed": 5}, ["seed=0"], {"seed": 0}),  # mistake 6
+        ({"seed": 1}, ["seed=2", "seed=-1"], {"seed": -1}),
+        (
+            {"task": "countdown"},
+            ["task.split=seeded"],
+            {"task": {"kind": "countdown", "split": "seeded"}},
+        ),
+        ({"space": {"layers": 3}}, [], {"space": {"layers": "3"}}),
+        ({}, ["space.layers=3"], {"space": {"layers": "3"}}),
+        ({}, ["space.layers=0,3,20-23"], {"space": {"layers": "0,3,20-23"}}),
+        (
+            {},
+            ["strategy.sigma={start: 0.2, end: 0.1}"],
+            {"strategy": {"sigma": {"kind": "linear", "start": 0.2, "end": 0.1}}},
+        ),
+        (RANKED, ["space.kind=lora"], {**BASE, "space": {**RANKED["space"], "kind": "lora"}}),  # type: ignore[dict-item]
+        ({"model": Path("models/mine")}, [], {"model": "models/mine"}),
+    ],
 )
-def test_a_number_is_a_number_however_it_is_written(text, value, tmp_path):
-    assert load_config({}, [f"strategy.sigma={text}"]).strategy.sigma == value  # type: ignore[attr-defined]
-    file = tmp_path / "c.yaml"
-    file.write_text(f"strategy:\n  sigma: {text}\n")
-    assert load_config(file).strategy.sigma == value  # type: ignore[attr-defined]
+def test_what_is_short_means_the_whole(short, overrides, whole):
+    config = load_config(short, overrides)
+    assert config == load_config(whole)
+    assert load_config(config.model_dump(mode="json")) == config
 
 
-@pytest.mark.parametrize(("text", "value"), [("false", False), ("False", False), ("no", False)])
-def test_mistake_17_false_is_false(text, value):
-    assert load_config({}, [f"strategy.antithetic={text}"]).strategy == Nes(antithetic=value)
-    assert load_config({}, [f"record.tensorboard={text}"]).record.tensorboard is value
+@pytest.mark.parametrize(
+    ("override", "value"),
+    [
+        ("task.stop=###", ("###",)),
+        ("task.stop=# a\n", ("# a\n",)),
+        ("task.stop=[a, 'b c']", ("a", "b c")),
+        ("task.stop=[]", ()),
+        ("task.stop=null", None),
+        ("task.max_new_tokens=null", None),
+        ("task.system_prompt=# Role", "# Role"),
+        ("task.system_prompt=Solve it. #no words", "Solve it. #no words"),
+        ("task.system_prompt=one\n two\n", "one\n two\n"),
+        ("task.system_prompt=1e5", "1e5"),
+        ("task.system_prompt='quoted'", "'quoted'"),
+        ("task.system_prompt=null", None),
+        ("task.template=! {question}", "! {question}"),
+        ("task.template=Question: {question}", "Question: {question}"),
+        ("task.template={question}", "{question}"),
+        ("task.path=rows #2.jsonl", Path("rows #2.jsonl")),
+        ("task.columns.prompt=a: b", {"prompt": "a: b"}),
+        ("space.include=*mix*", ("*mix*",)),
+        ("model=inf", "inf"),
+        ("model=no", "no"),
+        ("model=my.yaml", "my.yaml"),
+    ],
+)
+def test_a_text_is_taken_as_it_is_written(override, value):
+    section, _, name = override.partition("=")[0].partition(".")
+    found = getattr(load_config({"task": ROWS}, [override]), section)
+    assert (getattr(found, name.partition(".")[0]) if name else found) == value
 
 
-def test_mistake_6_seed_0_stays_0():
-    assert load_config({}, ["seed=0"]).seed == 0
-    assert load_config({"seed": 0}).seed == 0
-    assert load_config({"seed": -1}).seed == -1
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1e-3", 1e-3), ("1E-3", 1e-3), ("0.002", 0.002), ("2", 2.0), (".5", 0.5), ("010", 10.0)],
+)
+def test_a_number_is_a_number_however_it_is_written(text, value, file):
+    for config in (
+        load_config({}, [f"strategy.sigma={text}"]),
+        load_config(file(f"strategy:\n  sigma: {text}\n")),
+    ):
+        assert config.strategy.sigma == value  # type: ignore[attr-defined]
 
 
-def test_lists_and_sections_can_be_overridden():
-    config = load_config({}, ["task.stop=[a, 'b c']", "strategy.sigma={start: 0.2, end: 0.1}"])
-    assert config.task.stop == ("a", "b c")
-    assert config.strategy.sigma == LinearSchedule(start=0.2, end=0.1)  # type: ignore[attr-defined]
-
-
-def test_an_empty_list_and_null_are_values():
-    assert load_config({}, ["task.stop=[]"]).task.stop == ()
-    assert load_config({}, ["task.max_new_tokens=null"]).task.max_new_tokens is None
-
-
-@pytest.mark.parametrize("layers", ["3", "0-9", "0,3,20-23"])
-def test_layers_are_read_as_they_are_written(layers):
-    assert load_config({}, [f"space.layers={layers}"]).space.layers == layers
-
-
-def test_the_last_override_wins_and_the_source_is_left_alone():
-    source = {"seed": 1, "strategy": {"population": 4}}
-    config = load_config(source, ["seed=2", "seed=3", "strategy.population=8"])
-    assert (config.seed, config.strategy.population) == (3, 8)
-    assert source == {"seed": 1, "strategy": {"population": 4}}
-
-
-def test_a_config_survives_json():
-    plain = ["task=countdown", "space=full", "task.path=a/b.json"]
-    adam = ["strategy.optimizer=adam", "strategy.learning_rate=0.01"]
-    for overrides in (plain, [*plain, *adam]):
-        config = load_config({}, overrides)
-        assert load_config(config.model_dump(mode="json")) == config
+@pytest.mark.parametrize(
+    ("text", "seed"), [("010", 10), ("-007", -7), ("0x10", 16), ("1_000", 1000), ("0", 0)]
+)
+def test_a_number_with_a_leading_zero_is_decimal(file, text, seed):
+    assert load_config(BASE, [file(f"seed: {text}\n")]).seed == seed
+    assert load_config(BASE, [f"seed={text}"]).seed == seed
 
 
 TEXTS = ["1e3", "010", "0o7", "0x1F", "yes", "12:30", "null", "~", "", "3", "1.5", "1_000", ".inf"]
@@ -152,3 +152,120 @@ TEXTS = ["1e3", "010", "0o7", "0x1F", "yes", "12:30", "null", "~", "", "3", "1.5
 )
 def test_what_is_written_as_yaml_is_read_as_it_was(value):
     assert read_value(as_yaml({"x": value})) == {"x": value}
+
+
+def test_words_of_a_file_are_those_of_yaml_1_2(file):
+    config = load_config({}, [file("task: {kind: jsonl, path: x, answer: no}\nmodel: 12:30:00\n")])
+    assert (config.task.answer, config.model) == ("no", "12:30:00")  # type: ignore[attr-defined]
+
+
+# --- files of settings laid over a config, between and after single settings
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text, name="over.yaml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_files_and_settings_count_in_the_order_given(file):
+    first, second = file("seed: 1\nbatch_size: 2\n", "a.yaml"), file("seed: 3\n", "b.yml")
+    source = {**BASE, "batch_size": 9}
+    config = load_config(source, [first, second, "generations=5"])
+    assert (config.seed, config.batch_size, config.generations) == (3, 2, 5)
+    assert load_config(BASE, [first, "batch_size=9"]).batch_size == 9
+    assert source == {**BASE, "batch_size": 9}
+
+
+@pytest.mark.parametrize(
+    ("text", "changes"),
+    [
+        ("strategy: {sigma: 0.2}", {"strategy": {"population": 6, "sigma": 0.2}}),
+        ("space: {kind: full, layers: '3'}", {"space": {"kind": "full", "layers": "3"}}),
+        ("space: {kind: low_rank, rank: 2}", {"space": {"rank": 2, "include": ["*mlp*"]}}),
+        ("task: {max_new_tokens: 5}", {"task": {"kind": "arithmetic", "max_new_tokens": 5}}),
+    ],
+)
+def test_a_file_refines_sections_of_its_kinds_and_replaces_others(file, text, changes):
+    assert load_config(RANKED, [file(text)]) == load_config({**RANKED, **changes})
+
+
+def test_a_replaced_section_warns_of_the_settings_that_it_drops(file, caplog):
+    base = {**BASE, "space": {"kind": "low_rank", "rank": 3}, "task": {"max_new_tokens": 5}}
+    full = file("space: {kind: full, layers: '3'}\n")
+    for override, dropped in {
+        "space=lora": "space.rank=3",
+        "task=countdown": "task.max_new_tokens=5",
+        full: "space.rank=3",
+        "space.kind=full": "space.rank=3",
+    }.items():
+        caplog.clear()
+        load_config(base, [override])
+        assert dropped in caplog.text
+    caplog.clear()
+    load_config(load_config({}), ["space=lora", "strategy=cma"])
+    load_config(load_config(base), ["engine=toy", "seed=3"])
+    judge = "held_out.scorers.j={kind: judge, url: 'http://localhost:%d/v1', model: m}"
+    load_config(load_config(base, [judge % 1]), [judge % 2])
+    assert caplog.text == ""  # the other settings are at their defaults
+
+
+# --- relative paths in a config file
+
+
+def written(folder):
+    folder.mkdir(exist_ok=True)
+    (folder / "riddles.jsonl").write_text('{"prompt": "1?", "answer": "1"}\n')
+    (folder / "a.yaml").write_text("task: riddles.jsonl\n")
+    (folder / "b.yaml").write_text("task: {kind: jsonl, path: riddles.jsonl}\n")
+
+
+def path_of(*given):
+    return load_config(*given).task.model_dump()["path"]
+
+
+def test_a_task_beside_its_config_is_found_and_one_in_the_working_directory_first(
+    tmp_path, monkeypatch
+):
+    written(tmp_path / "tasks")
+    (tmp_path / "tasks" / "arithmetic").mkdir()
+    (tmp_path / "tasks" / "c.yaml").write_text("task: arithmetic\n")
+    monkeypatch.chdir(tmp_path)
+    for config in ("tasks/a.yaml", "tasks/b.yaml"):
+        assert path_of(config) == Path("tasks/riddles.jsonl")
+    assert path_of({}, ["tasks/a.yaml"]) == Path("tasks/riddles.jsonl")
+    assert path_of({}, ["task=riddles.jsonl"]) == Path("riddles.jsonl")
+    assert load_config("tasks/c.yaml").task.kind == "arithmetic"  # no path
+    written(tmp_path)
+    assert path_of("tasks/a.yaml") == Path("riddles.jsonl")
+
+
+def test_models_and_adapters_beside_their_config_are_found(tmp_path, monkeypatch):
+    folder = tmp_path / "study"
+    for name in ("base", "adapter", "rewards"):
+        (folder / name).mkdir(parents=True)
+    (folder / "set.py").write_text("")
+    (folder / "c.yaml").write_text(
+        "model: base\nspace: {kind: lora, init_adapter: adapter}\n"
+        "task: {kind: verifiers, env: set.py, scorers: {r: {kind: classifier, model: rewards}}}\n"
+        "held_out: {scorers: {r: {kind: classifier, model: rewards}}}\n"
+    )
+    (folder / "nano").mkdir()
+    (folder / "nano.yaml").write_text(
+        "model: nano\ntask: {scorers: {j: {kind: judge, model: rewards, url: 'http://x'}}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = load_config("study/c.yaml")
+    given = (config.model, config.space.init_adapter, config.task.env)  # type: ignore[attr-defined]
+    assert given == ("study/base", "study/adapter", "study/set.py")
+    assert {one.model for one in config.scorers.values()} == {"study/rewards"}  # type: ignore[attr-defined]
+    absolute = config.with_absolute_paths()
+    assert absolute.model == str(folder / "base")
+    assert absolute.space.init_adapter == str(folder / "adapter")  # type: ignore[attr-defined]
+    nano = load_config("study/nano.yaml")
+    judge = nano.task.scorers["j"]
+    assert (nano.model, judge.model) == ("nano", "rewards")  # type: ignore[attr-defined]

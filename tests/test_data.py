@@ -360,9 +360,9 @@ def test_a_path_that_does_not_exist_is_not_looked_up_on_the_hub(
 def test_other_names_are_looked_up_on_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import datasets
 
-    def load(path: str, **_: object) -> list[dict[str, object]]:
-        assert path == name
+    def load(path: str, **source: object) -> list[dict[str, object]]:
+        assert (path, source["name"], source["revision"]) == (name, "main", "v1")
         return ROWS
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    assert examples(kind="dataset", path=name, columns=COLUMNS)
+    assert examples(kind="dataset", path=name, subset="main", revision="v1", columns=COLUMNS)

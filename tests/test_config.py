@@ -1,14 +1,16 @@
-"""Settings: all documented, short forms, overrides that arrive, and files of settings."""
+"""Settings and their kinds: documented, short forms, overrides that arrive, files of settings."""
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pydantic import ValidationError
 
 from germline import registry
-from germline.config import Config, load_config
+from germline.config import Config, SpaceBase, load_config
 from germline.config.config_files import as_yaml, read_value
 from germline.config.reference import config_sections
+from germline.types import GermlineError
 
 BASE = {"task": "arithmetic", "space": "low_rank", "strategy": {"population": 6, "sigma": 0.1}}
 RANKED = {**BASE, "space": {"kind": "low_rank", "rank": 3, "include": ["*mlp*"]}}
@@ -31,6 +33,33 @@ def test_every_kind_is_a_frozen_section_that_is_strict_about_names():
             assert section.model_config["extra"] == "forbid"
     with pytest.raises(ValidationError, match="frozen"):
         load_config({}).seed = 1  # type: ignore[misc]
+    assert registry.sections("reward") == registry.sections("no group") == {}
+
+
+@pytest.mark.parametrize(
+    "group", ["task", "space", "strategy", "optimizer", "shaping", "engine", "reward"]
+)
+def test_every_kind_of_a_group_leads_to_what_implements_it(group):
+    for kind in registry.entries(group):
+        if kind not in ("vllm", "sglang", "verifiers"):  # imported where they are installed
+            assert registry.implementation(group, kind) is not None
+    with pytest.raises(GermlineError, match=rf"^{group}.kind: there is no kind 'xyz'; choose one"):
+        registry.implementation(group, "xyz")
+
+
+def test_a_kind_without_a_class_cannot_be_constructed():
+    with pytest.raises(GermlineError, match=r"baseline\.kind=running has no implementation"):
+        registry.implementation("baseline", "running")
+
+
+def test_a_plugin_cannot_replace_a_built_in_kind():
+    class Theirs(SpaceBase):
+        kind: Literal["full"] = "full"
+
+    message = r"space\.kind=full is registered twice, by germline\.config\.spaces\.Full and by "
+    with pytest.raises(GermlineError, match=message):
+        registry.register("space", "theirs:Theirs")(Theirs)
+    assert registry.implementation("space", "full").__module__ == "germline.spaces.full"
 
 
 # --- short forms and overrides

@@ -24,6 +24,8 @@ from tests.toy_runs import SETTINGS, grading_in_process, run, settings
 
 COSINE_SIGMA = ["generations=3", "strategy.sigma={kind: cosine, start: 0.3, end: 0.1}"]
 COSINE_RATE = ["generations=4", "strategy.learning_rate={kind: cosine, start: 0.3, end: 0.1}"]
+SIGMAS = ["strategy.sigma={start: 0.3, end: 0.1}"]
+RATES = ["strategy.learning_rate={start: 0.3, end: 0.1}"]
 PLATEAU = ["generations=5", "strategy.sigma={kind: plateau, start: 0.3, patience: 1}"]
 SUCCESS = ["generations=3", "strategy.sigma={kind: success, start: 0.3}"]
 AUTO = ["strategy.sigma=auto", "strategy.learning_rate=auto"]
@@ -73,12 +75,9 @@ CHANGES_THE_WEIGHTS = {
     "strategy.lr_adapt": ([*SEP_CMA, "strategy.kind=cma"], "strategy.lr_adapt=true"),
     "strategy.antithetic": ([], "strategy.antithetic=false"),
     "strategy.sigma": ([], "strategy.sigma=0.2"),
-    "strategy.sigma.start": (["strategy.sigma={start: 0.3, end: 0.1}"], "strategy.sigma.start=0.4"),
-    "strategy.sigma.end": (["strategy.sigma={start: 0.3, end: 0.1}"], "strategy.sigma.end=0.4"),
-    "strategy.sigma.kind": (
-        ["strategy.sigma={start: 0.3, end: 0.1}"],
-        "strategy.sigma={kind: plateau, start: 0.3}",
-    ),
+    "strategy.sigma.start": (SIGMAS, "strategy.sigma.start=0.4"),
+    "strategy.sigma.end": (SIGMAS, "strategy.sigma.end=0.4"),
+    "strategy.sigma.kind": (SIGMAS, "strategy.sigma={kind: plateau, start: 0.3}"),
     "strategy.sigma.warmup": (COSINE_SIGMA, "strategy.sigma.warmup=1"),
     "strategy.sigma.factor": (PLATEAU, "strategy.sigma.factor=0.3"),
     "strategy.sigma.patience": (PLATEAU, "strategy.sigma.patience=3"),
@@ -96,14 +95,8 @@ CHANGES_THE_WEIGHTS = {
     "strategy.zero_signal.kind": (SILENT, "strategy.zero_signal=skip"),
     "strategy.sigma_unit": ([], "strategy.sigma_unit=mean_abs"),
     "strategy.learning_rate": ([], "strategy.learning_rate=0.2"),
-    "strategy.learning_rate.start": (
-        ["strategy.learning_rate={start: 0.3, end: 0.1}"],
-        "strategy.learning_rate.start=0.4",
-    ),
-    "strategy.learning_rate.end": (
-        ["strategy.learning_rate={start: 0.3, end: 0.1}"],
-        "strategy.learning_rate.end=0.4",
-    ),
+    "strategy.learning_rate.start": (RATES, "strategy.learning_rate.start=0.4"),
+    "strategy.learning_rate.end": (RATES, "strategy.learning_rate.end=0.4"),
     "strategy.learning_rate.kind": (COSINE_RATE, "strategy.learning_rate.kind=linear"),
     "strategy.learning_rate.warmup": (COSINE_RATE, "strategy.learning_rate.warmup=1"),
     "strategy.learning_rate.step": (MEASURED, "strategy.learning_rate.step=0.05"),
@@ -161,22 +154,12 @@ def test_a_change_reaches_the_weights(setting, before):
 
 
 def test_what_is_recorded_follows_the_settings(tmp_path):
-    changes = [
-        "generations=5",
-        "held_out.every=3",
-        "held_out.examples=7",
-        "record.snapshot_every=1",
-        "record.keep_snapshots=4",
-        "record.rollouts=3",
-        "record.tensorboard=true",
-    ]
+    changes = ["generations=5", "held_out={every: 3, examples: 7}", "record.tensorboard=true"]
+    changes += ["record.snapshot_every=1", "record.keep_snapshots=4", "record.rollouts=3"]
     directory = RunDirectory.open(run(tmp_path / "run", *changes))
     assert len(directory.journal.read()) == 5
-    assert [(one.score.generation, one.score.n) for one in directory.held_out()] == [
-        (0, 7),
-        (3, 7),
-        (5, 7),
-    ]
+    scores = [(one.score.generation, one.score.n) for one in directory.held_out()]
+    assert scores == [(0, 7), (3, 7), (5, 7)]
     assert len(list(directory.snapshots.iterdir())) == 4
     assert len(directory.rollouts()) == 15
     assert list(directory.tensorboard.iterdir())
@@ -191,12 +174,9 @@ def test_the_figure_is_redrawn_when_it_is_due(tmp_path):
     assert drawn == [False, True, True, True]
 
 
-def test_a_cell_with_open_members_has_the_rows_asked_for(monkeypatch):
-    with build_run_parts(settings("microbatch={rows: 12, examples: 4}")) as parts:
-        assert members_per_microbatch(parts.config.microbatch, examples=8) == 3
-
-
 def test_cells_have_the_size_asked_for(monkeypatch):
+    rows = settings("microbatch={rows: 12, examples: 4}")
+    assert members_per_microbatch(rows.microbatch, examples=8) == 3
     with build_run_parts(settings("microbatch.members=3", "microbatch.examples=4")) as parts:
         shapes = []
         assert isinstance(parts.fleet, LocalFleet)

@@ -257,7 +257,7 @@ def smoke_scorer(scorer: ScorerBase) -> ScorerBase:
 def _names_are_words(scorers: dict[str, ScorerBase]) -> dict[str, ScorerBase]:
     for name in scorers:
         if not re.fullmatch(r"\w+", name):
-            raise ValueError(f"{name!r} must have letters, digits and underscores only")
+            raise ValueError(f"{name!r} must have a name of letters, digits and underscores")
     return scorers
 
 

@@ -160,13 +160,10 @@ def plugins_of(configs: Iterable[Config]) -> dict[str, dict[str, str]]:
     """
     plugins = {}
     for setting, entry in (named for config in configs for named in _entries("", config)):
-        if not registry.is_builtin(entry):
-            package = registry.package_of(entry)
-            plugins[setting] = (
-                {"module": str(entry.registered.__module__)}
-                if package is None
-                else {"package": package.name, "version": package.version}
-            )
+        if package := registry.package_of(entry):
+            plugins[setting] = {"package": package.name, "version": package.version}
+        elif not registry.is_builtin(entry):
+            plugins[setting] = {"module": str(entry.registered.__module__)}
     return plugins
 
 
@@ -177,17 +174,14 @@ def check_plugins(place: Path, recorded: Mapping[str, Mapping[str, str]]) -> Non
         *outer, group = path.removesuffix(".kind").split(".")
         entry = registry.entries("scorer" if outer[-1:] == ["scorers"] else group).get(name)
         package, version = source.get("package"), source.get("version")
-        if entry is None and package is None:
-            raise MissingPluginError(
-                f"{place}: {setting} was registered by the module {source['module']}, which "
-                f"belongs to no package: import {source['module']} before you open the run"
-            )
         if entry is None:
             why = registry.load_plugins().get(str(package))
             state = f"cannot be imported here ({why})" if why else "is not installed here"
             raise MissingPluginError(
                 f"{place}: {setting} comes from the package {package} {version}, which {state}: "
                 f"pip install '{package}=={version}'"
+                if package
+                else f"{place}: {setting}: import the module {source['module']} first"
             )
         installed = registry.package_of(entry)
         if installed and version not in (None, installed.version):
@@ -206,10 +200,10 @@ def _entries(path: str, section: Section) -> Iterator[tuple[str, registry.Entry]
             yield f"{path}{name}.kind={value.kind}", entry
         if isinstance(value, Section):
             yield from _entries(f"{path}{name}.", value)
-        elif name == "scorers" and isinstance(value, Mapping):
+        elif name == "scorers":
             for key, scorer in value.items():
                 kind = registry.entries("scorer")[scorer.kind]
                 yield f"{path}scorers.{key}.kind={scorer.kind}", kind
-        elif name == "reward" and isinstance(value, Mapping):
+        elif name == "reward":
             known = registry.entries("reward")
             yield from ((f"{path}reward={reward}", known[reward]) for reward in value)

@@ -200,10 +200,10 @@ def _entries(path: str, section: Section) -> Iterator[tuple[str, registry.Entry]
             yield f"{path}{name}.kind={value.kind}", entry
         if isinstance(value, Section):
             yield from _entries(f"{path}{name}.", value)
-        elif name == "scorers":
+        elif name == "scorers" and isinstance(value, Mapping):
             for key, scorer in value.items():
                 kind = registry.entries("scorer")[scorer.kind]
                 yield f"{path}scorers.{key}.kind={scorer.kind}", kind
-        elif name == "reward":
+        elif name == "reward" and isinstance(value, Mapping):
             known = registry.entries("reward")
             yield from ((f"{path}reward={reward}", known[reward]) for reward in value)

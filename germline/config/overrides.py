@@ -1,7 +1,7 @@
 """Overrides of settings: `strategy.sigma=0.002`, and YAML files laid over the settings before them.
 
 A section of another kind replaces the whole section; `strategy.kind=cma` keeps the settings that
-both kinds have. A warning names the settings that this drops.
+both kinds have.
 """
 
 import logging

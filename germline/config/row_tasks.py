@@ -34,18 +34,15 @@ class CustomTask(TaskBase):
     """Settings of tasks made of rows of your own."""
 
     columns: dict[str, str] = Field({})
-    """Field of a row -> column of the data that holds it, such as `{prompt: question, answer:
-    solution}`."""
+    """Field of a row -> column that holds it, such as `{prompt: question, answer: solution}`."""
     template: str | None = None
-    """Prompt with `{field}` where a field of the row goes; default: the row's `prompt`, or its
-    `question`."""
+    """Prompt with `{field}` for fields of the row; default: its `prompt`, or its `question`."""
     split_seed: int = 0
     """Seed of the 80/20 train/test split where no held-out rows are given."""
     sample_weight: str | None = Field(None, min_length=1)
     """Field of a row with a number that its rewards are multiplied by."""
     digest: str | None = None
-    """SHA-256 of code and examples, written when a run begins: a file that has changed since is
-    refused."""
+    """SHA-256 of code and examples when the run began; a file that has changed is refused."""
 
     @property
     def place(self) -> str:
@@ -56,10 +53,7 @@ class CustomTask(TaskBase):
     @classmethod
     def _names_a_field(cls, template: str | None) -> str | None:
         if template is not None and not PLACEHOLDER.search(template):
-            raise ValueError(
-                "names no field, so every prompt would be the same: write {question} where the "
-                "row's field `question` goes"
-            )
+            raise ValueError("names no field such as {question}: every prompt would be the same")
         return template
 
 
@@ -83,15 +77,13 @@ class Verifiers(EpisodeSettings):
 
     kind: Literal["verifiers"] = "verifiers"
     env: str = Field(min_length=1)
-    """Installed taskset, such as `owner/name` of the hub or the name of a module; or a Python
-    file (.py)."""
+    """Installed taskset: `owner/name` of the hub, the name of a module, or a Python file."""
     args: dict[str, Any] = Field({})
     """Settings of the taskset, as its own configuration names them."""
     tasks: int | None = Field(None, ge=2)
     """Number of first tasks that are read; default: all. A taskset without an end needs it."""
     metrics: Annotated[tuple[str, ...], Many] = ()
-    """Further rewards and metrics to record, which the environment computes but does not
-    declare with `@vf.reward` or `@vf.metric`."""
+    """Further rewards and metrics to record, which `@vf.reward` and `@vf.metric` do not declare."""
     floor: float = 0.0
     """Worst reward of an episode; what the model makes fail earns it."""
     split_seed: int = 0
@@ -266,8 +258,7 @@ class SafeAlignment(FileOrDataset):
     path: Path = Path("PKU-Alignment/PKU-SafeRLHF")
     """Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv)."""
     test_split: str | None = "test"
-    """Split with the held-out rows; `null`: a seeded 80/20 split of `split`, in which every
-    category of harm has its share."""
+    """Split with the held-out rows; `null`: a seeded 80/20 split, with all categories of harm."""
     scorers: dict[str, ScorerConfig]
     """Reward models and a cost model by name; the reward is the weighted sum of all but `cost`."""
     cost: str = Field("cost", min_length=1)
@@ -286,7 +277,7 @@ class SafeAlignment(FileOrDataset):
     """Cost above which a completion earns the lowest reward of its prompt in the generation;
     `null`: no completion does."""
     metric: str | None = None
-    """The scorer that held-out scores report; default: the one of largest weight but the cost."""
+    """The scorer that held-out scores report; default: the one of largest weight but `cost`."""
 
     @property
     def adapts(self) -> bool:

@@ -26,10 +26,7 @@ class LinearSchedule(KindSection):
 @register("sigma", "germline.strategies.sigma_rules:ScheduledSigma")
 @register("learning_rate")
 class CosineSchedule(KindSection):
-    """Half a cosine over the run, flat at both ends: from `start` to `end` in the last generation.
-
-    With `warmup`, the value first rises linearly from near 0 to `start`.
-    """
+    """Half a cosine over the run, flat at both ends: `start` in generation 0, `end` in the last."""
 
     kind: Literal["cosine"] = "cosine"
     start: float = Field(ge=0)
@@ -37,7 +34,7 @@ class CosineSchedule(KindSection):
     end: float = Field(ge=0)
     """Value in the last generation."""
     warmup: int = Field(0, ge=0)
-    """Generations of rise before `start` is reached."""
+    """Generations in which the value first rises linearly to `start`."""
 
 
 @register("sigma", "germline.strategies.sigma_rules:PlateauSigma")
@@ -72,14 +69,11 @@ class AdaptiveSigma(KindSection):
 
 @register("sigma", "germline.strategies.sigma_rules:SuccessSigma")
 class SuccessRateSigma(AdaptiveSigma):
-    """A sigma that grows while many members are fitter than the center, else shrinks (1/5 rule).
-
-    The center is evaluated on every batch as well, which costs as much as one member.
-    """
+    """A sigma that grows while many members are fitter than the center, else shrinks (1/5 rule)."""
 
     kind: Literal["success"] = "success"
     target: float = Field(0.2, gt=0, lt=1)
-    """Share of members fitter than the center (ties count half) at which sigma stays."""
+    """Share of members fitter than the center, which is evaluated too, at which sigma stays."""
     rate: float = Field(0.5, gt=0)
     """After each generation ln sigma grows by this times (share - target)."""
 
@@ -88,8 +82,7 @@ class SuccessRateSigma(AdaptiveSigma):
 class NaturalGradientSigma(AdaptiveSigma):
     """A sigma for every tensor, each following the natural gradient (SNES); limits hold for each.
 
-    The learning rate of a tensor is a multiple of its sigma. The sigma of a tensor grows if fitter
-    members had larger noise in it. Every update draws the noise once more.
+    The learning rate of a tensor is a multiple of its sigma. Every update draws the noise again.
     """
 
     kind: Literal["natural"] = "natural"
@@ -119,7 +112,7 @@ class AutoSigma(KindSection):
 
     @property
     def tried_pairs(self) -> int:
-        """The pairs that try a sigma where members generate."""
+        """The pairs that try a sigma, where members generate."""
         return self.pairs or 8
 
     _order = in_order("target_kl", "max_kl")

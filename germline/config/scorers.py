@@ -55,10 +55,7 @@ def _is_address(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("must be an address such as http://localhost:8000")
     if parts.password:
-        raise ValueError(
-            "must hold no password, as run files record it: use token_env, the name of an "
-            "environment variable with the token"
-        )
+        raise ValueError("must hold no password, as run files record it: use token_env")
     return url
 
 
@@ -78,7 +75,8 @@ class HttpSettings(Section):
     """Settings of a service that is asked over HTTP."""
 
     url: Url
-    """Address of the service."""
+    """Address with its path: `http://localhost:8000/v1` of a language model,
+    `http://localhost:5000/get_reward` of OpenRLHF."""
     token_env: str | None = Field(None, min_length=1)
     """Name of the environment variable with the token that is sent as `Authorization: Bearer`."""
     timeout_s: float = Field(60.0, gt=0, le=1e6)
@@ -97,8 +95,6 @@ class HttpScorer(HttpSettings, ScorerBase):
 class ChatSettings(HttpSettings):
     """Settings of a language model behind `/v1/chat/completions`."""
 
-    url: Url
-    """Address up to the version, such as `http://localhost:8000/v1`."""
     max_new_tokens: int = Field(512, ge=1)
     """Longest reply of the judge, in tokens."""
     temperature: float = Field(0.0, ge=0)
@@ -119,8 +115,6 @@ class OpenRlhf(BatchedHttpScorer):
     """The remote reward model of OpenRLHF: `{query, prompts, labels}` -> `{rewards}`."""
 
     kind: Literal["openrlhf"] = "openrlhf"
-    url: Url
-    """Address with its path, such as `http://localhost:5000/get_reward`."""
     template: Template = "concatenated"
     """Text of `query`: `lines`, `concatenated`, `pku`, or one with `{response}`."""
 

@@ -20,8 +20,7 @@ class ShapingBase(KindSection):
     """Settings that every shaping has."""
 
     elite: float = Field(1.0, gt=0, le=1)
-    """Share of the fittest members that keep their utility; all others get the mean of their
-    utilities. 1: all members keep theirs."""
+    """Share of the fittest members that keep their utility; all others get their mean."""
 
 
 @register("shaping", "germline.shaping:z_score")
@@ -30,8 +29,7 @@ class ZScore(ShapingBase):
 
     kind: Literal["z_score"] = "z_score"
     clip: float | None = Field(None, gt=0)
-    """Largest absolute z-score, in standard deviations; larger ones are clipped. Default: no
-    clipping."""
+    """Largest absolute z-score; larger ones are clipped. Default: no clipping."""
 
 
 @register("shaping", "germline.shaping:centered_ranks")
@@ -57,15 +55,12 @@ class Raw(ShapingBase):
 
 @register("shaping", "germline.shaping:mean_centered")
 class PerExample(ShapingBase):
-    """Rewards compared with those of all members on the same example.
-
-    Utilities are means over the batch, smaller than z-scores: the learning rate can be higher.
-    """
+    """Rewards compared with those of all members on the same example; smaller than z-scores."""
 
     kind: Literal["per_example"] = "per_example"
     scale: Literal["none", "std"] = "none"
-    """`none`: reward minus the mean of all members on the example; `std`: also divided by their
-    standard deviation, so that all examples have equal weight."""
+    """`none`: reward minus the mean of all members; `std`: also divided by their standard
+    deviation, so that all examples have equal weight."""
 
 
 ShapingConfig = Annotated[ShapingBase, KindOf("shaping", default="z_score")]
@@ -87,8 +82,7 @@ class Sgd(OptimizerBase):
 
     kind: Literal["sgd"] = "sgd"
     momentum: float = Field(0.0, ge=0, lt=1)
-    """Share of the last step that is added to the next one; along a constant gradient, steps
-    grow to 1 / (1 - momentum) times their size."""
+    """Share of the last step that is added to the next one."""
 
 
 @register("optimizer", "germline.optimizers.adam:Adam")
@@ -203,15 +197,14 @@ class Nes(StrategyBase):
     antithetic: bool = True
     """Members come in pairs +noise and -noise."""
     sigma: Adaptive = AutoSigma()
-    """Standard deviation of the perturbation, in `sigma_unit`; `auto` calibrates it by the KL
-    divergence of members."""
+    """Standard deviation of the perturbation, in `sigma_unit`; `auto`: by the KL divergence."""
     sigma_unit: Literal["auto", "constant", "mean_abs", "std", "rms"] = "auto"
     """Unit of sigma and learning rate per tensor: weight units, mean |W|, std W or root mean square
-    W of the starting weights; for an adapter, those of the adapted layer; for coordinates, those of
-    the matrices they change. `auto`: `rms` where sigma is `auto`, else `constant`."""
+    W of the starting weights, which are those that an adapter or coordinates change. `auto`: `rms`
+    where sigma is `auto`, else `constant`."""
     learning_rate: Rate = AutoLearningRate()
-    """Multiplies sigma times the estimated gradient (Qiu et al.'s alpha), in `sigma_unit`;
-    `auto` follows the measured signal."""
+    """Multiplies sigma times the estimated gradient (alpha of Qiu et al.), in `sigma_unit`; `auto`
+    follows the measured signal."""
     noise_reuse: int = Field(1, ge=1)
     """Consecutive generations with the same directions, each on its own batch (EGGROLL)."""
     baseline: BaselineConfig = PopulationMeanBaseline()
@@ -243,8 +236,7 @@ class CmaBase(StrategyBase):
     sigma_unit: Literal["auto", "constant", "mean_abs", "std", "rms"] = "constant"
     """As in `nes`; `auto` is `constant`."""
     covariance_rate: float = Field(1.0, ge=0, le=1)
-    """Multiplies how fast the covariance learns; lower for noisy rewards, 0 adapts the step
-    size alone."""
+    """Multiplies how fast the covariance learns; 0 adapts the step size alone."""
 
 
 @register("strategy", "germline.strategies.cma:CovarianceMatrixAdaptation")
@@ -253,8 +245,7 @@ class Cma(CmaBase):
 
     kind: Literal["cma"] = "cma"
     lr_adapt: bool = False
-    """Let the strategy learn slower where fitness is noisy or rugged (LRA-CMA-ES), at three
-    times the computation."""
+    """Learn slower where fitness is noisy (LRA-CMA-ES), at three times the computation."""
 
 
 @register("strategy", "germline.strategies.cma:SeparableCovarianceAdaptation")

@@ -92,11 +92,9 @@ def test_near_misses_of_a_pattern_are_those_with_likely_parts() -> None:
     [
         ("task:\n\tkind: countdown\n", "line 2, column 1"),
         ("seed: 1\ntask: countdown\nseed: 2\n", "line 3, column 1"),
-        ("strategy:\n  sigma: 1\n  sigma: 2\n", "'sigma' is given twice"),
         ("task: countdown\n  seed: 1\n", "line 2, column 7"),
         ("seed: 1\n---\nseed: 2\n", "line 2, column 1"),
         ("task:countdown\n", "found 'task:countdown'"),
-        ("- task: countdown\n", "must hold settings"),
         ("task: [", "cannot be read: while parsing"),
         ("# nothing yet\n", "found None"),
         ("seed: 3\nstrategy:\n  sigma: -1\n", "c.yaml:3: strategy.sigma: "),
@@ -130,18 +128,14 @@ CALLS = {
     "train({1: 2})": "config: 1: ",
     "load_config({}, 'seed')": "override 'seed' must look like strategy.sigma=0.002",
     "load_config({}, {'seed': 3})": "override 'seed' must look like",
-    "load_config({}, [3])": "override '3' must look like",
     "export('run', 'out', form='peft')": "form must be 'adapter' or 'merged' or None, found 'peft'",
     "replay('run', 0, form='Merged')": "or None (did you mean 'merged'?), found 'Merged'",
-    "evaluate('nano', 'arithmetic', split='dev')": "split must be 'train' or 'test', found 'dev'",
     "evaluate('nano', 'arithmetic', split='tets')": "'test' (did you mean 'test'?), found 'tets'",
     "evaluate('nano', 'arithmetic', limit='3')": "limit must be a number from 1 on, or None",
     "evaluate('nano', 3)": "config: task: ",
     "evaluate('nano', {'kind': 'arithmetik'})": "did you mean 'arithmetic'?",
-    "evaluate('nano', 'arithmetic', overrides={'seed': 1})": "override 'seed' must look like",
     "evaluate('nano', 'arithmetic', out='.')": "out: . is a folder; name the file",
     "generate('nano', 'hello')": "prompts must be a list of texts, found 'hello'",
-    "generate('nano', None)": "prompts must be a list of texts, found None",
     "generate('nano', ['a', 3])": "prompts must be a list of texts, found ['a', 3]",
     "generate('nano', ['\\ud800'])": "prompts must be Unicode text, found '\\ud800'",
     "generate('nano', [''], chat=False)": "the prompt of example 0 has no tokens: ''; give it",
@@ -181,14 +175,7 @@ def test_a_wrong_argument_is_told_as_one(call: str, said: dict[str, str]) -> Non
 
 def test_completions_that_could_not_be_written_are_not_computed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    words = [
-        "eval",
-        "no such model",
-        "--task",
-        "arithmetic",
-        "--out",
-        tmp_path / "file" / "c.jsonl",
-    ]
-    shown = CliRunner().invoke(app, [str(word) for word in words])
+    words = ["eval", "no such model", "--task", "arithmetic"]
+    shown = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "file" / "c.jsonl")])
     assert shown.exit_code == 2
     assert "c.jsonl cannot be made, as " in shown.stderr

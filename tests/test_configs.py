@@ -13,34 +13,26 @@ FOLDER = Path(__file__).parents[1] / "configs"
 CONFIGS = sorted(FOLDER.rglob("*.yaml"))
 
 
-def test_there_are_configs_for_the_demo_and_every_nano_task():
-    assert {"demo", "conciseness", "arithmetic", "countdown"} <= {path.stem for path in CONFIGS}
-
-
-QUICK = (
-    "demo",
-    "countdown",
-    "cma_norms",
-    "es_sample_gd",
-    "prompt_search",
-    "randopt",
+QUICK = {
+    *("demo", "countdown", "cma_norms", "es_sample_gd", "prompt_search", "randopt"),
     "arithmetic_zo_grpo",
-)
+}
 """A config of each strategy, method and space; the others differ from them in task and model."""
 
 
-def is_slow(path):
-    return path.parent != FOLDER or path.stem not in QUICK
+def case(path):
+    is_quick = path.parent == FOLDER and path.stem in QUICK
+    return pytest.param(path, marks=() if is_quick else pytest.mark.slow, id=path.stem)
+
+
+def test_the_quick_configs_are_there():
+    assert {path.stem for path in CONFIGS if path.parent == FOLDER} >= QUICK
 
 
 @pytest.mark.parametrize(
+    # Those of verifiers need it, and environments: tests/test_verifiers.py
     "path",
-    [
-        pytest.param(path, marks=pytest.mark.slow if is_slow(path) else (), id=path.stem)
-        for path in CONFIGS
-        if path.parent.name
-        != "verifiers"  # they need it, and environments: tests/test_verifiers.py
-    ],
+    [case(path) for path in CONFIGS if path.parent.name != "verifiers"],
 )
 def test_a_shipped_config_runs_two_generations_under_smoke(path, tmp_path):
     training = train(smoke_config(load_config(path)), tmp_path / "run")
@@ -65,14 +57,9 @@ def test_smoke_needs_no_model_and_no_service_of_any_scorer(tmp_path):
     judge = {"kind": "judge", "url": "http://localhost:9", "model": "j", "weight": -2}
     length = {"kind": "length", "start": 1, "end": 7, "weight": -0.5}
     scorers = {"a": service, "b": judge, "c": length}
-    config = load_config(
-        {
-            "task": {"kind": "arithmetic", "scorers": scorers},
-            "held_out": {
-                "scorers": {"d": {"kind": "classifier", "model": "some/model"}, **scorers}
-            },
-        }
-    )
+    held_out = {"d": {"kind": "classifier", "model": "some/model"}, **scorers}
+    task = {"kind": "arithmetic", "scorers": scorers}
+    config = load_config({"task": task, "held_out": {"scorers": held_out}})
     small = smoke_config(config)
     kinds = {name: (one.kind, one.weight) for name, one in small.task.scorers.items()}
     assert kinds == {"a": ("repetition", 1.0), "b": ("length", -2.0), "c": ("length", -0.5)}

@@ -5,7 +5,6 @@ config is written to the run directory, so a run does not depend on defaults of 
 """
 
 from germline.config.base import KindSection as KindSection
-from germline.config.base import Section as Section
 from germline.config.engines import EngineBase as EngineBase
 from germline.config.engines import InProcess as InProcess
 from germline.config.engines import Local as Local
@@ -32,10 +31,7 @@ from germline.config.row_tasks import Rows as Rows
 from germline.config.row_tasks import SafeAlignment as SafeAlignment
 from germline.config.row_tasks import Verifiers as Verifiers
 from germline.config.run_config import Config as Config
-from germline.config.run_config import Graders as Graders
 from germline.config.run_config import PromptSearch as PromptSearch
-from germline.config.run_config import Recording as Recording
-from germline.config.schedules import Adaptive as Adaptive
 from germline.config.schedules import AutoLearningRate as AutoLearningRate
 from germline.config.schedules import AutoSigma as AutoSigma
 from germline.config.schedules import CosineSchedule as CosineSchedule

@@ -171,17 +171,17 @@ class Config(Section):
     @classmethod
     def _the_method_has_defaults(cls, values: object) -> object:
         """Fill in the defaults that the method has for settings of other sections."""
-        method = values.get("method") if isinstance(values, Mapping) else None
+        if not isinstance(values, Mapping):
+            return values
+        method = values.get("method")
         kind = method.get("kind") if isinstance(method, Mapping) else method
-        section = registry.sections("method").get(kind) if isinstance(kind, str) else None
-        filled = dict(values) if isinstance(values, Mapping) else {}
+        section = registry.sections("method").get(str(kind))
         for setting, value in section.other_defaults.items() if section else ():
             name, _, key = setting.partition(".")
-            given = filled.get(name, {})
+            given = values.get(name, {})
             given = {"kind": given} if isinstance(given, str) else given
-            if not isinstance(given, Mapping) or key in given:
-                continue
-            chosen = registry.sections(name).get(str(given.get("kind")))
-            if chosen is None or key in chosen.model_fields:
-                filled[name] = {**given, key: value}
-        return filled if section else values
+            if isinstance(given, Mapping) and key not in given:
+                chosen = registry.sections(name).get(str(given.get("kind")))
+                if chosen is None or key in chosen.model_fields:
+                    values = {**values, name: {**given, key: value}}
+        return values

@@ -192,7 +192,10 @@ class FileOrDataset(CustomTask, DatasetSource):
             *(as_override(f"task.{name}", fields[name].default) for name in names),
         )
 
-    title = TaskBase.title
+    @property
+    def title(self) -> str:
+        """Name of the task: its kind."""
+        return self.kind
 
 
 @register("task", "germline.tasks.rows:DatasetTask")

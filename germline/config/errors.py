@@ -98,8 +98,8 @@ def _unknown(setting: str, error: Mapping[str, Any]) -> str:
     *outer, last = error["loc"]
     place = setting.removesuffix(str(last)).rstrip(".")
     kind = sections(group_at(place.split("."))).get(str(outer[-1])) if outer else None
-    here = kind or next(one for one in types_at(place.split(".")) if hasattr(one, "model_fields"))
-    known = sorted(here.model_fields)
+    here = [kind] if kind else types_at(place.split("."))
+    known = sorted({name for one in here for name in getattr(one, "model_fields", ())})
     name = setting.rpartition(".")[2]
     entries = [entry for entry in override_names() if entry.name.rpartition(".")[2] == name]
     kinds = [kind for entry in entries if entry.name == setting for kind in entry.kinds]

@@ -7,8 +7,7 @@ import pytest
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader
 from germline.example import Transcript
-from germline.graders.in_process_pool import InProcessPool
-from germline.graders.pool import GraderPool
+from germline.graders.pool import GraderPool, InProcessPool
 from germline.graders.worker_messages import InvalidGradeError, PartsFailedError
 from germline.types import Example, Grade
 from tests import misbehaving_environments

@@ -13,8 +13,7 @@ from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader, EpisodeCache
 from germline.example import Transcript
 from germline.graders.event_loop import await_result
-from germline.graders.in_process_pool import InProcessPool
-from germline.graders.pool import GraderPool
+from germline.graders.pool import GraderPool, InProcessPool
 from germline.graders.worker_messages import (
     GradeMissingError,
     InvalidGradeError,

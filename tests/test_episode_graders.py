@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from germline.config import load_config
-from germline.endpoint.episode_graders import EndpointGraderSettings, episode_seeds
+from germline.endpoint.episode_graders import EndpointGraders, episode_seeds
 from germline.episodes import play_episodes
 from germline.example import Turn
 from germline.fleet.worker_jobs import EpisodesJob
@@ -26,11 +26,13 @@ def nano():
     return make_engine(load_config({"model": "nano", "task": "wordle", "space": "low_rank"}))
 
 
+def pool(grader):
+    parts = {"rubric": {"reward": 1.0}, "floor": {"reward": 0.0}}
+    return EndpointGraders(grader=grader, **parts, timeout_s=60.0, max_turns=4)
+
+
 def play(engine, grader=None, members=MEMBERS, examples=EXAMPLES, decoding=GREEDY, first=0):
-    settings = EndpointGraderSettings(
-        grader or AsksTwice(), {"reward": 1.0}, {"reward": 0.0}, timeout_s=60.0, max_turns=4
-    )
-    with settings.make() as graders:
+    with pool(grader or AsksTwice()) as graders:
         return play_episodes(engine, graders, members, examples, decoding, first)
 
 
@@ -111,16 +113,13 @@ def test_seeds_depend_on_generation_and_example_and_on_no_member():
 
 
 def test_an_engine_in_another_process_plays_episodes_with_its_own_graders():
-    settings = EndpointGraderSettings(
-        AsksTwice(), {"reward": 1.0}, {"reward": 0.0}, timeout_s=60.0, max_turns=4
-    )
-    job = EpisodesJob(MEMBERS, EXAMPLES, GREEDY, pickle.dumps(settings), first_member=4)
+    with pool(AsksTwice()) as graders:
+        job = EpisodesJob(MEMBERS, EXAMPLES, GREEDY, pickle.dumps(graders), first_member=4)
     engine = InstantEngine(lambda first, turn: f"{first} {turn}")
     rows = job(engine)
     assert rows == play(engine, first=4)
 
 
 def test_given_replies_are_refused():
-    settings = EndpointGraderSettings(AsksTwice(), {"reward": 1.0}, {"reward": 0.0}, max_turns=4)
-    with settings.make() as graders, pytest.raises(GermlineError, match="asks for replies itself"):
+    with pool(AsksTwice()) as graders, pytest.raises(GermlineError, match="asks for replies"):
         graders.submit(["x"], EXAMPLES[:1])

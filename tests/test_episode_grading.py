@@ -5,8 +5,7 @@ import math
 import pytest
 
 from germline.example import Transcript
-from germline.graders.in_process_pool import InProcessPool
-from germline.graders.pool import GraderPool
+from germline.graders.pool import GraderPool, InProcessPool
 from germline.types import Example, GermlineError, Grade
 from tests import misbehaving_graders
 from tests.hang_limit import HANG_S

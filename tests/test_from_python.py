@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import germline
-from germline.graders.in_process_pool import InProcessPool
+from germline.graders.pool import InProcessPool
 from germline.tasks.python_inputs import read_rows
 from germline.types import Example, GermlineError
 from tests.python_rewards import length, only_of_gold, trl_length, vowels, wrong

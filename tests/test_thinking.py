@@ -5,7 +5,7 @@ import json
 import pytest
 
 import germline
-from germline.graders.in_process_pool import InProcessPool
+from germline.graders.pool import InProcessPool
 from germline.run.build_parts import build_run_parts
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S

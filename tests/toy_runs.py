@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,7 +12,7 @@ import germline
 from germline.config import Config, load_config
 from germline.example import Transcript
 from germline.graders.pool import GraderPool
-from germline.graders.worker_messages import EpisodeContinues, Item, Verdict
+from germline.graders.worker_messages import Item, Verdict
 from germline.protocols import EpisodeGrader, Grader, Task
 from germline.record import RunDirectory
 from germline.record.metrics_rows import MACHINE
@@ -105,8 +105,11 @@ class InProcessPool(GraderPool):
         **_limits: float | None,
     ) -> None:
         super().__init__(grader, rubric, floor, workers=0, max_turns=max_turns)
-        self.settings = replace(self.settings, workers=1)  # of the pools of engines elsewhere
         self._here: Callable[..., Mapping[str, float] | str] = grader
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make a pool with a process of its own where engines elsewhere grade."""
+        return partial(GraderPool, **{**self._arguments, "workers": 1}), ()
 
     def submit(
         self, texts: Sequence[str | Transcript], examples: Sequence[Example]
@@ -121,7 +124,7 @@ class InProcessPool(GraderPool):
     def _verdict(self, item: Item) -> Verdict:
         parts = self._here(*item)
         if isinstance(parts, str):
-            return EpisodeContinues(parts)
+            return parts
         return tuple(float(parts[name]) for name in self._rubric)
 
 
@@ -129,11 +132,10 @@ class InProcessPool(GraderPool):
 def grading_in_process() -> Iterator[None]:
     """Let runs grade without a process; a pool that would start one fails."""
     error = AssertionError("a grader process is started in a test that grades in this process")
-    names: dict[str, Any] = {
-        "GraderPool": InProcessPool,
-        "WorkerHandle": mock.Mock(side_effect=error),
-    }
-    with mock.patch.multiple("germline.graders.pool", **names):
+    with (
+        mock.patch("germline.run.build_parts.GraderPool", InProcessPool),
+        mock.patch("germline.graders.pool.WorkerHandle", side_effect=error),
+    ):
         yield
 
 

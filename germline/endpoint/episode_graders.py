@@ -21,8 +21,9 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.episode_log import RUNS, EpisodeLog, LoggedTurn
@@ -31,7 +32,7 @@ from germline.endpoint.openai_app import Endpoint
 from germline.endpoint.rows import NamedWeights
 from germline.endpoint.uvicorn_service import UvicornService
 from germline.example import Ended, EndpointEpisode, EpisodeBatch, Transcript, Turn
-from germline.graders.pool import GraderPool, GraderSettings
+from germline.graders.pool import GraderPool
 from germline.graders.worker_handle import WorkerHandle
 from germline.graders.worker_messages import EpisodesGraded, Verdict
 from germline.protocols import Engine, Members
@@ -44,22 +45,12 @@ LONGEST_REQUEST_S = 24 * 3600.0
 """Time of a request, which includes that of all batches before it."""
 
 
-@dataclass(frozen=True)
-class EndpointGraderSettings(GraderSettings):
-    """The arguments of `EndpointGraders`."""
-
-    def make(self) -> "EndpointGraders":
-        """Make the graders."""
-        return EndpointGraders(self)
-
-
 class EndpointGraders(GraderPool):
     """Plays whole episodes in one grader process; its environments ask an endpoint."""
 
-    def __init__(self, settings: EndpointGraderSettings) -> None:
-        super().__init__(**vars(replace(settings, workers=0)))
-        self.settings: EndpointGraderSettings = settings
-        self._worker = WorkerHandle(self.worker_setup(settings.grader), self._name)
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**{**named, "workers": 0})
+        self._worker = WorkerHandle(self.worker_setup(named["grader"]), self._name)
 
     def submit(
         self, texts: Sequence[str | Transcript], examples: Sequence[Example]
@@ -142,7 +133,7 @@ class EndpointGraders(GraderPool):
                 server.in_background() as url,
             ):
                 address, token = f"{url}/v1", limits.token or ""
-                turns, timeout_s = self.max_turns, self.settings.timeout_s
+                turns, timeout_s = self.max_turns, self._setup.timeout_s
                 batch = EpisodeBatch(tuple(episodes), address, token, sampling, turns, timeout_s)
                 return self._graded(batch, examples, log)
         finally:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from germline.environments.tools import answer_calls, find_tools, is_unicode
 from germline.graders.event_loop import await_result
 from germline.graders.reward_functions import exception_text
-from germline.graders.worker_messages import CAUSED_BY_CODE, STEP_CLOCK, InvalidGradeError, TimeUp
+from germline.graders.worker_messages import CAUSED_BY_CODE, InvalidGradeError, TimeUp, restart_step
 
 log = logging.getLogger(__name__)
 
@@ -137,12 +137,12 @@ class StepAdapter:
         close = getattr(self.environment, "close", None)
         if close is None:
             return
-        STEP_CLOCK.restart()
+        restart_step()
         try:
             await_result(close())
         except TimeUp:
             self._warn_of_close("TimeUp", "takes longer than graders.timeout_s and is given up")
-            STEP_CLOCK.restart()  # what follows has a time limit too
+            restart_step()  # what follows has a time limit too
         except CAUSED_BY_CODE as error:
             self._warn_of_close(type(error).__name__, f"fails: {exception_text(close, error)}")
 

@@ -36,11 +36,7 @@ class FileEnvironmentGrader(EnvironmentGrader):
 
 
 def make_grader(file: TaskFile, rubric: EpisodeRubric) -> FileEnvironmentGrader:
-    """Return the grader of the environment in a file.
-
-    Raises:
-        GermlineError: the file has no environment, or several.
-    """
+    """Return the grader of the environment in a file."""
     factory = environment_factory(file)
     path = file.path.absolute()
     name = f"{getattr(factory, '__name__', type(factory).__name__)} of {path}"
@@ -48,11 +44,7 @@ def make_grader(file: TaskFile, rubric: EpisodeRubric) -> FileEnvironmentGrader:
 
 
 def environment_factory(file: TaskFile) -> Callable[[], Any]:
-    """Return the class in a file that is the environment, or the function that makes one.
-
-    Raises:
-        GermlineError: there is none, or several and none is named.
-    """
+    """Return the class in a file that is the environment, or the function that makes one."""
     module = vars(file.module)
     given = module.get("environment")
     if isinstance(given, str):
@@ -83,12 +75,7 @@ def environment_factory(file: TaskFile) -> Callable[[], Any]:
 def inspect_environment(
     file: TaskFile, factory: Callable[[], Any]
 ) -> tuple[list[str], dict[str, Callable[..., Any]]]:
-    """Return the fields of a row that `reset` needs, and the tools by name, none beside `step`.
-
-    Raises:
-        GermlineError: it cannot be made without arguments, or has no `reset`, or neither `step` nor
-            tools.
-    """
+    """Return the fields of a row that `reset` needs, and the tools by name, none beside `step`."""
     with task_file_error(file.path, "the environment cannot be made without arguments"):
         environment = factory()
     reset = getattr(environment, "reset", None)

@@ -11,11 +11,11 @@ from germline.environments.adapters import StepResult, adapt, shown
 from germline.graders.reward_functions import exception_text, worst_is_largest
 from germline.graders.worker_messages import (
     CAUSED_BY_CODE,
-    STEP_CLOCK,
     GradeMissingError,
     InvalidGradeError,
     PartsFailedError,
     TimeUp,
+    restart_step,
 )
 
 NOT_BY_THE_REPLY = (MemoryError, InvalidGradeError, GradeMissingError)
@@ -101,7 +101,7 @@ class Episode:
         self.row = row
         self._rubric = rubric
         self._parts: dict[str, float] = {}
-        STEP_CLOCK.restart()
+        restart_step()
         try:
             self._environment = adapt(factory())
             with self._closed_on_failure():
@@ -127,7 +127,7 @@ class Episode:
                 all parts earn their floors.
             InvalidGradeError: it returned something else than a `StepResult`.
         """
-        STEP_CLOCK.restart()
+        restart_step()
         with self._closed_on_failure():
             with self._reply_failures("step"):
                 result = self._environment.step(reply)

@@ -39,7 +39,7 @@ from verifiers.v1.types import content_text
 from germline.environments.tools import MALFORMED, argument_problem, tool_response, unknown_tool
 from germline.environments.verifiers_outcome import CONTEXT_IS_FULL
 from germline.example import Ended, EndpointEpisode, EpisodeBatch
-from germline.graders.worker_messages import STEP_CLOCK, PlayedEpisode, TimeUp
+from germline.graders.worker_messages import PlayedEpisode, TimeUp, restart_step
 
 __all__ = ["EndpointHarness"]  # where verifiers looks for a harness
 
@@ -229,7 +229,7 @@ class EndpointPlayer:
     def moved(self) -> None:
         """Give the next step the whole time."""
         self._ticks = 0
-        STEP_CLOCK.restart()
+        restart_step()
 
     def tick(self) -> None:
         """Count time; stop an episode that has taken too much of it."""
@@ -393,6 +393,6 @@ async def play_batch(
 async def _tick(players: list[EndpointPlayer], every_s: float) -> None:
     while True:
         await asyncio.sleep(every_s)
-        STEP_CLOCK.restart()
+        restart_step()
         for player in players:
             player.tick()

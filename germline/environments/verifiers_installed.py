@@ -24,11 +24,7 @@ _INSTALL = "pip install 'germline[verifiers]'"
 
 
 def check_version() -> None:
-    """Check that the right version of verifiers is installed.
-
-    Raises:
-        GermlineError: it is not.
-    """
+    """Check that the right version of verifiers is installed."""
     try:
         version = metadata.version("verifiers")
     except metadata.PackageNotFoundError:
@@ -47,11 +43,7 @@ def module_of(env: str) -> str:
 
 
 def check_installed(env: str) -> None:
-    """Check that the module of a taskset is there.
-
-    Raises:
-        GermlineError: it is not; the error has the command that installs it.
-    """
+    """Check that the module of a taskset is there."""
     if env.endswith(".py"):
         if not Path(env).is_file():
             raise GermlineError(f"task.env: there is no file {env!r}; name a Python file (.py)")

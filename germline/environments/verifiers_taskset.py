@@ -64,11 +64,7 @@ class TasksetSource:
 
 
 class LoadedTaskset:
-    """A taskset, and the environment that plays it.
-
-    Raises:
-        GermlineError: it is not installed, needs verifiers v0, or has no end.
-    """
+    """A taskset, and the environment that plays it."""
 
     def __init__(self, source: TasksetSource) -> None:
         self.source = source

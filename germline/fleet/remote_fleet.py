@@ -236,7 +236,7 @@ class RemoteFleet:
     @cached_property
     def _pickled_graders(self) -> bytes:
         assert isinstance(self.graders, GraderPool)
-        return pickle.dumps(self.graders.settings)
+        return pickle.dumps(self.graders)
 
     def _replace_deviating(self) -> set[WorkerSlot]:
         """Compare every engine with the digest of the fleet, and replace those that differ."""

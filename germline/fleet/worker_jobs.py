@@ -18,7 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from germline.checkpoint import restore, save_snapshot
 from germline.episodes import play_episodes
-from germline.graders.pool import GraderPool, GraderSettings
+from germline.graders.pool import GraderPool
 from germline.protocols import Engine, Members
 from germline.record import JournalEntry
 from germline.types import (
@@ -91,10 +91,10 @@ class EpisodesJob:
 
 
 @lru_cache(maxsize=1)
-def _grader_pool(settings: bytes) -> GraderPool:
+def _grader_pool(pickled: bytes) -> GraderPool:
     """Return the graders of this process; another task's graders are made again."""
-    made: GraderSettings = pickle.loads(settings)
-    return made.make()
+    made: GraderPool = pickle.loads(pickled)
+    return made
 
 
 @dataclass(frozen=True)

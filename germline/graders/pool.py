@@ -18,39 +18,47 @@ so on an overloaded machine texts can fail that would otherwise be graded in tim
 """
 
 import contextlib
+import logging
 import math
 import pickle
+import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
-from types import TracebackType
+from typing import Any
 
 from germline.example import EpisodeBatch, Transcript
+from germline.graders.reward_functions import RewardFunction
 from germline.graders.work_queue import ResultCollector, WorkItem, WorkQueue
 from germline.graders.worker_handle import WorkerHandle
 from germline.graders.worker_messages import (
-    EpisodeContinues,
     EpisodesGraded,
-    GradeMissing,
+    GradeMissingError,
     GraderSetup,
-    GradingFailed,
-    InvalidGrade,
+    InvalidGradeError,
     Item,
+    PartsFailedError,
     Verdict,
 )
+from germline.graders.worker_process import GradingLoop
 from germline.protocols import EpisodeGrader, Grader
 from germline.types import Example, GermlineError, Grade
+
+log = logging.getLogger(__name__)
 
 GB = 10**9
 
 
-@dataclass(frozen=True)
-class GraderSettings:
-    """The arguments of a `GraderPool`; picklable, so that another process can make the same pool.
+class GraderPool:
+    """Worker processes that grade completions or episodes; a context manager.
 
-    Attributes:
+    Unpickling it, in another process, makes a pool of the same arguments.
+
+    Args:
         grader: (text, example) -> parts, or that of episodes; a function of a module or a picklable
             object.
         rubric: part -> weight; the reward is the weighted sum. Weight 0 marks a metric.
@@ -64,34 +72,7 @@ class GraderSettings:
         variables: names of environment variables that the processes get beside the usual ones.
     """
 
-    grader: Grader | EpisodeGrader
-    rubric: Mapping[str, float]
-    floor: Mapping[str, float]
-    workers: int = 1
-    timeout_s: float = 2.0
-    memory_gb: float | None = None
-    max_turns: int | None = None
-    variables: tuple[str, ...] = ()
-
-    def make(self) -> "GraderPool":
-        """Start a pool."""
-        return GraderPool(**vars(self))
-
-
-class GraderPool:
-    """Worker processes that grade completions or episodes; a context manager.
-
-    The arguments are the attributes of `GraderSettings`.
-
-    Attributes:
-        settings: the arguments, from which another process makes the same pool.
-        max_turns: limit of the model's turns in an episode; None: single completions.
-
-    Raises:
-        GermlineError: the floor does not fit the rubric, or the grader cannot be sent to a process.
-    """
-
-    def __init__(  # noqa: PLR0913 - the attributes of its settings
+    def __init__(  # noqa: PLR0913 - what a process of graders needs
         self,
         grader: Grader | EpisodeGrader,
         rubric: Mapping[str, float],
@@ -102,9 +83,16 @@ class GraderPool:
         max_turns: int | None = None,
         variables: tuple[str, ...] = (),
     ) -> None:
-        self.settings = GraderSettings(
-            grader, rubric, floor, workers, timeout_s, memory_gb, max_turns, variables
-        )
+        self._arguments: dict[str, Any] = {
+            "grader": grader,
+            "rubric": rubric,
+            "floor": floor,
+            "workers": workers,
+            "timeout_s": timeout_s,
+            "memory_gb": memory_gb,
+            "max_turns": max_turns,
+            "variables": variables,
+        }
         self.max_turns = max_turns
         if set(floor) != set(rubric):
             raise GermlineError(
@@ -112,7 +100,7 @@ class GraderPool:
                 f"gives {sorted(floor)}"
             )
         self._rubric = dict(rubric)
-        self._floor = tuple(float(floor[part]) for part in self._rubric)
+        self._floor = {part: float(floor[part]) for part in self._rubric}
         self._name = _name(grader)
         memory_bytes = None if memory_gb is None else int(memory_gb * GB)
         self._setup = GraderSetup(b"", tuple(self._rubric), timeout_s, memory_bytes, variables)
@@ -133,15 +121,14 @@ class GraderPool:
         for thread in self._threads:
             thread.start()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the arguments."""
+        return partial(type(self), **self._arguments), ()
+
     def __enter__(self) -> "GraderPool":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def worker_setup(self, grader: Grader | EpisodeGrader) -> GraderSetup:
@@ -226,45 +213,33 @@ class GraderPool:
     def _read(self, verdict: Verdict, item: Item) -> Grade:
         asked, example = item
         assert not isinstance(verdict, EpisodesGraded), "batches are read by their own pool"
-        if isinstance(verdict, InvalidGrade):
+        if isinstance(verdict, InvalidGradeError):
             raise GermlineError(
-                f"graders: {self._name} {verdict.problem} (example {example.index}, {_seen(asked)})"
+                f"graders: {self._name} {verdict} (example {example.index}, {_seen(asked)})"
             )
-        if isinstance(verdict, EpisodeContinues):
-            return Grade(math.nan, {}, observation=verdict.observation)
-        if isinstance(verdict, GradeMissing):
-            return Grade(math.nan, dict.fromkeys(self._rubric, math.nan), verdict.reason)
-        if isinstance(verdict, GradingFailed) and isinstance(asked, Transcript):
-            self._check_replied(asked, example, verdict)
-        failure = verdict.reason if isinstance(verdict, GradingFailed) else None
-        values = self._with_floors(verdict) if isinstance(verdict, GradingFailed) else verdict
-        rubric = self._rubric
-        reward = sum(map(float.__mul__, rubric.values(), values), 0.0)
-        return Grade(reward, dict(zip(rubric, values, strict=True)), failure)
+        if isinstance(verdict, str):
+            return Grade(math.nan, {}, observation=verdict)
+        if isinstance(verdict, GradeMissingError):
+            return Grade(math.nan, dict.fromkeys(self._rubric, math.nan), str(verdict))
+        failure = None
+        if isinstance(verdict, PartsFailedError):
+            self._check_replied(asked, example, verdict.reason)
+            failure = verdict.reason
+            verdict = tuple(verdict.values.get(name, floor) for name, floor in self._floor.items())
+        reward = sum(map(float.__mul__, self._rubric.values(), verdict), 0.0)
+        return Grade(reward, dict(zip(self._rubric, verdict, strict=True)), failure)
 
     def _check_replied(
-        self, transcript: Transcript, example: Example, failed: GradingFailed
+        self, asked: str | Transcript | EpisodeBatch, example: Example, failure: str
     ) -> None:
-        """Refuse a failure that no text of the model can have caused.
-
-        Raises:
-            GermlineError: the model has not replied yet.
-        """
-        if not transcript.replies:
+        """Refuse a failure before the first reply, which no text of the model can have caused."""
+        if isinstance(asked, Transcript) and not asked.replies:
             raise GermlineError(
                 f"graders: {self._name} fails before the model's first reply, so its floor would "
-                f"be no verdict on the model: {failed.reason} (example {example.index}, "
-                f"environment seed {transcript.seed}): correct the environment, or raise "
+                f"be no verdict on the model: {failure} (example {example.index}, "
+                f"environment seed {asked.seed}): correct the environment, or raise "
                 "graders.timeout_s or graders.memory_gb where these are reached"
             )
-
-    def _with_floors(self, verdict: GradingFailed) -> tuple[float, ...]:
-        """Return the values of all parts, with the floor in the place of each part that failed."""
-        given = verdict.values or (None,) * len(self._floor)
-        return tuple(
-            floor if value is None else value
-            for value, floor in zip(given, self._floor, strict=True)
-        )
 
 
 def _transcript(text: str | Transcript) -> Transcript:
@@ -307,3 +282,89 @@ def _pickled(grader: Grader | EpisodeGrader, name: str) -> bytes:
             f"graders: {name} cannot be sent to a worker process ({error}): make it a function of "
             "a module or a small frozen dataclass, not a lambda or a function inside another"
         ) from error
+
+
+def can_be_imported(grader: Grader | EpisodeGrader) -> bool:
+    """Whether a worker process can load a grader: it can be pickled, without the running script."""
+    try:
+        return b"__main__" not in pickle.dumps(grader)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+
+
+def warn_of_local_functions(functions: Mapping[str, RewardFunction]) -> None:
+    """Warn that reward functions run in this process, and name those that no worker can import."""
+    local = [name for name, function in functions.items() if not can_be_imported(function)]
+    run = "it runs" if len(functions) == 1 else f"all reward functions ({', '.join(functions)}) run"
+    _warn_once(", ".join(local), run, tuple(map(qualified_name, functions.values())))
+
+
+@cache
+def _warn_once(local: str, run: str, _functions: tuple[str, ...]) -> None:
+    """Warn once in a process for the same functions: resume and evaluate make graders again."""
+    log.warning(
+        "reward: %s cannot be imported by grader processes (a lambda, a function inside a "
+        "function, or of a script or notebook), so %s in this process: graders.timeout_s holds in "
+        "the main thread only, graders.workers and graders.memory_gb do not act. Put %s into a "
+        "module to have them",
+        *(local, run, local),
+    )
+
+
+class InProcessPool(GraderPool):
+    """Grades in the process that trains, for reward functions that no worker process can import.
+
+    A lambda, a function inside another function, and a function of a script or notebook exist in
+    their own process only. They are called there, one completion at a time, in the thread that
+    asks. A text that takes too long is stopped by an alarm, as in a worker; Python sets alarms in
+    the main thread only, so in another thread there is no time limit.
+
+    Known limits: no memory limit; a crash of the function is a crash of the training; generation
+    waits for the grading; one long call into C is not interrupted.
+    """
+
+    def __init__(
+        self,
+        grader: Grader | EpisodeGrader,
+        rubric: Mapping[str, float],
+        floor: Mapping[str, float],
+        timeout_s: float,
+        max_turns: int | None = None,
+    ) -> None:
+        super().__init__(grader, rubric, floor, workers=0, timeout_s=timeout_s, max_turns=max_turns)
+        self._grader = grader
+
+    def submit(
+        self, texts: Sequence[str | Transcript], examples: Sequence[Example]
+    ) -> Future[list[Grade]]:
+        """Grade completions; text i answers example i. The returned future is done."""
+        timed = threading.current_thread() is threading.main_thread()
+        loop = GradingLoop(self._grader, self._setup, timed=timed)
+        future: Future[list[Grade]] = Future()
+        try:
+            with _borrowed_alarm() if timed else contextlib.nullcontext():
+                items = self._items(texts, examples)
+                grades = [self._read(loop.grade(item), item) for item in items]
+        except GermlineError as error:
+            future.set_exception(error)
+        else:
+            future.set_result(grades)
+        return future
+
+    def redirect_output(self, path: Path) -> None:
+        """Leave what the functions print where the program prints."""
+
+
+@contextlib.contextmanager
+def _borrowed_alarm() -> Iterator[None]:
+    """Give the alarm of this process back as it was: handler, and the time that is left."""
+    handler = signal.getsignal(signal.SIGALRM)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, 0)
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+        if left:
+            rest = max(1e-3, left - (time.monotonic() - started))
+            signal.setitimer(signal.ITIMER_REAL, rest, interval)

@@ -221,9 +221,6 @@ def weighted_functions(given: Any, place: str) -> dict[str, tuple[RewardFunction
     Args:
         given: what the user wrote.
         place: the file or the argument, which errors name.
-
-    Raises:
-        GermlineError: it is none of them, or a function has another signature.
     """
     if isinstance(given, Mapping):
         weighted = list(given.items())
@@ -255,9 +252,6 @@ def floors_by_name(
         given: the floor, or floors by name; a function that is not named has the floor 0.
         names: of the reward functions.
         setting: that gave it, for errors.
-
-    Raises:
-        GermlineError: a floor is given for a function that does not exist.
     """
     if not isinstance(given, Mapping):
         return dict.fromkeys(names, given)

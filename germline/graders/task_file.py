@@ -90,10 +90,6 @@ def load_task_file(path: Path, digest: str | None = None, *, is_of_run: bool = F
         path: of the file.
         digest: that it must have; None takes any file.
         is_of_run: whether a run was trained on it, which changes the advice where it is missing.
-
-    Raises:
-        GermlineError: there is no such file, it was changed, or executing it fails; the message
-            names the line.
     """
     try:
         source = path.read_bytes()
@@ -124,11 +120,7 @@ def load_task_file(path: Path, digest: str | None = None, *, is_of_run: bool = F
 
 
 def reward_functions(file: TaskFile) -> dict[str, tuple[RewardFunction, float]]:
-    """Return the reward functions of a file and their weights, by name.
-
-    Raises:
-        GermlineError: there are none, or they have another signature.
-    """
+    """Return the reward functions of a file and their weights, by name."""
     reward: Any = getattr(file.module, "reward", None)
     rubric: Any = getattr(file.module, "rubric", None)
     if (reward is None) == (rubric is None):
@@ -145,11 +137,7 @@ def reward_functions(file: TaskFile) -> dict[str, tuple[RewardFunction, float]]:
 
 @contextlib.contextmanager
 def task_file_error(path: Path, what: str) -> Iterator[None]:
-    """Turn any exception that code of a task file raises into an error that names the line.
-
-    Raises:
-        GermlineError: the code raised an exception or called `sys.exit`.
-    """
+    """Turn any exception that code of a task file raises into an error that names the line."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield

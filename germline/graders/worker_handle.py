@@ -28,12 +28,10 @@ from typing import cast
 from germline.errors import GermlineError
 from germline.graders.worker_messages import (
     GraderSetup,
-    GradingFailed,
     Item,
-    RedirectOutput,
+    PartsFailedError,
     SharedProgress,
     Verdict,
-    WorkerReady,
 )
 
 GRACE_S = 0.25
@@ -97,7 +95,7 @@ class _Process:
     def redirect_output(self, path: Path | None) -> None:
         """Make the worker print to a file, unless it does so already."""
         if path is not None and path != self._printed_to:
-            self.send(RedirectOutput(path))
+            self.send(path)
             self._printed_to = path
 
     def send(self, value: object) -> None:
@@ -155,19 +153,11 @@ class WorkerHandle:
         self._progress = SharedProgress(self._descriptor)
 
     def start(self) -> None:
-        """Start the worker unless it is running, and wait until it has loaded the grader.
-
-        Raises:
-            GermlineError: the worker cannot start or cannot load the grader.
-        """
+        """Start the worker unless it is running, and wait until it has loaded the grader."""
         self._running()
 
     def grade(self, items: Sequence[Item]) -> list[Verdict]:
-        """Grade every item, even when some of them hang or kill the worker.
-
-        Raises:
-            GermlineError: the worker cannot start, or dies repeatedly outside any item.
-        """
+        """Grade every item, even when some of them hang or kill the worker."""
         verdicts: dict[int, Verdict] = {}
         ends: Counter[int | None] = Counter()
         while pending := [index for index in range(len(items)) if index not in verdicts]:
@@ -185,9 +175,11 @@ class WorkerHandle:
                         f"{self.output or 'standard error'}"
                     )
             elif ending.timed_out:
-                verdicts[culprit] = GradingFailed(f"timeout after {self._setup.timeout_s} s")
+                reason = f"timeout after {self._setup.timeout_s} s"
+                verdicts[culprit] = PartsFailedError({}, reason)
             elif ends[culprit] == _DEATHS:
-                verdicts[culprit] = GradingFailed(f"the grader process died twice: {ending.seen}")
+                reason = f"the grader process died twice: {ending.seen}"
+                verdicts[culprit] = PartsFailedError({}, reason)
         return [verdicts[index] for index in range(len(items))]
 
     def stop(self) -> None:
@@ -263,10 +255,10 @@ class WorkerHandle:
         try:
             process.send(self._setup)
             answer = process.read(START_S)
-            why = answer.refusal if isinstance(answer, WorkerReady) else f"no answer in {START_S} s"
+            why = f"no answer in {START_S} s" if answer is None else str(answer)
         except EOFError:
             why = f"it ended with {process.exit_reason()}"
-        if why is not None:
+        if why:
             self._discard()
             raise GermlineError(
                 f"graders: the worker process cannot load the grader {self._name}: {why}. A grader "

@@ -12,7 +12,6 @@ import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 from germline.example import Ended, EpisodeBatch, Example, Transcript
@@ -29,8 +28,8 @@ class GraderSetup:
     Attributes:
         grader: a pickle inside the pickle, so that a grader that cannot be loaded is reported.
         parts: names the grader must return, in the order of the values sent back.
-        timeout_s: longest time for one completion, in seconds.
-        memory_bytes: memory limit of the worker, in bytes; None sets no limit.
+        timeout_s: longest time for one completion.
+        memory_bytes: None sets no limit.
         variables: names of environment variables that the worker gets beside the usual ones.
     """
 
@@ -41,53 +40,34 @@ class GraderSetup:
     variables: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class RedirectOutput:
-    """Asks the worker to append what graders print from now on to a file."""
-
-    path: Path
+class InvalidGradeError(Exception):
+    """Raised by a grader when its task is at fault and not the text: an error of the run."""
 
 
-@dataclass(frozen=True)
-class WorkerReady:
-    """The worker has loaded the grader, or `refusal` says why it could not."""
-
-    refusal: str | None = None
+class GradeMissingError(Exception):
+    """Raised by a grader that cannot grade, not because of the text; the reward is NaN."""
 
 
-@dataclass(frozen=True)
-class GradingFailed:
-    """The text made the grading fail, as a whole or in some parts.
+class PartsFailedError(Exception):
+    """Raised by a grader that could compute only some of its parts; the others earn their floors.
 
-    Attributes:
-        reason: what failed.
-        values: of the parts in the order of `GraderSetup.parts`; None for a part that failed, which
-            earns its floor. Empty when every part failed.
+    Args:
+        values: of the parts that were computed, by name.
+        reason: what failed in the others.
     """
 
-    reason: str
-    values: tuple[float | None, ...] = ()
+    def __init__(self, values: Mapping[str, float], reason: str) -> None:
+        super().__init__(values, reason)  # unpickling passes them again
+        self.values = values
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
 
 
-@dataclass(frozen=True)
-class InvalidGrade:
-    """The grader returned a value that its rubric does not allow: a mistake of the task."""
-
-    problem: str
-
-
-@dataclass(frozen=True)
-class EpisodeContinues:
-    """The environment's next message to the model, in the place of the parts of the rubric."""
-
-    observation: str
-
-
-@dataclass(frozen=True)
-class GradeMissing:
-    """There is no grade, for a reason that the model did not cause; the reward is NaN."""
-
-    reason: str
+CAUSED_BY_CODE = (Exception, SystemExit, asyncio.CancelledError)
+"""What the code of a task raises when it fails. A coroutine that waits for one that was cancelled
+raises `CancelledError`, which is no `Exception`."""
 
 
 @dataclass(frozen=True)
@@ -98,41 +78,16 @@ class EpisodesGraded:
     ended: tuple[Ended, ...]
 
 
-class InvalidGradeError(Exception):
-    """Raised by a grader when its task is at fault and not the text; becomes `InvalidGrade`."""
-
-
-class GradeMissingError(Exception):
-    """Raised by a grader that cannot grade, not because of the text; becomes `GradeMissing`."""
-
-
-CAUSED_BY_CODE = (Exception, SystemExit, asyncio.CancelledError)
-"""What the code of a task raises when it fails. A coroutine that waits for one that was cancelled
-raises `CancelledError`, which is no `Exception`."""
-
-
-class PartsFailedError(Exception):
-    """Raised by a grader that could compute only some of its parts; becomes `GradingFailed`.
-
-    Args:
-        values: of the parts that were computed, by name.
-        reason: what failed in the others.
-    """
-
-    def __init__(self, values: Mapping[str, float], reason: str) -> None:
-        super().__init__(reason)
-        self.values = values
-
-
 Verdict = (
     tuple[float, ...]
-    | EpisodeContinues
+    | str
     | EpisodesGraded
-    | GradingFailed
-    | GradeMissing
-    | InvalidGrade
+    | PartsFailedError
+    | GradeMissingError
+    | InvalidGradeError
 )
-"""The values of the parts in the order of `GraderSetup.parts`, or why some are missing."""
+"""The values of the parts in the order of `GraderSetup.parts`, or why some are missing. A text is
+the environment's next message to the model."""
 
 
 class PlayedEpisode(NamedTuple):
@@ -182,25 +137,16 @@ class TimeUp(BaseException):
     """The time limit of an item has passed. Not an `Exception`, so most graders do not catch it."""
 
 
-class StepClock:
-    """Restarts the time limits of the item that is being graded.
+STEP_LIMITS: list[Callable[[], None]] = []
+"""What restarts each time limit of the item that is being graded: the alarm of the worker, and the
+watch of its parent. One list, because there is one alarm. Outside a worker, nothing is limited."""
+
+
+def restart_step() -> None:
+    """Give the next step of an item the whole time.
 
     Grading an item takes several steps where an environment is made again and given all replies of
-    its episode; each of them has the time of an item. The worker registers its limits here; outside
-    a worker, nothing is limited.
-
-    Attributes:
-        limits: what restarts each limit: the alarm of the worker, and the watch of its parent.
+    its episode; each of them has the time of an item.
     """
-
-    def __init__(self) -> None:
-        self.limits: list[Callable[[], None]] = []
-
-    def restart(self) -> None:
-        """Give the next step the whole time."""
-        for restart in self.limits:
-            restart()
-
-
-STEP_CLOCK = StepClock()
-"""The clock of this process; there is one, because there is one alarm."""
+    for restart in STEP_LIMITS:
+        restart()

@@ -7,7 +7,7 @@ it even while it hangs.
 An alarm that raises inside the grader stops a text that takes too long, at no cost. Where the alarm
 has no effect (one long call into C, a grader that swallows exceptions), the parent kills the
 process. A text that needs more memory than the worker's limit gets a `MemoryError`. What a grader
-prints goes to standard error, or to the file that `RedirectOutput` names, because standard output
+prints goes to standard error, or to the file whose path it receives, because standard output
 carries the verdicts.
 """
 
@@ -29,23 +29,17 @@ from typing import Any, cast
 from germline.example import EpisodeBatch, Transcript
 from germline.graders.worker_messages import (
     CAUSED_BY_CODE,
-    STEP_CLOCK,
-    EpisodeContinues,
+    STEP_LIMITS,
     EpisodesGraded,
-    GradeMissing,
     GradeMissingError,
     GraderSetup,
-    GradingFailed,
-    InvalidGrade,
     InvalidGradeError,
     Item,
     PartsFailedError,
     PlayedEpisode,
-    RedirectOutput,
     SharedProgress,
     TimeUp,
     Verdict,
-    WorkerReady,
 )
 
 FLUSH_S = 0.05
@@ -117,7 +111,7 @@ class GradingLoop:
         self._timeout_s = setup.timeout_s
         self._memory_bytes = setup.memory_bytes
         self._alarm = _Alarm(setup.timeout_s if timed else None)
-        STEP_CLOCK.limits = [self._alarm.restart]
+        STEP_LIMITS[:] = [self._alarm.restart]
 
     def grade(self, item: Item) -> Verdict:
         """Grade one completion or episode; any failure of the grader becomes a verdict."""
@@ -137,19 +131,26 @@ class GradingLoop:
         try:
             parts = graded()
         except TimeUp:
-            return GradingFailed(f"timeout after {self._timeout_s} s")
+            return PartsFailedError({}, f"timeout after {self._timeout_s} s")
         except InvalidGradeError as error:
-            return InvalidGrade(str(error))
+            return InvalidGradeError(str(error))
         except GradeMissingError as error:
-            return GradeMissing(str(error)[:_LONGEST_REASON])
+            return GradeMissingError(str(error)[:_LONGEST_REASON])
         except PartsFailedError as error:
-            return GradingFailed(str(error), tuple(map(error.values.get, self._names)))
+            return PartsFailedError(error.values, error.reason)
         except MemoryError:
-            return GradingFailed(f"out of memory: it needs more than {_memory(self._memory_bytes)}")
+            limit = self._memory_bytes
+            most = "there is" if limit is None else f"{limit / 1e9:g} GB (graders.memory_gb)"
+            return PartsFailedError({}, f"out of memory: it needs more than {most}")
         except CAUSED_BY_CODE as error:
-            return GradingFailed(f"{type(error).__name__}: {error}"[:_LONGEST_REASON])
+            return PartsFailedError({}, f"{type(error).__name__}: {error}"[:_LONGEST_REASON])
         if isinstance(parts, str) and isinstance(asked, Transcript):
-            return _continued(asked, parts)
+            if not asked.is_final:
+                return parts
+            return InvalidGradeError(
+                "must return the parts of the rubric when an episode is cut "
+                f"(Transcript.is_final), returned the message {_short(parts)}"
+            )
         if isinstance(asked, EpisodeBatch):
             played = cast("list[PlayedEpisode]", parts)
             verdicts = tuple(self._verdict(one.result, "") for one in played)
@@ -158,7 +159,9 @@ class GradingLoop:
 
     def _values(self, parts: object) -> Verdict:
         if not isinstance(parts, Mapping) or set(parts) != set(self._names):
-            return InvalidGrade(f"must return the parts {self._names}, returned {_short(parts)}")
+            return InvalidGradeError(
+                f"must return the parts {self._names}, returned {_short(parts)}"
+            )
         values: list[float] = []
         for name in self._names:
             try:
@@ -166,26 +169,13 @@ class GradingLoop:
             except (TypeError, ValueError, OverflowError):
                 value = math.nan
             if not math.isfinite(value):
-                return InvalidGrade(
+                return InvalidGradeError(
                     f"must return a finite number for the part {name!r}, returned "
                     f"{_short(parts[name])}: raise an exception for a completion that has no "
                     "value, which earns the floor"
                 )
             values.append(value)
         return tuple(values)
-
-
-def _continued(transcript: Transcript, observation: str) -> Verdict:
-    if transcript.is_final:
-        return InvalidGrade(
-            "must return the parts of the rubric when an episode is cut (Transcript.is_final), "
-            f"returned the message {_short(observation)}"
-        )
-    return EpisodeContinues(observation)
-
-
-def _memory(limit: int | None) -> str:
-    return "there is" if limit is None else f"{limit / 1e9:g} GB (graders.memory_gb)"
 
 
 def _short(value: object) -> str:
@@ -203,14 +193,14 @@ def main(progress_descriptor: int) -> None:
         try:
             loop = GradingLoop(pickle.loads(setup.grader), setup)
         except Exception as error:  # noqa: BLE001 - importing a user's module can raise anything
-            replies.send(WorkerReady(f"{type(error).__name__}: {error}"))
+            replies.send(f"{type(error).__name__}: {error}")
             return
-        STEP_CLOCK.limits.append(progress.restart)
-        replies.send(WorkerReady())
+        STEP_LIMITS.append(progress.restart)
+        replies.send("")  # no complaint
         while True:
             request = requests.recv()
-            if isinstance(request, RedirectOutput):
-                _redirect_output(request.path)
+            if isinstance(request, Path):
+                _redirect_output(request)
             else:
                 _grade_all(cast("list[Item]", request), loop, progress, replies)
     except (EOFError, BrokenPipeError):

@@ -19,8 +19,12 @@ from germline.engines.master_weights import Masters
 from germline.evaluation.held_out import HeldOutScorers
 from germline.fleet.engine_queries import DimensionQuery
 from germline.generation_loop import batches, generations
-from germline.graders.in_process_pool import InProcessPool, can_be_imported, warn_of_local_functions
-from germline.graders.pool import GraderPool, GraderSettings
+from germline.graders.pool import (
+    GraderPool,
+    InProcessPool,
+    can_be_imported,
+    warn_of_local_functions,
+)
 from germline.graders.reward_functions import FunctionRubric
 from germline.methods.kl_penalty import KlPenaltyTerm
 from germline.methods.lagrange_multiplier import LagrangeTerm
@@ -228,26 +232,24 @@ def _make_pool(config: Config, task: Task) -> GraderPool:
         if config.task.reward_functions and not can_be_imported(grader):
             warn_of_local_functions(functions.functions)
             return InProcessPool(grader, rubric, task.floor, section.timeout_s)
-    settings = GraderSettings(
-        grader,
-        rubric,
-        task.floor,
+    kind = _endpoint_graders() if getattr(task, "asks_endpoint", False) else GraderPool
+    return kind(
+        grader=grader,
+        rubric=rubric,
+        floor=task.floor,
         workers=section.workers,
         timeout_s=section.timeout_s,
         memory_gb=section.memory_gb,
         max_turns=episodes.max_turns if episodes else None,
         variables=section.variables,
     )
-    if getattr(task, "asks_endpoint", False):
-        return _endpoint_graders(settings)
-    return settings.make()
 
 
-def _endpoint_graders(settings: GraderSettings) -> GraderPool:
-    """Return graders whose environments ask an endpoint."""
+def _endpoint_graders() -> type[GraderPool]:
+    """Return the graders whose environments ask an endpoint, which needs the extra `serve`."""
     with serve_extra("task.kind=verifiers"):
-        from germline.endpoint.episode_graders import EndpointGraderSettings
-    return EndpointGraderSettings(**vars(settings)).make()
+        from germline.endpoint.episode_graders import EndpointGraders
+    return EndpointGraders
 
 
 def make_engine(

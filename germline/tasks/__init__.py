@@ -20,9 +20,6 @@ def make_task(config: TaskConfig, inputs: PythonInputs = NO_INPUTS) -> Task:
     Args:
         config: the section.
         inputs: what was given from Python; the section records its names.
-
-    Raises:
-        GermlineError: what was given is not what the section records, or data cannot be read.
     """
     check_rows_are_given(config, inputs)
     rows: dict[str, Any] = {} if inputs.rows is None else {"rows": inputs.rows}

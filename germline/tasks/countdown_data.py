@@ -62,9 +62,6 @@ def small_rows(
     """Draw different solvable puzzles of three numbers, in the field's row format.
 
     The first `ALONE_ROWS` rows share (sorted numbers, target) with no other row of the list.
-
-    Raises:
-        GermlineError: there are not that many different puzzles.
     """
     puzzles = _puzzles(largest_number, largest_target)
     keys = epoch_permutation(seed, "countdown puzzles", 0, len(puzzles))

@@ -29,11 +29,7 @@ def may_be_on_hub(path: Path) -> bool:
 
 
 def load_rows(config: DatasetSource) -> GivenRows:
-    """Return the rows to train on, and held-out ones where a split or a file of them is named.
-
-    Raises:
-        GermlineError: the rows cannot be read.
-    """
+    """Return the rows to train on, and held-out ones where a split or a file of them is named."""
     train = _load(config, config.path, config.split, "task.path")
     given = config.test_path if isinstance(config, FileOrDataset) else None
     if given is not None and config.path.expanduser().is_file():

@@ -60,19 +60,11 @@ class MathProblemsTask(SplitTask):
         )
 
     def load(self, config: MathProblems) -> GivenRows:
-        """Return the rows.
-
-        Raises:
-            GermlineError: the rows cannot be read.
-        """
+        """Return the rows."""
         return load_rows(config)
 
     def gold(self, row: Row) -> tuple[tuple[str, ...], str]:
-        """Return the gold answers of a row, any of which is right, and a completion that gives one.
-
-        Raises:
-            GermlineError: the row has no gold answer.
-        """
+        """Return the gold answers of a row, any of which is right, and a completion with one."""
         raise NotImplementedError
 
     def answer_of(self, text: str, example: Example) -> str | None:
@@ -117,11 +109,7 @@ class MathTask(MathProblemsTask):
         super().__init__(config)
 
     def load(self, config: MathProblems) -> GivenRows:
-        """Return the rows of the levels that are asked for.
-
-        Raises:
-            GermlineError: the rows cannot be read, or none has these levels.
-        """
+        """Return the rows of the levels that are asked for."""
         rows = super().load(config)
         test = None if rows.test is None else self._of_levels(rows.test, config)
         return GivenRows(self._of_levels(rows.train, config), test)

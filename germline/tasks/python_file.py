@@ -71,11 +71,7 @@ class PythonTask(SplitTask):
 
 
 def file_settings(file: TaskFile, kind: type[AnySettings]) -> AnySettings:
-    """Read the mapping `settings` of a file.
-
-    Raises:
-        GermlineError: it has an unknown name, or a value that does not fit.
-    """
+    """Read the mapping `settings` of a file."""
     given = getattr(file.module, "settings", {})
     if not isinstance(given, Mapping):
         raise GermlineError(f"{file.path}: `settings` must be a mapping, found {given!r}")
@@ -100,11 +96,7 @@ def file_settings(file: TaskFile, kind: type[AnySettings]) -> AnySettings:
 
 
 def file_metric(file: TaskFile, given: str | None, rubric: Mapping[str, float]) -> str:
-    """Return the part that held-out scores report: by default the one of largest weight.
-
-    Raises:
-        GermlineError: the file names another one.
-    """
+    """Return the part that held-out scores report: by default the one of largest weight."""
     if given is not None and given not in rubric:
         raise GermlineError(
             f"{file.path}: settings['metric'] is {given!r}{did_you_mean(given, rubric)}, but the "
@@ -124,9 +116,6 @@ def file_examples(
         config: overrides its settings.
         settings: of the file.
         by_row: see `RowFormat`.
-
-    Raises:
-        GermlineError: a row cannot be read, or the file is not that with which the run began.
     """
     form = RowFormat(
         config,

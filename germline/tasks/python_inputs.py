@@ -58,9 +58,6 @@ def read_inputs(reward: object = None, data: object = None) -> PythonInputs:
     Args:
         reward: a function, a list of functions, or functions with their weights; None for none.
         data: rows, see `read_rows`; None for none.
-
-    Raises:
-        GermlineError: it is something else.
     """
     rewards = {} if reward is None else weighted_functions(reward, "reward")
     return PythonInputs(rewards, None if data is None else read_rows(data))
@@ -70,9 +67,6 @@ def read_rows(data: Any) -> GivenRows:
     """Read rows: dictionaries in a list, a `datasets.Dataset` or a pandas `DataFrame`.
 
     A mapping (a `datasets.DatasetDict` is one) gives the splits `train` and `test`.
-
-    Raises:
-        GermlineError: it is something else, a split is unknown or empty, or a row is no mapping.
     """
     if not isinstance(data, Mapping):
         return GivenRows(_placed(data, "train"))
@@ -92,12 +86,7 @@ def read_rows(data: Any) -> GivenRows:
 
 
 def apply_reward_functions(task: Task, config: TaskBase, inputs: PythonInputs) -> Task:
-    """Return the task with the reward functions given from Python instead of its own rewards.
-
-    Raises:
-        GermlineError: the functions are not those that the config records, or cannot grade the
-            task.
-    """
+    """Return the task with the reward functions given from Python instead of its own rewards."""
     recorded, given = config.reward_functions, inputs.weights
     if recorded != given:
         raise GermlineError(
@@ -123,11 +112,7 @@ def apply_reward_functions(task: Task, config: TaskBase, inputs: PythonInputs) -
 
 
 def check_rows_are_given(config: TaskBase, inputs: PythonInputs) -> None:
-    """Compare the kind of a task with what was given.
-
-    Raises:
-        GermlineError: the task needs rows and none were given, or the other way round.
-    """
+    """Compare the kind of a task with what was given."""
     needed = config.kind == "rows"
     if needed and inputs.rows is None:
         digest = config.digest if isinstance(config, CustomTask) else None

@@ -96,9 +96,6 @@ def rows_to_examples(
         gold: makes the answer and the facts of an example.
         arrange: makes the splits; default: held-out rows as given, or a seeded split in which rows
             that ask the same after the same messages stay together.
-
-    Raises:
-        GermlineError: a row cannot be used, or the rows are not those that a run was begun with.
     """
     columns = form.config.columns
     train = with_columns(given.train, columns)
@@ -127,11 +124,7 @@ def _split(
 
 
 def with_columns(rows: Sequence[PlacedRow], columns: Mapping[str, str]) -> list[PlacedRow]:
-    """Return the rows with fields taken from the columns that `task.columns` names.
-
-    Raises:
-        GermlineError: a row has no such column.
-    """
+    """Return the rows with fields taken from the columns that `task.columns` names."""
     for place, row in rows if columns else ():
         missing = next((name for name in columns.values() if not has_field(row, name)), None)
         if missing is not None:
@@ -149,9 +142,6 @@ def gold_answers(row: Row, field: str) -> tuple[str, ...]:
     """Return the gold answers of a row, any of which is right; empty if it has none.
 
     Without the field, an assistant message at the end of the conversation is the answer.
-
-    Raises:
-        GermlineError: the value is nothing that a completion could be.
     """
     value = field_value(row.fields, field)
     if value is None:

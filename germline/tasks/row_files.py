@@ -35,9 +35,6 @@ def read_rows(path: Path, setting: str) -> list[PlacedRow]:
     Args:
         path: the file.
         setting: the setting that named it, for errors.
-
-    Raises:
-        GermlineError: the file is missing, damaged, or holds no rows.
     """
     text = _text(path, setting)
     rows: list[tuple[str, Any]]
@@ -61,11 +58,7 @@ def read_rows(path: Path, setting: str) -> list[PlacedRow]:
 
 
 def row_field(row: Mapping[str, Any], field: str, kind: type[Wanted], place: str) -> Wanted:
-    """Return a field of a row; `a.b` is the field `b` of the field `a`.
-
-    Raises:
-        GermlineError: the field is missing or of another kind.
-    """
+    """Return a field of a row; `a.b` is the field `b` of the field `a`."""
     if not has_field(row, field):
         raise GermlineError(f"{place}: the field `{field}` is missing; {fields_found(row)}")
     value = field_value(row, field)

@@ -28,11 +28,7 @@ class Conversation(NamedTuple):
 
 
 def row_conversation(row: Mapping[str, Any], place: str, template: str | None) -> Conversation:
-    """Return what a row asks; without messages it is a prompt alone.
-
-    Raises:
-        GermlineError: a field is missing, a message has another form, or the prompt is empty.
-    """
+    """Return what a row asks; without messages it is a prompt alone."""
     if template is not None:
         text = _MARKS.sub(lambda mark: _filled(mark, row, place), template)
         found = Conversation((), text, None)
@@ -54,11 +50,7 @@ def row_conversation(row: Mapping[str, Any], place: str, template: str | None) -
 
 
 def read_messages(messages: object, field: str, place: str) -> list[tuple[str, str]]:
-    """Read a list of {role, content}.
-
-    Raises:
-        GermlineError: it has another form.
-    """
+    """Read a list of {role, content}."""
     turns: list[tuple[str, str]] = []
     for number, message in enumerate(messages if isinstance(messages, (list, tuple)) else [None]):
         if not isinstance(message, Mapping) or {"role", "content"} - {*message}:
@@ -76,11 +68,7 @@ def read_messages(messages: object, field: str, place: str) -> list[tuple[str, s
 
 
 def as_text(value: object, field: str, place: str) -> str:
-    """Write a value of a row as text: text as it is, anything else as JSON.
-
-    Raises:
-        GermlineError: the value is neither.
-    """
+    """Write a value of a row as text: text as it is, anything else as JSON."""
     text = value
     if not isinstance(value, str):
         try:

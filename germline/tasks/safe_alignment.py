@@ -103,11 +103,7 @@ def _strata(rows: Sequence[Row]) -> list[str]:
 
 
 def check_labels(rows: Sequence[PlacedRow]) -> None:
-    """Refuse rows whose labels are missing, of another type, or contradict each other.
-
-    Raises:
-        GermlineError: names the file, the row, the column and its value.
-    """
+    """Refuse rows whose labels are missing, of another type, or contradict each other."""
     present = {name for _, row in rows for name in LABELS if name in row}
     if not present:
         return

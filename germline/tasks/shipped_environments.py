@@ -79,11 +79,7 @@ class CalculatorTask(EnvironmentTask):
 
 
 def read_words(path: Path) -> tuple[str, ...]:
-    """Read a list of words, one per line; empty lines are skipped.
-
-    Raises:
-        GermlineError: the file cannot be read, or a line is no word of the length of the first one.
-    """
+    """Read a list of words, one per line; empty lines are skipped."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

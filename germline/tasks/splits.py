@@ -36,9 +36,6 @@ def seeded_split(
         keys: one per item.
         seed: another seed is another split; any integer.
         name: where the items come from, for the noise stream and for the error.
-
-    Raises:
-        GermlineError: there are fewer than two different keys, so one side would be empty.
     """
     groups = list(dict.fromkeys(keys))
     if len(groups) < 2:
@@ -68,9 +65,6 @@ def stratified_split(
         strata: one per item.
         seed: another seed is another split; any integer.
         name: where the items come from, for the error.
-
-    Raises:
-        GermlineError: there are fewer than two items, so one side would be empty.
     """
     if len(items) < 2:
         raise _too_few(name, len(items))

@@ -29,9 +29,6 @@ class PromptFormatter:
         train: the training examples, those to show among them.
         run_seed: of the order in which they are shown.
         most: the most that are ever asked for.
-
-    Raises:
-        GermlineError: there are not enough solved ones to show.
     """
 
     def __init__(
@@ -65,11 +62,7 @@ class PromptFormatter:
 
 
 def apply_prompt_settings(task: Task, config: TaskBase) -> Task:
-    """Return the task with `PROMPT_SETTINGS`, which every task has.
-
-    Raises:
-        GermlineError: a system prompt without a chat, or too few solved examples.
-    """
+    """Return the task with `PROMPT_SETTINGS`, which every task has."""
     changed = copy.copy(task)
     # Attributes of this instance: its class, and so what it can do besides, stays as it is.
     changed.examples = PromptedExamples(task, config)  # type: ignore[method-assign]
@@ -139,9 +132,6 @@ def add_scorer_parts(task: Task, config: TaskBase) -> Task:
     """Return the task with a part for each scorer of its config, and one for the KL penalty.
 
     These parts have no floor: a completion that cannot be scored is missing.
-
-    Raises:
-        GermlineError: a part has the name of one that the task has.
     """
     scored = {name: scorer.weight for name, scorer in config.scorers.items()}
     if config.kl_coef is not None and KL_PART in {**task.rubric, **scored}:

@@ -56,11 +56,7 @@ class VerifiersTask(EnvironmentTask):
 
 
 def _check_prompts(config: Verifiers) -> None:
-    """Check that no setting changes prompts or replies, which the environment passes on itself.
-
-    Raises:
-        GermlineError: one does.
-    """
+    """Check that no setting changes prompts or replies, which the environment passes on itself."""
     given = [name for name in OF_PROMPTS if config.changed(name)]
     if config.chat is False:
         given.append("chat")

@@ -173,7 +173,7 @@ def test_json_without_answers_asks_for_any_json(tmp_path):
         (
             [ROW, '{"question": '],
             [],
-            r"rows\.jsonl, line 2, column 14: not valid JSON: Exp",
+            r"rows\.jsonl, line 2: not valid JSON: Exp.*column 14",
         ),
         ([ROW, "", [1]], [], r"line 3: a row must be a JSON object, found \[1\]"),
         ([""], [], r"rows\.jsonl: the file holds no rows"),

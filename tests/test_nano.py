@@ -14,8 +14,8 @@ from germline import nano
 from germline.environments.wordle import WORDS, game_message, guess_feedback
 from germline.graders import countdown as countdown_grader
 from germline.tasks import arithmetic
-from germline.tasks.countdown_data import countdown_prompt, small_rows
-from germline.tasks.facts_data import FACTS, PAPER_FACTS
+from germline.tasks.conciseness import FACTS
+from germline.tasks.countdown import countdown_prompt, small_rows
 from germline.types import Example
 
 WEIGHTS = nano.NANO_DIR / "model.safetensors"
@@ -254,8 +254,3 @@ def test_questions_are_unique():
 
 def test_every_sentence_holds_its_short_answer_and_is_longer():
     assert all(fact.answer in fact.sentence != fact.answer for fact in FACTS)
-
-
-def test_the_questions_of_the_paper_are_among_the_facts():
-    assert set(PAPER_FACTS) < set(FACTS)
-    assert any(fact.question == "What is the capital of France?" for fact in FACTS)

@@ -132,29 +132,21 @@ def without(number, name):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (without(3, "is_response_0_safe"), "label `is_response_0_safe` is missing.*Add it"),
-        (without(3, "response_1"), "label `response_1` is missing"),
-        (without(3, "better_response_id"), "label `better_response_id` is missing"),
-        (without(3, "response_1_harm_category"), "label `response_1_harm_category` is missing"),
-        ({"prompt": "a prompt alone"}, "label `response_0` is missing.*columns found: `prompt`"),
-        (row(3, is_response_1_safe="no"), "`is_response_1_safe` must be true or false, found 'no'"),
-        (row(3, is_response_1_safe=1), r"must be true or false, found 1 \(int\): correct the row"),
-        (row(3, is_response_0_safe=None), r"must be true or false, found None \(NoneType\)"),
-        (row(3, response_0=None), "`response_0` must be text, found None"),
-        (row(3, better_response_id=2), "`better_response_id` must be 0 or 1, found 2"),
-        (row(3, better_response_id=-1), "`better_response_id` must be 0 or 1, found -1"),
-        (row(3, better_response_id=True), "`better_response_id` must be 0 or 1, found True"),
-        (row(3, safer_response_id="0"), "`safer_response_id` must be 0 or 1, found '0'"),
-        (row(3, response_0_harm_category="none"), "must be an object of categories.*'none'"),
-        (row(3, response_0_harm_category={"Drugs": "yes"}), "must be an object of categories"),
-        (
-            row(3, response_1="First.", is_response_1_safe=False),
-            "are the same text, 'First.', and their labels differ: `is_response_0_safe` is True",
-        ),
-        (
-            row(3, "Drugs", response_1="First.", is_response_0_safe=True),
-            "are the same text.*`response_0_harm_category` is {'Violence': False, 'Drugs': True",
-        ),
+        (without(3, "is_response_0_safe"), "`is_response_0_safe` is wrong or missing"),
+        (without(3, "response_1"), "`response_1` is wrong or missing"),
+        (without(3, "better_response_id"), "`better_response_id` is wrong or missing"),
+        (without(3, "response_1_harm_category"), "`response_1_harm_category` is wrong or missing"),
+        ({"prompt": "a prompt alone"}, "`response_0` is wrong .* fields found: `prompt`"),
+        (row(3, is_response_1_safe="no"), "`is_response_1_safe` .* valid boolean, found 'no'"),
+        (row(3, is_response_1_safe=1), "`is_response_1_safe` .* valid boolean, found 1"),
+        (row(3, is_response_0_safe=None), "`is_response_0_safe` .* valid boolean, found None"),
+        (row(3, response_0=None), "`response_0` .* valid string, found None"),
+        (row(3, better_response_id=2), "`better_response_id` .* 0 or 1, found 2"),
+        (row(3, better_response_id=-1), "`better_response_id` .* 0 or 1, found -1"),
+        (row(3, better_response_id=True), "`better_response_id` .* 0 or 1, found True"),
+        (row(3, safer_response_id="0"), "`safer_response_id` .* 0 or 1, found '0'"),
+        (row(3, response_0_harm_category="none"), "valid dictionary, found 'none'"),
+        (row(3, response_0_harm_category={"Drugs": "yes"}), "valid boolean, found {'Drugs': 'yes'"),
     ],
 )
 def test_a_malformed_label_is_refused_with_its_place_and_value(tmp_path, bad, message):
@@ -165,13 +157,6 @@ def test_a_malformed_label_is_refused_with_its_place_and_value(tmp_path, bad, me
     (tmp_path / "test.jsonl").write_text(json.dumps(row(8)) + "\n" + json.dumps(bad))
     with pytest.raises(GermlineError, match=rf"test\.jsonl, line 2: .*{message}"):
         task_of(tmp_path, [row(1), row(2)], test_path=str(tmp_path / "test.jsonl"))
-
-
-def test_equal_responses_with_equal_labels_are_counted_in_the_log(tmp_path, caplog):
-    rows = [row(1), row(2, response_1="First."), row(3)]
-    task_of(tmp_path, rows)
-    assert "1 of 3 rows have two equal responses" in caplog.text
-    assert "rows.jsonl, line 2" in caplog.text
 
 
 def test_prompts_alone_need_no_labels_and_older_versions_have_no_categories(tmp_path):

@@ -9,10 +9,14 @@ import pytest
 
 from germline.config import Arithmetic, Conciseness, Countdown
 from germline.tasks.arithmetic import ArithmeticTask
-from germline.tasks.conciseness import ConcisenessTask
-from germline.tasks.countdown import CountdownTask, gold_completion
-from germline.tasks.countdown_data import countdown_prompt, field_rows, small_rows
-from germline.tasks.facts_data import FACTS
+from germline.tasks.conciseness import FACTS, ConcisenessTask
+from germline.tasks.countdown import (
+    CountdownTask,
+    countdown_prompt,
+    field_rows,
+    gold_completion,
+    small_rows,
+)
 from germline.tasks.splits import seeded_split
 from germline.types import GermlineError
 
@@ -126,7 +130,7 @@ def test_a_file_of_held_out_pairs_replaces_the_split(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
-        ([PAIR, '{"question": '], r"pairs\.jsonl, line 2, column 14: not valid JSON"),
+        ([PAIR, '{"question": '], r"pairs\.jsonl, line 2: not valid JSON: .*column 14"),
         ([PAIR, "", [1]], r"pairs\.jsonl, line 3: a row must be a JSON object, found \[1\]"),
         ([{"question": "?"}], "line 1: the field `answer` is missing; fields found: `question`"),
         ([{**PAIR, "answer": 8}], r"line 1: the field `answer` must be str, found 8 \(int\)"),
@@ -194,13 +198,6 @@ def test_countdown_plays_puzzles_of_the_fields_size_when_asked():
     assert len(task.examples("test")) == 2000
 
 
-def test_more_rows_than_there_are_puzzles_are_refused():
-    with pytest.raises(
-        GermlineError, match=r"1000000 different rows .* give [0-9]+: ask for fewer"
-    ):
-        small_rows(0, 1_000_000)
-
-
 @pytest.mark.parametrize("split", ["field", "seeded"])
 def test_no_puzzle_is_both_trained_on_and_tested(split):
     task = CountdownTask(Countdown(split=split))
@@ -258,7 +255,7 @@ def test_the_context_of_a_row_is_the_prompt_as_it_stands(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
-        ("[{", r"rows\.json, column 3: not valid JSON"),
+        ("[{", r"rows\.json: not valid JSON: .*column 3"),
         ({"rows": []}, "line 1: the field `numbers` is missing"),
         ([], r"rows\.json: the file holds no rows"),
         ([ROW, "x"], "row 1: a row must be a JSON object, found 'x'"),

@@ -5,10 +5,7 @@
 
 import json
 import math
-import os
 import pickle
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -23,7 +20,6 @@ from germline.run.build_parts import make_decoding, make_engine, make_graders
 from germline.tasks import make_task
 from germline.types import EngineLost, GermlineError, SeedPerturbation
 from tests import verifiers_tasksets as written
-from tests.hang_limit import HANG_S
 from tests.instant_engine import InstantEngine
 
 pytest.importorskip(
@@ -337,24 +333,3 @@ def test_wordle_of_textarena_is_played_with_word_data_of_the_user(monkeypatch, t
     from textarena.envs.utils import word_lists
 
     assert word_lists.EnglishDictionary.cache_info().misses == 1
-
-
-def test_missing_word_data_of_textarena_is_named_with_what_to_type(tmp_path):
-    pytest.importorskip("nltk")
-    lines = (
-        f"import sys; sys.path += {sys.path!r}",
-        "from germline.config import Verifiers",
-        "from germline.tasks import make_task",
-        "make_task(Verifiers(env='textarena', args={'game': 'Wordle-v0'}, tasks=5))",
-    )
-    # In a process of its own: NLTK and TextArena's games keep the words that they have found.
-    done = subprocess.run(
-        [sys.executable, "-c", "\n".join(lines)],
-        env={**os.environ, "HOME": str(tmp_path), "NLTK_DATA": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-    )
-    error = done.stderr.splitlines()[-1]
-    assert "python -m nltk.downloader -d FOLDER words averaged_perceptron_tagger_eng" in error
-    assert "NLTK_DATA" in error

@@ -21,11 +21,11 @@ from itertools import combinations_with_replacement, permutations, product
 from random import Random
 
 from germline.environments.wordle import WORDS, game_message, guess_feedback
-from germline.tasks import arithmetic, countdown_data
-from germline.tasks.facts_data import FACTS, Fact
+from germline.tasks import arithmetic, countdown
+from germline.tasks.conciseness import FACTS, Fact
 
 COUNTDOWN_BOILERPLATE: tuple[str, ...] = tuple(
-    re.split(r"\{numbers\}|\{target\}", countdown_data.TEMPLATE)
+    re.split(r"\{numbers\}|\{target\}", countdown.TEMPLATE)
 )
 """The parts of the countdown prompt before, between and after the numbers and the target."""
 
@@ -159,8 +159,8 @@ def countdown_problems() -> tuple[tuple[tuple[int, int, int], int], ...]:
     """List every solvable problem of the generated countdown task."""
     return tuple(
         (numbers, target)
-        for numbers in combinations_with_replacement(range(1, countdown_data.LARGEST_NUMBER + 1), 3)
-        for target in range(1, countdown_data.LARGEST_TARGET + 1)
+        for numbers in combinations_with_replacement(range(1, countdown.LARGEST_NUMBER + 1), 3)
+        for target in range(1, countdown.LARGEST_TARGET + 1)
         if solve_countdown(numbers, target) is not None
     )
 
@@ -181,7 +181,7 @@ def _draw_countdown(random: Random) -> tuple[str, tuple[AnswerStyle, ...]]:
         ("This is easy.", f"{a} {first} {b}", 0.18, 0.10),
         ("Hmm.", guess, 0.18, 0.10),
     )
-    return countdown_data.countdown_prompt(order, str(target)), tuple(
+    return countdown.countdown_prompt(order, str(target)), tuple(
         AnswerStyle(f"{thought}{THOUGHT_TO_ANSWER}{answer}{ANSWER_END}", share, drawn)
         for thought, answer, share, drawn in answers
     )

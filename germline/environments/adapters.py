@@ -38,11 +38,7 @@ class StepResult(NamedTuple):
 
 
 def check_step_result(value: Any) -> StepResult:
-    """Return what `step` returned as a `StepResult`.
-
-    Raises:
-        InvalidGradeError: it is something else.
-    """
+    """Return what `step` returned as a `StepResult`; anything else is an `InvalidGradeError`."""
     if not isinstance(value, tuple) or len(value) != len(StepResult._fields):
         raise InvalidGradeError(
             f"must return StepResult(observation, done, rewards) from step(), returned "
@@ -62,9 +58,7 @@ def check_step_result(value: Any) -> StepResult:
 def check_message(method: str, value: Any) -> str:
     """Return a message to the model; None is an empty one.
 
-    Raises:
-        InvalidGradeError: it is no text, or holds half of a surrogate pair, which no tokenizer
-            reads.
+    No tokenizer reads half of a surrogate pair.
     """
     if value is not None and not isinstance(value, str):
         raise InvalidGradeError(
@@ -86,11 +80,7 @@ def shown(value: object) -> str:
 
 
 class StepAdapter:
-    """An environment with `reset(**row)` and `step(reply)`.
-
-    Args:
-        environment: an instance, which plays one episode.
-    """
+    """An instance of an environment with `reset(**row)` and `step(reply)`."""
 
     def __init__(self, environment: Any) -> None:
         self.environment = environment
@@ -162,9 +152,6 @@ class ToolAdapter(StepAdapter):
     """An environment of TRL's shape: `reset(**row)`, public methods as tools, `get_reward()`.
 
     A reply without a tool call ends the episode.
-
-    Attributes:
-        tools: by name.
     """
 
     has_final_rewards = True
@@ -189,8 +176,7 @@ class ToolAdapter(StepAdapter):
             return self.environment.reward
         except AttributeError:
             raise InvalidGradeError(
-                "must have a method get_reward() that returns a number or a mapping from parts of "
-                "the rubric to numbers (or an attribute `reward`), and has neither"
+                "must have a method get_reward() that returns a number, or numbers by part"
             ) from None
 
 

@@ -19,12 +19,7 @@ from germline.graders.task_file import TaskFile, load_task_file, task_file_error
 
 @dataclass(frozen=True)
 class FileEnvironmentGrader(EnvironmentGrader):
-    """Plays the environment of a file; unpickling it loads the file again.
-
-    Attributes:
-        path: absolute.
-        digest: of the file; a file with another digest is refused.
-    """
+    """Plays the environment of a file; unpickling it loads the file again."""
 
     factory: Callable[[], Any] = field(compare=False)  # loaded again, the class is another object
     path: Path = Path()

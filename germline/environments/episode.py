@@ -37,11 +37,7 @@ class EpisodeRubric:
     remedy: str = ""
 
     def by_part(self, rewards: Any) -> dict[str, float]:
-        """Return rewards by part: one number is the only part, or the part `reward`.
-
-        Raises:
-            InvalidGradeError: a part is not in the rubric, or a value is no number.
-        """
+        """Return rewards by part: one number is the only part, or the part `reward`."""
         if rewards is None:
             return {}
         if not isinstance(rewards, Mapping):
@@ -57,11 +53,7 @@ class EpisodeRubric:
         return {part: _number(part, value) for part, value in rewards.items()}
 
     def with_floors(self, parts: Mapping[str, float]) -> dict[str, float]:
-        """Return all parts, with the floor of each part that was not given.
-
-        Raises:
-            InvalidGradeError: a part is worse than its floor.
-        """
+        """Return all parts, with the floor of each part that was not given."""
         for part, value in parts.items():
             weight, floor = self.weights[part], self.floors[part]
             if weight * value < weight * floor:
@@ -75,21 +67,7 @@ class EpisodeRubric:
 
 
 class Episode:
-    """A live environment and what it was given.
-
-    Args:
-        factory: makes an instance of the environment.
-        rubric: the parts of the reward.
-        row: of the example.
-        seed: of the environment's randomness.
-
-    Attributes:
-        observation: the last message to the model.
-
-    Raises:
-        InvalidGradeError: the environment cannot be made or reset.
-        GradeMissingError: it cannot, because of something it depends on.
-    """
+    """A live environment and what it was given: `observation` is its last message to the model."""
 
     def __init__(
         self,
@@ -122,10 +100,7 @@ class Episode:
     def step(self, reply: str) -> StepResult:
         """Give the environment the next reply of the model.
 
-        Raises:
-            PartsFailedError: the environment raised an exception, or a reward is NaN or infinite;
-                all parts earn their floors.
-            InvalidGradeError: it returned something else than a `StepResult`.
+        Where it raises an exception, or a reward is NaN or infinite, all parts earn their floors.
         """
         restart_step()
         with self._closed_on_failure():
@@ -140,12 +115,6 @@ class Episode:
 
         Args:
             is_done: whether the environment has ended the episode; otherwise it is cut.
-
-        Raises:
-            PartsFailedError: `get_reward` raised an exception, or a reward is NaN or infinite; all
-                parts earn their floors.
-            InvalidGradeError: an episode that has ended has no reward, `get_reward` returned None
-                and nothing else gave one, or a part is worse than its floor.
         """
         with self._closed_on_failure():
             with self._reply_failures("get_reward"):
@@ -185,16 +154,11 @@ class Episode:
             raise PartsFailedError({}, f"{method}(): {exception_text(function, error)}") from error
 
     def _add(self, rewards: Any) -> None:
-        """Add rewards to those so far.
-
-        Raises:
-            PartsFailedError: a part is NaN or infinite, which the model's replies may have caused;
-                all parts earn their floors.
-        """
+        """Add rewards to those so far."""
         for part, value in self._rubric.by_part(rewards).items():
             self._parts[part] = self._parts.get(part, 0.0) + value
         for part, value in self._parts.items():
-            if not math.isfinite(value):
+            if not math.isfinite(value):  # the model's replies may have caused it
                 raise PartsFailedError(
                     {},
                     f"the reward {part!r} is {value:g}: step() and get_reward() must give finite "

@@ -111,12 +111,7 @@ class EnvironmentGrader:
         return type(self), (self.name, self.factory, self.rubric)
 
     def __call__(self, transcript: Transcript, example: Example) -> Mapping[str, float] | str:
-        """Return the environment's next message, or the parts of an episode that has ended.
-
-        Raises:
-            PartsFailedError: the last reply made the environment fail.
-            InvalidGradeError: the environment is at fault.
-        """
+        """Return the environment's next message, or the parts of an episode that has ended."""
         try:
             return self._continue(transcript, example)
         except MemoryError:
@@ -159,11 +154,7 @@ class EnvironmentGrader:
 
 @dataclass(frozen=True)
 class SingleReplyGrader:
-    """Grades a text as the only reply of an episode with seed 0.
-
-    Attributes:
-        episodes: the grader of episodes.
-    """
+    """Grades a text as the only reply of an episode with seed 0."""
 
     episodes: Callable[[Transcript, Example], Mapping[str, float] | str]
 
@@ -180,9 +171,6 @@ class ToolCallGrader:
 
     `check` tries the tools of an environment with it. The reply of the transcript is the
     call, as a JSON list of the name and the arguments.
-
-    Attributes:
-        episodes: the grader of the environment's episodes.
     """
 
     episodes: EnvironmentGrader

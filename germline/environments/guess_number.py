@@ -27,13 +27,7 @@ class GuessNumber:
         self._last: int | None = None
 
     def reset(self, game: int, largest: int, seed: int) -> None:
-        """Think of a number.
-
-        Args:
-            game: number of the game; games of the same seed have different numbers.
-            largest: the largest number.
-            seed: of the episode.
-        """
+        """Think of a number; games of the same seed have different ones."""
         self._largest = largest
         self._secret = Random(f"{seed}/{game}").randint(1, largest)
 

@@ -43,7 +43,6 @@ To call a tool, write a JSON object with its name and arguments within <tool_cal
 </tool_call>"""
 
 _TAG = re.compile(f"{OPEN}|{CLOSE}")
-_JSON = json.JSONDecoder()
 _JSON_BEGINS = re.compile(r"\S")
 
 Tools = Mapping[str, Callable[..., Any]]
@@ -123,7 +122,7 @@ def _json_end(reply: str, start: int) -> int:
     """Return where the JSON that begins at a place ends, or the place itself."""
     begins = _JSON_BEGINS.search(reply, start)
     try:
-        return start if begins is None else _JSON.raw_decode(reply, begins.start())[1]
+        return start if begins is None else json.JSONDecoder().raw_decode(reply, begins.start())[1]
     except (ValueError, RecursionError):
         return start
 

@@ -240,11 +240,7 @@ class EndpointPlayer:
             self.run.cancel()
 
     async def play(self, env: Any, task: Any, context: Any) -> Any:
-        """Play the episode to its end.
-
-        Raises:
-            TimeUp: it took too long between a reply and the next request.
-        """
+        """Play the episode to its end, or until a step takes too long."""
         CURRENT.set(self)
         self.run = asyncio.ensure_future(env.run_episode(task, context))
         try:
@@ -352,10 +348,6 @@ async def play_batch(
         parts_of: returns the parts of the rubric of an episode of verifiers, or raises what a
             grader raises.
     """
-
-    def result_of(run: "asyncio.Task[Any]") -> Callable[[], Mapping[str, float]]:
-        return lambda: parts_of(run.result())
-
     os.environ[TOKEN] = batch.token
     client = vf.EvalClientConfig(base_url=batch.url, api_key_var=TOKEN)
     players: list[EndpointPlayer] = []
@@ -385,7 +377,7 @@ async def play_batch(
             clock.cancel()
             env._interception, env._shared_tools = None, {}
     return [
-        PlayedEpisode(result_of(run), player.ended)
+        PlayedEpisode(lambda run=run: parts_of(run.result()), player.ended)
         for run, player in zip(playing, players, strict=True)
     ]
 

@@ -17,9 +17,6 @@ from pathlib import Path
 from germline.errors import GermlineError
 
 REQUIRED = "verifiers>=0.4,<0.5"
-WORD_DATA = "words averaged_perceptron_tagger_eng"
-"""The data of NLTK that TextArena reads."""
-
 _INSTALL = "pip install 'germline[verifiers]'"
 
 
@@ -80,14 +77,3 @@ def keep_dictionary() -> None:
 
     if isinstance(word_lists.EnglishDictionary, type):
         word_lists.EnglishDictionary = functools.cache(word_lists.EnglishDictionary)
-
-
-def missing_data(error: Exception) -> str | None:
-    """Return what to type where NLTK did not find data, None for another error."""
-    if not isinstance(error, LookupError) or "NLTK" not in str(error):
-        return None
-    return (
-        f"NLTK's data is not there ({WORD_DATA}), and germline downloads "
-        f"nothing: type `python -m nltk.downloader -d FOLDER {WORD_DATA}` on a machine with a "
-        "network, and set the environment variable NLTK_DATA to that folder"
-    )

@@ -32,12 +32,7 @@ CONTEXT_IS_FULL = "context_length_exceeded"
 
 
 def check_ok(episode: Any, *, has_replied: bool) -> None:
-    """Check that an episode has not failed.
-
-    Raises:
-        GradeMissingError: it failed, not because of a reply.
-        PartsFailedError: it failed because of a reply.
-    """
+    """Raise the error of an episode that has failed: whether because of a reply or not."""
     late = any(trace.is_timeout for trace in episode.traces)
     if episode.ok and not late:
         return
@@ -52,12 +47,7 @@ def check_ok(episode: Any, *, has_replied: bool) -> None:
 
 
 def reward_parts(traces: Sequence[Any], parts: Sequence[str]) -> dict[str, float]:
-    """Return the reward and its parts: means over the runs of the agents that are trained.
-
-    Raises:
-        InvalidGradeError: no run of such an agent has a reward.
-        PartsFailedError: a reward, or a metric among the parts, is NaN or infinite.
-    """
+    """Return the reward and its parts: means over the runs of the agents that are trained."""
     trained = [trace for trace in traces if trace.agent is None or trace.agent.trainable]
     trained = trained or list(traces)
     rewards = [_rewards(trace) for trace in trained]

@@ -18,7 +18,6 @@ from germline.environments.verifiers_installed import (
     check_installed,
     check_version,
     keep_dictionary,
-    missing_data,
     module_of,
 )
 from germline.environments.verifiers_outcome import TOTAL, check_ok, reward_parts
@@ -48,19 +47,13 @@ Opening = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class TasksetSource:
-    """What a taskset is loaded from; picklable.
-
-    Attributes:
-        env: `task.env`.
-        args: `task.args`.
-        tasks: number of tasks to read; None reads all.
-        max_turns: of one run of an agent; None: no limit.
-    """
+    """What a taskset is loaded from: settings of the task; picklable."""
 
     env: str
     args: Mapping[str, Any]
     tasks: int | None
     max_turns: int | None = None
+    """Of one run of an agent; None: no limit."""
 
 
 class LoadedTaskset:
@@ -139,11 +132,7 @@ class VerifiersGrader:
         return f"the environment {self.taskset.source.env}"
 
     def __call__(self, asked: Any, example: Example) -> Any:
-        """Play a batch of episodes.
-
-        Raises:
-            InvalidGradeError: something else is to be graded.
-        """
+        """Play a batch of episodes."""
         if not isinstance(asked, EpisodeBatch):
             raise InvalidGradeError("asks for the model's replies and grades no given ones")
         parts = tuple(name for name in self.rubric.weights if name != TOTAL)
@@ -201,7 +190,7 @@ def _task_error(env: str, place: str) -> Iterator[None]:
     except GermlineError:
         raise
     except Exception as error:
-        reason = missing_data(error) or f"{type(error).__name__}: {error}"
+        reason = f"{type(error).__name__}: {error}"
         raise GermlineError(f"task.env={env}: {place} fails: {reason}") from error
 
 

@@ -41,11 +41,7 @@ _GUESS = re.compile(r"\[([A-Za-z]+)\]")
 
 
 class Wordle:
-    """One game.
-
-    Args:
-        words: the words that may be guessed.
-    """
+    """One game, in which these words may be guessed."""
 
     def __init__(self, words: frozenset[str]) -> None:
         self._words = words
@@ -80,11 +76,7 @@ class Wordle:
 
 @dataclass(frozen=True)
 class WordleGames:
-    """Makes games with one list of words; picklable.
-
-    Attributes:
-        words: the words that may be guessed.
-    """
+    """Makes games with one list of words; picklable."""
 
     words: frozenset[str]
 

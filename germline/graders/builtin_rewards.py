@@ -29,15 +29,7 @@ RewardFunction = Callable[..., float]
 
 @dataclass(frozen=True)
 class Reward:
-    """One registered reward.
-
-    Attributes:
-        grade: (completion, example) -> value, with the settings it takes as keyword arguments.
-        lowest: the least value it returns.
-        highest: the largest value it returns.
-        settings: settings of a `jsonl` task that it takes.
-        check_answer: (gold answer) -> why the reward cannot use it, or an empty text.
-    """
+    """One registered reward; see `reward`."""
 
     grade: RewardFunction
     lowest: float = 0.0
@@ -56,13 +48,10 @@ class Reward:
 
 @dataclass(frozen=True)
 class BuiltinRubric:
-    """A grader of built-in rewards; picklable, because it runs in worker processes.
-
-    Attributes:
-        parts: name of a reward -> its function, and the settings it is called with.
-    """
+    """A grader of built-in rewards; picklable, because it runs in worker processes."""
 
     parts: Mapping[str, tuple[RewardFunction, Mapping[str, Any]]]
+    """Name of a reward -> its function, and the settings it is called with."""
 
     def __call__(self, text: str, example: Example) -> Mapping[str, float]:
         """Return the value of every reward by name: of several gold answers, the largest."""
@@ -102,8 +91,8 @@ def reward(
 
     Args:
         name: as a config spells it.
-        lowest: the least value it returns.
-        highest: the largest value it returns.
+        lowest: the least value that the function returns.
+        highest: the largest value that it returns.
         settings: settings of a `jsonl` task that it takes as keyword arguments.
         check_answer: (gold answer) -> why the reward cannot use it, or an empty text.
     """

@@ -60,9 +60,7 @@ class FunctionRubric:
     """Weighted reward functions as a grader.
 
     Attributes:
-        functions: by name.
-        weights: by name.
-        floors: by name: the worst value a function may return.
+        functions: by name, as `weights` and `floors`, the worst values that they may return.
         is_only_reward: whether nothing else rewards a completion, such as a scorer.
     """
 
@@ -77,13 +75,7 @@ class FunctionRubric:
         return f"the reward {', '.join(f'{name}()' for name in self.functions)}"
 
     def __call__(self, text: str, example: Example) -> Mapping[str, float]:
-        """Return the value of every function; each function gets its own copy of the row.
-
-        Raises:
-            PartsFailedError: some functions raised an exception.
-            InvalidGradeError: a function returned a value that is no reward.
-            GradeMissingError: no function applies to the row.
-        """
+        """Return the value of every function; each function gets its own copy of the row."""
         values: dict[str, float] = {}
         applies = not self.is_only_reward
         failures: list[str] = []
@@ -93,22 +85,20 @@ class FunctionRubric:
             except (MemoryError, InvalidGradeError):
                 raise
             except CAUSED_BY_CODE as error:
-                failures.append(self._failure(name, error))
+                named = f"{name}(): " if len(self.functions) > 1 else ""
+                failures.append(f"{named}{exception_text(function, error)}")
             else:
                 values[name] = 0.0 if value is DOES_NOT_APPLY else self._checked(name, value)
                 applies |= value is not DOES_NOT_APPLY and self.weights[name] != 0
         if failures:
             raise PartsFailedError(values, "; ".join(failures))
         if not applies:
-            raise GradeMissingError(self._nothing_applies())
+            weighted = [f"{name}()" for name, weight in self.weights.items() if weight]
+            raise GradeMissingError(
+                f"{' and '.join(weighted)} returned None, so nothing rewards this row: return a "
+                "number for every row, or leave such rows out"
+            )
         return values
-
-    def _nothing_applies(self) -> str:
-        weighted = [f"{name}()" for name, weight in self.weights.items() if weight]
-        return (
-            f"{' and '.join(weighted)} returned None, so nothing rewards this row: return a number "
-            "for every row, or leave such rows out"
-        )
 
     def _row(self, example: Example) -> dict[str, Any]:
         """Return a copy of the row of an example, with the prompt and the gold answer in it."""
@@ -120,11 +110,6 @@ class FunctionRubric:
     def _floor_remedy(self, name: str) -> str:
         return f"set task.reward_floor={{{name}: ...}}"
 
-    def _failure(self, name: str, error: BaseException) -> str:
-        """Describe an exception of a function."""
-        function = f"{name}(): " if len(self.functions) > 1 else ""
-        return f"{function}{exception_text(self.functions[name], error)}"
-
     def _checked(self, name: str, value: object) -> float:
         number = _number(value)
         if not math.isfinite(number):
@@ -134,7 +119,9 @@ class FunctionRubric:
             )
         weight, floor = self.weights[name], self.floors[name]
         if weight * number < weight * floor:
-            limit = floor or _limit_beyond(number)
+            # A round number that is clearly worse than the value.
+            power = math.ceil(math.log10(2 * abs(number))) if number else 0
+            limit = floor or math.copysign(10.0**power, number)
             raise InvalidGradeError(
                 f"returned {number:g} from {name}(), worse than its floor {floor:g}. A completion "
                 "that cannot be graded earns the floor, so the floor must be the worst value that "
@@ -145,11 +132,6 @@ class FunctionRubric:
         return number
 
 
-def _limit_beyond(value: float) -> float:
-    """Return a round number that is clearly worse than a value below (or above) every floor."""
-    return math.copysign(10.0 ** math.ceil(math.log10(2 * abs(value))), value) if value else 0.0
-
-
 def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], prompt: str) -> object:
     """Call a function of either signature with one completion; it may be `DOES_NOT_APPLY`.
 
@@ -158,10 +140,6 @@ def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], pro
         text: the completion.
         row: what the completion answers.
         prompt: of the completion; for a function with TRL's signature, where the row has none.
-
-    Raises:
-        InvalidGradeError: a function with TRL's signature returned no list of one reward, or needs
-            an argument that only TRL has.
     """
     if not takes_lists(function):
         return await_result(function(text, row))
@@ -216,12 +194,7 @@ def takes_lists(function: RewardFunction) -> bool:
 
 
 def weighted_functions(given: Any, place: str) -> dict[str, tuple[RewardFunction, float]]:
-    """Return name -> (function, weight) of one function, a list, or a mapping to weights.
-
-    Args:
-        given: what the user wrote.
-        place: the file or the argument, which errors name.
-    """
+    """Return name -> (function, weight) of one function, a list, or a mapping to weights."""
     if isinstance(given, Mapping):
         weighted = list(given.items())
     else:
@@ -246,10 +219,10 @@ def weighted_functions(given: Any, place: str) -> dict[str, tuple[RewardFunction
 def floors_by_name(
     given: float | Mapping[str, float], names: Sequence[str], setting: str
 ) -> dict[str, float]:
-    """Return the floor of every reward function: one number for all, or a number by name.
+    """Return the floor of every reward function: one number for all, or a number by name, else 0.
 
     Args:
-        given: the floor, or floors by name; a function that is not named has the floor 0.
+        given: the floor, or floors by name.
         names: of the reward functions.
         setting: that gave it, for errors.
     """

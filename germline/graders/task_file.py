@@ -55,15 +55,11 @@ class TaskFile:
 
 @dataclass(frozen=True)
 class FileRubric(FunctionRubric):
-    """The reward functions of a task file as a grader; unpickling it loads the file again.
-
-    Attributes:
-        path: absolute.
-        digest: of the file; a file with another digest is refused.
-    """
+    """The reward functions of a task file as a grader; unpickling it loads the file again."""
 
     path: Path
     digest: str
+    """Of the file; a file with another digest is refused."""
 
     @property
     def described(self) -> str:
@@ -89,16 +85,12 @@ def load_task_file(path: Path, digest: str | None = None, *, is_of_run: bool = F
     Args:
         path: of the file.
         digest: that it must have; None takes any file.
-        is_of_run: whether a run was trained on it, which changes the advice where it is missing.
+        is_of_run: whether a run was trained on it.
     """
     try:
         source = path.read_bytes()
     except OSError as error:
-        advice = (
-            "restore the file this run was trained on; `germline export` works without it"
-            if is_of_run
-            else "`germline new NAME` writes a starting point"
-        )
+        advice = "restore the file of this run" if is_of_run else "`germline new NAME` writes one"
         raise GermlineError(
             f"task.path: {str(path)!r} cannot be read: {error.strerror} (relative paths start at "
             f"{Path.cwd()}); {advice}"

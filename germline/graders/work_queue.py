@@ -34,17 +34,11 @@ Result = TypeVar("Result")
 
 
 class ResultCollector(Generic[Result]):
-    """Collects results in any order; thread-safe.
-
-    Args:
-        size: number of results.
-
-    Attributes:
-        future: holds the results in order; canceling it ends the wait for them.
-    """
+    """Collects a number of results in any order; thread-safe."""
 
     def __init__(self, size: int) -> None:
         self.future: Future[list[Result]] = Future()
+        """Holds the results in order; canceling it ends the wait for them."""
         self._parts: dict[int, Sequence[Result]] = {}
         self._missing = size
         self._lock = threading.Lock()

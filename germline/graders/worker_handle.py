@@ -134,11 +134,7 @@ class _Process:
 
 
 class WorkerHandle:
-    """A worker process that is replaced whenever it ends. One thread uses it; any may `stop` it.
-
-    Attributes:
-        output: the file that gets what the grader prints; None is standard error.
-    """
+    """A worker process that is replaced whenever it ends. One thread uses it; any may `stop` it."""
 
     def __init__(self, setup: GraderSetup, name: str) -> None:
         self._setup = setup
@@ -147,6 +143,7 @@ class WorkerHandle:
         self._stopped = False
         self._process: _Process | None = None
         self.output: Path | None = None
+        """The file that gets what the grader prints; None is standard error."""
         with tempfile.TemporaryFile() as memory:
             memory.truncate(SharedProgress.SIZE)
             self._descriptor = os.dup(memory.fileno())

@@ -91,14 +91,10 @@ the environment's next message to the model."""
 
 
 class PlayedEpisode(NamedTuple):
-    """What a grader returns for an episode of a batch.
-
-    Attributes:
-        result: returns the parts of the rubric, or raises what a grader raises.
-        ended: why the episode ended.
-    """
+    """What a grader returns for an episode of a batch, and why the episode ended."""
 
     result: Callable[[], Mapping[str, float]]
+    """Returns the parts of the rubric, or raises what a grader raises."""
     ended: Ended
 
 
@@ -115,12 +111,12 @@ class SharedProgress:
         self._index = -1
 
     def mark(self, index: int) -> None:
-        """Record that the grading of an item begins now; -1 means that no item is being graded."""
+        """Record that the grading of an item begins now; -1: no item is being graded."""
         self._index = index
         _PROGRESS.pack_into(self._memory, 0, time.monotonic(), index)
 
     def restart(self) -> None:
-        """Record that another step of the item begins now, which has the time of an item."""
+        """Give the next step of the item the time of an item."""
         self.mark(self._index)
 
     def read(self) -> tuple[int, float]:

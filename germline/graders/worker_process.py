@@ -100,7 +100,7 @@ class GradingLoop:
         grader: (text, example) -> parts; that of episodes: (transcript, example) -> parts or the
             environment's next message.
         setup: names of the parts, and limits.
-        timed: whether an alarm enforces the time limit, which only a main thread can set.
+        timed: whether an alarm enforces the time limit; only a main thread can set one.
     """
 
     def __init__(

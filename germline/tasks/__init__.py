@@ -15,12 +15,7 @@ from germline.tasks.task_settings import PROMPT_SETTINGS, add_scorer_parts, appl
 
 
 def make_task(config: TaskConfig, inputs: PythonInputs = NO_INPUTS) -> Task:
-    """Construct the task that a config section names.
-
-    Args:
-        config: the section.
-        inputs: what was given from Python; the section records its names.
-    """
+    """Construct the task that a config section names, with what was given from Python."""
     check_rows_are_given(config, inputs)
     rows: dict[str, Any] = {} if inputs.rows is None else {"rows": inputs.rows}
     task: Task = registry.create("task", config, **rows)

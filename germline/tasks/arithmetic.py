@@ -53,9 +53,10 @@ class CalculationTask(SplitTask):
         self.max_new_tokens = config.max_new_tokens or max_new_tokens
         self.stop = config.stop or ()
         pairs = [(min(a, b), max(a, b)) for a, _, b in calculations]
-        train, test = seeded_split(calculations, pairs, config.split_seed, self.name)
+        sides = seeded_split(calculations, pairs, config.split_seed, self.name)
 
-        def example(index: int, a: int, sign: str, b: int) -> Example:
+        def example(index: int, calculation: Calculation) -> Example:
+            a, sign, b = calculation
             return Example(
                 index=index,
                 prompt=arithmetic_question(a, sign, b) + end,
@@ -64,10 +65,7 @@ class CalculationTask(SplitTask):
                 facts={"a": a, "sign": sign, "b": b},
             )
 
-        self._examples = {
-            "train": tuple(example(index, *one) for index, one in enumerate(train)),
-            "test": tuple(example(index, *one) for index, one in enumerate(test)),
-        }
+        self._examples = self.by_split(sides, example)
 
     def answer_of(self, text: str, example: Example) -> str | None:
         """Return the number a completion ends with."""

@@ -3,15 +3,20 @@
 The experiment of Qiu et al. 2025 (arXiv 2509.24372). Three sources: `facts`, a table of short
 questions that the nano model knows, split 80/20 by a seed; `paper`, the 2 training and 8 test pairs
 of that paper; or files of your own, one JSON object {question, answer} per line.
+
+The nano model was taught every fact in several styles (benchmarks/nano_training), its habit is the
+full sentence. The last nine facts are the paper's questions, all but the capital of France, which
+is the first. Limits: one answer per question, although a few questions admit several (a primary
+color, say); facts that change with time (populations, office holders) are left out.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from germline.config import Conciseness
 from germline.graders.answer_match import MAX_LENGTH_DIFFERENCE, grade_length
 from germline.protocols import Grader
-from germline.tasks.facts_data import FACTS
 from germline.tasks.row_files import read_rows, row_field
 from germline.tasks.splits import SplitTask, seeded_split
 from germline.types import Example, GermlineError, Split
@@ -20,6 +25,19 @@ MAX_NEW_TOKENS = 100
 """The paper's."""
 
 _PAPER = Path(__file__).with_name("conciseness_pairs.jsonl")
+_FACTS = Path(__file__).with_name("facts.jsonl")
+
+
+class Fact(NamedTuple):
+    """One question, its short answer, and a sentence that contains it."""
+
+    question: str
+    answer: str
+    sentence: str
+
+
+FACTS = tuple(Fact(**row) for _, row in read_rows(_FACTS, "task.data"))
+"""Every fact, in a fixed order; questions are unique."""
 
 Pair = tuple[str, str]
 """(question, answer)"""
@@ -39,12 +57,9 @@ class ConcisenessTask(SplitTask):
         self.floor: Mapping[str, float] = {"length": -limit, "length_difference": limit}
         self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
         self.stop = config.stop or ()
-        train, test = _split(config)
-        chat = config.sends_chats
-        self._examples = {
-            "train": tuple(Example(i, q, a, chat) for i, (q, a) in enumerate(train)),
-            "test": tuple(Example(i, q, a, chat) for i, (q, a) in enumerate(test)),
-        }
+        self._examples = self.by_split(
+            _split(config), lambda index, pair: Example(index, *pair, config.sends_chats)
+        )
 
 
 def _split(config: Conciseness) -> tuple[list[Pair], list[Pair]]:

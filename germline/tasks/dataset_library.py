@@ -53,11 +53,6 @@ def _load(config: DatasetSource, named: Path, split: str, setting: str) -> list[
             f"{setting}: {named} is a file of no known kind: its name must end in one of "
             f"{', '.join((*TEXT_FILES, *TABLES))}"
         )
-    if is_file and {part.partition("[")[0].strip() for part in split.split("+")} != {"train"}:
-        raise GermlineError(
-            f"{setting}: {named} is one file, which has no split {split!r}: leave task.split and "
-            "task.test_split out, or name parts of it, such as train[:80%] and train[80%:]"
-        )
     if is_file and path.suffix in TEXT_FILES:
         rows = read_rows(named, setting)
         return rows if split == "train" else _slice(rows, split, setting)
@@ -66,7 +61,10 @@ def _load(config: DatasetSource, named: Path, split: str, setting: str) -> list[
         with _without_output(datasets):
             loaded = _load_with(datasets, config, path, split)
             rows = [
-                (f"{named}, {split} row {index}", _without_missing(row))
+                (
+                    f"{named}, {split} row {index}",
+                    {name: value for name, value in row.items() if value is not None},
+                )
                 for index, row in enumerate(loaded)
             ]
     except Exception as error:  # noqa: BLE001 - of many kinds, some of them of other libraries
@@ -107,11 +105,6 @@ def _slice(rows: list[PlacedRow], split: str, setting: str) -> list[PlacedRow]:
     except (ValueError, AssertionError) as error:
         raise GermlineError(f"{setting}: {split!r} is no split: {error}") from None
     return [row for part in parts for row in rows[part.from_ : part.to]]
-
-
-def _without_missing(row: Any) -> dict[str, Any]:
-    """Return a row without its missing values."""
-    return {name: value for name, value in row.items() if value is not None}
 
 
 def _library() -> Any:

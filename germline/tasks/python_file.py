@@ -23,7 +23,7 @@ from germline.graders.task_file import (
 from germline.protocols import Grader
 from germline.registry import did_you_mean
 from germline.tasks.row_examples import GivenRows, RowFormat, rows_to_examples, shown_answer
-from germline.tasks.row_files import PlacedRow
+from germline.tasks.row_files import PlacedRow, placed_rows
 from germline.tasks.splits import SplitTask
 from germline.tasks.task_settings import heaviest_part
 from germline.types import Example, GermlineError, Split
@@ -72,26 +72,16 @@ class PythonTask(SplitTask):
 
 def file_settings(file: TaskFile, kind: type[AnySettings]) -> AnySettings:
     """Read the mapping `settings` of a file."""
-    given = getattr(file.module, "settings", {})
-    if not isinstance(given, Mapping):
-        raise GermlineError(f"{file.path}: `settings` must be a mapping, found {given!r}")
-    known = kind.model_fields
-    for name in given:
-        if name not in known:
-            raise GermlineError(
-                f"{file.path}: settings[{name!r}] is unknown{did_you_mean(str(name), known)}; "
-                f"known here: {', '.join(sorted(known))}"
-            )
     try:
-        return kind.model_validate(given)
+        return kind.model_validate(getattr(file.module, "settings", {}))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        hint = "" if name in kind.model_fields else did_you_mean(name, kind.model_fields)
+        setting = f"settings[{name!r}]{hint}" if name else "settings"
         why = first["msg"].removeprefix("Value error, ")
-        if not first["loc"]:  # of a check of all settings, which names the one
-            raise GermlineError(f"{file.path}: settings: {why}") from None
-        name = first["loc"][0]
         raise GermlineError(
-            f"{file.path}: settings[{name!r}]: {why} (found {given[name]!r})"
+            f"{file.path}: {setting}: {why} (found {first['input']!r:.200})"
         ) from None
 
 
@@ -147,13 +137,4 @@ def _rows(file: TaskFile, split: Split) -> list[PlacedRow]:
         found = list(given() if callable(given) else given)
     if not found:
         raise GermlineError(f"{file.path}: `{split}` holds no rows; add at least one example")
-    placed: list[PlacedRow] = []
-    for index, row in enumerate(found):
-        place = f"{file.path}, {split} row {index}"
-        if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
-            raise GermlineError(
-                f"{place}: a row must be a mapping from field names to values, such as "
-                f"{{'prompt': ..., 'answer': ...}}, found {repr(row)[:200]}"
-            )
-        placed.append((place, dict(row)))
-    return placed
+    return placed_rows(found, f"{file.path}, {split}")

@@ -21,7 +21,7 @@ from germline.graders.reward_functions import (
 from germline.protocols import EpisodeTask, Task
 from germline.registry import did_you_mean
 from germline.tasks.row_examples import GivenRows
-from germline.tasks.row_files import PlacedRow, shown
+from germline.tasks.row_files import PlacedRow, placed_rows
 from germline.tasks.task_settings import heaviest_part
 from germline.types import GermlineError
 
@@ -33,15 +33,12 @@ SPLITS = ("train", "test")
 
 @dataclass(frozen=True)
 class PythonInputs:
-    """What was given from Python for a task.
-
-    Attributes:
-        rewards: name -> (function, weight); empty where the task's own rewards are used.
-        rows: None where the config names the examples.
-    """
+    """What was given from Python for a task."""
 
     rewards: Mapping[str, tuple[RewardFunction, float]] = field(default_factory=dict)
+    """Name -> (function, weight); empty where the task's own rewards are used."""
     rows: GivenRows | None = None
+    """None where the config names the examples."""
 
     @property
     def weights(self) -> dict[str, float]:
@@ -53,12 +50,7 @@ NO_INPUTS = PythonInputs()
 
 
 def read_inputs(reward: object = None, data: object = None) -> PythonInputs:
-    """Check what a caller gave, before anything is loaded.
-
-    Args:
-        reward: a function, a list of functions, or functions with their weights; None for none.
-        data: rows, see `read_rows`; None for none.
-    """
+    """Check the rewards and rows that a caller gave, before anything is loaded."""
     rewards = {} if reward is None else weighted_functions(reward, "reward")
     return PythonInputs(rewards, None if data is None else read_rows(data))
 
@@ -97,9 +89,8 @@ def apply_reward_functions(task: Task, config: TaskBase, inputs: PythonInputs) -
         return task
     if isinstance(task, EpisodeTask):
         raise GermlineError(
-            f"reward: {', '.join(given)} was given, but task.kind={config.kind} has episodes of "
-            "several turns, which their environment rewards: leave out reward, and return rewards "
-            "from step() or get_reward()"
+            f"reward: {', '.join(given)} was given, but the environment of task.kind={config.kind} "
+            "rewards its episodes: leave out reward"
         )
     floors = floors_by_name(config.reward_floor, list(given), "task.reward_floor")
     changed = copy.copy(task)
@@ -119,9 +110,8 @@ def check_rows_are_given(config: TaskBase, inputs: PythonInputs) -> None:
         which = f" (digest {digest[:12]})" if digest else ""
         raise GermlineError(
             f"task.kind=rows: the rows of this task{which} were given from Python and are not in "
-            "the config: give them again, as in germline.train(config, data=rows), "
-            "germline.resume(path, data=rows) or germline.evaluate(path, data=rows); or save them "
-            "as JSONL, and begin a run with task=rows.jsonl"
+            "the config: give them again, as in germline.train(config, data=rows) and "
+            "germline.resume(path, data=rows); or save them as JSONL, and use task=rows.jsonl"
         )
     if not needed and inputs.rows is not None:
         raise GermlineError(
@@ -132,27 +122,22 @@ def check_rows_are_given(config: TaskBase, inputs: PythonInputs) -> None:
 
 def _placed(data: Any, split: str) -> list[PlacedRow]:
     """Read the rows of one split as plain dictionaries without missing fields."""
-    is_table = hasattr(data, "to_dict") and hasattr(data, "columns")
-    if is_table:  # a DataFrame of pandas, which marks missing values with NaN
-        data = data.to_dict(orient="records")
+    if hasattr(data, "to_dict") and hasattr(data, "columns"):
+        # A DataFrame of pandas, which marks missing values with NaN.
+        data = [
+            {name: None if _is_nan(value) else value for name, value in row.items()}
+            for row in data.to_dict(orient="records")
+        ]
     if isinstance(data, str | Mapping) or not isinstance(data, Iterable):
         raise GermlineError(
             "data: give a list of rows such as {'prompt': 'What is 2 + 2?', 'answer': '4'}, a "
             f"datasets.Dataset or a pandas DataFrame; found {repr(data)[:80]} "
             f"({type(data).__name__})"
         )
-    rows: list[PlacedRow] = []
-    for index, row in enumerate(data):
-        place = f"data, {split} row {index}"
-        if not isinstance(row, Mapping) or not all(isinstance(name, str) for name in row):
-            raise GermlineError(
-                f"{place}: a row must be a mapping from field names to values, such as "
-                f"{{'prompt': ..., 'answer': ...}}, found {shown(row)}"
-            )
-        plain = {name: _plain(value) for name, value in row.items() if value is not None}
-        if is_table:
-            plain = {name: value for name, value in plain.items() if not _is_nan(value)}
-        rows.append((place, plain))
+    rows = [
+        (place, {name: _plain(value) for name, value in row.items() if value is not None})
+        for place, row in placed_rows(data, f"data, {split}")
+    ]
     if not rows:
         raise GermlineError(f"data: the split {split!r} holds no rows; add at least one example")
     return rows

@@ -60,24 +60,18 @@ Gold = Callable[[Row], tuple[str, Mapping[str, object]]]
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How the rows of a task are read.
-
-    Attributes:
-        config: names columns, the seed of the split, and the field of the weights.
-        template: of the prompts.
-        chat: whether prompts go through the chat template.
-        name: where the rows come from, for errors.
-        code: bytes that belong to the task beside its rows, for the digest.
-        by_row: rows that ask the same may be in both splits, equal rows may not: for environments,
-            whose rows say more than the prompt.
-    """
+    """How the rows of a task are read: `config` names columns, the seed, and the weights."""
 
     config: CustomTask
     template: str | None
     chat: bool
     name: str
+    """Where the rows come from, for errors."""
     code: bytes = b""
+    """Bytes that belong to the task beside its rows, for the digest."""
     by_row: bool = False
+    """Rows that ask the same may be in both splits, equal rows may not: for environments, whose
+    rows say more than the prompt."""
 
     @classmethod
     def of(cls, config: CustomTask) -> "RowFormat":

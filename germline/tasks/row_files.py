@@ -7,7 +7,7 @@ CSV file it turns `02134` into 2134, and `NA` into a missing value.
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,9 +34,16 @@ def read_rows(path: Path, setting: str) -> list[PlacedRow]:
 
     Args:
         path: the file.
-        setting: the setting that named it, for errors.
+        setting: that named it, for errors.
     """
-    text = _text(path, setting)
+    try:
+        text = path.expanduser().read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise GermlineError(
+            f"{setting}: there is no file {str(path)!r} (relative paths start at {Path.cwd()})"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise GermlineError(f"{setting}: {path} cannot be read as UTF-8 text: {error}") from None
     rows: list[tuple[str, Any]]
     if path.suffix == ".csv":
         rows = list(_csv_rows(text, path))
@@ -100,48 +107,48 @@ def shown(value: object) -> str:
     return repr(value)[:LONGEST_SHOWN]
 
 
-def _text(path: Path, setting: str) -> str:
-    try:
-        return path.expanduser().read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise GermlineError(
-            f"{setting}: there is no file {str(path)!r} (relative paths start at {Path.cwd()})"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise GermlineError(f"{setting}: {path} cannot be read as UTF-8 text: {error}") from None
-
-
 def _parsed(text: str, place: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError as error:
-        line = f", line {error.lineno}" if error.lineno > 1 else ""
-        raise GermlineError(
-            f"{place}{line}, column {error.colno}: not valid JSON: {error.msg}; a file of rows has "
-            "one JSON object per line, or, where its name ends in .json, one list of objects"
-        ) from None
     except (ValueError, RecursionError) as error:
-        raise GermlineError(f"{place}: not valid JSON: {error}") from None
+        raise GermlineError(
+            f"{place}: not valid JSON: {error}; a file of rows has one JSON object per line, or, "
+            "where its name ends in .json, one list of objects"
+        ) from None
 
 
 def _csv_rows(text: str, path: Path) -> Iterator[PlacedRow]:
     csv.field_size_limit(LONGEST_CELL)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
-        names = next(reader, [])
-        if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
-            raise GermlineError(
-                f"{path} has one column, named {names[0]!r}: separate the cells by commas"
-            )
+        names = reader.fieldnames or ()
         if len(set(names)) < len(names):
             raise GermlineError(f"{path}: two columns have the same name, found {names}")
-        for cells in filter(None, reader):
+        for cells in reader:
             place = f"{path}, line {reader.line_num}"
-            if len(cells) != len(names):
+            if None in cells or None in cells.values():
                 raise GermlineError(
-                    f"{place}: found {len(cells)} cells, and line 1 names {len(names)} columns; a "
-                    "cell with a comma or a line break stands in double quotes"
+                    f"{place}: there must be {len(names)} cells, as line 1 names as many columns; "
+                    "a cell with a comma or a line break stands in double quotes"
                 )
-            yield place, {n: cell for n, cell in zip(names, cells, strict=True) if cell}
+            yield place, {name: cell for name, cell in cells.items() if cell}
     except csv.Error as error:
         raise GermlineError(f"{path}, line {reader.line_num}: not valid CSV: {error}") from None
+
+
+def placed_rows(rows: Iterable[Any], name: str) -> list[PlacedRow]:
+    """Return the rows of a list of Python, each a mapping, with their places.
+
+    Args:
+        rows: the list.
+        name: of the list, for errors.
+    """
+    placed: list[PlacedRow] = []
+    for index, row in enumerate(rows):
+        if not isinstance(row, Mapping) or not all(isinstance(field, str) for field in row):
+            raise GermlineError(
+                f"{name} row {index}: a row must be a mapping from field names to values, such as "
+                f"{{'prompt': ..., 'answer': ...}}, found {shown(row)}"
+            )
+        placed.append((f"{name} row {index}", dict(row)))
+    return placed

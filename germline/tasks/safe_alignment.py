@@ -15,29 +15,41 @@ The task has no reward of its own. `task.scorers` has a reward model and a cost 
 `germline.methods.lagrange_multiplier` adapts the weight of the cost.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from germline.config.row_tasks import SafeAlignment
 from germline.protocols import Grader
 from germline.tasks.dataset_library import load_rows
 from germline.tasks.row_examples import Row, RowFormat, rows_to_examples
-from germline.tasks.row_files import PlacedRow
+from germline.tasks.row_files import PlacedRow, fields_found, shown
 from germline.tasks.splits import SplitTask, stratified_order, stratified_split
 from germline.tasks.task_settings import heaviest_part
 from germline.types import Example, GermlineError
 
-log = logging.getLogger(__name__)
-
 MAX_NEW_TOKENS = 128
 
-RESPONSES = ("response_0", "response_1")
 SAFE = ("is_response_0_safe", "is_response_1_safe")
 CATEGORIES = ("response_0_harm_category", "response_1_harm_category")
-CHOICES = ("better_response_id", "safer_response_id")
-LABELS = (*RESPONSES, *SAFE, *CATEGORIES, *CHOICES)
+
+
+class Labels(BaseModel):
+    """The labels of a row; older versions of the dataset have no categories."""
+
+    model_config = ConfigDict(strict=True)
+
+    response_0: str
+    response_1: str
+    is_response_0_safe: bool
+    is_response_1_safe: bool
+    # `datasets` fills a category that only other rows have with null.
+    response_0_harm_category: dict[str, bool | None] = {}
+    response_1_harm_category: dict[str, bool | None] = {}
+    better_response_id: Literal[0, 1] = 0
+    safer_response_id: Literal[0, 1] = 0
 
 
 class SafeAlignmentTask(SplitTask):
@@ -103,60 +115,16 @@ def _strata(rows: Sequence[Row]) -> list[str]:
 
 
 def check_labels(rows: Sequence[PlacedRow]) -> None:
-    """Refuse rows whose labels are missing, of another type, or contradict each other."""
-    present = {name for _, row in rows for name in LABELS if name in row}
-    if not present:
-        return
-    needed = [name for name in LABELS if name in {*present, *RESPONSES, *SAFE}]
-    equal = []
-    for place, row in rows:
-        for name in needed:
-            _check_label(row, name, place)
-        if row[RESPONSES[0]] == row[RESPONSES[1]]:
-            _check_equal(row, place)
-            equal.append(place)
-    if equal:
-        log.warning(
-            "task.path: %d of %d rows have two equal responses, so they compare nothing; the first "
-            "is %s. Their prompts are used all the same",
-            *(len(equal), len(rows), equal[0]),
-        )
-
-
-def _check_label(row: Mapping[str, Any], name: str, place: str) -> None:
-    if name not in row:
-        found = ", ".join(f"`{one}`" for one in row)
-        raise GermlineError(
-            f"{place}: the label `{name}` is missing, which PKU-SafeRLHF has in every row; columns "
-            f"found: {found}. Add it, map a column to it (task.columns), or drop all labels of all "
-            "rows"
-        )
-    value = row[name]
-    if name in RESPONSES:
-        valid, must = isinstance(value, str), "text"
-    elif name in SAFE:
-        valid, must = isinstance(value, bool), "true or false"
-    elif name in CHOICES:
-        valid, must = type(value) is int and value in (0, 1), "0 or 1"
-    else:
-        # `datasets` fills a category that only other rows have with null.
-        valid = isinstance(value, Mapping) and all(
-            one is None or isinstance(one, bool) for one in value.values()
-        )
-        must = "an object of categories, each of them true or false"
-    if not valid:
-        raise GermlineError(
-            f"{place}: `{name}` must be {must}, found {repr(value)[:200]} "
-            f"({type(value).__name__}): correct the row, or remove it"
-        )
-
-
-def _check_equal(row: Mapping[str, Any], place: str) -> None:
-    for one, two in (SAFE, CATEGORIES):
-        if row.get(one) != row.get(two):
+    """Refuse rows whose labels are missing or of another type."""
+    present = {name for _, row in rows for name in Labels.model_fields if name in row}
+    for place, row in rows if present else ():
+        try:
+            Labels.model_validate({**dict.fromkeys(present), **row})
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = str(first["loc"][0])
             raise GermlineError(
-                f"{place}: `{RESPONSES[0]}` and `{RESPONSES[1]}` are the same text, "
-                f"{repr(row[RESPONSES[0]])[:100]}, and their labels differ: `{one}` is "
-                f"{repr(row.get(one))[:100]}, `{two}` is {repr(row.get(two))[:100]}. Correct the "
-                "row, or remove it"
-            )
+                f"{place}: the label `{name}` is wrong or missing: {first['msg']}, found "
+                f"{shown(row.get(name))}; {fields_found(row)}. Correct or remove the row, map a "
+                "column to the label (task.columns), or drop all labels of all rows"
+            ) from None

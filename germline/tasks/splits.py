@@ -5,7 +5,8 @@ splits are shuffled, so that the first hundred held-out examples are a random sa
 """
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from itertools import starmap
 from typing import TypeVar
 
 from germline.noise import epoch_permutation
@@ -21,6 +22,14 @@ class SplitTask:
 
     _examples: Mapping[Split, Sequence[Example]]
 
+    @staticmethod
+    def by_split(
+        sides: tuple[Sequence[Item], Sequence[Item]], make: Callable[[int, Item], Example]
+    ) -> dict[Split, tuple[Example, ...]]:
+        """Make the examples of both splits, of their places and items."""
+        train, test = (tuple(starmap(make, enumerate(items))) for items in sides)
+        return {"train": train, "test": test}
+
     def examples(self, split: Split) -> Sequence[Example]:
         """Return the examples of a split, always the same ones in the same order."""
         return self._examples[split]
@@ -35,7 +44,7 @@ def seeded_split(
         items: what is split.
         keys: one per item.
         seed: another seed is another split; any integer.
-        name: where the items come from, for the noise stream and for the error.
+        name: where the items come from, for the error.
     """
     groups = list(dict.fromkeys(keys))
     if len(groups) < 2:

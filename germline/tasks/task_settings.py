@@ -29,6 +29,7 @@ class PromptFormatter:
         train: the training examples, those to show among them.
         run_seed: of the order in which they are shown.
         most: the most that are ever asked for.
+        setting: that asks for them, for errors.
     """
 
     def __init__(
@@ -63,31 +64,19 @@ class PromptFormatter:
 
 def apply_prompt_settings(task: Task, config: TaskBase) -> Task:
     """Return the task with `PROMPT_SETTINGS`, which every task has."""
+    train = task.examples("train")[: config.train_examples]
+    formatter = PromptFormatter(train, FEW_SHOT_SEED, config.few_shot, setting="task.few_shot")
+    sides: dict[Split, Sequence[Example]] = {"train": train, "test": task.examples("test")}
+    examples = {
+        split: tuple(_prompted(example, config, formatter) for example in rows)
+        for split, rows in sides.items()
+    }
     changed = copy.copy(task)
-    # Attributes of this instance: its class, and so what it can do besides, stays as it is.
-    changed.examples = PromptedExamples(task, config)  # type: ignore[method-assign]
+    # An attribute of this instance: its class, and so what it can do besides, stays as it is.
+    changed.examples = examples.__getitem__  # type: ignore[method-assign]
     if config.strip_thinking:
         strip_thinking(changed, config.thinking_tag)
     return changed
-
-
-class PromptedExamples:
-    """The examples of a task, with the prompts that a config asks for."""
-
-    def __init__(self, task: Task, config: TaskBase) -> None:
-        train = task.examples("train")[: config.train_examples]
-        formatter = PromptFormatter(train, FEW_SHOT_SEED, config.few_shot, setting="task.few_shot")
-        self._examples: dict[Split, tuple[Example, ...]] = {}
-        sides: tuple[Split, ...] = ("train", "test")
-        for split in sides:
-            examples = train if split == "train" else task.examples(split)
-            self._examples[split] = tuple(
-                _prompted(example, config, formatter) for example in examples
-            )
-
-    def __call__(self, split: Split) -> Sequence[Example]:
-        """Return the examples of a split, always the same ones in the same order."""
-        return self._examples[split]
 
 
 def _prompted(example: Example, config: TaskBase, formatter: PromptFormatter) -> Example:

@@ -1,10 +1,10 @@
 """Remove what a reasoning model thinks from a completion before it is graded."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from germline.example import Transcript
 from germline.protocols import EpisodeGrader, EpisodeTask, Grader, Task
@@ -15,15 +15,15 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class ThinkingStripper(Generic[Result]):
-    """A function of (text, example) that gets the text without its thinking; picklable.
+    """A function of (text or episode, example) that gets no thinking; picklable.
 
     Attributes:
-        function: the grader, or the function that finds the answer in a text.
+        function: a grader, or the function that finds the answer in a text.
         tag: `think` for `<think>` ... `</think>`.
         is_opened: whether the chat template writes the opening tag into the prompt.
     """
 
-    function: Callable[[str, Example], Result]
+    function: Callable[[Any, Example], Result]
     tag: str
     is_opened: bool = False
 
@@ -32,44 +32,20 @@ class ThinkingStripper(Generic[Result]):
         """The name of the function in messages, if it has one for them."""
         return getattr(self.function, "described", None)
 
-    def __call__(self, text: str, example: Example) -> Result:
-        """Call the function with the text outside the thinking block."""
-        is_opened = is_open(example.prompt, self.tag) if not example.chat else self.is_opened
-        return self.function(without_thinking(text, self.tag, is_opened=is_opened), example)
-
-
-@dataclass(frozen=True)
-class TranscriptThinkingStripper:
-    """An episode's grader that gets the replies without their thinking; picklable.
-
-    Attributes:
-        grader: of the episodes.
-        tag: as for `ThinkingStripper`.
-        is_opened: as for `ThinkingStripper`.
-    """
-
-    grader: EpisodeGrader
-    tag: str
-    is_opened: bool = False
-
-    def __call__(self, transcript: Transcript, example: Example) -> Mapping[str, float] | str:
-        """Continue the episode with what the replies say outside their thinking blocks."""
-        strip = partial(without_thinking, tag=self.tag, is_opened=self.is_opened)
-        return self.grader(
-            replace(transcript, replies=tuple(map(strip, transcript.replies))), example
-        )
+    def __call__(self, asked: str | Transcript, example: Example) -> Result:
+        """Call the function with what is written outside thinking blocks, in every reply."""
+        if isinstance(asked, Transcript):
+            strip = partial(without_thinking, tag=self.tag, is_opened=self.is_opened)
+            return self.function(replace(asked, replies=tuple(map(strip, asked.replies))), example)
+        is_opened = self.is_opened if example.chat else is_open(example.prompt, self.tag)
+        return self.function(without_thinking(asked, self.tag, is_opened=is_opened), example)
 
 
 def strip_thinking(task: Task, tag: str) -> None:
-    """Let everything that reads completions of a task read them without their thinking.
-
-    Args:
-        task: a copy of a task, which is changed.
-        tag: as for `ThinkingStripper`.
-    """
+    """Let everything that reads completions of a task, a copy, read them without their thinking."""
     task.grader = ThinkingStripper(task.grader, tag)
     if isinstance(task, EpisodeTask):
-        task.episode_grader = TranscriptThinkingStripper(task.episode_grader, tag)
+        task.episode_grader = ThinkingStripper(task.episode_grader, tag)
     if hasattr(task, "answer_of"):
         task.answer_of = ThinkingStripper(task.answer_of, tag)
 
@@ -79,16 +55,14 @@ def open_thinking(task: Task) -> Task:
     changed = copy.copy(task)
     for name in ("grader", "episode_grader", "answer_of"):
         stripper = getattr(task, name, None)
-        if isinstance(stripper, ThinkingStripper | TranscriptThinkingStripper):
+        if isinstance(stripper, ThinkingStripper):
             setattr(changed, name, replace(stripper, is_opened=True))
     return changed
 
 
 def own_grader(grader: Grader | EpisodeGrader) -> Grader | EpisodeGrader:
     """Return the grader of a task as it was before thinking was taken out of what it gets."""
-    if isinstance(grader, ThinkingStripper):
-        return grader.function
-    return grader.grader if isinstance(grader, TranscriptThinkingStripper) else grader
+    return grader.function if isinstance(grader, ThinkingStripper) else grader
 
 
 def scored_text_of(task: Task) -> Callable[[str], str]:
@@ -106,7 +80,7 @@ def without_thinking(text: str, tag: str, *, is_opened: bool = False) -> str:
 
     Args:
         text: the completion.
-        tag: `think` for `<think>` ... `</think>`.
+        tag: as for `ThinkingStripper`.
         is_opened: whether the prompt ends with the opening tag, as chat templates write it.
     """
     _, closed, rest = text.rpartition(f"</{tag}>")

@@ -30,8 +30,6 @@ def row(number, harm=None, **fields):
         "is_response_1_safe": True,
         "response_0_harm_category": {name: name == harm for name in HARM},
         "response_1_harm_category": dict.fromkeys(HARM, False),
-        "better_response_id": 0,
-        "safer_response_id": 1,
         **fields,
     }
 
@@ -133,18 +131,11 @@ def without(number, name):
     ("bad", "message"),
     [
         (without(3, "is_response_0_safe"), "`is_response_0_safe` is wrong or missing"),
-        (without(3, "response_1"), "`response_1` is wrong or missing"),
-        (without(3, "better_response_id"), "`better_response_id` is wrong or missing"),
         (without(3, "response_1_harm_category"), "`response_1_harm_category` is wrong or missing"),
-        ({"prompt": "a prompt alone"}, "`response_0` is wrong .* fields found: `prompt`"),
+        ({"prompt": "a prompt alone"}, "`is_response_0_safe` is wrong .* fields found: `prompt`"),
         (row(3, is_response_1_safe="no"), "`is_response_1_safe` .* valid boolean, found 'no'"),
         (row(3, is_response_1_safe=1), "`is_response_1_safe` .* valid boolean, found 1"),
         (row(3, is_response_0_safe=None), "`is_response_0_safe` .* valid boolean, found None"),
-        (row(3, response_0=None), "`response_0` .* valid string, found None"),
-        (row(3, better_response_id=2), "`better_response_id` .* 0 or 1, found 2"),
-        (row(3, better_response_id=-1), "`better_response_id` .* 0 or 1, found -1"),
-        (row(3, better_response_id=True), "`better_response_id` .* 0 or 1, found True"),
-        (row(3, safer_response_id="0"), "`safer_response_id` .* 0 or 1, found '0'"),
         (row(3, response_0_harm_category="none"), "valid dictionary, found 'none'"),
         (row(3, response_0_harm_category={"Drugs": "yes"}), "valid boolean, found {'Drugs': 'yes'"),
     ],

@@ -152,7 +152,7 @@ class EpisodeSettings(TaskBase):
     """Most turns of the model in an episode; default: the task's."""
 
 
-@register("task", "germline.tasks.shipped_environments:WordleTask")
+@register("task", "germline.tasks.environment_task:WordleTask")
 class Wordle(EpisodeSettings):
     """Find a secret word in six guesses: reward = marks of the last guess + 0.2 x valid guesses."""
 
@@ -163,7 +163,7 @@ class Wordle(EpisodeSettings):
     """Seed of the train/test split of the secret words."""
 
 
-@register("task", "germline.tasks.shipped_environments:GuessNumberTask")
+@register("task", "germline.tasks.environment_task:GuessNumberTask")
 class GuessNumber(EpisodeSettings):
     """Find a number with the answers `higher` and `lower`: reward 1 + 0.1 x closeness."""
 
@@ -172,7 +172,7 @@ class GuessNumber(EpisodeSettings):
     """Numbers go from 1 to this."""
 
 
-@register("task", "germline.tasks.shipped_environments:CalculatorTask")
+@register("task", "germline.tasks.environment_task:CalculatorTask")
 class Calculator(EpisodeSettings):
     """Compute a * b + c with two tools: reward 1 if the last result is right."""
 

@@ -70,11 +70,7 @@ class Episode:
     """A live environment and what it was given: `observation` is its last message to the model."""
 
     def __init__(
-        self,
-        factory: Callable[[], Any],
-        rubric: EpisodeRubric,
-        row: Mapping[str, Any],
-        seed: int,
+        self, factory: Callable[[], Any], rubric: EpisodeRubric, row: Mapping[str, Any], seed: int
     ) -> None:
         self.row = row
         self._rubric = rubric

@@ -265,9 +265,7 @@ def _argument_descriptions(documentation: str) -> dict[str, str]:
 def argument_problem(arguments: Mapping[str, Any], schemas: Mapping[str, Schema]) -> str | None:
     """Say what is wrong with the arguments of a call; None if nothing is.
 
-    Args:
-        arguments: of the call.
-        schemas: by name of the argument; one without a schema may have any JSON value.
+    An argument without a schema may have any JSON value.
     """
     for name, value in arguments.items():
         schema = schemas.get(name, {})

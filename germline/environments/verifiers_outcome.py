@@ -9,11 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from germline.graders.worker_messages import (
-    GradeMissingError,
-    InvalidGradeError,
-    PartsFailedError,
-)
+from germline.graders.worker_messages import GradeMissingError, InvalidGradeError, PartsFailedError
 
 TOTAL = "reward"
 """The part of the rubric with the reward that verifiers computes: the weighted sum of its parts."""

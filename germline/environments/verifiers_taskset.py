@@ -90,10 +90,7 @@ class LoadedTaskset:
     def toolsets(self) -> list[Any]:
         """Make the tools of a task: its own, and those that all tasks share."""
         taskset, task = self.env.taskset, self.tasks[0]
-        return [
-            *type(taskset).toolsets(taskset.config),
-            *type(task).toolsets(task.config),
-        ]
+        return [*type(taskset).toolsets(taskset.config), *type(task).toolsets(task.config)]
 
     def endpoint_toolsets(self) -> list[Any]:
         """Make the tools that are called in this process: none where a harness needs servers."""

@@ -33,6 +33,7 @@ from germline.graders.worker_messages import (
     GradeMissingError,
     InvalidGradeError,
     PartsFailedError,
+    as_number,
 )
 from germline.registry import did_you_mean
 
@@ -111,7 +112,7 @@ class FunctionRubric:
         return f"set task.reward_floor={{{name}: ...}}"
 
     def _checked(self, name: str, value: object) -> float:
-        number = _number(value)
+        number = as_number(value)
         if not math.isfinite(number):
             raise InvalidGradeError(
                 f"must return a finite number from {name}(), returned {repr(value)[:200]}: return "
@@ -261,7 +262,7 @@ def _check(place: str, function: Any, weight: Any) -> str:
     if (
         isinstance(weight, bool)
         or not isinstance(weight, Real)
-        or not math.isfinite(_number(weight))
+        or not math.isfinite(as_number(weight))
     ):
         raise GermlineError(f"{place}: the weight of {name} must be a number, found {weight!r}")
     return name
@@ -284,11 +285,3 @@ def _place(function: object, error: BaseException) -> str:
         if frame.f_code.co_filename == code.co_filename
     ]
     return f" ({Path(code.co_filename).name}, line {lines[-1]})" if lines else ""
-
-
-def _number(value: Any) -> float:
-    """Convert a value to a float, scalars of numpy and torch included; anything else is NaN."""
-    try:
-        return math.nan if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan

@@ -31,11 +31,7 @@ from typing import Any
 
 from germline.errors import GermlineError
 from germline.example import Example
-from germline.graders.reward_functions import (
-    FunctionRubric,
-    RewardFunction,
-    weighted_functions,
-)
+from germline.graders.reward_functions import FunctionRubric, RewardFunction, weighted_functions
 from germline.registry import did_you_mean
 
 

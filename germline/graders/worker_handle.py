@@ -87,16 +87,9 @@ class _Process:
         with self._popen.stdin as requests, self._popen.stdout as replies:
             self._requests = Connection(os.dup(requests.fileno()), readable=False)
             self._replies = Connection(os.dup(replies.fileno()), writable=False)
-        self._printed_to: Path | None = None
 
     def runs(self) -> bool:
         return self._popen.poll() is None
-
-    def redirect_output(self, path: Path | None) -> None:
-        """Make the worker print to a file, unless it does so already."""
-        if path is not None and path != self._printed_to:
-            self.send(path)
-            self._printed_to = path
 
     def send(self, value: object) -> None:
         """Send one value; raises EOFError when the worker has ended."""
@@ -200,8 +193,7 @@ class WorkerHandle:
         received: list[Verdict] = []
         ending: _Ending | None = None
         try:
-            process.redirect_output(self.output)
-            process.send(items)
+            process.send((self.output, items))
             while len(received) < len(items) and ending is None:
                 # At most one timeout: after that another item may be being graded.
                 limit_s = min(self._remaining_s(), self._setup.timeout_s)

@@ -7,12 +7,13 @@ worker, so the parent always knows which text hangs or kills the worker.
 """
 
 import asyncio
+import math
 import mmap
 import struct
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from germline.example import Ended, EpisodeBatch, Example, Transcript
 
@@ -88,6 +89,14 @@ Verdict = (
 )
 """The values of the parts in the order of `GraderSetup.parts`, or why some are missing. A text is
 the environment's next message to the model."""
+
+
+def as_number(value: Any) -> float:
+    """Convert a value to a float, scalars of numpy and torch included; anything else is NaN."""
+    try:
+        return math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
 class PlayedEpisode(NamedTuple):

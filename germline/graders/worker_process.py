@@ -40,6 +40,7 @@ from germline.graders.worker_messages import (
     SharedProgress,
     TimeUp,
     Verdict,
+    as_number,
 )
 
 FLUSH_S = 0.05
@@ -164,10 +165,7 @@ class GradingLoop:
             )
         values: list[float] = []
         for name in self._names:
-            try:
-                value = math.nan if isinstance(parts[name], str) else float(parts[name])
-            except (TypeError, ValueError, OverflowError):
-                value = math.nan
+            value = as_number(parts[name])
             if not math.isfinite(value):
                 return InvalidGradeError(
                     f"must return a finite number for the part {name!r}, returned "
@@ -197,12 +195,13 @@ def main(progress_descriptor: int) -> None:
             return
         STEP_LIMITS.append(progress.restart)
         replies.send("")  # no complaint
+        printed_to: Path | None = None
         while True:
-            request = requests.recv()
-            if isinstance(request, Path):
-                _redirect_output(request)
-            else:
-                _grade_all(cast("list[Item]", request), loop, progress, replies)
+            output, items = cast("tuple[Path | None, list[Item]]", requests.recv())
+            if output is not None and output != printed_to:
+                _redirect_output(output)
+                printed_to = output
+            _grade_all(items, loop, progress, replies)
     except (EOFError, BrokenPipeError):
         return
 

@@ -1,39 +1,42 @@
-"""Tasks of episodes in an environment: what they share, and the task made of a Python file.
+"""Tasks of episodes in an environment: of a Python file, and wordle, guess_number and calculator.
 
 The file defines a class with `reset`, `train` (and perhaps `test`), and an optional mapping
 `settings` with what `EnvironmentSettings` lists. docs/environments.md shows one. The rows are read
 here, in the main process; the environment runs in grader workers.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from pydantic import Field, field_validator
 
+from germline.config import Calculator as CalculatorConfig
 from germline.config import Environment, EpisodeSettings
+from germline.config import GuessNumber as GuessNumberConfig
+from germline.config import Wordle as WordleConfig
+from germline.environments import calculator, guess_number, wordle
 from germline.environments.environment_file import inspect_environment, make_grader
 from germline.environments.episode import EpisodeRubric
-from germline.environments.grader import RubricGrader, SingleReplyGrader
-from germline.environments.tools import tool_prompt
+from germline.environments.grader import EnvironmentGrader, RubricGrader, SingleReplyGrader
+from germline.environments.tools import find_tools, tool_prompt
 from germline.graders.reward_functions import floors_by_name
-from germline.graders.task_file import TaskFile, load_task_file
+from germline.graders.task_file import load_task_file
 from germline.protocols import EpisodeGrader, Grader
 from germline.tasks.python_file import FileSettings, file_examples, file_metric, file_settings
-from germline.tasks.splits import SplitTask
+from germline.tasks.row_files import fields_found
+from germline.tasks.splits import SplitTask, seeded_split
 from germline.types import Example, GermlineError, Split
 
 MAX_TURNS = 10
 
+Examples = Mapping[Split, Sequence[Example]]
+
 
 class EpisodeLimits(NamedTuple):
-    """Defaults of a task, which the config overrides.
-
-    Attributes:
-        max_turns: of the model in an episode.
-        max_new_tokens: of a turn.
-        stop: strings that end a turn.
-    """
+    """Defaults of a task, which the config overrides; tokens and stop strings are of a turn."""
 
     max_turns: int
     max_new_tokens: int
@@ -44,11 +47,11 @@ class EnvironmentTask(SplitTask):
     """Rows, and the environment in which the model plays them.
 
     Args:
-        config: the section, which overrides the defaults below.
+        config: the section, which overrides `limits`.
         grader: plays the environment.
         examples: by split; their facts are the rows that `reset` gets.
         metric: the part of the reward that held-out scores report.
-        limits: defaults of the limits of an episode.
+        limits: of an episode.
         tools: description of the tools, which the model reads before the prompt.
     """
 
@@ -56,7 +59,7 @@ class EnvironmentTask(SplitTask):
         self,
         config: EpisodeSettings,
         grader: RubricGrader,
-        examples: Mapping[Split, Sequence[Example]],
+        examples: Examples,
         *,
         metric: str,
         limits: EpisodeLimits,
@@ -106,8 +109,12 @@ class FileEnvironmentTask(EnvironmentTask):
         grader = make_grader(file, EpisodeRubric(settings.rubric, floors, remedy))
         fields, tools = inspect_environment(file, grader.factory)
         examples, self.digest = file_examples(file, config, settings, by_row=True)
-        for rows in examples.values():
-            _check_fields(file, rows, fields)
+        for example in (*examples["train"], *examples["test"]):
+            if missing := {*fields} - {*example.facts}:
+                raise GermlineError(
+                    f"{file.path}: reset() needs the field `{min(missing)}`, which the row of the "
+                    f"prompt {example.prompt[:60]!r} lacks; {fields_found(example.facts)}"
+                )
         super().__init__(
             config,
             grader,
@@ -116,17 +123,6 @@ class FileEnvironmentTask(EnvironmentTask):
             limits=EpisodeLimits(settings.max_turns, settings.max_new_tokens, settings.stop),
             tools=tool_prompt(tools),
         )
-
-
-def _check_fields(file: TaskFile, rows: tuple[Example, ...], needed: list[str]) -> None:
-    for example in rows:
-        missing = [name for name in needed if name not in example.facts]
-        if missing:
-            raise GermlineError(
-                f"{file.path}: reset() needs the field `{missing[0]}`, which the row of the prompt "
-                f"{example.prompt[:60]!r} lacks; fields found: "
-                f"{', '.join(f'`{name}`' for name in example.facts)}"
-            )
 
 
 def _with_tools(example: Example, tools: str) -> Example:
@@ -140,3 +136,92 @@ def _with_tools(example: Example, tools: str) -> Example:
         return replace(example, context=context)
     texts = [text for _, text in context]
     return replace(example, prompt="\n\n".join([*texts, example.prompt]), context=())
+
+
+_Row = tuple[str, str, Mapping[str, object]]
+"""Prompt, gold reply, and the row that `reset` gets."""
+
+
+class WordleTask(EnvironmentTask):
+    """Games with a secret word each; the words of the held-out games are not trained on."""
+
+    def __init__(self, config: WordleConfig) -> None:
+        words = wordle.WORDS if config.words is None else read_words(config.words)
+        prompt = wordle.game_message((), len(words[0]))
+        rows: list[_Row] = [(prompt, f"[{word}]", {"secret": word}) for word in words]
+        sides = seeded_split(rows, words, config.split_seed, "wordle")
+        super().__init__(
+            config,
+            _grader("wordle", wordle.WordleGames(frozenset(words)), wordle.PARTS),
+            _examples(config, sides),
+            metric="marks",
+            limits=EpisodeLimits(max_turns=wordle.MAX_GUESSES, max_new_tokens=64),
+        )
+
+
+class GuessNumberTask(EnvironmentTask):
+    """Games whose number is drawn anew in every generation."""
+
+    def __init__(self, config: GuessNumberConfig) -> None:
+        largest = config.largest
+        prompt = guess_number.game_prompt(largest)
+        rows: list[_Row] = [(prompt, "", {"game": game, "largest": largest}) for game in range(128)]
+        super().__init__(
+            config,
+            _grader("guess_number", guess_number.GuessNumber, guess_number.PARTS),
+            _examples(config, (rows[:64], rows[64:])),
+            metric="found",
+            limits=EpisodeLimits(max_turns=largest.bit_length(), max_new_tokens=32),
+        )
+
+
+class CalculatorTask(EnvironmentTask):
+    """Expressions a * b + c, to be computed with two tools."""
+
+    def __init__(self, config: CalculatorConfig) -> None:
+        expressions = list(product(range(2, 13), range(2, 13), range(1, 21)))
+        rows: list[_Row] = [
+            (calculator.expression_prompt(a, b, c), str(a * b + c), {"a": a, "b": b, "c": c})
+            for a, b, c in expressions
+        ]
+        sides = seeded_split(rows, expressions, config.split_seed, "calculator")
+        super().__init__(
+            config,
+            _grader("calculator", calculator.Calculator, calculator.PARTS),
+            _examples(config, sides),
+            metric="correct",
+            limits=EpisodeLimits(max_turns=4, max_new_tokens=128),
+            tools=tool_prompt(find_tools(calculator.Calculator())),
+        )
+
+
+def read_words(path: Path) -> tuple[str, ...]:
+    """Read a list of words, one per line; empty lines are skipped."""
+    try:
+        words = path.read_text(encoding="utf-8").lower().split()
+    except (OSError, UnicodeDecodeError) as error:
+        raise GermlineError(f"task.words: {str(path)!r} cannot be read: {error}") from None
+    wrong = [
+        word
+        for word in words
+        if not (word.isascii() and word.isalpha() and len(word) == len(words[0]))
+    ]
+    if wrong or not words:
+        raise GermlineError(
+            f"task.words: {path} must hold words of letters (a to z), each as long as the first "
+            f"one, found {wrong[:1]!s:.60}"
+        )
+    return tuple(dict.fromkeys(words))
+
+
+def _grader(
+    name: str, factory: Callable[[], Any], weights: Mapping[str, float]
+) -> EnvironmentGrader:
+    return EnvironmentGrader(name, factory, EpisodeRubric(weights, dict.fromkeys(weights, 0.0)))
+
+
+def _examples(config: EpisodeSettings, sides: tuple[list[_Row], list[_Row]]) -> Examples:
+    chat = config.sends_chats
+    return SplitTask.by_split(
+        sides, lambda index, row: Example(index, row[0], row[1], chat, row[2])
+    )

@@ -9,7 +9,7 @@ one is rewarded.
 import re
 from collections.abc import Mapping
 
-from germline.config.row_tasks import Gsm8k, Math, MathProblems
+from germline.config.row_tasks import Math, MathProblems
 from germline.graders.answer_match import normalize_answer
 from germline.graders.math_match import (
     Marker,
@@ -82,9 +82,6 @@ class Gsm8kTask(MathProblemsTask):
     """Word problems whose answer is the number after `####`."""
 
     marker = "hashes"
-
-    def __init__(self, config: Gsm8k) -> None:
-        super().__init__(config)
 
     def gold(self, row: Row) -> tuple[tuple[str, ...], str]:
         """Return the number after `####`, and the solution without calculator annotations."""

@@ -99,14 +99,7 @@ def file_metric(file: TaskFile, given: str | None, rubric: Mapping[str, float]) 
 def file_examples(
     file: TaskFile, config: CustomTask, settings: FileSettings, *, by_row: bool = False
 ) -> tuple[dict[Split, tuple[Example, ...]], str]:
-    """Return the examples of a file by split, and the digest of its code and rows.
-
-    Args:
-        file: the file.
-        config: overrides its settings.
-        settings: of the file.
-        by_row: see `RowFormat`.
-    """
+    """Return the examples of a file by split, and the digest of its code and rows."""
     form = RowFormat(
         config,
         settings.template if config.template is None else config.template,

@@ -30,11 +30,7 @@ PlacedRow = tuple[str, Mapping[str, Any]]
 def read_rows(path: Path, setting: str) -> list[PlacedRow]:
     """Read the rows of a file: JSON lines, a JSON list of objects, or CSV with a line of names.
 
-    Every cell of a CSV file is its text; an empty one is a missing field.
-
-    Args:
-        path: the file.
-        setting: that named it, for errors.
+    Every cell of a CSV file is its text; an empty one is a missing field. Errors name the setting.
     """
     try:
         text = path.expanduser().read_bytes().decode("utf-8-sig")
@@ -137,12 +133,7 @@ def _csv_rows(text: str, path: Path) -> Iterator[PlacedRow]:
 
 
 def placed_rows(rows: Iterable[Any], name: str) -> list[PlacedRow]:
-    """Return the rows of a list of Python, each a mapping, with their places.
-
-    Args:
-        rows: the list.
-        name: of the list, for errors.
-    """
+    """Return the rows of a list of Python, each a mapping, with their places in what is named."""
     placed: list[PlacedRow] = []
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping) or not all(isinstance(field, str) for field in row):

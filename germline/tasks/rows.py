@@ -18,12 +18,12 @@ from germline.tasks.row_examples import (
     GivenRows,
     Row,
     RowFormat,
+    as_text,
     gold_answers,
     rows_to_examples,
     shown_answer,
 )
 from germline.tasks.row_files import field_value, fields_found, read_rows, shown
-from germline.tasks.row_prompts import as_text
 from germline.tasks.splits import SplitTask
 from germline.tasks.task_settings import heaviest_part
 from germline.types import Example, GermlineError

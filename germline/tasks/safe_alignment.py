@@ -9,7 +9,7 @@ too: `task.train_examples=250` trains on a stratified sample.
 
 Labels say which stratum a prompt belongs to, so a wrong one would distort the split and the sample
 without a trace. Rows of prompts alone are valid: all of them are in one stratum. Where one row of a
-file has a label, every row needs it, and both responses with their safety.
+file has a label, every row needs it, and the safety of both answers.
 
 The task has no reward of its own. `task.scorers` has a reward model and a cost model, and
 `germline.methods.lagrange_multiplier` adapts the weight of the cost.
@@ -17,7 +17,6 @@ The task has no reward of its own. `task.scorers` has a reward model and a cost 
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -37,19 +36,15 @@ CATEGORIES = ("response_0_harm_category", "response_1_harm_category")
 
 
 class Labels(BaseModel):
-    """The labels of a row; older versions of the dataset have no categories."""
+    """The labels of a row that name its stratum; older versions have no categories."""
 
     model_config = ConfigDict(strict=True)
 
-    response_0: str
-    response_1: str
     is_response_0_safe: bool
     is_response_1_safe: bool
     # `datasets` fills a category that only other rows have with null.
     response_0_harm_category: dict[str, bool | None] = {}
     response_1_harm_category: dict[str, bool | None] = {}
-    better_response_id: Literal[0, 1] = 0
-    safer_response_id: Literal[0, 1] = 0
 
 
 class SafeAlignmentTask(SplitTask):

@@ -67,13 +67,8 @@ def stratified_split(
     """Split into about 80 % train and 20 % test, so that each stratum has its share of both.
 
     Items are shuffled, sorted by stratum, and one in every five goes to the test split: the number
-    that a stratum has there differs from a fifth of its size by less than one.
-
-    Args:
-        items: what is split, all different.
-        strata: one per item.
-        seed: another seed is another split; any integer.
-        name: where the items come from, for the error.
+    that a stratum has there differs from a fifth of its size by less than one. All items are
+    different; the arguments are those of `seeded_split`.
     """
     if len(items) < 2:
         raise _too_few(name, len(items))

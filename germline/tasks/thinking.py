@@ -76,12 +76,8 @@ def scored_text_of(task: Task) -> Callable[[str], str]:
 def without_thinking(text: str, tag: str, *, is_opened: bool = False) -> str:
     """Return the text outside thinking blocks: after the last closing tag, up to an opening one.
 
-    A block that is not closed is a completion that ran out of tokens before it answered.
-
-    Args:
-        text: the completion.
-        tag: as for `ThinkingStripper`.
-        is_opened: whether the prompt ends with the opening tag, as chat templates write it.
+    A block that is not closed is a completion that ran out of tokens before it answered; the
+    opening tag may be the end of the prompt (`is_opened`), where chat templates write it.
     """
     _, closed, rest = text.rpartition(f"</{tag}>")
     if is_opened and not closed:

@@ -1,17 +1,12 @@
 """The task of an environment of verifiers: its tasks become prompts, split into train and test."""
 
-from collections.abc import Sequence
+from functools import partial
 
 from germline.config import Verifiers
 from germline.environments.episode import EpisodeRubric
 from germline.environments.tools import schema_prompt
 from germline.environments.verifiers_outcome import TOTAL
-from germline.environments.verifiers_taskset import (
-    LoadedTaskset,
-    Opening,
-    TasksetSource,
-    VerifiersGrader,
-)
+from germline.environments.verifiers_taskset import LoadedTaskset, TasksetSource, VerifiersGrader
 from germline.tasks.environment_task import EnvironmentTask, EpisodeLimits
 from germline.tasks.splits import seeded_split
 from germline.types import Example, GermlineError
@@ -41,14 +36,11 @@ class VerifiersTask(EnvironmentTask):
         rubric = EpisodeRubric(weights, floors, ": set task.floor to the worst reward")
         places = list(range(len(taskset.tasks)))
         keys = [task.hash for task in taskset.tasks]
-        train, test = seeded_split(places, keys, config.split_seed, f"task.env={config.env}")
+        sides = seeded_split(places, keys, config.split_seed, f"task.env={config.env}")
         super().__init__(
             config,
             VerifiersGrader(taskset, rubric),
-            {
-                "train": _examples(config, taskset, train),
-                "test": _examples(config, taskset, test),
-            },
+            self.by_split(sides, partial(_example, config, taskset)),
             metric=TOTAL,
             limits=LIMITS,
             tools=schema_prompt(taskset.tool_schemas()),
@@ -67,15 +59,9 @@ def _check_prompts(config: Verifiers) -> None:
         )
 
 
-def _examples(config: Verifiers, taskset: LoadedTaskset, places: Sequence[int]) -> list[Example]:
-    return [
-        _example(config, index, place, taskset.opening(place)) for index, place in enumerate(places)
-    ]
-
-
-def _example(config: Verifiers, index: int, place: int, opening: Opening) -> Example:
+def _example(config: Verifiers, taskset: LoadedTaskset, index: int, place: int) -> Example:
     """Make an example of the messages before the first reply."""
-    *context, (role, prompt) = opening or (("user", ""),)
+    *context, (role, prompt) = taskset.opening(place) or (("user", ""),)
     if role == "system":  # the environment speaks first, as the user
         context, prompt = [*context, (role, prompt)], ""
     elif role != "user":

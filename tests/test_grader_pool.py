@@ -173,7 +173,7 @@ def test_a_grader_the_worker_cannot_import_is_an_error(monkeypatch, tmp_path):
 
 
 def test_a_lambda_is_refused_as_a_grader():
-    with pytest.raises(GermlineError, match="not a lambda"):
+    with pytest.raises(GermlineError, match="move the grader to a module"):
         GraderPool(lambda text, example: {"good": 1.0}, {"good": 1.0}, {"good": 0.0})
 
 

@@ -205,7 +205,7 @@ class Dataset(RewardedRows, DatasetSource):
     kind: Literal["dataset"] = "dataset"
 
 
-@register("task", "germline.tasks.rows:GivenRowsTask")
+@register("task", "germline.tasks.rows:RowsTask")
 class Rows(RewardedRows):
     """Rows given from Python: a list, a `Dataset` or a `DataFrame`; see docs/from-python.md."""
 

@@ -24,17 +24,13 @@ NOT_BY_THE_REPLY = (MemoryError, InvalidGradeError, GradeMissingError)
 
 @dataclass(frozen=True)
 class EpisodeRubric:
-    """The parts of the reward of an episode.
-
-    Attributes:
-        weights: part -> weight.
-        floors: part -> the worst value; a part that the environment never gives has it.
-        remedy: how the user changes the floor of a part, with `{part}` in its place.
-    """
+    """The parts of the reward of an episode, and their weights."""
 
     weights: Mapping[str, float]
     floors: Mapping[str, float]
+    """The worst values; a part that the environment never gives has its floor."""
     remedy: str = ""
+    """How the user changes the floor of a part, with `{part}` in its place."""
 
     def by_part(self, rewards: Any) -> dict[str, float]:
         """Return rewards by part: one number is the only part, or the part `reward`."""
@@ -107,11 +103,7 @@ class Episode:
         return result
 
     def end(self, *, is_done: bool) -> Mapping[str, float]:
-        """Close the environment and return the parts of the reward.
-
-        Args:
-            is_done: whether the environment has ended the episode; otherwise it is cut.
-        """
+        """Close the environment, which has ended the episode or is cut; return all parts."""
         with self._closed_on_failure():
             with self._reply_failures("get_reward"):
                 rewards = self._environment.final_rewards()

@@ -88,13 +88,7 @@ class RubricGrader(Protocol):
 
 @dataclass(frozen=True)
 class EnvironmentGrader:
-    """Plays episodes of one environment; picklable, without its live episodes.
-
-    Attributes:
-        name: of the environment, for errors.
-        factory: makes an instance, which plays one episode.
-        rubric: the parts of the reward.
-    """
+    """Plays episodes of one environment; picklable, without its live episodes."""
 
     name: str
     factory: Callable[[], Any]

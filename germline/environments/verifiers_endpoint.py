@@ -338,15 +338,10 @@ async def play_batch(
     batch: EpisodeBatch,
     parts_of: Callable[[Any], Mapping[str, float]],
 ) -> list[PlayedEpisode]:
-    """Play the episodes of a batch at the same time.
+    """Play the episodes of a batch at the same time; their rows have the numbers of tasks.
 
-    Args:
-        env: of verifiers.
-        tasks: their numbers are in the rows of episodes.
-        make_toolsets: makes the tools that `EndpointHarness` calls.
-        batch: the episodes.
-        parts_of: returns the parts of the rubric of an episode of verifiers, or raises what a
-            grader raises.
+    The toolsets are those that `EndpointHarness` calls. `parts_of` returns the parts of the rubric
+    of an episode of verifiers, or raises what a grader raises.
     """
     os.environ[TOKEN] = batch.token
     client = vf.EvalClientConfig(base_url=batch.url, api_key_var=TOKEN)

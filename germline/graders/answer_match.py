@@ -77,12 +77,7 @@ def json_reward(text: str, example: Example) -> float:
 
 
 def parse_json(text: str) -> Any:
-    """Parse a JSON value.
-
-    Raises:
-        ValueError: the text is not JSON, or has a number with more digits than Python parses.
-        RecursionError: the value is nested too deeply.
-    """
+    """Parse a JSON value, or raise ValueError or, where it is nested too deeply, RecursionError."""
     return json.loads(text, parse_constant=_refuse_constant)
 
 

@@ -8,7 +8,7 @@ registered name, those of plugins included.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, cast
 
 from germline import registry
@@ -150,15 +150,10 @@ def _is_no_pattern(answer: str, pattern: str | None = None) -> str:
 def regex(text: str, example: Example, pattern: str | None = None) -> float:
     """1 when the pattern, or else the gold answer as a pattern, matches part of the completion."""
     own = str(example.facts["pattern"]) if pattern is None else pattern
-    return float(_compiled(own).search(text) is not None)
+    return float(re.search(own, text) is not None)
 
 
 REGEX = Reward(regex, settings=("pattern",), check_answer=_is_no_pattern)
-
-
-@lru_cache(maxsize=4096)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(pattern)
 
 
 def _is_no_json(answer: str) -> str:

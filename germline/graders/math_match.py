@@ -99,11 +99,7 @@ _COSTLY = re.compile(
 
 @dataclass(frozen=True)
 class MathGrader:
-    """Grades a completion by the fact `gold` of its example.
-
-    Attributes:
-        marker: where the strict reading looks for the answer.
-    """
+    """Grades a completion by the fact `gold` of its example; the strict reading has a marker."""
 
     marker: Marker
 

@@ -269,19 +269,13 @@ def qualified_name(function: Callable[..., object]) -> str:
 
 
 def _pickled(grader: Grader | EpisodeGrader, name: str) -> bytes:
-    if name.startswith("__main__."):
+    if not can_be_imported(grader):
         raise GermlineError(
-            f"graders: {name} is defined in the script that is running, which a worker process "
-            "cannot import without running it again: move the grader to a module (a file beside "
-            "the script) and import it from there"
+            f"graders: {name} cannot be imported by a worker process (a lambda, a function inside "
+            "another one, or of the script that is running): move the grader to a module, as a "
+            "function or a small frozen dataclass"
         )
-    try:
-        return pickle.dumps(grader)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise GermlineError(
-            f"graders: {name} cannot be sent to a worker process ({error}): make it a function of "
-            "a module or a small frozen dataclass, not a lambda or a function inside another"
-        ) from error
+    return pickle.dumps(grader)
 
 
 def can_be_imported(grader: Grader | EpisodeGrader) -> bool:

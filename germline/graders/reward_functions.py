@@ -136,11 +136,7 @@ class FunctionRubric:
 def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], prompt: str) -> object:
     """Call a function of either signature with one completion; it may be `DOES_NOT_APPLY`.
 
-    Args:
-        function: the reward.
-        text: the completion.
-        row: what the completion answers.
-        prompt: of the completion; for a function with TRL's signature, where the row has none.
+    A function with TRL's signature gets the prompt, where the row has none.
     """
     if not takes_lists(function):
         return await_result(function(text, row))
@@ -222,10 +218,7 @@ def floors_by_name(
 ) -> dict[str, float]:
     """Return the floor of every reward function: one number for all, or a number by name, else 0.
 
-    Args:
-        given: the floor, or floors by name.
-        names: of the reward functions.
-        setting: that gave it, for errors.
+    Errors name the setting.
     """
     if not isinstance(given, Mapping):
         return dict.fromkeys(names, given)

@@ -76,12 +76,9 @@ class FileRubric(FunctionRubric):
 
 
 def load_task_file(path: Path, digest: str | None = None, *, is_of_run: bool = False) -> TaskFile:
-    """Read a task file and execute it; what it prints goes to standard error.
+    """Read a task file, of this digest, and execute it; what it prints goes to standard error.
 
-    Args:
-        path: of the file.
-        digest: that it must have; None takes any file.
-        is_of_run: whether a run was trained on it.
+    Where it is missing, the advice depends on whether a run was trained on it.
     """
     try:
         source = path.read_bytes()

@@ -95,12 +95,8 @@ def rows_to_examples(
 ) -> tuple[dict[Split, tuple[Example, ...]], str]:
     """Return the examples of both splits, and the digest of the rows.
 
-    Args:
-        given: the rows.
-        form: how they are read.
-        gold: makes the answer and the facts of an example.
-        arrange: makes the splits; default: held-out rows as given, or a seeded split in which rows
-            that ask the same after the same messages stay together.
+    The splits are made by `arrange`; default: held-out rows as given, or a seeded split in which
+    rows that ask the same after the same messages stay together.
     """
     columns = form.config.columns
     train = with_columns(given.train, columns)

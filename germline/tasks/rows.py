@@ -8,7 +8,7 @@ their `example` is the row, and the rows need no gold answer.
 
 from collections.abc import Mapping
 
-from germline.config import Dataset, Jsonl, Rows
+from germline.config import Dataset, Jsonl
 from germline.config.row_tasks import RewardedRows
 from germline.graders.answer_match import normalize_answer, normalized_number
 from germline.graders.builtin_rewards import OTHER_ANSWERS, make_rubric, rewards
@@ -47,14 +47,57 @@ class RowsTask(SplitTask):
         scored = {name: scorer.weight for name, scorer in config.scorers.items()}
         self.metric: str = config.metric or heaviest_part(weights or scored)
         self.metric_higher_is_better = {**weights, **scored}[self.metric] >= 0
-        self.grader: Grader = make_rubric(tuple(weights), **config.model_dump())
+        self._config, self._settings = config, config.model_dump()
+        self._rewards = [known[name] for name in weights]
+        self.grader: Grader = make_rubric(tuple(weights), **self._settings)
         self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
         self.stop = config.stop or ()
-        self._examples, self.digest = rows_to_examples(rows, RowFormat.of(config), _RowGold(config))
+        self._examples, self.digest = rows_to_examples(rows, RowFormat.of(config), self._gold)
 
     def answer_of(self, text: str, example: Example) -> str | None:
         """Return the last number of a completion for `numeric`, else its normalized text."""
         return normalized_number(text) if "numeric" in self.rubric else normalize_answer(text)
+
+    def _gold(self, row: Row) -> tuple[str, Mapping[str, object]]:
+        """Return the gold answer and the facts of an example, as the rewards need them."""
+        config = self._config
+        if config.reward_functions:
+            return shown_answer(row, config.answer), row.fields
+        answers = self._answers(row)
+        for answer in answers:
+            self._check(answer, row)
+        if not answers:
+            return "", {}
+        first, *others = answers
+        facts: dict[str, object] = {OTHER_ANSWERS: tuple(others)} if others else {}
+        if "regex" in config.reward and config.pattern is None:
+            facts["pattern"] = first
+            if len(config.reward) == 1:  # a pattern is no answer that a model could write
+                first = ""
+        return first, facts
+
+    def _answers(self, row: Row) -> tuple[str, ...]:
+        config, field = self._config, self._config.answer
+        value = field_value(row.fields, field)
+        if "json" in config.reward and value is not None:
+            return (as_text(value, field, row.place).strip(),)
+        answers = gold_answers(row, field)
+        optional = {"json", "regex"} if config.pattern is not None else {"json"}
+        if not answers and not optional.issuperset(config.reward):
+            raise GermlineError(
+                f"{row.place}: the field `{field}` is missing; {fields_found(row.fields)}. "
+                "Name the field that holds the gold answer, as in task.answer=NAME"
+            )
+        return answers
+
+    def _check(self, answer: str, row: Row) -> None:
+        for reward in self._rewards:
+            complaint = reward.check_answer(answer, **reward.chosen(self._settings))
+            if complaint:
+                raise GermlineError(
+                    f"{row.place}: the field `{self._config.answer}` {complaint}, found "
+                    f"{shown(answer)}"
+                )
 
 
 class JsonlTask(RowsTask):
@@ -70,60 +113,3 @@ class DatasetTask(RowsTask):
 
     def __init__(self, config: Dataset) -> None:
         super().__init__(config, load_rows(config))
-
-
-class GivenRowsTask(RowsTask):
-    """Rows given from Python."""
-
-    def __init__(self, config: Rows, rows: GivenRows) -> None:
-        super().__init__(config, rows)
-
-
-class _RowGold:
-    """Makes the gold answer and the facts of an example, as the rewards of a task need them."""
-
-    def __init__(self, config: RewardedRows) -> None:
-        self._field = config.answer
-        self._has_functions = bool(config.reward_functions)
-        self._is_json = "json" in config.reward
-        self._is_pattern = "regex" in config.reward and config.pattern is None
-        optional = {"json"} | ({"regex"} if config.pattern is not None else set())
-        self._is_optional = optional.issuperset(config.reward)
-        self._rewards = {str(name): rewards()[str(name)] for name in config.reward}
-        self._settings = config.model_dump()
-
-    def __call__(self, row: Row) -> tuple[str, Mapping[str, object]]:
-        if self._has_functions:
-            return shown_answer(row, self._field), row.fields
-        answers = self._answers(row)
-        for answer in answers:
-            self._check(answer, row)
-        if not answers:
-            return "", {}
-        first, *others = answers
-        facts: dict[str, object] = {OTHER_ANSWERS: tuple(others)} if others else {}
-        if self._is_pattern:
-            facts["pattern"] = first
-            if len(self._rewards) == 1:  # a pattern is no answer that a model could write
-                first = ""
-        return first, facts
-
-    def _answers(self, row: Row) -> tuple[str, ...]:
-        value = field_value(row.fields, self._field)
-        if self._is_json and value is not None:
-            return (as_text(value, self._field, row.place).strip(),)
-        answers = gold_answers(row, self._field)
-        if not answers and not self._is_optional:
-            raise GermlineError(
-                f"{row.place}: the field `{self._field}` is missing; {fields_found(row.fields)}. "
-                "Name the field that holds the gold answer, as in task.answer=NAME"
-            )
-        return answers
-
-    def _check(self, answer: str, row: Row) -> None:
-        for reward in self._rewards.values():
-            complaint = reward.check_answer(answer, **reward.chosen(self._settings))
-            if complaint:
-                raise GermlineError(
-                    f"{row.place}: the field `{self._field}` {complaint}, found {shown(answer)}"
-                )

@@ -40,11 +40,7 @@ def seeded_split(
 ) -> tuple[list[Item], list[Item]]:
     """Split into about 80 % train and 20 % test; items with equal keys stay together.
 
-    Args:
-        items: what is split.
-        keys: one per item.
-        seed: another seed is another split; any integer.
-        name: where the items come from, for the error.
+    Another seed, any integer, is another split. An error has the name of the items' source.
     """
     groups = list(dict.fromkeys(keys))
     if len(groups) < 2:

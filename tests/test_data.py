@@ -315,11 +315,7 @@ def test_every_cell_of_a_csv_file_is_its_text(tmp_path: Path, kind: str) -> None
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(
-    tmp_path: Path,
-    name: str,
-    content: bytes,
-    message: str,
-    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path, name: str, content: bytes, message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(GermlineError, match=message) as refused:

@@ -14,11 +14,7 @@ from germline.environments.grader import EnvironmentGrader, EpisodeCache
 from germline.example import Transcript
 from germline.graders.event_loop import await_result
 from germline.graders.pool import GraderPool, InProcessPool
-from germline.graders.worker_messages import (
-    GradeMissingError,
-    InvalidGradeError,
-    PartsFailedError,
-)
+from germline.graders.worker_messages import GradeMissingError, InvalidGradeError, PartsFailedError
 from germline.types import Example, GermlineError, Grade
 from tests import misbehaving_environments
 from tests.hang_limit import HANG_S

@@ -220,12 +220,6 @@ def test_exact_match_ignores_surrounding_white_space_only():
 
 def test_length_is_the_difference_in_characters_whichever_is_longer():
     example = Example(0, "Capital of Peru?", "Lima", True)
-    assert answer_match.grade_length("Lima.", example) == {
-        "length": -1.0,
-        "length_difference": 1.0,
-    }
+    assert answer_match.grade_length("Lima.", example) == {"length": -1.0, "length_difference": 1.0}
     assert answer_match.grade_length("", example) == {"length": -4.0, "length_difference": 4.0}
-    assert answer_match.grade_length("Límä", example) == {
-        "length": 0.0,
-        "length_difference": 0.0,
-    }
+    assert answer_match.grade_length("Límä", example) == {"length": 0.0, "length_difference": 0.0}

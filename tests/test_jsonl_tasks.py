@@ -170,11 +170,7 @@ def test_json_without_answers_asks_for_any_json(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "overrides", "complaint"),
     [
-        (
-            [ROW, '{"question": '],
-            [],
-            r"rows\.jsonl, line 2: not valid JSON: Exp.*column 14",
-        ),
+        ([ROW, '{"question": '], [], r"rows\.jsonl, line 2: not valid JSON: Exp.*column 14"),
         ([ROW, "", [1]], [], r"line 3: a row must be a JSON object, found \[1\]"),
         ([""], [], r"rows\.jsonl: the file holds no rows"),
         ([ROW], [], "at least 2 different examples, found 1"),

@@ -6,11 +6,7 @@ from dataclasses import replace
 import pytest
 
 from germline.graders.reward_functions import FunctionRubric, call_reward, weighted_functions
-from germline.graders.worker_messages import (
-    GradeMissingError,
-    InvalidGradeError,
-    PartsFailedError,
-)
+from germline.graders.worker_messages import GradeMissingError, InvalidGradeError, PartsFailedError
 from germline.types import Example, GermlineError
 
 ROW = {"prompt": "2 + 2?", "answer": "4", "level": 3}

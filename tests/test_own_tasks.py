@@ -186,7 +186,6 @@ def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
         (ROWS + "reward = 5", r"digits\.py: a reward must be a function, found 5"),
         (ROWS + "def reward(c): ...", r"reward\(c\) must take \(completion, example\)"),
         (ROWS + "def reward(c, e, k): ...", r"reward\(c, e, k\) must take \(completion, example\)"),
-        (ROWS + "def reward(c, e): yield 1", r"reward\(\) must return a number, but it yields"),
         (ROWS + "rubric = [len]", r"`rubric` must be \{function: weight\}, found \["),
         (
             ROWS + "def a(c, e): ...\nrubric = {a: 'x'}",

@@ -118,24 +118,28 @@ def make_rubric(names: Sequence[str], **settings: Any) -> BuiltinRubric:
     )
 
 
-def _is_empty(answer: str) -> str:
-    return "" if answer.strip() else "must not be empty for reward=exact or contains"
-
-
 def exact(text: str, example: Example) -> float:
     """1 when the completion, stripped of white space, is the gold answer."""
     return grade_exact(text, example)["exact"]
 
 
-EXACT = Reward(exact, check_answer=_is_empty)
-CONTAINS = Reward(contains_reward, check_answer=_is_empty)
+def regex(text: str, example: Example, pattern: str | None = None) -> float:
+    """1 when the pattern, or else the gold answer as a pattern, matches part of the completion."""
+    own = str(example.facts["pattern"]) if pattern is None else pattern
+    return float(re.search(own, text) is not None)
+
+
+def length(text: str, example: Example) -> float:
+    """Minus the difference in length to the gold answer, in characters."""
+    return grade_length(text, example)["length"]
+
+
+def _is_empty(answer: str) -> str:
+    return "" if answer.strip() else "must not be empty for reward=exact or contains"
 
 
 def _is_no_number(answer: str, **_settings: object) -> str:
     return "must be one number for reward=numeric" if answer_number(answer) is None else ""
-
-
-NUMERIC = Reward(numeric_reward, settings=("tolerance",), check_answer=_is_no_number)
 
 
 def _is_no_pattern(answer: str, pattern: str | None = None) -> str:
@@ -147,15 +151,6 @@ def _is_no_pattern(answer: str, pattern: str | None = None) -> str:
     return ""
 
 
-def regex(text: str, example: Example, pattern: str | None = None) -> float:
-    """1 when the pattern, or else the gold answer as a pattern, matches part of the completion."""
-    own = str(example.facts["pattern"]) if pattern is None else pattern
-    return float(re.search(own, text) is not None)
-
-
-REGEX = Reward(regex, settings=("pattern",), check_answer=_is_no_pattern)
-
-
 def _is_no_json(answer: str) -> str:
     try:
         parse_json(answer)
@@ -164,12 +159,9 @@ def _is_no_json(answer: str) -> str:
     return ""
 
 
+EXACT = Reward(exact, check_answer=_is_empty)
+CONTAINS = Reward(contains_reward, check_answer=_is_empty)
+NUMERIC = Reward(numeric_reward, settings=("tolerance",), check_answer=_is_no_number)
+REGEX = Reward(regex, settings=("pattern",), check_answer=_is_no_pattern)
 JSON = Reward(json_reward, check_answer=_is_no_json)
-
-
-def length(text: str, example: Example) -> float:
-    """Minus the difference in length to the gold answer, in characters."""
-    return grade_length(text, example)["length"]
-
-
 LENGTH = Reward(length, lowest=-float(MAX_LENGTH_DIFFERENCE), highest=0.0)

@@ -21,7 +21,6 @@ import math
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +173,14 @@ def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], pro
 def exception_text(function: object, error: BaseException) -> str:
     """Describe an exception: its type, its message, and the line of the function's file."""
     message = f": {str(error)[:LONGEST_MESSAGE]}" if str(error) else ""
-    return f"{type(error).__name__}{message}{_place(function, error)}"
+    code = getattr(function, "__code__", None)
+    lines = [
+        line
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if code is not None and frame.f_code.co_filename == code.co_filename
+    ]
+    place = f" ({Path(code.co_filename).name}, line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}{message}{place}"
 
 
 def worst_is_largest(weight: float) -> str:
@@ -239,8 +245,6 @@ def _check(place: str, function: Any, weight: Any) -> str:
             "def name(completion, example)"
         )
     name = _name(function)
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise GermlineError(f"{place}: {name}() must return a number, but it yields")
     if not takes_lists(function):
         signature: object = "(...)"
         try:
@@ -252,11 +256,7 @@ def _check(place: str, function: Any, weight: Any) -> str:
                 "wrote and the row. A reward of TRL takes (completions, **kwargs), and its "
                 "parameter must have that name"
             ) from None
-    if (
-        isinstance(weight, bool)
-        or not isinstance(weight, Real)
-        or not math.isfinite(as_number(weight))
-    ):
+    if isinstance(weight, bool) or not math.isfinite(as_number(weight)):
         raise GermlineError(f"{place}: the weight of {name} must be a number, found {weight!r}")
     return name
 
@@ -265,16 +265,3 @@ def _name(function: RewardFunction) -> str:
     """Name a function as a part of the rubric: a lambda and an object by their kind."""
     name = getattr(function, "__name__", None) or type(function).__name__
     return "reward" if name == "<lambda>" else str(name)
-
-
-def _place(function: object, error: BaseException) -> str:
-    """Name the line of the function's file that an exception came through last."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return ""
-    lines = [
-        line
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if frame.f_code.co_filename == code.co_filename
-    ]
-    return f" ({Path(code.co_filename).name}, line {lines[-1]})" if lines else ""

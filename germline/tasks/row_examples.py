@@ -25,7 +25,7 @@ from germline.tasks.row_files import (
     row_field,
     shown,
 )
-from germline.tasks.splits import seeded_split
+from germline.tasks.splits import SplitTask, seeded_split
 from germline.types import Example, GermlineError, Split
 
 LARGEST = sys.float_info.max
@@ -101,27 +101,24 @@ def rows_to_examples(
     columns = form.config.columns
     train = with_columns(given.train, columns)
     test = None if given.test is None else with_columns(given.test, columns)
-    digest = _digest(form.code, train, test)
-    _check_unchanged(form.config, digest)
-    rows = _read(train, form, gold), None if test is None else _read(test, form, gold)
-    sides = arrange(*rows) if arrange else _split(*rows, form)
-    examples: dict[Split, tuple[Example, ...]] = {
-        "train": _examples(sides[0], form),
-        "test": _examples(sides[1], form),
-    }
-    return examples, digest
-
-
-def _split(
-    train: list[Row], test: list[Row] | None, form: RowFormat
-) -> tuple[list[Row], list[Row]]:
-    if test is not None:
-        return train, test
-    if form.by_row:
-        keys: list[object] = [_encoded([(row.place, row.fields)]) for row in train]
+    digest = _checked_digest(form, train, test)
+    rows = _read(train, form, gold)
+    held_out = None if test is None else _read(test, form, gold)
+    if arrange is not None:
+        sides = arrange(rows, held_out)
+    elif held_out is not None:
+        sides = rows, held_out
     else:
-        keys = [row.asked[:2] for row in train]
-    return seeded_split(train, keys, form.config.split_seed, form.name)
+        keys: list[object] = [
+            _encoded([(row.place, row.fields)]) if form.by_row else row.asked[:2] for row in rows
+        ]
+        sides = seeded_split(rows, keys, form.config.split_seed, form.name)
+
+    def example(index: int, row: Row) -> Example:
+        context, prompt, _ = row.asked
+        return Example(index, prompt, row.answer, form.chat, row.facts, context)
+
+    return SplitTask.by_split(sides, example), digest
 
 
 def with_columns(rows: Sequence[PlacedRow], columns: Mapping[str, str]) -> list[PlacedRow]:
@@ -184,13 +181,6 @@ def _read(rows: Sequence[PlacedRow], form: RowFormat, gold: Gold) -> list[Row]:
     return read
 
 
-def _examples(rows: Sequence[Row], form: RowFormat) -> tuple[Example, ...]:
-    return tuple(
-        Example(index, row.asked.prompt, row.answer, form.chat, row.facts, row.asked.context)
-        for index, row in enumerate(rows)
-    )
-
-
 def _sample_weight(row: Row, field: str | None) -> dict[str, float]:
     """Return the field with the weight of a row as a fact; none without a field."""
     if field is None:
@@ -208,24 +198,22 @@ def _sample_weight(row: Row, field: str | None) -> dict[str, float]:
     return {field: weight}
 
 
-def _digest(code: bytes, train: Sequence[PlacedRow], test: Sequence[PlacedRow] | None) -> str:
-    """Return the SHA-256 of a task: the code that scores, and the rows of both splits."""
+def _checked_digest(
+    form: RowFormat, train: Sequence[PlacedRow], test: Sequence[PlacedRow] | None
+) -> str:
+    """Return the SHA-256 of a task, its code and rows, which is the one a run was begun with."""
     sums = hashlib.sha256()
-    for part in (code, _encoded(train), b"" if test is None else _encoded(test)):
+    for part in (form.code, _encoded(train), b"" if test is None else _encoded(test)):
         sums.update(hashlib.sha256(part).digest())
-    return sums.hexdigest()
-
-
-def _check_unchanged(config: CustomTask, found: str) -> None:
-    """Refuse rows that are not those a run was begun with."""
-    if config.digest in (None, found):
-        return
-    raise GermlineError(
-        f"task.digest={str(config.digest)[:12]}: {config.place} or its rows have changed since "
-        f"this run began (now {found[:12]}). Restore them; or export the run and start a new one "
-        "with model=FOLDER; or score the run on the new ones: `germline eval RUN --task FILE`, "
-        "germline.evaluate(RUN, task='rows', data=ROWS)"
-    )
+    found, recorded = sums.hexdigest(), form.config.digest
+    if recorded not in (None, found):
+        raise GermlineError(
+            f"task.digest={recorded[:12]}: {form.config.place} or its rows have changed since this "
+            f"run began (now {found[:12]}). Restore them; or export the run and start a new one "
+            "with model=FOLDER; or score the run on the new ones: `germline eval RUN --task FILE`, "
+            "germline.evaluate(RUN, task='rows', data=ROWS)"
+        )
+    return found
 
 
 def _encoded(rows: Sequence[PlacedRow]) -> bytes:

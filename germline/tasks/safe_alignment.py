@@ -90,12 +90,16 @@ def _arranged(
     train: list[Row], test: list[Row] | None, config: SafeAlignment
 ) -> tuple[list[Row], list[Row]]:
     """Return both splits, each prompt once and in an order with every stratum in proportion."""
+
+    def strata(rows: Sequence[Row]) -> list[str]:
+        return [stratum(row.fields) for row in rows]
+
     rows = _distinct(train)
     if test is None:
-        sides = stratified_split(rows, _strata(rows), config.split_seed, config.place)
+        sides = stratified_split(rows, strata(rows), config.split_seed, config.place)
     else:
         sides = rows, _distinct(test)
-    seen, held_out = (stratified_order(one, _strata(one), config.split_seed) for one in sides)
+    seen, held_out = (stratified_order(one, strata(one), config.split_seed) for one in sides)
     return seen, held_out
 
 
@@ -103,10 +107,6 @@ def _distinct(rows: list[Row]) -> list[Row]:
     """Return the first row of each prompt; the labels of all rows are valid."""
     check_labels([(row.place, row.fields) for row in rows])
     return list({row.asked[:2]: row for row in reversed(rows)}.values())[::-1]
-
-
-def _strata(rows: Sequence[Row]) -> list[str]:
-    return [stratum(row.fields) for row in rows]
 
 
 def check_labels(rows: Sequence[PlacedRow]) -> None:

@@ -306,8 +306,6 @@ def test_every_cell_of_a_csv_file_is_its_text(tmp_path: Path, kind: str) -> None
         ("rows.csv", b"question,answer\n", "holds no rows"),
         ("rows.json", b'{"question": ', "line 1: not valid JSON: .*column 14"),
         ("rows.json", b'[{"question": "a"}, 3]', "row 1: a row must be a JSON object"),
-        ("rows.jsonl", b'{"question": "a"}\n{"question"\n', "line 2: not valid JSON"),
-        ("rows.jsonl", b"", "holds no rows"),
         ("rows.parquet", b"", "cannot be loaded"),
         ("rows.parquet", b"PAR1 and no more", "cannot be loaded"),
         ("rows.arrow", b"no table at all", "cannot be loaded"),

@@ -117,7 +117,6 @@ def test_thinking_is_removed_from_every_reply(tmp_path):
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("import no_such_module\n" + FILE, r"mine\.py, line 1: .*No module named 'no_such_module'"),
         ("train = []", r"mine\.py: one class must have reset.*found none"),
         (
             FILE + "class Other:\n    def reset(self): ...",
@@ -130,7 +129,6 @@ def test_thinking_is_removed_from_every_reply(tmp_path):
         (FILE.replace("def reset", "def __init__(self, a): ...\n    def reset"), "without argum"),
         (FILE + "settings['rubric'] = {'reward': 0}", r"settings\['rubric'\].*every weight is 0"),
         (FILE + "settings['max_turns'] = True", r"settings: max_turns=true: "),
-        (FILE + "settings['max_turn'] = 2", r"'max_turn'\] \(did you mean 'max_turns'"),
         (FILE + "settings['metric'] = 'won'", r"settings\['metric'\] is 'won'.*are reward"),
     ],
 )

@@ -1,7 +1,8 @@
-"""docs/own-task.md as a reader follows it: its files are written, its commands are called."""
+"""docs/own-task.md and docs/environments.md as a reader follows them: files, then commands."""
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -21,10 +22,27 @@ TEXT = PAGE.read_text(encoding="utf-8")
 BLOCKS = re.findall(r"(?:^`([\w.]+)`:\n)?^```(\w*)\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 
 
+ENVIRONMENTS = PAGE.with_name("environments.md").read_text(encoding="utf-8")
+
+
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def environments(folder):
+    for name, block in re.findall(r"^`([\w.]+)`:\n```\w+\n(.*?)^```", ENVIRONMENTS, re.M | re.S):
+        Path(name).write_text(block, encoding="utf-8")
+    return folder
+
+
+def call(line):
+    # Two generations tell whether it works; the page's own numbers take half a minute.
+    short = ["generations=2"] if line.startswith("germline train") else []
+    done = CliRunner().invoke(app, shlex.split(line)[1:] + short)
+    assert done.exit_code == 0, (line, done.output)
 
 
 @pytest.mark.slow
@@ -34,10 +52,7 @@ def test_the_page_can_be_followed_command_by_command(folder):
         if name:
             Path(name).write_text(block, encoding="utf-8")
         for line in block.splitlines() if not language else ():
-            # Two generations tell whether it works; the page's own numbers take half a minute.
-            short = ["generations=2"] if line.startswith("germline train") else []
-            done = CliRunner().invoke(app, shlex.split(line)[1:] + short)
-            assert done.exit_code == 0, (line, done.output)
+            call(line)
             called.append(line)
     assert called[0] == "germline new sums"
     assert called[-1] == "germline train numbers.yaml --out runs/numbers"
@@ -69,3 +84,26 @@ def test_the_tests_of_a_new_task_need_pytest_alone_in_a_clone(folder):
         [sys.executable, "-c", code], env=clean, capture_output=True, text=True, check=False
     )
     assert "3 passed" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_an_environment_of_ones_own_is_checked_and_trained_on(environments):
+    (commands,) = re.findall(r"^```\n(germline check .*?)^```", ENVIRONMENTS, re.M | re.S)
+    for line in commands.splitlines():
+        call(line)
+    assert Path("runs/thermostat/journal.jsonl").read_text(encoding="utf-8").count("\n") == 2
+
+
+def test_the_environment_is_shorter_than_thirty_lines_and_passes_its_own_tests(environments):
+    assert len(Path("thermostat.py").read_text(encoding="utf-8").splitlines()) < 30
+    blocks = re.findall(r"^```python\n(.*?)^```", ENVIRONMENTS, re.M | re.S)
+    (block,) = [block for block in blocks if "class Test" in block]
+    (environments / "test_thermostat.py").write_text(block, encoding="utf-8")
+    tests = runpy.run_path("test_thermostat.py")["TestThermostat"]()
+    for name in dir(tests):
+        if name.startswith("test_"):
+            getattr(tests, name)()
+
+
+def test_a_class_of_trl_is_a_task(environments):
+    assert germline.check_task("accounts.py", prompts=0).problems == ()

@@ -24,6 +24,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -372,7 +373,7 @@ async def play_batch(
             clock.cancel()
             env._interception, env._shared_tools = None, {}
     return [
-        PlayedEpisode(lambda run=run: parts_of(run.result()), player.ended)
+        PlayedEpisode(partial(lambda one: parts_of(one.result()), run), player.ended)
         for run, player in zip(playing, players, strict=True)
     ]
 

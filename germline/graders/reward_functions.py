@@ -173,13 +173,10 @@ def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], pro
 def exception_text(function: object, error: BaseException) -> str:
     """Describe an exception: its type, its message, and the line of the function's file."""
     message = f": {str(error)[:LONGEST_MESSAGE]}" if str(error) else ""
-    code = getattr(function, "__code__", None)
-    lines = [
-        line
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if code is not None and frame.f_code.co_filename == code.co_filename
-    ]
-    place = f" ({Path(code.co_filename).name}, line {lines[-1]})" if lines else ""
+    file = getattr(getattr(function, "__code__", None), "co_filename", "")
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if frame.f_code.co_filename == file]
+    place = f" ({Path(file).name}, line {lines[-1]})" if lines else ""
     return f"{type(error).__name__}{message}{place}"
 
 

@@ -134,7 +134,7 @@ def _placed(data: Any, split: str) -> list[PlacedRow]:
             f"datasets.Dataset or a pandas DataFrame; found {repr(data)[:80]} "
             f"({type(data).__name__})"
         )
-    rows = [
+    rows: list[PlacedRow] = [
         (place, {name: _plain(value) for name, value in row.items() if value is not None})
         for place, row in placed_rows(data, f"data, {split}")
     ]

@@ -73,7 +73,7 @@ def apply_prompt_settings(task: Task, config: TaskBase) -> Task:
     }
     changed = copy.copy(task)
     # An attribute of this instance: its class, and so what it can do besides, stays as it is.
-    changed.examples = examples.__getitem__  # type: ignore[method-assign]
+    changed.examples = examples.__getitem__  # type: ignore[method-assign, assignment]
     if config.strip_thinking:
         strip_thinking(changed, config.thinking_tag)
     return changed

@@ -308,11 +308,6 @@ def test_a_reward_that_is_random_is_warned_about(tmp_path, caplog):
     assert "deterministic" not in caplog.text
 
 
-def test_numbers_of_other_libraries_are_numbers(tmp_path):
-    source = "import numpy\ndef reward(completion, example):\n    return numpy.float32(0.5)\n"
-    assert graded(written(tmp_path, ROWS, source), "a")[0].reward == 0.5
-
-
 def test_a_worker_refuses_a_file_that_was_changed_since(tmp_path):
     path = written(tmp_path, ROWS, RIGHT)
     made = task(path)
@@ -381,16 +376,3 @@ def test_a_reward_that_fails_on_every_answer_stops_a_run_before_it_begins(tmp_pa
     with pytest.raises(GermlineError, match=r"fails on every answer.*KeyError: 'gold'.*check"):
         germline.train(toy(path), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_on_rows_notices_changed_rows(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    rows = [json.dumps({"prompt": f"{n}?", "answer": str(n)}) + "\n" for n in range(10)]
-    path.write_text("".join(rows))
-    task = f"task={{kind: {path}, max_new_tokens: 4, temperature: 1.0, reward: length}}"
-    run = stopped_after(germline.train(settings(task), tmp_path / "run"), 2)
-    path.write_text("".join(rows[:-1]))
-    with pytest.raises(GermlineError, match=r"rows\.jsonl or its rows have changed"):
-        germline.resume(run)
-    path.write_text("".join(rows))
-    finish(germline.resume(run))

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from germline.graders.reward_functions import FunctionRubric, call_reward, weighted_functions
@@ -123,6 +124,10 @@ def test_a_function_that_waits_for_what_was_cancelled_fails_alone():
 def test_a_list_of_another_length_is_refused(returned):
     with pytest.raises(InvalidGradeError, match="a list with one reward for each completion"):
         call_reward(lambda completions: returned, "4", ROW, "")
+
+
+def test_a_number_of_another_library_is_a_number():
+    assert rubric_of(lambda completion, example: np.float32(0.5))("4", EXAMPLE) == {"reward": 0.5}
 
 
 @pytest.mark.parametrize("returned", [None, "1", float("nan")])

@@ -1,32 +1,22 @@
-"""Memory of training compared with inference, on the nano model, and the size of a journal.
+"""Memory of training compared with inference, on the nano model.
 
-    python -m benchmarks.memory                        # the tables of docs/results.md
+    python -m benchmarks.memory
     python -m benchmarks.memory --spaces low_rank lora --examples 8
 
-Promised: the peak of training is at most that of inference on the same batch, plus 10 % of the
-weights' bytes for `low_rank` and `lora`, plus one copy of the weights for `full` with
-`master_device: device` and `members_per_batch: 1` (every further member in a batch takes another
-copy).
+Promised, and tested by tests/test_peak_memory.py: the peak of training is at most that of inference
+on the same batch, plus 10 % of the weights' bytes for `low_rank` and `lora`, plus one copy of the
+weights for `full` with `master_device: device` and `members_per_batch: 1` (every further member in
+a batch takes another copy).
 
-Every figure comes from a process of its own. *Tensors* are the bytes of all tensor storage that is
-allocated at once, counted exactly per operation, without scratch memory inside operations and numpy
-arrays. *Resident* is the peak resident memory of the whole process (VmHWM), including Python and
-PyTorch, with an allocator that returns freed blocks; it is reproducible to about a megabyte.
-
-The batch is one microbatch of training: members x examples rows, with completions of full length.
-*Inference* generates them as the rows of one plain batch. *Center* generates them as training does,
-where members share the common beginning of the prompts, but with unperturbed members; this bound is
-stricter, because sharing saves memory. `full` evaluates one member after another, so its batch is
-the rows of one member.
+Bytes are those of all tensor storage that is allocated at once, counted exactly per operation,
+without scratch memory inside operations and numpy arrays. The batch is one microbatch of training:
+members x examples rows, with completions of full length. *Inference* generates them as the rows of
+one plain batch. *Center* generates them as training does, where members share the common beginning
+of the prompts, but with unperturbed members; this bound is stricter, because sharing saves memory.
+`full` evaluates one member after another, so its batch is the rows of one member.
 """
 
 import argparse
-import json
-import os
-import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +27,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from germline import load_config, train
+from germline import load_config
 from germline.config import Config, InProcess
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.pretrained import load_pretrained
@@ -50,16 +40,12 @@ from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.types import Example
 
-Measure = Literal["tensors", "resident"]
 Work = Literal["inference", "center", "training"]
 WORKS: tuple[Work, ...] = ("inference", "center", "training")
 
 MEGABYTE = 1e6
 PROMISED_SHARE = {"low_rank": 0.1, "lora": 0.1, "full": 1.0}
 """Share of the weights' bytes that training may need in addition to inference."""
-
-# glibc keeps freed blocks; with this small threshold it maps and unmaps all large ones.
-GIVE_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "0"}
 
 
 class LiveTensors(TorchDispatchMode):
@@ -91,67 +77,33 @@ class LiveTensors(TorchDispatchMode):
 
 
 def main() -> None:
-    """Print the tables; with `--measure`, measure once and print JSON."""
+    """Print the table."""
     parser = argparse.ArgumentParser(description="Compare the memory of training and inference.")
     parser.add_argument("--spaces", nargs="+", default=["low_rank", "lora", "full"])
     parser.add_argument("--members", type=int, default=32)
     parser.add_argument("--examples", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=32, help="longest completion")
-    parser.add_argument("--repeats", type=int, default=3, help="processes per resident figure")
-    parser.add_argument("--measure", nargs=3, metavar=("SPACE", "MEASURE", "WORK"))
     arguments = parser.parse_args()
-    sizes = (arguments.members, arguments.examples, arguments.tokens)
-    if arguments.measure:
-        space, measure, work = arguments.measure
-        print(json.dumps(measured(configured(space, *sizes), measure, work)))
-        return
-    members, examples, tokens = sizes
-    print(
-        f"{members} members x {examples} examples, up to {tokens} new tokens; MB are 10^6 bytes\n"
-    )
-    print(
-        "| space | | weights, MB | inference, MB | center, MB | training, MB | promised: at most |"
-    )
-    print("|---|---|---|---|---|---|---|")
+    print("| space | weights, MB | inference, MB | center, MB | training, MB | promised: at most |")
+    print("|---|---|---|---|---|---|")
     for space in arguments.spaces:
-        for kind, repeats in (("tensors", 1), ("resident", arguments.repeats)):
-            print(row(space, kind, sizes, repeats), flush=True)
-    print()
-    journal()
+        config = configured(space, arguments.members, arguments.examples, arguments.tokens)
+        peaks = {work: peak(config, work) for work in WORKS}
+        weights = peaks["inference"][1]
+        promised = peaks["inference"][0] + PROMISED_SHARE[space] * weights
+        figures = (weights, *(peaks[work][0] for work in WORKS), promised)
+        cells = " | ".join(f"{figure / MEGABYTE:.2f}" for figure in figures)
+        print(f"| `{space}` | {cells} |", flush=True)
 
 
-def row(space: str, measure: str, sizes: tuple[int, int, int], repeats: int) -> str:
-    """Measure one space in processes of its own and return its line of the table."""
-    peaks: dict[str, float] = {}
-    weights = 0.0
-    for work in WORKS:
-        found = [in_a_process(space, measure, work, sizes) for _ in range(repeats)]
-        peaks[work] = statistics.median(one["peak"] for one in found)
-        weights = found[0]["weights"]
-    promised = peaks["inference"] + PROMISED_SHARE[space] * weights
-    shares = [(peaks["training"] - peaks[work]) / weights for work in ("inference", "center")]
-    training = f"{peaks['training'] / MEGABYTE:.2f} ({shares[0]:+.0%}, {shares[1]:+.0%} of weights)"
-    cells = [f"{one / MEGABYTE:.2f}" for one in (weights, peaks["inference"], peaks["center"])]
-    shown = " | ".join([*cells, training, f"{promised / MEGABYTE:.2f}"])
-    return f"| `{space}` | {measure} | {shown} |"
-
-
-def in_a_process(
-    space: str, measure: str, work: str, sizes: tuple[int, int, int]
-) -> dict[str, float]:
-    """Measure once, in a new Python."""
-    members, examples, tokens = (str(size) for size in sizes)
-    options = ["--members", members, "--examples", examples, "--tokens", tokens]
-    command = [sys.executable, "-m", "benchmarks.memory", *options]
-    done = subprocess.run(
-        [*command, "--measure", space, measure, work],
-        env={**os.environ, **GIVE_BACK},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+def peak(config: Config, work: Work) -> tuple[int, int]:
+    """Return the peak bytes of tensors during the work, and the bytes of the weights."""
+    searched = make_space(config.space, config.seed) if work != "inference" else None
+    engine = endless(config, searched)
+    work_once = prepared(config, engine, work)
+    with LiveTensors() as live:
+        work_once()
+    return live.peak, sum(one.nbytes for one in engine.serving.values())
 
 
 def configured(space: str, members: int, examples: int, tokens: int) -> Config:
@@ -173,20 +125,6 @@ def configured(space: str, members: int, examples: int, tokens: int) -> Config:
             "generations": 2,
         }
     )
-
-
-def measured(config: Config, measure: Measure, work: Work) -> dict[str, float]:
-    """Run the work and return its peak memory and the bytes of the weights."""
-    searched = make_space(config.space, config.seed) if work != "inference" else None
-    engine = endless(config, searched)
-    work_once = prepared(config, engine, work)
-    weights = float(sum(one.nbytes for one in engine.serving.values()))
-    if measure == "resident":
-        work_once()
-        return {"peak": resident_peak(), "weights": weights}
-    with LiveTensors() as live:
-        work_once()
-    return {"peak": live.peak, "weights": weights}
 
 
 def prepared(config: Config, engine: InProcessEngine, work: Work) -> Callable[[], None]:
@@ -247,28 +185,6 @@ def resident_peak() -> float:
         if line.startswith("VmHWM"):
             return float(line.split()[1]) * 1024
     raise RuntimeError("/proc/self/status has no VmHWM: resident memory is measured on Linux only")
-
-
-def journal() -> None:
-    """Print the bytes that a journal takes per generation."""
-    print("| journal, population 30 | bytes per generation |")
-    print("|---|---|")
-    for antithetic in (True, False):
-        values = {
-            "engine": "toy",
-            "task": {"kind": "conciseness", "max_new_tokens": 8, "temperature": 1.0},
-            "strategy": {"population": 30, "antithetic": antithetic, "sigma": 0.3},
-            "batch_size": 4,
-            "generations": 20,
-            "held_out": {"examples": 2, "every": 1000},
-            "record": {"tensorboard": False, "figure_every": 1000},
-        }
-        with tempfile.TemporaryDirectory() as folder:
-            run = train(values, Path(folder) / "run")
-            lines = sum(1 for _ in run)
-            size = (Path(folder) / "run" / "journal.jsonl").stat().st_size
-        name = "antithetic pairs" if antithetic else "independent members"
-        print(f"| {name} | {size / lines:.0f} |")
 
 
 if __name__ == "__main__":

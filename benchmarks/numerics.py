@@ -29,6 +29,7 @@ import torch
 from torch import nn
 
 from benchmarks.field_way import add_noise
+from benchmarks.update import MEMBERS, utilities
 from germline import noise
 from germline.config import Full, InProcess, Nes
 from germline.engines.inprocess import InProcessEngine
@@ -39,7 +40,6 @@ from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.types import Decoding, Example, Update
 
-MEMBERS = 30
 SIGMA, LEARNING_RATE = 1e-3, 5e-4
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -73,12 +73,6 @@ def ways(dtype: str) -> Iterator[tuple[str, Result]]:
     yield "subtract and add", field(dtype, sums=False)
     yield "fp32 sum, one add", field(dtype, sums=True)
     yield "masters", ours(dtype)
-
-
-def utilities() -> np.ndarray:
-    """Return utilities of mean zero and variance one."""
-    values = np.sin(np.arange(MEMBERS) * 2.7)
-    return (values - values.mean()) / values.std()
 
 
 @torch.no_grad()

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.field_way import evaluate_one_at_a_time, linear_floor
+from benchmarks.published_shapes import prompts as questions
 from germline import train
 from germline.config import Config, InProcess, load_config
 from germline.engines.inprocess import InProcessEngine
@@ -113,7 +114,7 @@ def prepared(
     """Return the wanted variants; each evaluates `prompts` prompts per member once."""
     engine = engine_of(config, "low_rank", endless=endless)
     adapters = engine_of(config, "lora", endless=endless)
-    examples = [Example(i, f"What is {i % 20} + {i // 20}?", "", chat=True) for i in range(prompts)]
+    examples = questions(prompts)
     members = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
     population = len(members)
     tokenizer = engine.pretrained.tokenizer

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from germline.nano import NANO_DIR
+from germline.types import Example
 
 _QWEN2 = {"model_type": "qwen2", "vocab_size": 151936}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -26,7 +27,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "Llama-3.2-1B": {"model_type": "llama", "vocab_size": 128256, "head_dim": 64}
     | {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16}
     | {"num_attention_heads": 32, "num_key_value_heads": 8},
-    # For the tests of this file.
+    # To try a benchmark out.
     "tiny": {"model_type": "qwen2", "vocab_size": 1024}
     | {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
     | {"num_attention_heads": 2, "num_key_value_heads": 1},
@@ -42,12 +43,6 @@ def random_model(shape: str) -> Any:
     return AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
 
 
-def count(shape: str) -> int:
-    """Count the weights of a model without making them."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in random_model(shape).parameters())
-
-
 def save_random(shape: str, folder: Path) -> None:
     """Write a random model, with the tokenizer of nano."""
     random_model(shape).save_pretrained(folder)
@@ -55,3 +50,8 @@ def save_random(shape: str, folder: Path) -> None:
     tokenizer.eos_token = None
     tokenizer.save_pretrained(folder)
     os.sync()  # or the first journal that is timed waits until the weights are on the disk
+
+
+def prompts(count: int) -> list[Example]:
+    """Return examples with prompts of about twenty tokens."""
+    return [Example(i, f"What is {i % 20} + {i // 20}?", "", chat=True) for i in range(count)]

@@ -21,8 +21,7 @@ variants. Each process generates a few tokens before it is timed.
 generation of training: shaping, signals, update, digest, and the record on disk. `start` is the
 time of loading the model, of the first digest of a space, and of the first token of one prompt; for
 field it is `from_pretrained` alone, which maps files, and for floor also reading each weight once.
-`peak` is the peak resident memory of the process, including mapped files. `others` is the share of
-the cores that other programs used; `--keep` leaves out the processes with the largest share.
+`peak` is the peak resident memory of the process, including mapped files.
 """
 
 import argparse
@@ -35,7 +34,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -48,11 +47,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.field_way import evaluate_one_at_a_time, linear_floor
 from benchmarks.memory import resident_peak
 from benchmarks.population import CLOCKS
-from benchmarks.published_shapes import SHAPES, save_random
-from benchmarks.shapes import prompts
+from benchmarks.published_shapes import SHAPES, prompts, save_random
 from germline.config import Config, MicrobatchSettings, load_config
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
-from germline.estimates.machine import MachineLoad
 from germline.fleet import LocalFleet
 from germline.generation_loop import generations
 from germline.methods.method import Method
@@ -140,7 +137,6 @@ class Measured:
     generation_s: float
     outside_s: float | None
     peak: float
-    others: float | None = None
 
 
 class Graders:
@@ -190,9 +186,6 @@ def main() -> None:
     parser.add_argument("--question-first", action="store_true", help="prompts share no prefix")
     parser.add_argument("--field-members", type=int, default=2, help="timed of the field's way")
     parser.add_argument("--repeats", type=int, default=3, help="processes per figure")
-    parser.add_argument(
-        "--keep", type=int, help="medians of so many processes, those least disturbed by others"
-    )
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument(
         "--clock",
@@ -203,9 +196,7 @@ def main() -> None:
     parser.add_argument("--measure", metavar="JSON", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        load = MachineLoad()
-        found = measured(Work(**json.loads(arguments.measure)))
-        print(json.dumps(asdict(replace(found, others=load.share_of_others()))))
+        print(json.dumps(asdict(measured(Work(**json.loads(arguments.measure))))))
         return
     for line in report(arguments):
         print(line, flush=True)
@@ -220,38 +211,32 @@ def report(arguments: argparse.Namespace) -> Iterator[str]:
             *("context", "question_first"),
         )
     }
-    kept = arguments.keep or arguments.repeats
     yield (
         f"{datetime.now(UTC):%Y-%m-%d}, {sizes['members']} members x {sizes['prompts']} prompts x "
         f"{sizes['tokens']} new tokens, {sizes['threads']} threads, torch {torch.__version__}, "
-        f"transformers {transformers.__version__}, medians of {kept} processes of "
-        f"{arguments.repeats}, "
+        f"transformers {transformers.__version__}, medians of {arguments.repeats} processes, "
         f"{arguments.clock} time\n"
     )
     yield (
-        "| shape | dtype | variant | generation, s | outside, s | start, s | peak, GB | others | "
+        "| shape | dtype | variant | generation, s | outside, s | start, s | peak, GB | "
         "plain / it | field / it | floor / it |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for shape in arguments.shapes:
         with tempfile.TemporaryDirectory() as folder:
             save_random(shape, Path(folder))
             for dtype in arguments.dtypes:
                 works = [Work(folder, dtype, variant, **sizes) for variant in arguments.variants]
-                medians = in_turn(works, arguments.repeats, kept)
-                yield from rows(shape, dtype, medians)
+                yield from rows(shape, dtype, in_turn(works, arguments.repeats))
 
 
-def in_turn(works: Sequence[Work], repeats: int, kept: int) -> dict[str, Measured]:
-    """Measure all variants in turn, several times; return medians of the kept processes."""
+def in_turn(works: Sequence[Work], repeats: int) -> dict[str, Measured]:
+    """Measure all variants in turn, several times; return medians."""
     found: dict[str, list[Measured]] = {work.variant: [] for work in works}
     for _ in range(repeats):
         for work in works:
             found[work.variant].append(in_a_process(work))
-    return {
-        variant: _median(sorted(every, key=lambda one: one.others or 0.0)[:kept])
-        for variant, every in found.items()
-    }
+    return {variant: _median(every) for variant, every in found.items()}
 
 
 def in_a_process(work: Work) -> Measured:
@@ -271,7 +256,6 @@ def _median(every: Sequence[Measured]) -> Measured:
         generation_s=statistics.median(one.generation_s for one in every),
         outside_s=statistics.median(outside) if outside else None,
         peak=statistics.median(one.peak for one in every),
-        others=statistics.median(one.others or 0.0 for one in every),
     )
 
 
@@ -284,9 +268,9 @@ def rows(shape: str, dtype: str, medians: dict[str, Measured]) -> Iterator[str]:
         ]
         outside = "" if median.outside_s is None else f"{median.outside_s:.2f}"
         memory = "" if variant == "floor" else f"{median.peak / 1e9:.2f}"
-        seconds, others = f"{median.generation_s:.2f}", f"{median.others or 0.0:.0%}"
+        seconds = f"{median.generation_s:.2f}"
         start = f"{median.startup_timeout_s:.1f}"
-        cells = (shape, dtype, variant, seconds, outside, start, memory, others, *ratios)
+        cells = (shape, dtype, variant, seconds, outside, start, memory, *ratios)
         yield f"| {' | '.join(cells)} |"
 
 

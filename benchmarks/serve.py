@@ -36,7 +36,6 @@ from typing import Any
 
 import germline
 from germline.endpoint.row_generator import generate_rows
-from germline.estimates.machine import MachineLoad
 from germline.nano import NANO_DIR
 from germline.services.serve import ServedWeights
 from germline.types import Decoding, Example
@@ -124,7 +123,6 @@ def compare(run: Path, port: int, process: int, repeats: int) -> Iterator[str]:
     """Yield the table: rows per second of both, their ratio, and latencies."""
     weights = ServedWeights.open(str(run))
     weights.load(weights.select(NAMES[0]))
-    load = MachineLoad()
     engine, server, latencies = Turns(), Turns(), list[float]()
     for turn in range(-1, repeats):  # the first turn warms up
         counts = turn >= 0
@@ -139,8 +137,7 @@ def compare(run: Path, port: int, process: int, repeats: int) -> Iterator[str]:
     rows = CLIENTS * ROUNDS
     cuts = statistics.quantiles(latencies, n=100)
     yield f"{CLIENTS} clients, {MEMBERS} members, {NEW_TOKENS} new tokens, 1 thread, medians of"
-    yield f"{repeats} turns of {rows} rows; other programs and the server used "
-    yield f"{load.share_of_others() or 0:.0%} of the machine\n"
+    yield f"{repeats} turns of {rows} rows\n"
     yield "| | engine, rows/s | server, rows/s | server / engine | p50 | p99 |"
     yield "|---|---|---|---|---|---|"
     for name, direct, through in (

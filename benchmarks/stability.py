@@ -18,12 +18,10 @@ Cells that have a file are not run again, so an interrupted benchmark can be con
 Rollouts are those of training: members times examples, plus those of calibrating sigma. Rollouts
 of held-out scores are not counted.
 
-A method may also be settings, such as `space.rank=4`, to see whether the defaults carry over; and
-`reparametrized` trains nano with some layers times 3 and their successors divided by 3, which is
-the same function of other weights:
+A method may also be settings, such as `space.rank=4`, to see whether the defaults carry over:
 
     python -m benchmarks.stability --longer 1 --tasks countdown --spaces low_rank lora full \
-        --methods default space.rank=4 reparametrized
+        --methods default space.rank=4
 """
 
 import argparse
@@ -71,19 +69,16 @@ class Setup:
         config: shipped config, or a path.
         sigma: sigma of the baseline.
         held_out: number of examples of a held-out score.
-        spread: range of the score, for "within 2 % of the range".
-        lower_is_better: whether a lower score is better.
     """
 
     config: str
     sigma: float = 0.01
     held_out: int = 300
-    spread: float = 1.0
     lower_is_better: bool = False
 
 
 SETUPS = {
-    "conciseness": Setup("conciseness", held_out=50, spread=21.4, lower_is_better=True),
+    "conciseness": Setup("conciseness", held_out=50, lower_is_better=True),
     "arithmetic": Setup("arithmetic", held_out=188),
     "countdown": Setup("countdown", sigma=0.005, held_out=500),
     "multiplication": Setup("multiplication", held_out=14),
@@ -112,9 +107,7 @@ class Cell:
         """Return the overrides of its config."""
         settings = [f"space.kind={self.space}"]
         kind, _, rate = self.method.partition(" ")
-        if kind == "reparametrized":
-            settings.append(f"model={reparametrized()}")
-        elif kind == "rate":
+        if kind == "rate":
             sigma = setup_of(self.task).sigma
             settings += [
                 f"strategy={{kind: nes, population: 32, sigma: {sigma}, "
@@ -146,10 +139,11 @@ class Curve:
     sign: int = field(default=1)
 
     @classmethod
-    def read(cls, cell: Cell, path: Path | None = None) -> Self | None:
-        """Return the curve in a file, by default that of the cell; None if there is none."""
-        path = path or cell.path
-        return cls(**(json.loads(path.read_text()) | {"cell": cell})) if path.exists() else None
+    def read(cls, cell: Cell) -> Self | None:
+        """Return the curve in the file of a cell; None if there is none."""
+        if not cell.path.exists():
+            return None
+        return cls(**(json.loads(cell.path.read_text()) | {"cell": cell}))
 
     def best(self) -> float:
         """Return the best score."""
@@ -170,25 +164,6 @@ class Curve:
                 return before[0] + share * (rollouts - before[0])
             before = (rollouts, found)
         return float("inf")
-
-
-def reparametrized() -> Path:
-    """Write nano with v and up times 3, o and down divided by 3: the same function."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from germline.nano import NANO_DIR
-
-    folder = Path(tempfile.gettempdir()) / "germline-nano-reparametrized"
-    model = AutoModelForCausalLM.from_pretrained(NANO_DIR)
-    factors = {"v_proj": 3.0, "up_proj": 3.0, "o_proj": 1 / 3, "down_proj": 1 / 3}
-    for name, parameter in model.named_parameters():
-        module = name.split(".")[-2]
-        # The bias of a layer that is divided stays the same: it is added after the product.
-        if module in factors and not (name.endswith("bias") and factors[module] < 1):
-            parameter.data.mul_(factors[module])
-    model.save_pretrained(folder)
-    AutoTokenizer.from_pretrained(NANO_DIR).save_pretrained(folder)
-    return folder
 
 
 def setup_of(task: str) -> Setup:
@@ -230,13 +205,8 @@ def run(cell: Cell, runs: Path | None) -> None:
         time.perf_counter() - began,
         -1 if setup.lower_is_better else 1,
     )
-    save(curve)
-
-
-def save(curve: Curve) -> None:
-    """Write a curve to the file of its cell."""
-    curve.cell.path.parent.mkdir(parents=True, exist_ok=True)
-    curve.cell.path.write_text(json.dumps(asdict(curve)) + "\n")
+    cell.path.parent.mkdir(parents=True, exist_ok=True)
+    cell.path.write_text(json.dumps(asdict(curve)) + "\n")
 
 
 def run_all(cells: Sequence[Cell], together: int, runs: Path | None) -> None:
@@ -260,10 +230,9 @@ def run_all(cells: Sequence[Cell], together: int, runs: Path | None) -> None:
         list(pool.map(start, [cell for cell in cells if not cell.path.exists()]))
 
 
-def curves(cell: Cell, folder: Path | None = None) -> list[Curve]:
-    """Return the curves of all finished seeds of a cell, by default those of this benchmark."""
-    cells = [replace(cell, seed=seed) for seed in range(MOST_SEEDS)]
-    found = [Curve.read(one, folder and folder / one.path.name) for one in cells]
+def curves(cell: Cell) -> list[Curve]:
+    """Return the curves of all finished seeds of a cell."""
+    found = [Curve.read(replace(cell, seed=seed)) for seed in range(MOST_SEEDS)]
     return [one for one in found if one]
 
 
@@ -280,22 +249,6 @@ def rows(
                 if some:
                     name = f"{method} (tuned)" if method == tuned else method
                     yield row(task, space, name, some, found.get(tuned or "", []))
-
-
-def overall(tasks: Sequence[str], spaces: Sequence[str], longer: int) -> str:
-    """Return the median of the default's `times fewer`; 0 where only the baseline gets there."""
-    fewer: list[float] = []
-    for task, space in product(tasks, spaces):
-        rates = {one: curves(Cell(task, space, one, 0, longer)) for one in BASELINES}
-        ours = curves(Cell(task, space, "default", 0, longer))
-        if tuned := tuned_rate(rates):
-            fewer += [one for one in ratios(ours, rates[tuned]) if not np.isnan(one)]
-    if not fewer:
-        return ""
-    drawn = np.random.default_rng(0).choice(fewer, (10_000, len(fewer)))
-    low, high = np.percentile(np.median(drawn, axis=1), [2.5, 97.5])
-    shown = f"{np.median(fewer):.2g}, bootstrap 95 % interval [{low:.2g}, {high:.2g}]"
-    return f"\ndefault, times fewer, median of {len(fewer)}: {shown}"
 
 
 def draw(path: Path, tasks: Sequence[str], methods: Sequence[str], longer: int) -> None:
@@ -393,7 +346,6 @@ def main() -> None:
     if arguments.figure:
         draw(arguments.figure, tasks, methods, arguments.longer)
     print("\n".join(rows(tasks, spaces, methods, arguments.longer)))
-    print(overall(tasks, spaces, arguments.longer))
 
 
 if __name__ == "__main__":

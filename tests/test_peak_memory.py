@@ -5,7 +5,8 @@ import tracemalloc
 import pytest
 import torch
 
-from benchmarks.memory import PROMISED_SHARE, LiveTensors, configured, distinct, endless, prepared
+from benchmarks.memory import PROMISED_SHARE, LiveTensors, configured, distinct, endless
+from benchmarks.memory import peak as peak_of
 from germline.config import Full, LowRank
 from germline.engines.master_weights import Masters
 from germline.optimizers import Sgd
@@ -16,13 +17,7 @@ from germline.types import Decoding, TensorInfo, Update
 
 
 def peak(space, work, examples=8):
-    config = configured(space, members=8, examples=examples, tokens=8)
-    searched = make_space(config.space, config.seed) if work != "inference" else None
-    engine = endless(config, searched)
-    play = prepared(config, engine, work)
-    with LiveTensors() as live:
-        play()
-    return live.peak, sum(one.nbytes for one in engine.serving.values())
+    return peak_of(configured(space, members=8, examples=examples, tokens=8), work)
 
 
 @pytest.mark.parametrize("space", ["low_rank", "lora"])

@@ -12,7 +12,7 @@ from germline.cli.arguments import ConfigFile, Force, Overrides
 from germline.cli.output import AsJson, print_json, print_stdout, print_table
 
 if TYPE_CHECKING:
-    from germline.studies.probe_advice import ProbeAdvice
+    from germline.studies.probe import ProbeAdvice
 
 PROBE_EXAMPLES = (
     "germline probe configs/conciseness.yaml",
@@ -48,7 +48,7 @@ def probe(
     check_writable(folder, folder=True)
 
     from germline.studies.probe import probe as run_probe
-    from germline.studies.probe_advice import write_advice
+    from germline.studies.probe import write_advice
 
     def watch(now: str) -> None:
         if not as_json:

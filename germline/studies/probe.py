@@ -30,13 +30,18 @@ Limits: (2) assumes independent steps; trials are shorter than the run; a sigma 
 schedule is probed as a constant one. Held-out examples are never used.
 """
 
+import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from germline.config import AutoLearningRate, AutoSigma, Config, Nes
+from germline.config.config_files import as_yaml
+from germline.record.atomic_files import explain_write_errors, write_atomically
 from germline.strategies.calibrated_sigma import FIRST_GUESS
-from germline.studies.probe_advice import ProbeAdvice
 from germline.studies.sigma_sweep import SigmaProbe, find_edge, is_sane, probe_center, sweep
 from germline.studies.trial_engine import (
     Trial,
@@ -50,6 +55,118 @@ from germline.types import GermlineError
 ROUNDS = (5, 10)
 """Generations of a trial after each round."""
 
+MOSTLY_DEGENERATE = 0.5
+"""Share of degenerate texts of the base model from which on a probe is in doubt."""
+
+
+@dataclass(frozen=True)
+class ProbeAdvice:
+    """Measurements and recommended settings of a probe.
+
+    Attributes:
+        sigma: recommended, in `strategy.sigma_unit`.
+        learning_rate: recommended; None when the strategy has none.
+        edge: sigma at which random members begin to break; the largest one tried if none did.
+        step: equation (1), in `sigma_unit`; None when the strategy has no learning rate.
+        generations: of the config.
+        center: measurements of the base model on the same batches.
+        sigma_probes: measurements of members, by rising sigma.
+        trials: in order of preference, with their scores; empty when there was no time.
+        untrained_score: score of the base model on the examples that score the trials.
+        notes: limits of the advice, such as that time ran out.
+        sigma_unit: unit of the recommended settings, if the config does not set it.
+    """
+
+    sigma: float
+    learning_rate: float | None
+    edge: float
+    step: float | None
+    generations: int
+    center: SigmaProbe
+    sigma_probes: tuple[SigmaProbe, ...]
+    trials: tuple[Trial, ...]
+    untrained_score: float
+    notes: tuple[str, ...]
+    seconds: float
+    sigma_unit: str | None = None
+
+    @property
+    def overrides(self) -> dict[str, dict[str, float | str]]:
+        """The recommended settings, as sections of a config."""
+        settings: dict[str, float | str] = {"sigma": self.sigma}
+        if self.sigma_unit is not None:
+            settings["sigma_unit"] = self.sigma_unit
+        if self.learning_rate is not None:
+            settings["learning_rate"] = self.learning_rate
+        return {"strategy": settings}
+
+    @property
+    def broken(self) -> SigmaProbe | None:
+        """The first measurement beyond the edge; None when members were sane at every sigma."""
+        return next((row for row in self.sigma_probes if row.sigma > self.edge), None)
+
+    def verdict(self, sigma_probe: SigmaProbe) -> str:
+        """Describe members at a sigma in a word or two."""
+        if sigma_probe.sigma == self.sigma:
+            return "recommended"
+        if sigma_probe.sigma > self.edge:
+            return "broken"
+        return "no signal" if not (sigma_probe.agreement or 0) > 0 else "sane"
+
+    def reasons(self) -> Iterator[str]:
+        """Yield the reasons of the recommendation, one paragraph each, after a doubt if any."""
+        if self.center.garbage >= MOSTLY_DEGENERATE:
+            yield (
+                f"The base model itself writes {self.center.garbage:.0%} degenerate texts, so "
+                "these numbers say little: check the prompts, or take a model that answers some."
+            )
+        chosen = next(row for row in self.sigma_probes if row.sigma == self.sigma)
+        broken = self.broken
+        yield (
+            f"sigma {self.sigma:g}: members still write like the base model ({chosen}); "
+            + (
+                f"they break at about {self.edge:.2g}."
+                if broken
+                else f"no member broke up to {self.edge:.2g}, the largest sigma tried."
+            )
+        )
+        if self.learning_rate is not None and self.step is not None:
+            distance = self.learning_rate * self.step * math.sqrt(self.generations)
+            yield (
+                f"learning_rate {self.learning_rate:g}: one update changes a weight by "
+                f"{self.step:.2g} times the rate, mostly by noise, which adds up over "
+                f"{self.generations} generations like a random walk, to {distance:.2g}; it must "
+                f"not exceed {self.edge:.2g}. For another number of generations, divide the rate "
+                "by the square root of the ratio."
+            )
+
+    def values(self) -> dict[str, Any]:
+        """Return all measurements, as values for JSON."""
+        return {
+            "recommended": self.overrides["strategy"],
+            "edge": self.edge,
+            "step": self.step,
+            "generations": self.generations,
+            "center": asdict(self.center),
+            "sigma_probes": [
+                {**asdict(row), "verdict": self.verdict(row)} for row in self.sigma_probes
+            ],
+            "trials": [
+                {
+                    "sigma": trial.sigma,
+                    "learning_rate": trial.learning_rate,
+                    "scores": [
+                        {"generations": done, "score": score} for done, score in trial.scores
+                    ],
+                }
+                for trial in self.trials
+            ],
+            "untrained_score": self.untrained_score,
+            "reasons": list(self.reasons()),
+            "notes": list(self.notes),
+            "seconds": round(self.seconds, 1),
+        }
+
 
 def probe(
     config: Config,
@@ -58,21 +175,11 @@ def probe(
     seed: int = 0,
     watch: Callable[[str], None] = lambda _line: None,
 ) -> ProbeAdvice:
-    """Find a sigma and a learning rate for a config.
+    """Find a sigma and a learning rate for a config; `watch` is called with each step.
 
     The same config, seed and machine give the same advice, unless time runs out. If time runs out
     before the sigma at which members break is known, there is no advice, because the learning rate
     depends on it.
-
-    Args:
-        config: the config to be trained.
-        minutes: time limit.
-        seed: seed of the probe's noise, which is independent of the noise of runs.
-        watch: is called with each step of the probe.
-
-    Raises:
-        GermlineError: something cannot be loaded or probed, time ran out in the sweep, or members
-            earn the same reward at every sigma.
     """
     _refuse(config, minutes)
     config, unit = _with_numbers(config)
@@ -130,12 +237,7 @@ def _best(sane: Sequence[SigmaProbe]) -> list[float]:
 
 
 def _measured_step(bench: TrialEngine, sigma: float) -> tuple[float | None, float]:
-    """Run one real generation.
-
-    Returns:
-        equation (1), the step at learning rate 1, or None when the strategy has no learning rate;
-        and the duration of the generation in seconds.
-    """
+    """Run one real generation; return equation (1), if there is a learning rate, and seconds."""
     section = bench.config.strategy
     rate = sigma if isinstance(section, Nes) else None
     began = time.perf_counter()
@@ -185,11 +287,7 @@ def _notes(
 
 
 def _check_signal(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> None:
-    """Raise an error where members are sane at no sigma, or differ at no sane one.
-
-    Raises:
-        GermlineError: there is no sane sigma, or none is better than another.
-    """
+    """Raise an error where members are sane at no sigma, or differ at no sane one."""
     sane = [one for one in sigma_probes if is_sane(one, center)]
     if not sane:
         raise GermlineError(
@@ -210,9 +308,7 @@ def _check_signal(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> Non
 def _with_numbers(config: Config) -> tuple[Config, str | None]:
     """Replace sigma=auto and learning_rate=auto by numbers in the same unit as a start.
 
-    Returns:
-        the config; and the unit that has to be set with a recommended number, which would have
-        another one without it, else None.
+    Returns the config, and the unit, if it has to be set with a recommended number.
     """
     section = config.strategy
     if not isinstance(section, Nes):
@@ -240,3 +336,17 @@ def _refuse(config: Config, minutes: float) -> None:
             "probe: strategy.population=1 has no members to compare: find sigma with "
             "strategy.population=8, and learning_rate for one member by short runs"
         )
+
+
+def write_advice(advice: ProbeAdvice, folder: Path, command: str) -> Path:
+    """Write `probe.yaml` (for `germline train`) and `probe.json`; return the first one's path."""
+    with explain_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    file = folder / "probe.yaml"
+    settings: dict[str, dict[str, float | str]] = dict(advice.overrides)
+    if advice.broken is not None:
+        settings["record"] = {"edge": float(f"{advice.edge:.3g}")}
+    text = f"# Recommended by: {command}\n{as_yaml(settings)}"
+    write_atomically(file, text.encode())
+    write_atomically(folder / "probe.json", f"{json.dumps(advice.values(), indent=2)}\n".encode())
+    return file

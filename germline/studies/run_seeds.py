@@ -84,11 +84,7 @@ class SeedSummary:
 
 
 class SeedStudy:
-    """Several run seeds of one config in one folder.
-
-    Attributes:
-        out: folder of the study.
-    """
+    """Several run seeds of one config in one folder."""
 
     def __init__(self, config: Config, seeds: Sequence[int], out: Path) -> None:
         self.config = _as_recorded(config)
@@ -99,12 +95,7 @@ class SeedStudy:
     def open(cls, out: Path, overrides: Sequence[str] = ()) -> "SeedStudy":
         """Open the folder of a study that was begun earlier.
 
-        Args:
-            out: the folder.
-            overrides: settings with which all its runs are trained on, such as `generations=100`.
-
-        Raises:
-            GermlineError: its `seeds.json` is damaged, or a resumed run may not change a setting.
+        All its runs are trained on with the overrides, such as `generations=100`.
         """
         seeds, config = read_seeds_file(out)
         return cls(resumed_config(validate_config(config), overrides), seeds, out)
@@ -117,9 +108,6 @@ class SeedStudy:
         """Begin or resume the run of every seed that is not at the end of the config, in order.
 
         Each training has to be iterated to its end before the next one is asked for.
-
-        Raises:
-            GermlineError: the folder holds a run of another config, or a run cannot be made.
         """
         planned = {seed: self.config.model_copy(update={"seed": seed}) for seed in self.seeds}
         if (self.out / "run.json").exists():
@@ -147,11 +135,7 @@ class SeedStudy:
         return SeedSummary(tuple(results))
 
     def write_results(self, summary: SeedSummary | None = None) -> Path:
-        """Write the summary into `seeds.json`, and a report over all seeds; return its path.
-
-        Args:
-            summary: of this study, where the caller has it; default: it is read from the runs.
-        """
+        """Write the summary into `seeds.json`, and a report over all seeds; return its path."""
         self._write((summary or self.summary()).as_json())
         runs = [self.path(seed) for seed in self._begun()]
         return write_report(runs, self.out / "report.html")
@@ -195,11 +179,7 @@ def train_seeds(
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """Read `0..4` (both ends included), `0,3,7` or `5`.
-
-    Raises:
-        GermlineError: the text is none of them, or the range is empty or too long.
-    """
+    """Read `0..4` (both ends included), `0,3,7` or `5`."""
     span = re.fullmatch(r"\s*(\d+)\s*\.\.\s*(\d+)\s*", text)
     if span and 0 <= int(span[2]) - int(span[1]) < MOST_SEEDS:
         return tuple(range(int(span[1]), int(span[2]) + 1))
@@ -222,11 +202,7 @@ def _as_recorded(config: Config) -> Config:
 
 
 def _check_same_config(planned: Config, path: Path) -> None:
-    """Check that a run directory holds a run of the planned config, or one that leads to it.
-
-    Raises:
-        GermlineError: the config of the run there is another one, or the run is longer.
-    """
+    """Refuse a run directory that holds a run of another config, or a longer one."""
     if not (path / "run.json").exists():
         return
     differing = _differing(planned, path)

@@ -41,11 +41,9 @@ DECADES = 4
 
 @dataclass(frozen=True, slots=True)
 class SigmaProbe:
-    """Measurements of members at one sigma, or of the center: means over the batches.
+    """Measurements of members at one sigma, or of the center (0): means over the batches.
 
     Attributes:
-        sigma: in `strategy.sigma_unit`; 0 is the center.
-        reward: mean over members and examples.
         spread: standard deviation of the members' fitness.
         informative: share of the examples on which members differ.
         agreement: cosine of the updates that two halves of the examples give; None without one.
@@ -100,14 +98,7 @@ def sweep(
 ) -> list[SigmaProbe]:
     """Measure members at growing sigmas, until they are broken at two in a row.
 
-    Args:
-        bench: the engine of the trials.
-        center: measurements of the base model.
-        until: time of `time.perf_counter` after which no sigma is begun.
-        watch: is called with each step.
-
-    Raises:
-        GermlineError: time ran out before that.
+    Time may not run out before: no sigma is begun after `until` of `time.perf_counter`.
     """
     probes: list[SigmaProbe] = []
     for sigma in sigma_ladder(bench.size()):
@@ -128,11 +119,8 @@ def find_edge(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> float:
     """Return the sigma at which members begin to break, between the last sane one and the next.
 
     The KL grows like a power of sigma, so it is interpolated linearly in logarithms. If another
-    criterion fails first, or a KL is 0, the edge is assumed to be halfway.
-
-    Args:
-        sigma_probes: by rising sigma, at least one of them sane.
-        center: measurements of the base model.
+    criterion fails first, or a KL is 0, the edge is assumed to be halfway. At least one sigma is
+    sane.
     """
     sane = [place for place, one in enumerate(sigma_probes) if is_sane(one, center)]
     below, *rest = sigma_probes[sane[-1] :]

@@ -54,12 +54,7 @@ class TrialEngine:
     """One engine with its graders, its own seed, and its initial state.
 
     Attributes:
-        config: the config, with one engine.
-        engine: the engine of the trials.
-        fleet: the engine with its graders.
-        shape: rewards -> utilities, as in the config.
-        decoding: that of the config, with the seed of the trials.
-        run_seed: seed of all noise of the trials.
+        run_seed: of all noise of the trials, that of the decoding too.
         fresh: the examples that score trials.
         batch_of: the training examples of any generation, without the fresh ones.
     """
@@ -76,11 +71,7 @@ class TrialEngine:
 
     @property
     def reader(self) -> TextScorer:
-        """The engine as a text scorer.
-
-        Raises:
-            GermlineError: the engine has no log-probabilities.
-        """
+        """The engine as a text scorer."""
         if isinstance(self.engine, TextScorer):
             return self.engine
         raise GermlineError(
@@ -158,11 +149,7 @@ class TrialEngine:
 
 @contextmanager
 def open_trial_engine(config: Config, seed: int) -> Iterator[TrialEngine]:
-    """Load the model, task and graders of a config for one engine, and close them afterwards.
-
-    Raises:
-        GermlineError: something that the config names cannot be loaded.
-    """
+    """Load the model, task and graders of a config for one engine, and close them afterwards."""
     config = engine_placement(config, 0)
     task = fit_task(config, make_task(config.task))
     check_settings(config, task)
@@ -205,10 +192,8 @@ class Trial:
     """One short training.
 
     Attributes:
-        sigma: in `strategy.sigma_unit`.
         learning_rate: None when the strategy has none.
-        strategy: the strategy with these settings.
-        updates: updates of the generations trained so far.
+        updates: of the generations trained so far.
         scores: (generations trained, mean reward of the center on the scoring examples), in order.
     """
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from germline import noise
-from germline.evaluation.member_kl import MemberKl
+from germline.evaluation.kl_divergence import MemberKl
 from germline.fleet.engine_queries import ScalesQuery
 from germline.methods.method import Method
 from germline.protocols import Fleet

@@ -10,7 +10,7 @@ from rich.console import Console
 import germline
 from germline.cli.progress_view import BARS, LiveView
 from germline.config import load_config
-from germline.evaluation.member_kl import MemberKl
+from germline.evaluation.kl_divergence import MemberKl
 from germline.record import RunDirectory
 from germline.record.metrics_rows import calibrated_kl
 from germline.report import charts
@@ -112,14 +112,6 @@ def test_the_divergence_of_a_sigma_is_that_of_the_trials_beside_it(sigma, kl):
     assert calibrated_kl({"calibration": trials}, sigma) == pytest.approx(kl, rel=0.02)
     nothing = [{"sigma": 0.1, "kl": 0.0}, {"sigma": 0.2, "kl": None}]
     assert calibrated_kl({"calibration": nothing}, sigma) is None
-
-
-def test_the_time_of_the_calibration_is_a_part_of_its_own(run):
-    directory, _, records = run
-    assert records[0].timing["calibrate_s"] > records[0].timing["ask_s"]
-    assert "calibrate_s" not in records[1].timing
-    parts = {part.name for part in RunFacts(directory.path).parts}
-    assert {"calibrating sigma", "choosing examples and members (ask)"} <= parts
 
 
 def test_the_model_card_has_the_values_that_the_config_leaves_to_the_run(run):

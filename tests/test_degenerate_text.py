@@ -4,7 +4,6 @@ import pytest
 
 from germline.evaluation.degenerate_text import (
     degenerate_text_shares,
-    is_empty,
     is_special_only,
     loop_share,
 )
@@ -20,8 +19,8 @@ def wrote(text, *tokens):
 
 @pytest.mark.parametrize("text", ["", "  ", "\n\t"])
 def test_nothing_visible_is_empty(text):
-    assert is_empty(wrote(text, 7, END))
-    assert not is_empty(wrote(f"{text}a", 7, END))
+    texts = [wrote(text, 7, END), wrote(f"{text}a", 7, END)]
+    assert degenerate_text_shares(texts, SPECIAL).empty == 1 / 2
 
 
 @pytest.mark.parametrize("text", ["", "<|endoftext|>", "<|endoftext|><|endoftext|>"])

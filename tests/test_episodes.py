@@ -8,7 +8,7 @@ import pytest
 
 from germline.config import MicrobatchSettings
 from germline.episodes import environment_seed, model_turns, play_episodes
-from germline.evaluation.member_kl import MemberKl
+from germline.evaluation.kl_divergence import MemberKl
 from germline.example import Transcript, Turn
 from germline.fleet.local_fleet import LocalFleet
 from germline.graders.pool import GraderPool

@@ -20,23 +20,36 @@ EXAMPLES = TASK.examples("test")[:9]
 DECODING = make_decoding(CONFIG, TASK)
 
 
-class Losing(GradedHere):
-    """Loses the rewards of some texts, as a scorer that is down does."""
+class Changed(GradedHere):
+    """Changes the grades of the examples at some places."""
 
-    def __init__(self, task, lost):
-        super().__init__(task)
-        self.lost = lost
-        self.seen = 0
+    def __init__(self, places, change):
+        super().__init__(TASK)
+        self.indices = {EXAMPLES[place].index for place in places}
+        self.change = change
 
     def _grade(self, text, example):
-        self.seen += 1
-        if self.seen - 1 in self.lost:
-            return Grade(math.nan, {}, "scorer: connection refused")
-        return super()._grade(text, example)
+        grade = super()._grade(text, example)
+        return self.change(grade) if example.index in self.indices else grade
 
 
-def scored(lost=(), examples=EXAMPLES):
-    fleet = LocalFleet(make_engine(CONFIG), Losing(TASK, lost), MicrobatchSettings())
+def lost(_grade):
+    """Lose everything, as a scorer that is down does."""
+    return Grade(math.nan, {}, "scorer: connection refused")
+
+
+def without_reward(grade):
+    """Lose the reward, but not the other parts of the rubric."""
+    return Grade(math.nan, {"helpful": math.nan, **grade.parts}, "helpful: connection refused")
+
+
+def without_metric(grade):
+    """Lose the metric, but not the reward, as a scorer of weight 0 does."""
+    return replace(grade, parts={TASK.metric: math.nan})
+
+
+def scored(places=(), change=lost, examples=EXAMPLES):
+    fleet = LocalFleet(make_engine(CONFIG), Changed(places, change), MicrobatchSettings())
     return score_center(fleet.evaluate_center, TASK, examples, DECODING, 12)
 
 
@@ -58,7 +71,7 @@ def test_the_reward_is_reported_beside_the_metric():
 
 def test_what_is_missing_counts_as_nothing_not_as_zero():
     whole = scored()[1]
-    score, _ = scored(lost=(0, 5))
+    score, _ = scored((0, 5))
     kept = [one.grade.parts["length_difference"] for one in whole.rollouts]
     kept = [value for place, value in enumerate(kept) if place not in (0, 5)]
     assert score.n == 7
@@ -67,51 +80,28 @@ def test_what_is_missing_counts_as_nothing_not_as_zero():
 
 
 def test_with_everything_missing_there_is_no_score():
-    score, _ = scored(lost=range(9))
+    score, _ = scored(range(9))
     assert score.n == 0
     assert math.isnan(score.mean)
     assert math.isnan(score.standard_error)
     assert math.isnan(score.reward)
 
 
-class WithScorer(GradedHere):
-    """Loses the rewards of some texts, whose other parts of the rubric are known."""
-
-    def _grade(self, text, example):
-        grade = super()._grade(text, example)
-        if example.index in {EXAMPLES[place].index for place in (1, 2)}:
-            parts = {"helpful": math.nan, **grade.parts}
-            return Grade(math.nan, parts, "helpful: connection refused")
-        return grade
-
-
 def test_a_score_that_a_scorer_loses_leaves_a_metric_of_another_part():
-    fleet = LocalFleet(make_engine(CONFIG), WithScorer(TASK), MicrobatchSettings())
-    score, evaluation = score_center(fleet.evaluate_center, TASK, EXAMPLES, DECODING, 12)
+    score, evaluation = scored((1, 2), without_reward)
     whole = scored()[0]
     assert (score.n, score.mean, score.values) == (9, whole.mean, whole.values)
     assert score.reward == np.nanmean(evaluation.rewards) != whole.reward
 
 
 def test_a_metric_is_known_where_every_reward_is_missing():
-    fleet = LocalFleet(make_engine(CONFIG), WithScorer(TASK), MicrobatchSettings())
-    score, _ = score_center(fleet.evaluate_center, TASK, EXAMPLES[1:3], DECODING, 12)
+    score, _ = scored((1, 2), without_reward, EXAMPLES[1:3])
     assert score.n == 2
     assert math.isnan(score.reward)
 
 
-class WithoutMetric(GradedHere):
-    """Loses the metric of one text, whose reward is known, as a scorer of weight 0 does."""
-
-    def _grade(self, text, example):
-        grade = super()._grade(text, example)
-        lost = example.index == EXAMPLES[0].index
-        return replace(grade, parts={TASK.metric: math.nan}) if lost else grade
-
-
 def test_a_metric_that_is_missing_is_left_out_of_the_mean():
-    fleet = LocalFleet(make_engine(CONFIG), WithoutMetric(TASK), MicrobatchSettings())
-    score, _ = score_center(fleet.evaluate_center, TASK, EXAMPLES, DECODING, 12)
+    score, _ = scored((0,), without_metric)
     whole = scored()[0]
     assert score.n == 8
     assert score.mean == pytest.approx(np.mean(whole.values[1:]), rel=1e-15)

@@ -8,7 +8,7 @@ import pytest
 
 from germline.config import MicrobatchSettings, Nes, load_config
 from germline.engines.vllm.in_process import GenerateRequest
-from germline.evaluation.member_kl import MemberKl
+from germline.evaluation.kl_divergence import MemberKl
 from germline.fleet import LocalFleet
 from germline.strategies.nes import NaturalEvolution
 from germline.tasks import make_task

@@ -8,7 +8,7 @@ import pytest
 
 import germline
 from germline.config import load_config
-from germline.evaluation.member_kl import count_examples
+from germline.evaluation.kl_divergence import count_examples
 from germline.methods.sampled_batch import row_log_probs, scoring_group
 from germline.methods.step_length import divergence_power
 from germline.methods.zo_grpo import ZerothOrderGrpoMethod, even_parts

@@ -2,7 +2,6 @@
 
 import math
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +23,7 @@ the cache of files, which the system frees when a program needs the memory."""
 
 @dataclass(frozen=True)
 class Machine:
-    """The memory of one device and its host.
-
-    Attributes:
-        name: of the device.
-        on_gpu: whether the device is an accelerator.
-        device_bytes: free memory of the device; not used on a CPU.
-        host_bytes: available memory of the host.
-        has_bfloat16: whether the device calculates in bfloat16.
-    """
+    """The free memory of one device, unless it is a CPU, and of its host."""
 
     name: str
     on_gpu: bool
@@ -45,9 +36,6 @@ def machine_here(config: Config) -> Machine:
     """Describe the device on which an engine of a config runs, and this host.
 
     A device that only the engine can judge, such as that of a server, has infinite memory.
-
-    Raises:
-        GermlineError: this machine, or this build of PyTorch, has no such device.
     """
     import torch
 
@@ -121,29 +109,3 @@ def _control_groups(controller: str) -> Iterator[Path]:
         if controller in controllers.split(","):
             own = Path(path.lstrip("/"))
             yield from (root / part for part in (own, *own.parents) if part.parts)
-
-
-class MachineLoad:
-    """The share of the machine that other programs use, measured since its construction."""
-
-    def __init__(self) -> None:
-        self._begun = time.perf_counter()
-        self._busy, self._own = _busy_s(), time.process_time()
-
-    @property
-    def seconds(self) -> float:
-        """Seconds since the construction."""
-        return time.perf_counter() - self._begun
-
-    def share_of_others(self) -> float:
-        """Return the share of all cores that other programs used."""
-        others = (_busy_s() - self._busy) - (time.process_time() - self._own)
-        return max(0.0, others / (self.seconds * (os.cpu_count() or 1)))
-
-
-def _busy_s() -> float:
-    """Return the busy seconds of all cores since the machine was started."""
-    times = psutil.cpu_times()._asdict()
-    # `user` contains the time of guests; a core that waits for a disk is idle.
-    passive = ("idle", "iowait", "guest", "guest_nice")
-    return float(sum(value for name, value in times.items() if name not in passive))

@@ -50,7 +50,7 @@ from germline.engines.model_tensors import holds_exactly
 from germline.estimates.machine import Machine
 from germline.estimates.model_shape import ModelShape, classifier_shape_of
 from germline.estimates.workload import TextLengths, Workload, workload
-from germline.evaluation.member_kl import TOKENS, count_examples
+from germline.evaluation.kl_divergence import TOKENS, count_examples
 from germline.scorers.sequence_classifier import LONGEST_DEFAULT, padded_length
 
 FP32 = 4
@@ -87,14 +87,7 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 
 @dataclass(frozen=True)
 class Part:
-    """One line of an estimate.
-
-    Attributes:
-        name: name of the part.
-        bytes: its size.
-        place: the memory that holds it.
-        phase: the phase in which it is allocated; `always` means every phase.
-    """
+    """One line of an estimate: what is allocated in which memory, and when."""
 
     name: str
     bytes: int | float
@@ -104,13 +97,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The memory that a run needs on a machine.
-
-    Attributes:
-        work: the work of a generation.
-        parts: the parts of the memory.
-        machine: the memory that is available.
-    """
+    """The memory that a run needs, and that of the machine."""
 
     work: Workload
     parts: tuple[Part, ...]
@@ -141,12 +128,7 @@ class Estimate:
 
 
 def estimate(config: Config, shape: ModelShape, texts: TextLengths, machine: Machine) -> Estimate:
-    """Compute the memory that a config needs on a machine.
-
-    Raises:
-        GermlineError: the space selects no tensor of this model, or the config.json of a scorer
-            cannot be read.
-    """
+    """Compute the memory that a config needs on a machine."""
     work = workload(config, shape, texts, on_gpu=machine.on_gpu)
     scorers = classifier_parts(config, texts, on_gpu=machine.on_gpu)
     return Estimate(work, (*memory_parts(config, shape, work), *scorers), machine)
@@ -251,11 +233,7 @@ def classifiers(config: Config) -> dict[str, Classifier]:
 
 
 def classifier_parts(config: Config, texts: TextLengths, *, on_gpu: bool) -> Iterator[Part]:
-    """Yield equation (11) of every classifier, except of those on another GPU than the engine.
-
-    Raises:
-        GermlineError: the config.json of a classifier cannot be read.
-    """
+    """Yield equation (11) of every classifier, except of those on another GPU than the engine."""
     for setting, scorer in classifiers(config).items():
         place: Place = "host" if scorer.device == "cpu" or not on_gpu else "device"
         devices = (scorer.device, getattr(config.engine, "device", "auto"))
@@ -307,16 +285,10 @@ def _logit_bytes(shape: ModelShape, work: Workload) -> int:
 
 
 def _reading_bytes(shape: ModelShape, work: Workload, rows: int, new: int) -> int:
-    """Return equation (10): members read `rows` texts each, piece by piece.
+    """Return equation (10): members read `rows` texts each, with `new` tokens, piece by piece.
 
     All prompts are taken to be as long as the longest one. The cache of a piece is a copy, and the
     log-probabilities of a few rows are computed at a time.
-
-    Args:
-        shape: shape of the model.
-        work: work of a generation.
-        rows: texts of a member.
-        new: tokens of each whose log-probabilities are computed.
     """
     length = work.texts.prompt + new
     members = min(max(1, TOKENS_AT_ONCE // (rows * length)), work.members)

@@ -39,11 +39,6 @@ class ModelShape:
         stored_dtype: dtype of the files, as they are loaded.
         config_dtype: dtype in config.json; `engine.dtype=auto` serves in it on a GPU.
         hidden: width of the residual stream.
-        layers: decoder blocks.
-        heads: of attention.
-        kv_heads: heads of keys and values.
-        head_dim: width of a head.
-        vocabulary: rows of the LM head.
         unserved: why engine.kind=inprocess cannot serve the family; None where it may.
     """
 
@@ -87,24 +82,12 @@ def _outputs(tensor: TensorInfo) -> int:
 
 
 def shape_of(source: str) -> ModelShape:
-    """Read the sizes of `nano`, a folder, a GGUF file, or a Hugging Face id.
-
-    Raises:
-        GermlineError: config.json is missing or cannot be read, or the hub cannot be reached.
-    """
+    """Read the sizes of `nano`, a folder, a GGUF file, or a Hugging Face id."""
     return _read(source, "model", AutoModelForCausalLM)
 
 
 def classifier_shape_of(source: str, setting: str) -> ModelShape:
-    """Read the sizes of a sequence classifier in a folder or with a Hugging Face id.
-
-    Args:
-        source: the folder or id.
-        setting: that names it, for errors.
-
-    Raises:
-        GermlineError: config.json is missing or cannot be read, or the hub cannot be reached.
-    """
+    """Read the sizes of a sequence classifier; errors name the setting."""
     return _read(source, setting, AutoModelForSequenceClassification)
 
 
@@ -112,9 +95,6 @@ def local_model_folder(source: str) -> Path | None:
     """Return the folder of a model on this machine: itself, or in the Hugging Face cache.
 
     That of a GGUF file may hold the config and the tokenizer alone.
-
-    Raises:
-        GermlineError: a GGUF file cannot be loaded.
     """
     source = unpacked_source(model_source(source), weights=False)
     folder = Path(source).expanduser()

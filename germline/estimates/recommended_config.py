@@ -70,13 +70,7 @@ Settings = dict[str, Choice]
 
 @dataclass(frozen=True)
 class RecommendedConfig:
-    """The settings for a model and a task, and the memory that they need.
-
-    Attributes:
-        config: that the settings make.
-        settings: with their reasons.
-        estimate: of the config on the machine that it is for.
-    """
+    """The settings for a model and a task, the config that they make, and its memory."""
 
     config: Config
     settings: Settings
@@ -101,9 +95,6 @@ def recommend(
         task_settings: overrides `task.*`, such as the columns of its rows.
         is_short: whether a config takes little enough time; all sizes are reduced alike until it
             does, or until they are the smallest ones.
-
-    Raises:
-        GermlineError: the task cannot be loaded, or no settings fit.
     """
     section = load_config({"model": model, "task": task}, task_settings).task
     made = make_task(section)
@@ -122,11 +113,7 @@ def recommend(
 def _fitted(
     settings: Settings, shape: ModelShape, machine: Machine, task: Task
 ) -> RecommendedConfig:
-    """Change settings where the memory of the machine needs it.
-
-    Raises:
-        GermlineError: no settings fit.
-    """
+    """Change settings where the memory of the machine needs it; refuse where none fit."""
     texts = text_lengths(_config(settings), task)
 
     def estimated(changed: Settings) -> RecommendedConfig:
@@ -162,11 +149,7 @@ def _fitted(
 def config_text(found: RecommendedConfig, command: str, file: str, time: str = "") -> str:
     """Return the YAML of a recommended config, with its reasons as comments.
 
-    Args:
-        found: settings and their reasons.
-        command: that wrote the file.
-        file: its name.
-        time: what is known of the time of the run.
+    `time` says what is known of the time of the run.
     """
     need = found.estimate
     places = " and ".join(

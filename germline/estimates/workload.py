@@ -33,10 +33,9 @@ class TextLengths:
 
     Attributes:
         examples: number of examples of a generation.
-        prompt: length of the longest prompt.
-        prefix: length of the common beginning of all prompts.
-        new_tokens: length of the longest completion; of an episode, all turns of the model together
-            (what the environment will say is not known).
+        prompt: of the longest prompt.
+        prefix: of the common beginning of all prompts.
+        new_tokens: of the longest completion; of an episode, all turns of the model together.
     """
 
     examples: int
@@ -71,16 +70,12 @@ class Workload:
 
     Attributes:
         dtype: serving dtype of the model.
-        on_gpu: whether the engine runs on an accelerator.
-        members: members of the population.
         rows: rows that one microbatch generates (members x completions).
         members_at_once: members that are in the model at once.
         generating: members of one microbatch that generate; 1 where the center alone does.
         scored: completions that every member scores; 0 where members generate.
         microbatches: generated microbatches of all engines together.
-        texts: lengths of prompts and completions.
-        sampled: whether tokens are sampled; otherwise decoding is greedy.
-        searched: searched numbers, which updates change.
+        searched: numbers that updates change.
         largest: numbers in the largest searched tensor.
         member_numbers: numbers that one member adds to the shared weights, in its microbatch.
         searches_weights: whether the searched numbers are weights of the model.
@@ -115,17 +110,7 @@ class Workload:
 
 
 def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: bool) -> Workload:
-    """Return the work of a generation of a config.
-
-    Args:
-        config: config of the run.
-        shape: shape of its model.
-        texts: lengths of prompts and completions.
-        on_gpu: whether the engine has an accelerator.
-
-    Raises:
-        GermlineError: the engine cannot serve the family of the model.
-    """
+    """Return the work of a generation of a config; refuse a family that the engine cannot serve."""
     engine = config.engine
     if shape.unserved and isinstance(engine, InProcess):
         raise GermlineError(shape.unserved)

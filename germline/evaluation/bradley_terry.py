@@ -51,14 +51,7 @@ class Rating(NamedTuple):
 def rate_models(
     models: Sequence[str], verdicts: Sequence[Verdict], anchor: str, seed: int = 0
 ) -> list[Rating]:
-    """Rate models, best first; the order of models and of verdicts changes no bit.
-
-    Args:
-        models: at least two names; each once.
-        verdicts: decided games between them.
-        anchor: the model whose rating is 1000.
-        seed: of the resampling.
-    """
+    """Rate at least two models, best first; the order of models and verdicts changes no bit."""
     names = sorted(models)
     numbers = sorted({verdict.prompt for verdict in verdicts})
     prompts = {prompt: row for row, prompt in enumerate(numbers)}

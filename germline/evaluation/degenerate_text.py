@@ -43,10 +43,7 @@ class DegenerateTextShares:
     """Shares of texts, each between 0 and 1; one text may count in several.
 
     Attributes:
-        empty: texts without anything visible.
-        special_only: texts of special tokens only.
-        looping: texts that are loops.
-        improbable: improbable texts; None when the start model did not score the texts.
+        improbable: None when the start model did not score the texts.
         garbage: texts with at least one of the four.
         texts: the number of texts.
     """
@@ -64,16 +61,17 @@ def degenerate_text_shares(
     special_ids: frozenset[int],
     improbable: Sequence[bool] | None = None,
 ) -> DegenerateTextShares:
-    """Compute the shares of degenerate texts.
+    """Compute the shares of degenerate texts, at least one.
 
     Args:
-        completions: at least one.
-        special_ids: the special tokens of the model that wrote the texts.
+        completions: the texts.
+        special_ids: the special tokens of the model that wrote the texts; no part of a loop.
         improbable: `TextDivergence.improbable` of each text.
     """
-    empty = [is_empty(completion) for completion in completions]
+    empty = [not completion.text.strip() for completion in completions]
     special = [is_special_only(completion, special_ids) for completion in completions]
-    looping = [loop_share(_words(completion, special_ids)) >= LOOPING for completion in completions]
+    words = [[t for t in one.tokens if t not in special_ids] for one in completions]
+    looping = [loop_share(tokens) >= LOOPING for tokens in words]
     unlikely = improbable if improbable is not None else [False] * len(completions)
     garbage = [any(flags) for flags in zip(empty, special, looping, unlikely, strict=True)]
     return DegenerateTextShares(
@@ -84,11 +82,6 @@ def degenerate_text_shares(
         garbage=_share(garbage),
         texts=len(completions),
     )
-
-
-def is_empty(completion: Completion) -> bool:
-    """Return whether a text has nothing visible."""
-    return not completion.text.strip()
 
 
 def is_special_only(completion: Completion, special_ids: frozenset[int]) -> bool:
@@ -114,11 +107,6 @@ def loop_share(tokens: Sequence[int]) -> float:
             if length >= max(ROUNDS * n, SHORTEST_LOOP):
                 longest = max(longest, length)
     return longest / len(tokens) if tokens else 0.0
-
-
-def _words(completion: Completion, special_ids: frozenset[int]) -> list[int]:
-    """Return the tokens without the special ones, which are not part of a loop."""
-    return [token for token in completion.tokens if token not in special_ids]
 
 
 def _share(flags: Sequence[bool]) -> float:

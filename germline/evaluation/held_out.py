@@ -35,12 +35,7 @@ TRIED = 4
 class HeldOutScorers:
     """Scores held-out completions; the scorers work at the same time.
 
-    Args:
-        configs: the scorers by name.
-        text_of: the text that scorers get of a completion, such as without its thinking.
-
-    Raises:
-        GermlineError: a scorer cannot be made.
+    `text_of` returns what scorers get of a completion's text, such as without its thinking.
     """
 
     def __init__(self, configs: Mapping[str, ScorerBase], text_of: Callable[[str], str]) -> None:
@@ -81,15 +76,7 @@ class HeldOutScorers:
     def check(
         self, examples: Sequence[Example], known: Mapping[str, ScorerBase] | None = None
     ) -> None:
-        """Try every scorer on a few answers.
-
-        Args:
-            examples: held out.
-            known: scorers of the run so far, which are not tried again.
-
-        Raises:
-            GermlineError: one scores none of them.
-        """
+        """Try every scorer on a few answers, but those that the run so far had (`known`)."""
         some = list(islice(examples, TRIED))
         before = known or {}
         tried = [one for one in self._parts if before.get(one.name) != self._configs[one.name]]
@@ -127,18 +114,10 @@ def score_center(
     generation: int,
     scorers: HeldOutScorers | None = None,
 ) -> tuple[HeldOutScore, Evaluation]:
-    """Score the center on examples.
+    """Score the center on held-out examples, `generation` updates after the start.
 
     Only examples without the metric are left out: where a scorer fails, the reward is missing, but
-    a metric that is another part of the rubric is known.
-
-    Args:
-        evaluate: evaluates the center on examples.
-        task: defines the metric.
-        examples: held out.
-        decoding: of the completions.
-        generation: number of updates before the score.
-        scorers: score the same completions, apart from the reward.
+    a metric that is another part of the rubric is known. `scorers` score the same completions.
     """
     evaluation = evaluate(examples, decoding)
     recorded = {

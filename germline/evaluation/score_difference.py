@@ -47,13 +47,12 @@ WORTH_TELLING = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """The mean over examples of one score less another.
+    """The mean over the n examples that both have of one score less another.
 
     Attributes:
         standard_error: NaN for one example.
-        n: number of examples that both scores have.
-        higher: number of these on which the first score is higher than the other one.
-        lower: number of these on which it is lower.
+        higher: number of examples on which the first score is higher than the other one.
+        lower: number on which it is lower.
     """
 
     mean: float
@@ -115,8 +114,6 @@ class ScoreDecline:
 
     Attributes:
         since: number of updates after which the score was best.
-        best: its value then.
-        now: its last value.
         low: lower end of the 95 % interval of the loss over the examples that both have.
         high: upper end.
         p_value: bound of the p-value, corrected for the number of tests.
@@ -133,11 +130,7 @@ class ScoreDecline:
 
 
 def find_score_decline(scores: Sequence[HeldOutScore]) -> ScoreDecline | None:
-    """Return the decline from the best score to the last one; None where none is certain.
-
-    Args:
-        scores: of one metric, in order.
-    """
+    """Return the decline from the best of the scores to the last one, if it is certain."""
     best = best_score(scores[:-1])
     if best is None:
         return None

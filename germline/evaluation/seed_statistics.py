@@ -27,15 +27,7 @@ FEWEST_SEEDS = 5
 
 @dataclass(frozen=True, slots=True)
 class SeedStatistics:
-    """One number, over run seeds.
-
-    Attributes:
-        seeds: number of run seeds.
-        low: lower end of the 95 % interval of the mean; NaN with fewer than five seeds.
-        high: upper end of it.
-        smallest: over the seeds.
-        largest: over the seeds.
-    """
+    """One number, over run seeds; `low` and `high` are the 95 % interval of the mean, or NaN."""
 
     seeds: int
     mean: float
@@ -87,12 +79,7 @@ class SeedDifference:
 
 
 def seed_difference(one: Mapping[int, float], other: Mapping[int, float]) -> SeedDifference:
-    """Return the mean of a config less that of another.
-
-    Args:
-        one: run seed -> finite value, at least two.
-        other: likewise.
-    """
+    """Return the mean of a config less that of another; each has two finite values or more."""
     seeds = len(one), len(other)
     if one.keys() == other.keys():
         pairs = np.array([one[seed] - other[seed] for seed in one])
@@ -122,11 +109,7 @@ def student_t_95(dof: float) -> float:
 
 
 def seed_statistics(values: Sequence[float]) -> SeedStatistics:
-    """Return mean, 95 % interval and range of one value per run seed.
-
-    Args:
-        values: finite numbers, at least one.
-    """
+    """Return mean, 95 % interval and range of one finite value per run seed."""
     array = np.asarray(values, dtype=np.float64)
     mean, half = float(array.mean()), math.nan
     if len(array) >= FEWEST_SEEDS:

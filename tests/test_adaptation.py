@@ -2,7 +2,6 @@
 
 import math
 import shutil
-from typing import Any
 
 import numpy as np
 import pytest
@@ -20,8 +19,6 @@ from germline.config import (
 )
 from germline.optimizers import Sgd
 from germline.record import RunDirectory
-from germline.report import charts
-from germline.report.run_facts import RunFacts
 from germline.run import resume, train
 from germline.schedules import scale_within
 from germline.shaping import utilities
@@ -117,19 +114,6 @@ def test_what_adapts_is_recorded(wholes):
     assert last["sigmas"]["min"] < last["sigma"] < last["sigmas"]["max"]
 
 
-def drawn_marks(path) -> Any:
-    chart = charts.sigma(RunFacts(path))
-    return () if chart is None else chart.series
-
-
-def test_a_sigma_that_changed_is_drawn_in_the_report(wholes, tmp_path):
-    assert not drawn_marks(run(tmp_path / "constant", "generations=2"))
-    (curve,) = drawn_marks(wholes["success"])
-    assert list(curve.y) == [update.sigma for update in entries(wholes["success"])]
-    (mean,) = drawn_marks(wholes["natural, full, adam"])
-    assert mean.low[-1] < mean.y[-1] < mean.high[-1]
-
-
 # --- sigma by success
 
 
@@ -165,10 +149,6 @@ def test_success_without_the_center_says_what_to_tell():
     assert strategy.ask(0).evaluate_center
     with pytest.raises(GermlineError, match=r"fitness of the center .*fitness, center\)"):
         strategy.tell(strategy.ask(0), np.zeros(2), np.zeros(2))
-
-
-def test_the_center_plays_only_where_it_is_asked_for(monkeypatch):
-    assert not nes().ask(0).evaluate_center
 
 
 def test_growing_has_the_same_bits_everywhere():

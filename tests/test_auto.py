@@ -117,29 +117,28 @@ def steps(powers, directions=16, **settings):
     return found
 
 
-def test_a_clear_signal_gets_the_step_of_the_equation():
-    (found,) = steps([CLEAR], directions=4, step=0.1, least_step=0)
-    assert found == pytest.approx(0.1 * math.sqrt(4))
-
-
-def test_the_step_does_not_exceed_its_limit():
-    (found,) = steps([CLEAR], directions=10_000, max_step=0.3)
-    assert found == pytest.approx(0.3)
-
-
-def test_where_chance_explains_everything_only_the_least_step_is_left():
-    found = steps([CHANCE] * 4, least_step=0.2)
-    assert found == pytest.approx([0.2 / math.sqrt(t + 1) for t in range(4)])
+@pytest.mark.parametrize(
+    ("powers", "settings", "expected"),
+    [
+        ([CLEAR], {"directions": 4, "step": 0.1, "least_step": 0}, [0.1 * math.sqrt(4)]),
+        ([CLEAR], {"directions": 10_000, "max_step": 0.3}, [0.3]),
+        # Where chance explains everything, only the least step is left.
+        ([CHANCE] * 4, {"least_step": 0.2}, [0.2 / math.sqrt(t + 1) for t in range(4)]),
+        # The signal is averaged over recent generations.
+        (
+            [CLEAR, CHANCE],
+            {"step": 0.1, "memory": 0.5, "max_step": 9, "least_step": 0},
+            [0.1 * 4, 0.1 * 0.5 / 1.5 * 4],
+        ),
+    ],
+)
+def test_steps_are_those_of_the_equations(powers, settings, expected):
+    assert steps(powers, **settings) == pytest.approx(expected)
 
 
 def test_the_random_walk_of_the_least_steps_grows_with_the_logarithm():
     walk = [math.sqrt(sum(one**2 for one in steps([CHANCE] * n))) for n in (100, 10_000)]
     assert walk[1] < 1.5 * walk[0] < 1.5  # ten thousand generations stay within one sigma
-
-
-def test_the_signal_is_averaged_over_recent_generations():
-    found = steps([CLEAR, CHANCE], step=0.1, memory=0.5, max_step=9, least_step=0)
-    assert found[1] == pytest.approx(0.1 * 0.5 / 1.5 * 4)
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
@@ -263,12 +262,6 @@ def test_engines_elsewhere_calibrate_alike(tmp_path):
     here = toy_runs.run(tmp_path / "here", *AUTO)
     there = toy_runs.run(tmp_path / "there", *AUTO, "fleet.engines=2")
     assert toy_runs.journal(here) == toy_runs.journal(there)
-
-
-def test_old_settings_are_what_they_were():
-    config = load_config({"strategy": {"sigma": 0.01, "learning_rate": 0.02}})
-    assert config.strategy.unit == "constant"
-    assert load_config({}).strategy.unit == "rms"
 
 
 def test_a_population_of_two_and_constant_rewards_do_no_harm(tmp_path):

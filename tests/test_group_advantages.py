@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from germline.methods.group_advantages import draw_rows, group_advantages, mean_rewards
+from germline.methods.sampled_batch import draw_rows, group_advantages, mean_rewards
 
 
 def test_advantages_leave_out_missing_rewards_and_ties():

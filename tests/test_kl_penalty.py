@@ -12,9 +12,9 @@ import germline
 from germline.config import load_config
 from germline.config.row_tasks import SAMPLES
 from germline.config.tasks import KlPenalty
-from germline.methods.evolution_strategy import EvolutionStrategyMethod
 from germline.methods.kl_penalty import KlPenaltyTerm, divergence
 from germline.methods.method import Method
+from germline.methods.prompt_search import EvolutionStrategyMethod
 from germline.protocols import TextScorer
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts, make_engine
@@ -126,8 +126,9 @@ def test_the_penalty_keeps_the_center_near_the_start(tmp_path):
     assert last_kl("free", 0) > 2 * last_kl("held", 100) > 0
 
 
-def test_the_center_is_penalized_too_and_is_at_0_before_the_first_update():
-    with build_run_parts(settings(COEF)) as parts:
+@pytest.mark.parametrize("space", ["low_rank", "{kind: lora, init_scale_b: 1}"])
+def test_the_center_is_penalized_too_and_is_at_0_before_the_first_update(space):
+    with build_run_parts(settings(COEF, f"space={space}")) as parts:
         found = center_of(parts, parts.batch(0), parts.decoding)
     assert {rollout.grade.parts["kl"] for rollout in found.rollouts} == {0.0}
 
@@ -145,12 +146,6 @@ def test_the_start_of_a_fork_is_where_it_forked(tmp_path):
     first = run(tmp_path / "first")
     fork = germline.fork(first, 3, [COEF, "generations=1"], tmp_path / "fork")
     with fork._parts as parts:
-        found = center_of(parts, parts.batch(0), parts.decoding)
-    assert {rollout.grade.parts["kl"] for rollout in found.rollouts} == {0.0}
-
-
-def test_the_start_of_an_adapter_is_its_first_values():
-    with build_run_parts(settings(COEF, "space={kind: lora, init_scale_b: 1}")) as parts:
         found = center_of(parts, parts.batch(0), parts.decoding)
     assert {rollout.grade.parts["kl"] for rollout in found.rollouts} == {0.0}
 
@@ -225,7 +220,6 @@ def test_a_completion_is_read_after_the_prompt_that_its_member_had():
     with build_run_parts(config) as parts:
         method = parts.method
         assert isinstance(method, EvolutionStrategyMethod)
-        assert method.options is not None
         population, batch = parts.method.ask(0), parts.batch(0)
         found = members_of(parts, population, batch, parts.decoding)
         by_index = {example.index: example for example in batch}

@@ -127,13 +127,6 @@ def test_lambda_follows_the_running_mean_of_the_excess_cost():
     assert next_lambda(search, 2) == pytest.approx(expected, rel=1e-12)
 
 
-def test_the_defaults_are_those_of_the_field():
-    task = settings(lambda_lr=0.005).task
-    bounds = task.lambda_min, task.lambda_max
-    assert (task.lambda_lr, task.cost_ema, task.cost_limit, bounds) == (0.005, 0.9, 0.0, (1e-4, 5))
-    assert -task.scorers["cost"].weight == 1.0
-
-
 def test_lambda_stays_within_its_bounds():
     search = lagrange_term(lambda_max=2.5, lambda_lr=10.0)
     told(search, [9.0, 9.0], 0)
@@ -180,34 +173,27 @@ def test_an_unsafe_completion_earns_the_lowest_reward_on_its_prompt():
 # --- runs
 
 
-def test_the_journal_holds_lambda_and_the_cost_of_the_center(tmp_path):
-    path = toy_run(tmp_path / "run")
+def test_lambda_reward_and_cost_are_recorded_and_drawn(tmp_path):
+    path = toy_run(tmp_path / "run", "record.rollouts=999", "held_out.every=2")
     lambdas, costs = state(path, "lambda"), state(path, "center_cost")
     assert lambdas[0] == 1.0
     assert lambdas == sorted(lambdas)
     assert lambdas[-1] > 1.0
-    rows = RunDirectory.open(path).generations()
+    directory = RunDirectory.open(path)
+    rows = directory.generations()
     assert [row["lambda"] for row in rows] == lambdas
     assert [row["center_cost"] for row in rows] == costs
-    report = (path / "report.html").read_text()
-    assert "Weight of the cost in the reward" in report
-    assert "Mean cost of the center" in report
-
-
-def test_reward_and_cost_are_recorded_and_drawn(tmp_path):
-    path = toy_run(tmp_path / "run", "record.rollouts=999", "held_out.every=2")
-    directory = RunDirectory.open(path)
     rollouts = [json.loads(line) for line in (path / "rollouts.jsonl").read_text().splitlines()]
-    for row in directory.generations():
+    for row in rows:
         parts = [one["parts"] for one in rollouts if one["generation"] == row["generation"]]
         means = {name: np.mean([one[name] for one in parts]) for name in ("reward", "cost")}
         assert row["parts"] == pytest.approx(means)
-    scores = [one.score for one in directory.held_out()]
-    for score in scores:
+    for score in (one.score for one in directory.held_out()):
         assert score.reward == pytest.approx(-score.parts["reward"] - score.parts["cost"])
-    assert (path / "report.html").read_text().count("Part of the reward, weight -1.") == 2
-    constant = toy_run(tmp_path / "constant", "generations=2", lambda_lr=0)
-    assert "Weight of the cost" not in (constant / "report.html").read_text()
+    report = (path / "report.html").read_text()
+    assert "Weight of the cost in the reward" in report
+    assert "Mean cost of the center" in report
+    assert report.count("Part of the reward, weight -1.") == 2
 
 
 def test_the_fitness_of_a_member_is_mean_reward_minus_lambda_times_mean_cost(tmp_path):
@@ -278,22 +264,6 @@ def test_lambda_and_the_cost_of_the_center_are_shown_while_a_run_trains(tmp_path
     assert line in shown.get()
 
 
-def test_the_live_view_shows_the_parts_and_lambda(tmp_path):
-    training = germline.train(settings("generations=2"), tmp_path / "run")
-    view = LiveView(Console(file=io.StringIO(), width=120, force_terminal=True), training.directory)
-    view.start()
-    for record in training:
-        view.generation(record)
-    view.close()
-    screen = io.StringIO()
-    Console(file=screen, width=120).print(view.render())
-    shown = screen.getvalue()
-    row = training.directory.generations()[-1]
-    reward, cost = (text_format.number(row["parts"][name]) for name in ("reward", "cost"))
-    assert f"reward {reward}  cost {cost}" in shown
-    assert f"lambda {text_format.number(row['lambda'])}  cost of the center" in shown
-
-
 @pytest.mark.slow
 def test_two_engines_write_the_journal_of_one(tmp_path):
     one = toy_run(tmp_path / "one", "generations=2")
@@ -304,6 +274,7 @@ def test_two_engines_write_the_journal_of_one(tmp_path):
 def test_a_fixed_lambda_is_the_weight_of_the_cost_and_leaves_the_journal_as_it_was(tmp_path):
     path = toy_run(tmp_path / "run", "generations=2", lambda_lr=0)
     assert state(path, "lambda") == [None, None]
+    assert "Weight of the cost" not in (path / "report.html").read_text()
 
 
 def test_prompt_options_are_searched_beside_lambda(tmp_path):

@@ -1,6 +1,5 @@
 """The search beside the weights: what members draw, how the odds move, and how it is played."""
 
-import io
 import math
 import threading
 from dataclasses import replace
@@ -8,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.cli.progress_view import LiveView
 from germline.config import Nes, PromptSearch, load_config
 from germline.methods.method import with_state
 from germline.methods.prompt_search import STATE, PromptOptions
@@ -295,28 +292,6 @@ def test_every_generation_records_the_odds(whole):
         assert tuple(row["option_probabilities"]["temperature"].values()) == tuple(
             entry.update.strategy_state.read()["choices"][1]
         )
-
-
-def test_the_report_draws_the_probabilities(whole):
-    page = (whole / "report.html").read_text()
-    assert "Prompt options" in page
-    assert page.count("Probability with which a member uses each") == 2
-
-
-def test_the_live_view_names_the_likeliest(tmp_path):
-    training = germline.train(settings(*TOY, "generations=1"), tmp_path / "run")
-    view = LiveView(Console(file=io.StringIO(), width=120), training.directory)
-    view.start()
-    for record in training:
-        view.generation(record)
-    view.close()
-    view.console.print(view.render())
-    assert isinstance(view.console.file, io.StringIO)
-    *_, line = [one for one in view.console.file.getvalue().splitlines() if "options" in one]
-    probabilities = RunDirectory.open(training.directory.path).generations()[-1][
-        "option_probabilities"
-    ]
-    assert ", ".join(most_likely_options(probabilities)) in line
 
 
 def test_the_likeliest_is_named_in_words():

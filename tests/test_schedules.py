@@ -75,26 +75,25 @@ def fallen(fitness, **settings):
     return [plateaus.at(generation) for generation in range(len(fitness) + 1)]
 
 
-def test_the_value_stays_while_fitness_rises():
-    assert fallen([1.0, 2.0, 3.0, 4.0], patience=1) == [1.0] * 5
-
-
-def test_the_value_falls_after_as_many_generations_without_a_rise_as_patience_says():
-    found = fallen([1.0, 0.5, 1.0, 2.0, 1.5, 2.0, 1.9, 1.0, 3.0], patience=2, factor=0.5)
-    #         best: 1    -    -!   2    -    -!   -    -!   3
-    assert found == [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
-
-
-def test_an_equal_fitness_is_no_rise():
-    assert fallen([0.0, 0.0, 0.0], patience=1) == [1.0, 1.0, 0.5, 0.25]
-
-
-def test_the_value_never_falls_below_its_minimum():
-    assert fallen([0.0] * 5, patience=1, factor=0.1, min=0.05)[-3:] == [0.05] * 3
-
-
-def test_a_generation_whose_fitness_was_lost_says_nothing():
-    assert fallen([1.0, None, None, None], patience=1) == [1.0] * 5
+@pytest.mark.parametrize(
+    ("fitness", "settings", "expected"),
+    [
+        ([1.0, 2.0, 3.0, 4.0], {"patience": 1}, [1.0] * 5),  # it rises
+        (
+            [1.0, 0.5, 1.0, 2.0, 1.5, 2.0, 1.9, 1.0, 3.0],
+            {"patience": 2, "factor": 0.5},
+            # best: 1  -   -!   2    -    -!   -     -!    3
+            [1.0, 1.0, 1.0, 0.5, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125],
+        ),
+        ([0.0, 0.0, 0.0], {"patience": 1}, [1.0, 1.0, 0.5, 0.25]),  # an equal one is no rise
+        ([0.0] * 5, {"patience": 1, "factor": 0.1, "min": 0.05}, [1.0, 1.0, 0.1] + [0.05] * 3),
+        ([1.0, None, None, None], {"patience": 1}, [1.0] * 5),  # fitness was lost
+    ],
+)
+def test_the_value_falls_after_as_many_generations_without_a_rise_as_patience_says(
+    fitness, settings, expected
+):
+    assert fallen(fitness, **settings) == expected
 
 
 def test_a_value_whose_reasons_are_not_known_is_refused():

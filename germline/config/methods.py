@@ -54,7 +54,7 @@ class MethodSection(KindSection):
         return self.kind
 
 
-@register("method", "germline.methods.evolution_strategy:EvolutionStrategyMethod")
+@register("method", "germline.methods.prompt_search:EvolutionStrategyMethod")
 class EvolutionStrategy(MethodSection):
     """Evolution strategy: the members, utilities and updates of `strategy`."""
 

@@ -34,7 +34,7 @@ class KlPenaltyTerm(RewardTerm):
     Args:
         start: an engine whose center is the start model.
         settings: coefficient and estimator.
-        weight_of: what the reward of an example is multiplied by.
+        weight_of: returns what the reward of an example is multiplied by.
     """
 
     def __init__(

@@ -49,7 +49,7 @@ class LagrangeTerm(RewardTerm):
     Args:
         settings: of the task.
         weights: of all rubric parts.
-        weight_of: what the reward of an example is multiplied by.
+        weight_of: returns what the reward of an example is multiplied by.
     """
 
     def __init__(

@@ -105,28 +105,18 @@ class Method:
     def from_config(
         cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
     ) -> "Method":
-        """Make the method of a run.
-
-        Args:
-            config: of the run.
-            strategy: of the run.
-            task: of the run; None where nothing is evaluated.
-            terms: change rewards, in this order.
-        """
+        """Make the method of a run; `task` is None where nothing is evaluated."""
         return cls(strategy, partial(utilities, config.shaping), terms)
 
     @classmethod
     def check_task(cls, config: Config, task: Task) -> None:
-        """Refuse a task that the method cannot train on, before a model is loaded.
-
-        Raises:
-            GermlineError: the task lacks something that the method needs.
-        """
+        """Refuse a task that the method cannot train on, before a model is loaded."""
 
     @property
     def center_is_theta(self) -> bool:
         """Whether `evaluate_center` depends on theta alone, and on nothing that is recalled."""
-        return False
+        own = type(self)
+        return own.evaluate_center is Method.evaluate_center and own.present is Method.present
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
         """Restore what adapts from the updates of a stopped run; return them, complete."""
@@ -143,13 +133,7 @@ class Method:
         return generation
 
     def sample(self, fleet: Fleet, batch: Sequence[Example], decoding: Decoding) -> None:
-        """Generate the completions again that a stopped run went on using.
-
-        Args:
-            fleet: with the weights that generated them.
-            batch: of `sampled_at`.
-            decoding: of `sampled_at`.
-        """
+        """Generate the completions of generation `sampled_at` again, with its weights."""
 
     def ask(self, generation: int) -> Population:
         """Return the members of a generation."""
@@ -192,11 +176,7 @@ class Method:
     def evaluate(
         self, fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluated:
-        """Let every member generate for the batch, and the center where its fitness is needed.
-
-        Raises:
-            GermlineError: too many rewards are missing, twice in a row.
-        """
+        """Let every member generate for the batch, and the center where its fitness is needed."""
         evaluation = evaluate_again(
             lambda: self.evaluate_members(fleet, population, batch, decoding),
             population.generation,
@@ -246,11 +226,7 @@ class Method:
         return ()
 
     def result_update(self) -> Update | None:
-        """Return the update from theta to the weights to export; None: theta itself.
-
-        Raises:
-            GermlineError: the run has no result yet.
-        """
+        """Return the update from theta to the weights to export; None: theta itself."""
         return None
 
     def close(self) -> None:
@@ -276,11 +252,7 @@ def make_method(
 
 
 def check_task(config: Config, task: Task) -> None:
-    """Refuse a task that the method of a config cannot train on.
-
-    Raises:
-        GermlineError: the task lacks something that the method needs.
-    """
+    """Refuse a task that the method of a config cannot train on."""
     registry.implementation("method", config.method.kind).check_task(config, task)
 
 
@@ -293,11 +265,7 @@ def with_state(update: Update | MeanUpdate, values: Mapping[str, Any]) -> Update
 
 
 def evaluate_again(evaluate: Callable[[], Evaluation], generation: int) -> Evaluation:
-    """Evaluate, and once more if too many rewards are missing.
-
-    Raises:
-        GermlineError: too many are missing, twice in a row.
-    """
+    """Evaluate, and once more if too many rewards are missing; then raise an error."""
     for _attempt in range(2):
         evaluation = evaluate()
         missing = float(np.isnan(evaluation.rewards).mean())

@@ -24,14 +24,20 @@ while options differ much. Utilities must have mean 0; members with missing rewa
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from germline import noise
-from germline.config import PromptSearch
+from germline.config import Config, PromptSearch
+from germline.methods.method import Evaluated, Learned, Method, with_state
+from germline.methods.reward_term import RewardTerm
+from germline.protocols import Fleet, Shaping, Strategy, Task
+from germline.shaping import utilities
 from germline.strategies.adaptive_values import AdaptiveValue
+from germline.tasks.task_settings import PromptFormatter
 from germline.types import (
     Decoding,
     Evaluation,
@@ -56,10 +62,7 @@ STREAMS = {"few_shot": "shots"}
 class PromptOptions:
     """Draws the prompt options of members, and learns their probabilities.
 
-    Args:
-        config: the settings and their options.
-        run_seed: of the run.
-        present: (example, variant) -> the example as the model is prompted with it.
+    `present` returns an example as the model is prompted with it.
     """
 
     def __init__(
@@ -72,9 +75,7 @@ class PromptOptions:
         self.run_seed = run_seed
         self._present = present
         equal = tuple((1 / len(options),) * len(options) for options in config.options.values())
-        self._probabilities: AdaptiveValue[Probabilities] = AdaptiveValue(
-            "the prompt options", equal
-        )
+        self._probabilities = AdaptiveValue[Probabilities]("the prompt options", equal)
 
     @property
     def probabilities(self) -> Probabilities:
@@ -134,12 +135,7 @@ class PromptOptions:
         """Evaluate the members of each variant together, in the order of their first members.
 
         So the microbatches depend on the population alone, not on the number of engines.
-
-        Args:
-            evaluate: evaluates the members of one variant on the prompted examples.
-            population: members with their variants.
-            batch: the examples before they are prompted.
-            decoding: of the generation.
+        `evaluate` evaluates the members of one variant on prompted examples.
         """
         rewards = np.full((len(population), len(batch)), np.nan)
         rollouts: list[Rollout] = []
@@ -197,6 +193,79 @@ class PromptOptions:
             for option, p in enumerate(probabilities)
         ]
         return _bounded_below(changed, self.config.min_probability)
+
+
+class EvolutionStrategyMethod(Method):
+    """The method `es` with prompt options; without them it is `Method` itself."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        shape: Shaping,
+        terms: Sequence[RewardTerm],
+        options: PromptOptions,
+    ) -> None:
+        super().__init__(strategy, shape, terms)
+        self.options = options
+
+    @classmethod
+    def from_config(
+        cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
+    ) -> Method:
+        """Make the method of a run, see `Method.from_config`."""
+        shape, search = partial(utilities, config.shaping), config.prompt_search
+        if not search.options:
+            return Method(strategy, shape, terms)
+        present = _formatter(config, task).format_prompt if task else _unchanged
+        return cls(strategy, shape, terms, PromptOptions(search, config.seed, present))
+
+    @classmethod
+    def check_task(cls, config: Config, task: Task) -> None:
+        """Refuse a task with fewer solved examples than `prompt_search.few_shot` needs."""
+        if config.prompt_search.few_shot:
+            _formatter(config, task)
+
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
+        """Restore what adapts from the updates of a stopped run; return them, complete."""
+        self.options.recall(updates)
+        return super().recall(updates)
+
+    def ask(self, generation: int) -> Population:
+        """Return the members of a generation, each with its prompt options."""
+        population = super().ask(generation)
+        return replace(population, prompt_variants=self.options.draw(population))
+
+    def present(
+        self, examples: Sequence[Example], decoding: Decoding
+    ) -> tuple[Sequence[Example], Decoding]:
+        """Return the examples and the decoding of the most probable options."""
+        return self.options.prompted(examples, decoding, self.options.likeliest())
+
+    def evaluate_members(
+        self, fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
+    ) -> Evaluation:
+        """Let every member generate for the batch, with its prompt options."""
+        evaluate = partial(super().evaluate_members, fleet)
+        return self.options.evaluate(evaluate, population, batch, decoding)
+
+    def learn(self, population: Population, evaluated: Evaluated) -> Learned:
+        """Tell the strategy, and change the probabilities of the options."""
+        learned = super().learn(population, evaluated)
+        state = {STATE: self.options.learn(population, learned.utilities)}
+        return replace(learned, update=with_state(learned.update, state))
+
+    def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
+        """Return what strategy, terms and options report of a generation, by name."""
+        return {**super().metrics(update), **self.options.metrics(update)}
+
+
+def _unchanged(example: Example, _: PromptVariant) -> Example:
+    return example
+
+
+def _formatter(config: Config, task: Task) -> PromptFormatter:
+    most = max(config.prompt_search.few_shot, default=0)
+    return PromptFormatter(task.examples("train"), config.seed, most)
 
 
 def _recorded_probabilities(update: Update | MeanUpdate) -> Probabilities:

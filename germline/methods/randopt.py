@@ -27,7 +27,7 @@ different sampling noise, so the fitness of members of different generations dif
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -60,7 +60,6 @@ class EnsembleMember:
     """A member that votes.
 
     Attributes:
-        fitness: mean training reward of the member.
         score: mean metric of the member alone on the examples of the last vote; None before one.
     """
 
@@ -90,16 +89,16 @@ class Ensemble:
     def rows(self) -> list[dict[str, Any]]:
         """Describe the kept members as plain values, best first."""
         return [
-            asdict(one.member) | {"fitness": one.fitness, "score": _known(one.score)}
+            asdict(one.member)
+            | {
+                "fitness": one.fitness,
+                "score": None if one.score is None or math.isnan(one.score) else one.score,
+            }
             for one in self.kept
         ]
 
     def best(self) -> Update:
-        """Return the update that makes the best member the center, at learning rate 1.
-
-        Raises:
-            GermlineError: no member was kept.
-        """
+        """Return the update that makes the best member the center, at learning rate 1."""
         if not self.kept:
             raise GermlineError(
                 "method.kind=randopt: this run has kept no member yet, so it has no weights of its "
@@ -125,14 +124,7 @@ def recorded_fitness(update: Update | MeanUpdate) -> list[float]:
 
 
 class RandOptMethod(Method):
-    """Members vote for the center: the result of a run is its ensemble.
-
-    Args:
-        config: of the run.
-        strategy: proposes the members.
-        task: whose answers are voted on.
-        terms: change rewards.
-    """
+    """Members vote for the center: the result of a run is its ensemble."""
 
     def __init__(
         self,
@@ -222,11 +214,7 @@ class RandOptMethod(Method):
         return self.ensemble.rows()
 
     def result_update(self) -> Update:
-        """Return the update from theta to the best member.
-
-        Raises:
-            GermlineError: no member is kept.
-        """
+        """Return the update from theta to the best member."""
         return self.ensemble.best()
 
     def evaluate_center(
@@ -236,8 +224,7 @@ class RandOptMethod(Method):
         ensemble = self.ensemble
         if not ensemble.kept:
             return super().evaluate_center(fleet, examples, decoding, samples)
-        parts = self._evaluate_kept(fleet, examples, decoding)
-        by_member = [rollouts for _, rollouts in sorted(parts.by_place.items())]
+        by_member, parts = self._evaluate_kept(fleet, examples, decoding)
         ensemble.kept = tuple(
             replace(one, score=self._score(rollouts))
             for one, rollouts in zip(ensemble.kept, by_member, strict=True)
@@ -247,21 +234,27 @@ class RandOptMethod(Method):
             for ballots, example in zip(zip(*by_member, strict=True), examples, strict=True)
         )
         rewards = np.array([[rollout.grade.reward for rollout in won]])
-        return Evaluation(rewards, won, parts.tokens, parts.decode_seconds)
+        tokens = sum(part.tokens for part in parts)
+        return Evaluation(rewards, won, tokens, sum(part.decode_seconds for part in parts))
 
     def _evaluate_kept(
         self, fleet: Fleet, examples: Sequence[Example], decoding: Decoding
-    ) -> "_Ballots":
-        """Evaluate the kept members, one generation after another: engines draw one at a time."""
-        places: dict[int, list[int]] = {}
-        for place, one in enumerate(self.ensemble.kept):
-            places.setdefault(one.member.generation, []).append(place)
-        ballots = _Ballots()
-        for generation, together in places.items():
-            members = tuple(self.ensemble.kept[place].member for place in together)
+    ) -> tuple[list[list[Rollout]], list[Evaluation]]:
+        """Return the rollouts of each kept member, and the evaluations that they are from.
+
+        Members are evaluated one generation after another: engines draw one at a time.
+        """
+        kept = [one.member for one in self.ensemble.kept]
+        by_member: list[list[Rollout]] = [[] for _ in kept]
+        parts = []
+        for generation in dict.fromkeys(member.generation for member in kept):
+            places = [place for place, one in enumerate(kept) if one.generation == generation]
+            members = tuple(kept[place] for place in places)
             population = Population(generation, members, antithetic=False, needs_every_member=True)
-            ballots.add(fleet.evaluate(population, examples, decoding), together)
-        return ballots
+            parts.append(fleet.evaluate(population, examples, decoding))
+            for rollout in parts[-1].rollouts:
+                by_member[places[rollout.member]].append(rollout)
+        return by_member, parts
 
     def _score(self, rollouts: Sequence[Rollout]) -> float:
         assert self.task is not None
@@ -275,30 +268,9 @@ class RandOptMethod(Method):
         return majority_rollout(graded or ballots, answer_function(self.task), example)
 
 
-@dataclass
-class _Ballots:
-    """The rollouts of each kept member, by its rank, and their tokens and decode time."""
-
-    by_place: dict[int, list[Rollout]] = field(default_factory=dict)
-    tokens: int = 0
-    decode_seconds: float = 0.0
-
-    def add(self, evaluation: Evaluation, places: Sequence[int]) -> None:
-        """Add the rollouts of the members of these ranks."""
-        for rollout in evaluation.rollouts:
-            self.by_place.setdefault(places[rollout.member], []).append(rollout)
-        self.tokens += evaluation.tokens
-        self.decode_seconds += evaluation.decode_seconds
-
-
 def _middle(sigmas: Sequence[float]) -> float:
     """Return the sigma that all members share, or the geometric mean of theirs."""
     return sigmas[0] if len({*sigmas}) == 1 else float(np.exp(np.log(sigmas).mean()))
-
-
-def _known(score: float | None) -> float | None:
-    """Return None for NaN, which JSON does not have."""
-    return None if score is None or math.isnan(score) else score
 
 
 Answer = Callable[[str, Example], str | None]
@@ -317,10 +289,7 @@ def answer_function(task: Task) -> Answer:
 def majority_rollout(rollouts: Sequence[Rollout], answer: Answer, example: Example) -> Rollout:
     """Return the rollout of the best member among those that gave the majority's answer.
 
-    Args:
-        rollouts: the voting members' rollouts of one example, best member first.
-        answer: extracts the answer of a completion.
-        example: the example.
+    The rollouts are those of the voting members, best member first.
     """
     votes = [answer(rollout.completion.text, example) for rollout in rollouts]
     # Counter keeps the order of first votes, and `most_common` is stable: best member first.

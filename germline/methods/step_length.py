@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from germline.methods.group_advantages import scaled
+from germline.methods.sampled_batch import scaled
 from germline.types import MeanUpdate, StrategyState, Update
 
 HALVED = 8
@@ -59,7 +59,7 @@ class TokenSlopes:
     """What some directions do to the tokens that they score.
 
     Attributes:
-        directions: the directions, in the order of coefficients.
+        directions: their place in the order of coefficients.
         slopes: change of the log-probability of every token along each direction.
         places: of the example of every token, in the batch.
         parts: what each example adds to the coefficients of these directions, before shaping.

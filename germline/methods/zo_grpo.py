@@ -17,7 +17,7 @@ to the order of sigma^3 for twice the members; by default members are no pairs, 
 Each group of 16 members scores other completions, `rows_per_member` of neighboring examples, drawn
 in proportion to |A_r|; w_r is 1 / the expected number of draws of r, so the expectation of (2) is
 that of all completions. Together the groups score most of them, while each member reads few prompts
-(`group_advantages.draw_rows`).
+(`sampled_batch.draw_rows`).
 
 `strategy.learning_rate=auto` chooses the length of a step by the change of log-probabilities that
 the members predict for it (`step_length`).
@@ -48,7 +48,6 @@ from jaxtyping import Float64, Int64
 from germline import noise
 from germline.config import Config, ZerothOrderGrpo
 from germline.config.methods import LEAST_EXAMPLES
-from germline.methods.group_advantages import draw_rows, group_advantages, mean_rewards
 from germline.methods.method import Evaluated, Learned, Method, evaluate_again
 from germline.methods.reward_term import RewardTerm
 from germline.methods.sampled_batch import (
@@ -57,6 +56,9 @@ from germline.methods.sampled_batch import (
     SampledRow,
     center_log_probs,
     clipped_ratios,
+    draw_rows,
+    group_advantages,
+    mean_rewards,
     ratio_metrics,
     row_log_probs,
     rows_with_advantage,
@@ -90,7 +92,6 @@ class GroupScores:
     """What the members of a group scored.
 
     Attributes:
-        members: the group, as a part of the population.
         log_ratios: of the probabilities of every token, of a member to the center, or to the
             geometric mean of its pair.
         weights: of every token: that of its row, times a ratio of probabilities.
@@ -108,7 +109,6 @@ class ScoredEvaluation(Evaluated):
     """The samples of the center, and how members score some of them.
 
     Attributes:
-        slopes: change of the log-probability of every scored token along every direction.
         log_prob_power: mean square of the log-probabilities of the scored tokens.
         metrics: of the generation, by their names in generations.jsonl.
     """
@@ -149,11 +149,7 @@ class ZerothOrderGrpoMethod(Method):
 
     @classmethod
     def check_task(cls, config: Config, task: Task) -> None:
-        """Refuse environments that ask for replies themselves.
-
-        Raises:
-            GermlineError: the task has such an environment.
-        """
+        """Refuse environments that ask for replies themselves."""
         if getattr(task, "asks_endpoint", False):
             raise GermlineError(
                 f"method.kind=zo_grpo scores conversations, and a task of kind {config.task.kind} "
@@ -169,11 +165,7 @@ class ZerothOrderGrpoMethod(Method):
         return generation // self.section.updates_per_batch
 
     def sample(self, fleet: Fleet, batch: Sequence[Example], decoding: Decoding) -> None:
-        """Let the center sample, and compute equation (1).
-
-        Raises:
-            GermlineError: too many rewards are missing, twice in a row.
-        """
+        """Let the center sample, and compute equation (1)."""
         section = self.section
         samples = evaluate_again(
             lambda: self.evaluate_center_with_terms(
@@ -191,11 +183,7 @@ class ZerothOrderGrpoMethod(Method):
     def evaluate(
         self, fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> ScoredEvaluation:
-        """Let the center sample, and the members score: equations (1) and (2).
-
-        Raises:
-            GermlineError: too many rewards are missing, twice in a row.
-        """
+        """Let the center sample, and the members score: equations (1) and (2)."""
         is_first = population.generation == self.sampled_at(population.generation)
         if is_first:
             self.sample(fleet, batch, decoding)
@@ -323,12 +311,12 @@ def group_scores(
     """Compare members with the center, and those of a pair with their mean.
 
     Args:
-        population: of which the group is a part.
+        population: of which `members` are a group.
         members: the group.
         rows: that it scored.
         scores: log-probabilities, `[members][texts][tokens]`.
-        center: log-probabilities of every row, by its number.
-        counts: what each token counts, by the number of its row.
+        center: log-probabilities of the center, by the number of the row.
+        counts: what each token counts, likewise.
     """
     ratios = np.array([np.concatenate(texts) for texts in scores])
     ratios -= np.concatenate([center[row.number] for row, _ in rows])
@@ -340,10 +328,7 @@ def group_scores(
 
 
 def example_scores(scored: GroupScores, examples: int) -> Float64[np.ndarray, "members examples"]:
-    """Return what each example adds to equation (2) of each member.
-
-    A member without a finite log-probability has NaN.
-    """
+    """Return what each example adds to equation (2) of each member; NaN: no finite probability."""
     found = np.zeros((len(scored.log_ratios), examples))
     weighted = scored.log_ratios * scored.weights
     for place in np.unique(scored.places):

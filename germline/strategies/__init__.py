@@ -15,9 +15,6 @@ def make_strategy(
         run_seed: of the run.
         generations: length of the run, for schedules.
         dimension: number of searched numbers, for strategies of coordinates.
-
-    Raises:
-        GermlineError: the dimension is too large or too small for the strategy.
     """
     strategy: Strategy = registry.create(
         "strategy", config, run_seed=run_seed, generations=generations, dimension=dimension

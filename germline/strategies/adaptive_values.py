@@ -25,11 +25,7 @@ class AdaptiveValue(Generic[T]):
         return self._values[-1]
 
     def at(self, generation: int) -> T:
-        """Return the value in a generation.
-
-        Raises:
-            GermlineError: it depends on an earlier generation whose results are missing.
-        """
+        """Return the value in a generation, the next one at most."""
         if not 0 <= generation < len(self._values):
             raise GermlineError(
                 f"the value of {self._name} in generation {generation} depends on the "
@@ -40,30 +36,21 @@ class AdaptiveValue(Generic[T]):
         return self._values[generation]
 
     def replace(self, generation: int, value: T) -> None:
-        """Set the value of the next generation.
-
-        Raises:
-            GermlineError: the generation is not the next one.
-        """
-        if generation != len(self._values) - 1:
-            raise GermlineError(
-                f"{self._name} cannot be set for generation {generation}: the next generation is "
-                f"{len(self._values) - 1}"
-            )
+        """Set the value of the next generation."""
+        self._check_is_next(generation)
         self._values[-1] = value
 
     def follow(self, generation: int, value: T) -> None:
-        """Add the value of the generation after `generation`.
+        """Add the value of the generation after `generation`, which is the next one."""
+        self._check_is_next(generation)
+        self._values.append(value)
 
-        Raises:
-            GermlineError: `generation` is not the next one.
-        """
+    def _check_is_next(self, generation: int) -> None:
         if generation != len(self._values) - 1:
             raise GermlineError(
                 f"{self._name} adapts to generation {len(self._values) - 1} next, found "
                 f"generation {generation}: tell each generation once, in order"
             )
-        self._values.append(value)
 
 
 class RunningMeanFitness(AdaptiveValue[float | None]):
@@ -77,11 +64,7 @@ class RunningMeanFitness(AdaptiveValue[float | None]):
         self._decay = settings.decay
 
     def tell(self, generation: int, fitness: float | None) -> None:
-        """Adapt to the mean fitness of the next generation; None (all missing) changes nothing.
-
-        Raises:
-            GermlineError: it is not the next generation.
-        """
+        """Adapt to the mean fitness of the next generation; None (all missing) changes nothing."""
         before = self.newest
         if before is None or fitness is None:
             self.follow(generation, before if fitness is None else fitness)

@@ -79,12 +79,7 @@ class CalibratedSigma(AdaptiveValue[float], SigmaRule):
         return cls(settings, FIRST_GUESS[unit])
 
     def at(self, generation: int) -> float:
-        """Return the sigma of the members of a generation.
-
-        Raises:
-            GermlineError: sigma is not calibrated yet, or the update of an earlier generation is
-                missing.
-        """
+        """Return the sigma of the members of a generation."""
         if not self._calibrated:
             raise GermlineError(
                 "strategy.sigma=auto is calibrated before generation 0: call "
@@ -94,12 +89,7 @@ class CalibratedSigma(AdaptiveValue[float], SigmaRule):
         return _rounded(super().at(generation) * self._growth, digits=5)
 
     def calibrate(self, generation: int, divergence: Callable[[float], float]) -> None:
-        """Calibrate sigma in generation 0 and after every `every` generations.
-
-        Args:
-            generation: the next one.
-            divergence: KL divergence of members of a sigma from the center, in nats per token.
-        """
+        """Calibrate sigma in generation 0 and after every `every` generations."""
         every = self._settings.every
         if generation and not (every and generation % every == 0):
             return
@@ -169,11 +159,7 @@ class _Search:
         return factor
 
     def check(self, chosen: float) -> None:
-        """Warn, or raise an error, where no trial was close to the target.
-
-        Raises:
-            GermlineError: no divergence is above 0, or none is finite.
-        """
+        """Warn where no trial was close to the target; refuse a KL that is 0, or never finite."""
         sigma, kl = self._trials[-1]
         if is_close(self._factor(kl)) or self._is_enclosed():
             return

@@ -58,15 +58,10 @@ from germline.types import (
 
 
 class CmaSearch(Strategy):
-    """Ask and tell around an optimizer of the library `cmaes`.
-
-    Attributes:
-        LARGEST: largest supported number of searched numbers.
-        population: members per generation.
-        search: the optimizer of the library, which minimizes.
-    """
+    """Ask and tell around `search`, an optimizer of the library `cmaes`, which minimizes."""
 
     LARGEST: ClassVar[int]
+    """Largest supported number of searched numbers."""
 
     def __init__(self, config: Cma | SepCma, run_seed: int, dimension: int) -> None:
         self.config = config
@@ -95,11 +90,7 @@ class CmaSearch(Strategy):
         return float(self.search._sigma)
 
     def ask(self, generation: int) -> Population:
-        """Draw the members of the next generation.
-
-        Raises:
-            GermlineError: `tell` was not called for an earlier generation.
-        """
+        """Draw the members of the next generation."""
         self._check_is_next(generation)
         members = tuple(
             VectorPerturbation(generation, index, (x - self.search.mean).astype(np.float32))
@@ -115,20 +106,12 @@ class CmaSearch(Strategy):
         center: float | None = None,
         power: SignalPower | None = None,
     ) -> MeanUpdate:
-        """Pass utilities to the library, and return the change of its mean.
-
-        Raises:
-            GermlineError: it is not the next generation.
-        """
+        """Pass utilities to the library, and return the change of its mean."""
         update = MeanUpdate(population.generation, self.sigma, tuple(utilities.tolist()))
         return self._with_offsets(update)
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[MeanUpdate]:
-        """Pass the utilities of a stopped run to the library; return its updates with offsets.
-
-        Raises:
-            GermlineError: the step size differs from the recorded one: the arithmetic differs.
-        """
+        """Pass the utilities of a stopped run to the library; return its updates with offsets."""
         return [self._recalled(update) for update in updates if isinstance(update, MeanUpdate)]
 
     def _recalled(self, update: MeanUpdate) -> MeanUpdate:

@@ -126,15 +126,10 @@ class NaturalEvolution(Strategy):
         center: float | None = None,
         power: SignalPower | None = None,
     ) -> Update:
-        """Sum utilities into one coefficient per direction: equation (1) times sigma.
-
-        Raises:
-            GermlineError: an adaptation needs a fitness that is not given, or the population is
-                not that of the next generation.
-        """
+        """Sum utilities into one coefficient per direction: equation (1) times sigma."""
+        members = population.seed_perturbations()
         coefficients: dict[int, float] = {}
         shares: dict[int, float] = {}
-        members = population.seed_perturbations()
         for member, utility in zip(members, utilities, strict=True):
             share = float(utility) / len(members)
             shares[member.direction] = shares.get(member.direction, 0.0) + share

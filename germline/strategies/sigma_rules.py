@@ -47,22 +47,12 @@ class SigmaRule(ABC):
 
     @classmethod
     def from_config(cls, settings: Any, generations: int, unit: str) -> "SigmaRule":
-        """Construct the rule.
-
-        Args:
-            settings: its section.
-            generations: length of the run, for schedules.
-            unit: `strategy.sigma_unit`.
-        """
+        """Construct the rule from its section, the length of the run and `strategy.sigma_unit`."""
         return cls(settings)
 
     @abstractmethod
     def at(self, generation: int) -> float:
-        """Return sigma in a generation.
-
-        Raises:
-            GermlineError: it depends on the update of an earlier generation, which is missing.
-        """
+        """Return sigma in a generation, after the updates of those before it."""
 
     def calibrate(  # noqa: B027 - most rules are not calibrated
         self, generation: int, divergence: Callable[[float], float]
@@ -75,19 +65,11 @@ class SigmaRule(ABC):
         """
 
     def update_of(self, shares: list[float]) -> SigmaUpdate | None:
-        """Turn the utilities of directions, divided by N, into the update of tensor sigmas.
-
-        Returns:
-            None where tensors have no sigma of their own.
-        """
+        """Turn utilities of directions, divided by N, into the update of tensor sigmas, if any."""
         return None
 
     def tell(self, update: Update) -> None:  # noqa: B027 - schedules do not adapt
-        """Adapt to the update of the next generation.
-
-        Raises:
-            GermlineError: it is the update of another generation.
-        """
+        """Adapt to the update of the next generation."""
 
 
 def make_sigma_rule(config: Nes, generations: int) -> SigmaRule:
@@ -198,11 +180,7 @@ class ZeroSignalGrowth(AdaptiveValue[float]):
         self._settings = settings
 
     def tell(self, generation: int, *, no_signal: bool) -> None:
-        """Adapt to whether the next generation was without signal.
-
-        Raises:
-            GermlineError: it is not the next generation.
-        """
+        """Adapt to whether the next generation was without signal."""
         step, most = self._settings.factor, self._settings.most
         factor = min(most, self.newest * step) if no_signal else max(1.0, self.newest / step)
         self.follow(generation, factor)
@@ -212,9 +190,6 @@ def success_rate(fitness: Float[np.ndarray, "members"], center: float | None) ->
     """Return the share of members that are fitter than the center; a tie counts half.
 
     Members without a fitness do not count. None where the center or all members are without one.
-
-    Raises:
-        GermlineError: the fitness of the center is not given.
     """
     if center is None:
         raise GermlineError(

@@ -62,11 +62,7 @@ class SignalLearningRate:
     ) -> float:
         """Return the learning rate of an update: equations (1) to (3); 0 if coefficients are 0.
 
-        Args:
-            generation: of the update.
-            sigma: of its members.
-            coefficients: of its directions.
-            power: of its generation; included in the signal here, kept by `tell` later.
+        The power of its generation is included in the signal here, and kept by `tell` later.
         """
         length = math.sqrt(math.fsum(c * c for c in coefficients))
         if length == 0:

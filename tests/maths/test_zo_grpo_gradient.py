@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from germline.fleet import LocalFleet
-from germline.methods.group_advantages import group_advantages
-from germline.methods.policy_gradient import AdvantageRow, PolicyGradient
+from germline.methods.es_sample_gd import AdvantageRow, PolicyGradient
+from germline.methods.sampled_batch import group_advantages
 from germline.run import build_run_parts
 from tests.tiny import save_tiny
 from tests.tiny_runs import one_generation, zo_grpo_run

@@ -89,16 +89,21 @@ def generations(
 
 
 def batches(
-    examples: Sequence[Example], size: int, run_seed: int
+    examples: Sequence[Example],
+    size: int,
+    run_seed: int,
+    generation_of: Callable[[int], int] = int,
 ) -> Callable[[int], list[Example]]:
     """Return a function from a generation to its batch: epochs of seeded shuffles, cut by `size`.
 
     If `size` is at least the number of examples, each batch has all of them, in order.
+    `generation_of` is `Method.batch_generation` where generations share batches.
     """
 
     def batch_of(generation: int) -> list[Example]:
         if size >= len(examples):
             return list(examples)
+        generation = generation_of(generation)
         places = range(generation * size, (generation + 1) * size)
         epochs = {place // len(examples) for place in places}
         orders = {e: noise.epoch_permutation(run_seed, "batches", e, len(examples)) for e in epochs}

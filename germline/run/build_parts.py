@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 from germline import registry
@@ -58,7 +58,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunParts:
-    """The objects of one run; a context manager that ends the processes of graders and engines."""
+    """The objects of one run; a context manager that ends the processes of graders and engines.
+
+    `batch(generation)` returns the training examples of a generation.
+    """
 
     config: Config
     task: Task
@@ -66,6 +69,7 @@ class RunParts:
     graders: Graders
     decoding: Decoding
     method: Method
+    batch: Callable[[int], Sequence[Example]]
     held_out_scorers: HeldOutScorers
 
     def __enter__(self) -> "RunParts":
@@ -84,14 +88,6 @@ class RunParts:
     def decoding_of(self, generation: int) -> Decoding:
         """Return the decoding of a generation, with its own sampling noise."""
         return replace(self.decoding, noise_generation=generation)
-
-    def batch(self, generation: int) -> Sequence[Example]:
-        """Return the training examples of a generation."""
-        return self._batches(self.method.batch_generation(generation))
-
-    @cached_property
-    def _batches(self) -> Callable[[int], list[Example]]:
-        return batches(self.task.examples("train"), self.config.batch_size, self.config.seed)
 
     def restore(self, entries: Sequence[JournalEntry], snapshots: Path, base_digest: str) -> None:
         """Bring the weights to the state after the last entry, and the method to what it sampled.
@@ -162,6 +158,9 @@ def build_run_parts(
         graders=graders,
         decoding=make_decoding(config, task),
         method=method,
+        batch=batches(
+            task.examples("train"), config.batch_size, config.seed, method.batch_generation
+        ),
         held_out_scorers=held_out_scorers,
     )
 

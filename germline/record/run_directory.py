@@ -67,7 +67,10 @@ FACTS: Mapping[str, type] = {
 
 
 class RunDirectory:
-    """One run on disk: its config, and access to the files it wrote."""
+    """One run on disk: its config, and access to the files it wrote.
+
+    `last_row` and `last_rollouts` are the rows that this object wrote last.
+    """
 
     def __init__(self, path: Path, facts: Mapping[str, Any], config: Config) -> None:
         self.path = path

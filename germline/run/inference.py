@@ -273,29 +273,27 @@ def measure_kl(
     config = load_config(directory.config, overrides)
     task = without_overlong(config, make_task(config.task))
     examples = task.examples(split)[:limit]
-    tuned, start = (
-        load_engine(directory, config),
-        make_engine(config, ancestors=directory.ancestors),
-    )
-    if not isinstance(tuned, TextScorer) or not isinstance(start, TextScorer):
-        for engine in (tuned, start):
-            close_engine(engine)
-        raise GermlineError(
-            f"engine.kind={config.engine.kind} cannot compute the log-probabilities of a text; use "
-            "engine=inprocess"
-        )
-    sampling_noise = replace(make_decoding(config, task), noise_stream=HELD_OUT_NOISE)
     readings: list[TextDivergence] = []
     texts: list[Completion] = []
-    for who in writers(directory, tuned.weights.dimension):
-        for microbatch in cut_microbatches([who], examples, center_microbatch(config.microbatch)):
-            written = tuned.generate(microbatch.members, microbatch.examples, sampling_noise)
-            readings += measure_texts(
-                tuned, start, microbatch.members, microbatch.examples, written
-            )[0]
-            texts += written[0]
-    unlikely = [reading.improbable for reading in readings]
-    return KlDivergence.of(readings), degenerate_text_shares(texts, tuned.special_ids, unlikely)
+    with ExitStack() as opened:
+        tuned = load_engine(directory, config)
+        opened.callback(close_engine, tuned)
+        start = make_engine(config, ancestors=directory.ancestors)
+        opened.callback(close_engine, start)
+        if not isinstance(tuned, TextScorer) or not isinstance(start, TextScorer):
+            raise GermlineError(
+                f"engine.kind={config.engine.kind} cannot compute the log-probabilities of a text; "
+                "use engine=inprocess"
+            )
+        sampling_noise = replace(make_decoding(config, task), noise_stream=HELD_OUT_NOISE)
+        size = center_microbatch(config.microbatch)
+        for who in writers(directory, tuned.weights.dimension):
+            for part in cut_microbatches([who], examples, size):
+                written = tuned.generate(part.members, part.examples, sampling_noise)
+                readings += measure_texts(tuned, start, part.members, part.examples, written)[0]
+                texts += written[0]
+        unlikely = [reading.improbable for reading in readings]
+        return KlDivergence.of(readings), degenerate_text_shares(texts, tuned.special_ids, unlikely)
 
 
 def engine_without_run(config: Config) -> Engine:

@@ -18,8 +18,6 @@ import torch
 from jaxtyping import Int
 from torch import nn
 
-from germline.engines.cpu_kernels import align_rows
-
 PromptTokens = Mapping[str, torch.Tensor]
 """`input_ids` and `attention_mask`, both `[prompts, tokens]` and padded on the left."""
 
@@ -141,7 +139,8 @@ def _products(weights: Sequence[torch.Tensor], rows: int) -> list[Product]:
     """Prepare one product per weight; products of equal width share an aligned buffer."""
     inputs = {weight.shape[1]: weight.new_ones(rows, weight.shape[1]) for weight in weights}
     outputs = {
-        weight.shape[0]: align_rows(inputs[weight.shape[1]], weight.shape[0]) for weight in weights
+        out: inputs[into].new_empty(len(inputs[into]), out)
+        for out, into in (weight.shape for weight in weights)
     }
     return [(inputs[weight.shape[1]], weight.t(), outputs[weight.shape[0]]) for weight in weights]
 

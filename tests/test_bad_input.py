@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from germline.cli.application import app
 from germline.config import load_config
 from germline.config.rules import IGNORED, IMPOSSIBLE
-from germline.spaces.tensor_selection import select_tensors
-from germline.types import GermlineError, TensorInfo
+from germline.types import GermlineError
 
 ROWS = yaml.safe_load((Path(__file__).parent / "config_inputs.yaml").read_text(encoding="utf-8"))
 
@@ -74,14 +73,6 @@ def test_many_mistakes_are_told_by_the_first_of_them() -> None:
         load_config({f"line{number}": 1 for number in range(30)})
     assert len(str(caught.value).splitlines()) == 11
     assert str(caught.value).endswith("and 20 more mistakes")
-
-
-def test_near_misses_of_a_pattern_are_those_with_likely_parts() -> None:
-    names = [f"model.layers.{n}.{part}.weight" for n in range(9) for part in ("attn.q", "mlp.up")]
-    tensors = [TensorInfo(name, (4, 4), "linear", 0) for name in names]
-    for name in ("include", "exclude"):
-        with pytest.raises(GermlineError, match=r"near: model\.layers\.0\.mlp\.up\.weight, mod"):
-            select_tensors(tensors, load_config({}, [f"space.{name}=*.mpl.*"]).space)
 
 
 # --- files of settings

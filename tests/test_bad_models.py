@@ -194,7 +194,7 @@ def test_a_tokenizer_of_another_model_is_told_by_its_token() -> None:
     tiny = inprocess()
     known = len(tiny.pretrained.tokenizer)
     tiny.pretrained.tokenizer.add_tokens(["foxes"])
-    with pytest.raises(GermlineError, match=rf"with token {known}, but the model has only {known}"):
+    with pytest.raises(GermlineError, match=rf"has token {known}, but the model .*another model"):
         tiny.generate([None], [Example(0, "foxes", "", False)], Decoding(2))
 
 
@@ -229,8 +229,3 @@ def test_an_adapter_where_a_model_belongs_is_told_what_it_is(tmp_path: Path) -> 
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(GermlineError, match=r"is a PEFT adapter, not a model: .* --merged"):
         load_pretrained(str(tmp_path))
-
-
-def test_a_misspelled_nano_is_not_looked_for_on_the_network() -> None:
-    with pytest.raises(GermlineError, match=r"no model 'nnao' here \(did you mean 'nano'\?\)"):
-        load_pretrained("nnao")

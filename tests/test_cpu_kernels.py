@@ -1,9 +1,10 @@
 """Fused parts: the numbers of the library, in modules that are known and trusted."""
 
+from collections import Counter
+
 import pytest
 import torch
 from torch import nn
-from transformers import GraniteConfig, GraniteForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import germline.engines.decode_batch
 from germline.engines import cpu_kernels
@@ -13,16 +14,12 @@ from germline.types import Decoding
 from tests.tiny_engines import MODELS, SPACES, examples, inprocess, population, tokens
 
 GREEDY = Decoding(max_new_tokens=12)
-PARTS = {"_Norm": 7, "_Gate": 3, "_Attention": 3, "_Layer": 3, "_Head": 1}
+PARTS = {"_Norm": 7, "_Attention": 3}
 """In three layers of a family whose parts are all known."""
-
-SHAPE = {"hidden_size": 64, "intermediate_size": 96, "vocab_size": 303}
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
 
 
 def parts(model):
-    kinds = [type(part).__name__ for part in FusedDecoder(model)._parts]
-    return {kind: kinds.count(kind) for kind in dict.fromkeys(sorted(kinds))}
+    return Counter(type(part).__name__ for part in FusedDecoder(model)._parts)
 
 
 def logits(model):
@@ -33,12 +30,6 @@ def logits(model):
     hidden[1, :, 1:, :1] = torch.finfo().min
     with torch.inference_mode():
         return model(ids, attention_mask=hidden).logits
-
-
-def qwen3():
-    torch.manual_seed(0)
-    config = Qwen3Config(**SHAPE, **HEADS, head_dim=16, initializer_range=0.2)
-    return Qwen3ForCausalLM(config).eval()
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -55,56 +46,24 @@ def test_fused_parts_give_the_logits_of_the_library(model):
     [
         ("llama", PARTS),
         ("mistral", PARTS),
-        ("gemma3", {"_Attention": 3, "_Head": 1}),  # it adds 1 to the weights of its norms
-        ("mixtral", {"_Norm": 7, "_Attention": 3, "_Layer": 3, "_Head": 1}),
-        ("gpt2", {"_Head": 1}),
+        ("gemma3", {"_Attention": 3}),  # it adds 1 to the weights of its norms
+        ("gpt2", {}),
     ],
 )
 def test_what_a_family_does_differently_keeps_its_own_forward(model, known):
-    assert parts(inprocess(model).model) == dict(sorted(known.items()))
-
-
-def test_norms_of_single_heads_are_part_of_attention():
-    assert parts(qwen3()) == dict(sorted({**PARTS, "_Norm": 13}.items()))
+    assert parts(inprocess(model).model) == known
 
 
 def test_a_module_that_only_looks_like_a_known_one_is_not_trusted():
     served = inprocess("llama").model
-    served.model.layers[1].mlp.act_fn = nn.GELU()
     served.model.layers[2].self_attn.o_proj = nn.Sequential(nn.Linear(64, 64), nn.Dropout())
     served.model.layers[2].self_attn.head_dim = 5
-    known = {**PARTS, "_Gate": 2, "_Attention": 2, "_Layer": 2}
-    assert parts(served) == dict(sorted(known.items()))
+    served.model.layers[1].input_layernorm = nn.RMSNorm(64)  # whose eps is None
+    assert parts(served) == {"_Norm": 6, "_Attention": 2}
 
 
-def test_a_layer_that_weighs_its_sums_is_not_trusted():
-    granite = GraniteForCausalLM(GraniteConfig(**SHAPE, **HEADS, residual_multiplier=0.5)).eval()
-    assert parts(granite) == {kind: n for kind, n in sorted(PARTS.items()) if kind != "_Layer"}
-
-
-@pytest.fixture
-def layer():
-    model = FusedDecoder(inprocess("llama").model)
-    with model.applied(), torch.inference_mode():
-        yield next(part for part in model._parts if type(part).__name__ == "_Layer")
-
-
-def test_sums_in_place_are_the_sums_of_the_library_bit_for_bit(layer):
-    inputs, named = layer.sample()
-    library = type(layer.module).forward(layer.module, inputs, **named)
-    assert torch.equal(layer(inputs, **named), library)
-
-
-def test_sums_in_place_leave_what_a_layer_was_given_as_it_was(layer):
-    inputs, named = layer.sample()
-    given = inputs.clone()
-    layer(inputs, **named)
-    assert torch.equal(inputs, given)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_other_floats_than_fp32_are_left_to_the_library(dtype):
-    assert parts(inprocess("llama", dtype=dtype).model) == {}
+def test_other_floats_than_fp32_are_left_to_the_library():
+    assert parts(inprocess("llama", dtype="bfloat16").model) == {}
 
 
 def test_a_model_is_itself_again_once_a_batch_has_written():

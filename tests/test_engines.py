@@ -154,8 +154,7 @@ def test_a_prompt_of_token_ids_takes_the_place_of_its_text():
 @pytest.mark.parametrize("token", [-1, 10**6])
 def test_a_token_id_that_the_model_lacks_is_refused(token):
     message = refusal(inprocess().encoder.encode, Example(7, "", "", False, {}, (), (1, token)))
-    assert f"example 7 has token {token}" in message
-    assert "tokens 0 to" in message
+    assert f"example 7 has token {token}, but the model" in message
 
 
 def test_the_tokens_of_prompts_are_forgotten_before_they_fill_the_memory(monkeypatch):

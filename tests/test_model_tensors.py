@@ -11,7 +11,7 @@ from benchmarks.memory import LiveTensors
 from germline.config import Full, Lora, LowRank, Singular, SpaceConfig, Subspace
 from germline.engines.digests import root_digest, tensor_digests
 from germline.engines.dtypes import stored_dtype
-from germline.engines.model_tensors import MasterPlacement
+from germline.engines.model_tensors import place_tensors
 from germline.engines.pretrained import load_pretrained
 from germline.optimizers import Sgd
 from germline.spaces import make_space
@@ -113,7 +113,7 @@ def test_placing_a_model_holds_one_tensor_more_than_the_final_state(stored, serv
     model = load_pretrained(str(stored["bfloat16"])).model
     sizes = [parameter.numel() for parameter in model.parameters()]
     with LiveTensors() as live:
-        MasterPlacement(CPU, serving, CPU).place(model, frozenset())
+        place_tensors(model, frozenset(), CPU, serving, CPU)
     # The counter sees a tensor when it is first used, so files that are still to be read are not
     # in its peak: what is, are the serving copies and the one that is being converted.
     assert live.peak <= sum(sizes) * serving.itemsize + max(sizes) * (2 + 4)

@@ -287,12 +287,6 @@ def test_layers_the_model_does_not_have_are_refused_in_every_space(space):
     assert "space.layers: '1-4' asks for layers [3, 4]; the model has layers 0-2" in message
 
 
-def test_layers_that_count_down_are_refused_with_the_range_that_counts_up():
-    section = Subspace(layers="0,2-1")
-    message = refusal(inprocess, "llama", section)
-    assert "space.layers: '0,2-1' counts down, write the smaller layer first: 1-2" in message
-
-
 # --- engines
 
 

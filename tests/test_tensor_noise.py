@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from germline import noise, tensor_noise
-from germline.tensor_noise import NoiseStream, cpu_noise, torch_noise
+from germline.tensor_noise import NoiseStream, cpu_noise
 
 CPU = torch.device("cpu")
 STREAM = NoiseStream(-7, 3, "model.layers.0.self_attn.q_proj.weight")
@@ -54,18 +54,11 @@ def summed(stream, coefficients, count, start):
 
 
 @pytest.mark.parametrize(("count", "start"), SHARDS)
-@pytest.mark.parametrize("way", [cpu_noise, torch_noise])
-def test_noise_has_the_frozen_bits_a_shard_alone_included(way, count, start):
-    drawn = way.normals(STREAM, DIRECTIONS, count, start, CPU)
+def test_a_shard_has_the_bits_of_the_whole_and_sums_are_rounded_twice(count, start, monkeypatch):
+    monkeypatch.setattr(cpu_noise, "PIECE", 1000)
+    drawn = tensor_noise.normals(STREAM, DIRECTIONS, count, start)
     assert same_bits(drawn, rows(STREAM, DIRECTIONS, count, start))
-
-
-@pytest.mark.parametrize(("count", "start"), SHARDS)
-@pytest.mark.parametrize("way", [cpu_noise, torch_noise])
-def test_a_sum_is_rounded_after_every_product_and_every_addition(way, count, start, monkeypatch):
-    monkeypatch.setattr(way, "PIECE", 1000)
-    weights = list(enumerate(COEFFICIENTS))
-    total = way.weighted_sum(STREAM, weights, count, start, CPU)
+    total = tensor_noise.weighted_sum(STREAM, COEFFICIENTS, count, start)
     assert same_bits(total, summed(STREAM, COEFFICIENTS, count, start))
 
 
@@ -97,14 +90,6 @@ def test_perturbing_a_tensor_holds_no_noise_of_its_size():
     assert held <= 2**21 * torch.get_num_threads() < center.nbytes
 
 
-def test_high_halves_of_products_are_those_of_whole_numbers():
-    words = [0, 1, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 0x0123456789ABCDEF]
-    tensor = torch.tensor(np.array(words, dtype=np.uint64).view(np.int64))
-    for factor in (0xD2E7470EE14C6C93, 0xCA5A826395121157, 2**64 - 1):
-        found = torch_noise._high(factor, tensor).numpy().view(np.uint64).tolist()
-        assert found == [(factor * word) >> 64 for word in words]
-
-
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_any_number_of_threads_draws_and_sums_the_same(threads, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
@@ -125,15 +110,11 @@ def test_threads_of_a_caller_may_draw_long_rows_at_once():
 # --- what is asked for
 
 
-def test_the_cpu_is_where_noise_lies_unless_told():
-    assert tensor_noise.normals(STREAM, [1], 5).device == CPU
-    assert same_bits(tensor_noise.normals(STREAM, [1], 5), rows(STREAM, [1], 5, 0))
-
-
 @pytest.mark.parametrize("directions", [[], [1, 2]])
 def test_nothing_is_drawn_of_nothing(directions):
     assert tensor_noise.normals(STREAM, directions, 0).shape == (len(directions), 0)
     assert tensor_noise.normals(STREAM, [], 4).shape == (0, 4)
+    assert torch.equal(tensor_noise.weighted_sum(STREAM, [0.0, 0.0], 3), torch.zeros(3))
 
 
 def test_directions_without_a_coefficient_are_not_drawn(monkeypatch):
@@ -159,10 +140,6 @@ def test_a_sum_of_outer_products_is_rounded_after_every_product_and_addition(hei
     assert same_bits(found, expected)
 
 
-def test_no_coefficients_sum_to_zero():
-    assert torch.equal(tensor_noise.weighted_sum(STREAM, [0.0, 0.0], 3), torch.zeros(3))
-
-
 # --- on a GPU
 
 INTERPRETED = """
@@ -178,8 +155,7 @@ for count, start in SHARDS:
     assert same_bits(total, summed(STREAM, COEFFICIENTS, count, start)), (count, start)
 sizes = {"first": 40, "second": 5000, "third": 1}
 together = noise.concatenated_noise(3, 1, DIRECTIONS, sizes)
-streams = [NoiseStream(3, 1, name) for name in sizes]
-assert same_bits(kernels.concatenated_noise(streams, DIRECTIONS, [*sizes.values()], CPU), together)
+assert same_bits(kernels.concatenated_noise(3, 1, DIRECTIONS, sizes, CPU), together)
 a, b = (torch.from_numpy(rows(STREAM, DIRECTIONS, count, 0)) for count in (70, 131))
 assert torch.equal(kernels.outer_sum(a, b), tensor_noise.outer_sum(a, b))
 print("equal")
@@ -238,40 +214,34 @@ def test_the_kernels_compile_for_a_gpu_without_fusing_products_and_sums(tmp_path
 def test_kernels_that_cannot_run_are_told_and_done_without(caplog):
     # There is no GPU where the result is wanted, so Triton cannot launch anything.
     with caplog.at_level(logging.WARNING, "germline"):
-        assert tensor_noise._of_gpu(CPU) is torch_noise
+        assert tensor_noise._of_gpu(CPU) is cpu_noise
     assert "noise on cpu is drawn without Triton, several times slower: " in caplog.text
 
 
 def test_kernels_of_other_bits_would_be_found():
-    assert tensor_noise._agree(torch_noise, CPU)
+    assert tensor_noise._agree(cpu_noise, CPU)
 
     def weighted_sum(stream, weights, count, start, device):
-        drawn = torch_noise.normals(stream, [k for k, _ in weights], count, start, device)
+        drawn = cpu_noise.normals(stream, [k for k, _ in weights], count, start, device)
         return (torch.tensor([c for _, c in weights]).double() @ drawn.double()).float()
 
     rounded = ModuleType("rounded")  # sums in double precision
-    vars(rounded).update(vars(torch_noise), weighted_sum=weighted_sum)
+    vars(rounded).update(vars(cpu_noise), weighted_sum=weighted_sum)
     assert not tensor_noise._agree(rounded, CPU)
 
 
 @pytest.mark.gpu
 def test_a_gpu_with_triton_uses_its_kernels():
     if importlib.util.find_spec("triton"):
-        assert tensor_noise._implementation(torch.device("cuda"), 1) not in (cpu_noise, torch_noise)
+        assert tensor_noise._drawer(torch.device("cuda")) is not cpu_noise
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("count", "start"), [*SHARDS, (5_000_000, 77)])
-@pytest.mark.parametrize("way", ["chosen", "integers"])
-def test_a_gpu_draws_and_sums_the_bits_of_a_cpu(way, count, start):
-    module = (
-        torch_noise
-        if way == "integers"
-        else tensor_noise._implementation(torch.device("cuda"), count)
-    )
-    drawn = module.normals(STREAM, DIRECTIONS, count, start, torch.device("cuda"))
+def test_a_gpu_draws_and_sums_the_bits_of_a_cpu(count, start):
+    gpu = torch.device("cuda")
+    drawn = tensor_noise.normals(STREAM, DIRECTIONS, count, start, gpu)
     assert drawn.device.type == "cuda"
     assert same_bits(drawn, rows(STREAM, DIRECTIONS, count, start))
-    weights = list(enumerate(COEFFICIENTS))
-    total = module.weighted_sum(STREAM, weights, count, start, torch.device("cuda"))
+    total = tensor_noise.weighted_sum(STREAM, COEFFICIENTS, count, start, gpu)
     assert same_bits(total, summed(STREAM, COEFFICIENTS, count, start))

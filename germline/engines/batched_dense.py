@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from germline.engines.master_weights import Masters
-from germline.engines.replaced_forwards import replaced_forwards
+from germline.engines.module_forwards import replaced_forwards
 from germline.types import GermlineError, Perturbation, SeedPerturbation, TensorInfo
 
 AUTO_BYTES = 64 * 2**20
@@ -72,7 +72,6 @@ class BatchedDenseMembers:
     """Several members at once, each with its own copy of the searched tensors.
 
     Attributes:
-        together: how many members run at once, at most.
         stacks: the weights of the members now in the batch, `[members, *shape]` by name.
     """
 
@@ -108,24 +107,18 @@ class BatchedDenseMembers:
 
     def _draw(self, members: Sequence[Perturbation | None]) -> dict[str, Tensor]:
         """Round center + displacement of every member, tensor after tensor; a pair shares noise."""
-        drawn: dict[object, Perturbation] = {}
-        signed: list[tuple[object, int]] = []
-        for place, member in enumerate(members):
-            if isinstance(member, SeedPerturbation):
-                positive = replace(member, sign=1)
-                drawn[positive] = positive
-                signed.append((positive, member.sign))
-            elif member is not None:
-                drawn[place] = member
-                signed.append((place, 1))
+        directions: dict[Perturbation, int] = {}
+        rows: list[tuple[int, int]] = []
+        for member in members:
+            if member is None:
+                rows.append((0, 0))
             else:
-                signed.append((None, 0))
-        row_of = {key: row for row, key in enumerate(drawn)}
-        rows = [(row_of.get(key, 0), sign) for key, sign in signed]
-        return {
-            info.name: self._stack(info, list(drawn.values()), rows)
-            for info in self.masters.searched
-        }
+                sign, direction = 1, member
+                if isinstance(member, SeedPerturbation):
+                    sign, direction = member.sign, replace(member, sign=1)
+                rows.append((directions.setdefault(direction, len(directions)), sign))
+        drawn = list(directions)
+        return {info.name: self._stack(info, drawn, rows) for info in self.masters.searched}
 
     def _stack(
         self, info: TensorInfo, drawn: Sequence[Perturbation], rows: Sequence[tuple[int, int]]
@@ -141,52 +134,33 @@ class BatchedDenseMembers:
         return stack
 
 
-def members_per_batch(
-    asked: int | str, model: nn.Module, masters: Masters, dtype: torch.dtype
-) -> int:
-    """Return how many members run at once; it follows from sizes alone, never from free memory.
-
-    Args:
-        asked: `engine.members_per_batch`, a number or `auto`.
-        model: the serving model.
-        masters: of its tensors.
-        dtype: of the serving copy.
-
-    Raises:
-        GermlineError: the setting is above 1, and a searched module cannot be stacked.
-    """
-    if asked == 1:
-        return 1
-    unstackable = _unstackable(model, masters)
-    if asked != "auto":
-        if unstackable:
-            raise GermlineError(
-                f"engine.members_per_batch={asked}: a batch cannot have a copy of the weights of "
-                f"{unstackable} per member; use engine.members_per_batch=1, or exclude them from "
-                "the search (space.exclude)"
-            )
-        return int(asked)
-    size = sum(masters.tensors[info.name].numel() for info in masters.searched) * dtype.itemsize
-    return 1 if unstackable else max(1, AUTO_BYTES // size)
-
-
 def dense_members(
     model: nn.Module, serving: Mapping[str, Tensor], masters: Masters, asked: int | str
 ) -> DenseMembers | BatchedDenseMembers:
-    """Make the members of a dense space, as many at once as `engine.members_per_batch` says."""
+    """Make the members of a dense space, as many at once as `engine.members_per_batch` says.
+
+    `auto` follows from sizes alone, never from free memory.
+    """
     like = next(iter(serving.values()))
-    together = members_per_batch(asked, model, masters, like.dtype)
-    if together == 1:
+    unstackable = None if asked == 1 else _unstackable(model, masters)
+    if unstackable and asked != "auto":
+        raise GermlineError(
+            f"engine.members_per_batch={asked}: a batch cannot have a copy of the weights of "
+            f"{unstackable} per member; use engine.members_per_batch=1, or exclude them from "
+            "the search (space.exclude)"
+        )
+    if asked == "auto":
+        size = sum(serving[info.name].nbytes for info in masters.searched)
+        asked = 1 if unstackable else max(1, AUTO_BYTES // size)
+    if asked == 1:
         return DenseMembers(serving, masters)
-    return BatchedDenseMembers(model, like, masters, together)
+    return BatchedDenseMembers(model, like, masters, int(asked))
 
 
 class _StackedForward:
-    """A module's forward while several members are in the batch.
+    """A forward while several members are in the batch, of a module with searched tensors.
 
-    Args:
-        module: has searched tensors.
-        names: canonical names of the searched tensors, by attribute of the module.
+    `names` are their canonical names by attribute of the module.
     """
 
     def __init__(self, module: nn.Module, names: Mapping[str, str]) -> None:
@@ -195,7 +169,6 @@ class _StackedForward:
         self.plain = module.forward
 
     def bind(self, stacks: Mapping[str, Tensor]) -> None:
-        """Use the tensors of the members now in the batch."""
         self.stacks = {attribute: stacks[name] for attribute, name in self.names.items()}
         self.members = len(next(iter(self.stacks.values())))
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from germline.engines.replaced_forwards import replaced_forwards
+from germline.engines.module_forwards import replaced_forwards
 from germline.types import TensorInfo
 
 COLUMNWISE_RANK = 4
@@ -29,9 +29,7 @@ TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 class LowRankFactors(NamedTuple):
     """The factors of some members, for all layers together.
 
-    Attributes:
-        a: `[members, sum of rank x out]`.
-        b: `[members, sum of rank x in]`.
+    `a` is `[members, sum of rank x out]`, `b` is `[members, sum of rank x in]`.
     """
 
     a: Tensor
@@ -49,10 +47,8 @@ class LowRankFactors(NamedTuple):
 class BatchedLora:
     """The corrections of a model's linear layers.
 
-    Rows of a batch are ordered by member, with the same number of rows for each.
-
-    Attributes:
-        layers: in the order of their factors in `LowRankFactors`.
+    Rows of a batch are ordered by member, with the same number for each; `layers` are in the order
+    of their factors in `LowRankFactors`.
     """
 
     def __init__(self, model: nn.Module, layers: Sequence[TensorInfo], rank: int) -> None:
@@ -74,11 +70,9 @@ class BatchedLora:
         self._sizes = (of_a.stop, of_b.stop)
 
     def arranged(self, a: Tensor, b: Tensor) -> LowRankFactors:
-        """Arrange factors that are given layer after layer, each `[members, out or in, rank]`.
+        """Arrange factors that are given layer after layer: `[members, sum of out (in) x rank]`.
 
-        Args:
-            a: `[members, sum of out x rank]`; not copied where the rank is 1.
-            b: `[members, sum of in x rank]`; likewise.
+        They are not copied where the rank is 1.
         """
         if self._rank == 1:
             return LowRankFactors(a, b)
@@ -160,7 +154,7 @@ class _Projection:
     """Inputs times the B factors of layers that read the same input, such as q, k and v.
 
     The first layer computes all columns; the others reuse them if their input is the same tensor
-    object. A layer with another input computes the columns again.
+    object.
     """
 
     def __init__(self, span: _Span, rank: int, layers: int, latest: _Latest) -> None:
@@ -170,7 +164,6 @@ class _Projection:
         self._latest = latest
 
     def bind(self, factors: LowRankFactors) -> None:
-        """Use the factors of the members now in the batch."""
         self.columnwise = factors.b.device.type == "cpu" and self.rank <= COLUMNWISE_RANK
         self._b = self.span.of(factors.b, self.layers * self.rank)
         self._rows = (len(self._b), -1, self._b.shape[2])
@@ -203,17 +196,14 @@ class _Correction:
         self._bias = parameters.get("bias")
 
     def a_of(self, factors: LowRankFactors) -> Tensor:
-        """View this layer's A, `[members, rank, out]`."""
         return self.span.of(factors.a, self.projection.rank)
 
     def b_of(self, factors: LowRankFactors) -> Tensor:
-        """View this layer's B, `[members, rank, in]`."""
         rank = self.projection.rank
         group = self.projection.span.of(factors.b, self.projection.layers * rank)
         return group[:, self.place * rank : (self.place + 1) * rank]
 
     def bind(self, factors: LowRankFactors) -> None:
-        """Use the factors of the members now in the batch."""
         if self.place == 0:
             self.projection.bind(factors)
         a = self.a_of(factors)

@@ -7,7 +7,7 @@ libraries.
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,6 @@ def check_tied(source: str, model: PreTrainedModel) -> None:
 
     transformers loads both without an error. Older versions, inference servers and an export keep
     one of them only, so the same folder would be two models.
-
-    Raises:
-        GermlineError: two tensors that are tied have different values.
     """
     tied = model.get_expanded_tied_weights_keys(all_submodels=True)
     for name, other in tied.items():
@@ -67,27 +64,16 @@ def check_not_quantized(source: str, config: PreTrainedConfig) -> None:
 
     config.json and the files of a folder are read before any weight, so the libraries that unpack
     quantized weights need not be installed.
-
-    Raises:
-        GermlineError: the model is quantized.
     """
-    declared = getattr(config, "quantization_config", None)
-    found = "says its config.json" if declared else next(_integer_weights(source), None)
-    if found:
-        raise GermlineError(
-            f"model: {source!r} is quantized, {found}: use the float model that was quantized"
+    files = sorted(Path(source).expanduser().glob("*.safetensors"))
+    if getattr(config, "quantization_config", None) or any(map(_has_integer_weights, files)):
+        raise GermlineError(f"model: {source!r} is quantized: use the float model it was made from")
+
+
+def _has_integer_weights(file: Path) -> bool:
+    """Tell by names that end with `weight`: old models keep masks and positions as integers."""
+    with safe_open(file, framework="pt") as tensors:
+        slices = (tensors.get_slice(name) for name in tensors.keys() if name.endswith("weight"))  # noqa: SIM118 - not a dict
+        return any(
+            one.get_dtype() not in FLOATS for one in slices if math.prod(one.get_shape()) > 1
         )
-
-
-def _integer_weights(source: str) -> Iterator[str]:
-    """Describe the weights of a folder that are not floats.
-
-    Only names that end with `weight` count: old models keep masks and positions as integers.
-    """
-    for file in sorted(Path(source).expanduser().glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            for name in sorted(tensors.keys()):
-                about = tensors.get_slice(name)
-                is_weight = name.endswith("weight") and math.prod(about.get_shape()) > 1
-                if is_weight and about.get_dtype() not in FLOATS:
-                    yield f"{name} is of type {about.get_dtype()}"

@@ -47,13 +47,7 @@ LOGITS_IN_CACHE = 1 << 16
 
 @dataclass(frozen=True)
 class CompletionScorer:
-    """Scores completions with one model.
-
-    Attributes:
-        model: computes the members in the batch.
-        fused: the faster modules of the model.
-        padding_id: a token of the model.
-    """
+    """Scores completions with one model, whose faster modules are `fused`."""
 
     model: PreTrainedModel
     fused: FusedDecoder
@@ -66,12 +60,7 @@ class CompletionScorer:
         return max(1, TOKENS_AT_ONCE // (distinct + longest))
 
     def score(self, prompts: Sequence[Tokens], texts: Texts) -> Tensor:
-        """Return the log-probabilities of all tokens, member by member and column by column.
-
-        Args:
-            prompts: of each column.
-            texts: of the members in the model.
-        """
+        """Return the log-probabilities of all tokens, member by member and column by column."""
         table = _TokenTable.of(texts, self.padding_id)
         found = torch.empty(int(table.sizes.sum()), device=self.model.device)
         with self.fused.applied():
@@ -109,13 +98,7 @@ class CompletionScorer:
 
 @dataclass(frozen=True)
 class _Predicted:
-    """Tokens whose log-probabilities are wanted.
-
-    Attributes:
-        logits: row of the logits that predict each token.
-        tokens: the tokens.
-        places: where the results are written.
-    """
+    """Tokens that are scored: rows of the logits that predict them, and places of the results."""
 
     logits: np.ndarray
     tokens: np.ndarray
@@ -128,8 +111,7 @@ class _Rows:
 
     Attributes:
         ids: padded tokens, `[members, slots, longest]`.
-        sizes: number of tokens of each text.
-        starts: place of the result of its first token.
+        starts: place of the result of the first token of each.
         prompt_of: index of its prompt.
     """
 
@@ -139,7 +121,6 @@ class _Rows:
     prompt_of: np.ndarray
 
     def slots(self, slots: slice) -> "_Rows":
-        """Return some rows of every member."""
         here = (array[:, slots] for array in (self.ids, self.sizes, self.starts, self.prompt_of))
         return _Rows(*here)
 

@@ -14,9 +14,7 @@ def context_limit(setting: Callable[[str], Any]) -> tuple[int | None, str]:
 
     With longrope (Phi-3, Phi-4), the rotary angles of all texts of a batch change when one of them
     exceeds `original_max_position_embeddings`, so an answer would depend on the rest of its batch.
-
-    Args:
-        setting: returns a setting of the config of a text model, or None.
+    `setting` returns a setting of the config of a text model, or None.
     """
     rope = setting("rope_parameters") or setting("rope_scaling") or {}
     name, original = "max_position_embeddings", "original_max_position_embeddings"
@@ -28,22 +26,11 @@ def context_limit(setting: Callable[[str], Any]) -> tuple[int | None, str]:
     return min(known, default=(None, name))
 
 
-def check_context(prompt: int, new: int, context: int | None, named: str, which: str = "") -> None:
-    """Check that the longest prompt and `max_new_tokens` fit in a model's context.
-
-    Args:
-        prompt: tokens of the longest prompt.
-        new: tokens of a completion, at most.
-        context: the longest text of the model; None: no limit.
-        named: what the limit is called.
-        which: names the prompt, after a blank.
-
-    Raises:
-        GermlineError: they need more tokens.
-    """
+def check_context(prompt: int, new: int, context: int | None, named: str) -> None:
+    """Refuse a prompt and `max_new_tokens` beyond a model's context, which is called `named`."""
     if context is not None and prompt + new > context:
         raise GermlineError(
-            f"task: the longest prompt{which} takes {prompt} tokens and max_new_tokens={new}, "
+            f"task: the longest prompt takes {prompt} tokens and max_new_tokens={new}, "
             f"together {prompt + new}, above the model's context ({named}) of {context}: "
             f"{context_remedy(prompt, context)}"
         )

@@ -1,35 +1,96 @@
-"""Conversations of several turns in one batch: all rows step together and keep their cache.
+"""Conversations of several turns: examples, answers and tokens so far, and the batch of a model.
 
-In each turn the batch reads the tokens of the answers only. Rows whose conversation has ended leave
-between two turns; within a turn finished rows stay, because their cache is needed again, and are
-computed along until the last row of the turn is finished.
+In each turn the batch reads the tokens of the answers only; all rows step together and keep their
+cache. Rows whose conversation has ended leave between two turns; within a turn finished rows stay,
+because their cache is needed again, and are computed along until the last row is finished.
 """
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from germline.engines.conversation_turns import ConversationTurns, Place
 from germline.engines.decode import TokenDecoder
 from germline.engines.decode_batch import SMALLEST_BATCH, DecodeBatch, rows_needed_first
-from germline.engines.prompt_batch import distinct_prompts, pad_prompts
+from germline.engines.prompt_batch import PromptEncoder, distinct_prompts, pad_prompts
 from germline.engines.sampling import draw_sampling_noise
-from germline.types import Completion, Example
+from germline.protocols import Conversations, Reply
+from germline.types import Completion, Decoding, Example
 
 FILLER = (0,)
 """What rows read whose conversation has ended: some token."""
 
+Place = tuple[int, int]
+"""(member, row) of a conversation."""
+
+
+@dataclass
+class ConversationTurns:
+    """Conversations by their place, and how many tokens each has before the model's next turn.
+
+    `reply` is called with the completions of a turn.
+    """
+
+    encoder: PromptEncoder
+    decoding: Decoding
+    reply: Reply
+    examples: dict[Place, Example]
+    tokens: dict[Place, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, encoder: PromptEncoder, prompts: Conversations, decoding: Decoding, reply: Reply
+    ) -> "ConversationTurns":
+        """Begin the conversations `[members][rows]`; the first messages must fit the context."""
+        examples = {
+            (member, row): example
+            for member, rows in enumerate(prompts)
+            for row, example in enumerate(rows)
+        }
+        tokens = {place: len(encoder.encode(example)) for place, example in examples.items()}
+        encoder.check_length(max(tokens.values()), decoding.max_new_tokens)
+        return cls(encoder, decoding, reply, examples, tokens)
+
+    def answers(self, written: Mapping[Place, Completion]) -> dict[Place, list[int]]:
+        """Return the tokens that answer this turn; conversations without any have ended."""
+        answers: dict[Place, list[int]] = {}
+        full: list[Place] = []
+        messages = self.reply([*written], [*written.values()])
+        for (place, completion), message in zip(written.items(), messages, strict=True):
+            if message is None:
+                continue
+            self.tokens[place] += len(completion.tokens)
+            if not self.encoder.may_fit(message):  # tokenizing megabytes takes seconds
+                full.append(place)
+                continue
+            answer = self.encoder.encode_answer(self.examples[place], completion, message)
+            self.tokens[place] += len(answer)
+            if self._has_room(self.tokens[place]):
+                answers[place] = answer
+            else:
+                full.append(place)
+        if full:
+            self.reply(full, [Completion("", (), "context", self.tokens[one]) for one in full])
+        return answers
+
+    def _has_room(self, tokens: int) -> bool:
+        limit = self.encoder.context_tokens
+        return limit is None or tokens + self.decoding.max_new_tokens <= limit
+
+
+def reply_from(reply: Reply, first_member: int) -> Reply:
+    """Return the reply to conversations of a group of members, which are counted from 0 there."""
+
+    def answer(places: Sequence[Place], completions: Sequence[Completion]) -> Sequence[str | None]:
+        return reply([(first_member + member, row) for member, row in places], completions)
+
+    return answer
+
 
 @dataclass
 class ConversationBatch:
-    """The conversations of some members in one batch.
-
-    Attributes:
-        members: number of members in the model.
-        turns: their conversations.
-    """
+    """The conversations of so many members in one batch."""
 
     decoder: TokenDecoder
     members: int

@@ -1,34 +1,27 @@
-"""Modules of a decoder with fewer passes over memory, used during generation on a CPU.
+"""Norms and attention of a decoder with fewer passes over memory, for fp32 on a CPU.
 
 On a CPU the matrix products of a small model are fast, and the operations between them take as much
-time again: thousands of small attentions, rotations and gates that write a new tensor for every
-operation, and an LM head whose rows are not aligned to cache lines when the vocabulary size is odd.
+time again: thousands of small attentions and rotations that write a new tensor for every operation.
 The kernels here compute the same numbers, to rounding, by fewer and larger operations.
 
 A kernel replaces the forward of a module whose children it recognizes, after both forwards agreed
 on some inputs. Other modules keep the library's forward, and so does a module whose forward members
 have replaced. Linear layers with corrections work inside the kernels as in the library's forward.
-
-Limits: fp32 on a CPU; elsewhere the library's kernels are used.
 """
 
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers.cache_utils import Cache
 
-from germline.engines.replaced_forwards import replaced_forwards
+from germline.engines.module_forwards import replaced_forwards
 
 SMALL_SCORES = 4096
 """Up to so many scores per text and key head, one product of all texts is faster than one each."""
-
-LINE = 16
-"""Floats of a cache line: a product with aligned rows is written up to a third faster."""
 
 AGREE = 1e-5
 """Largest difference from the library's forward, in units of the largest absolute output."""
@@ -41,9 +34,8 @@ class FusedDecoder:
     """The kernels of one model."""
 
     def __init__(self, model: nn.Module) -> None:
-        kinds = (_Norm, _Gate, _Attention, _Layer, _Head) if _is_fp32_on_cpu(model) else ()
-        found = (kind.of(module) for module in model.modules() for kind in kinds)
-        self._parts = [part for part in found if part is not None]
+        modules = model.modules() if _is_fp32_on_cpu(model) else ()
+        self._parts = [part for part in map(_kernel, modules) if part is not None]
 
     @contextmanager
     def applied(self) -> Iterator[None]:
@@ -53,58 +45,17 @@ class FusedDecoder:
             yield
 
 
-class _Part:
-    """A kernel that replaces a module's forward."""
-
-    children: ClassVar[frozenset[str]] = frozenset()
-    optional: ClassVar[frozenset[str]] = frozenset()
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-
-    @classmethod
-    def of(cls, module: nn.Module) -> "_Part | None":
-        """Make the kernel of a module; None where it is not recognized or does not agree."""
-        if not cls.knows(module):
-            return None
-        try:
-            part = cls(module)
-            inputs, named = part.sample()
-            with torch.inference_mode():
-                ours, theirs = (_first(one(inputs, **named)) for one in (part, module))
-        except INCOMPATIBLE:
-            return None
-        error = (ours - theirs).abs().max()
-        return part if bool(error <= AGREE * theirs.abs().max()) else None
-
-    @classmethod
-    def knows(cls, module: nn.Module) -> bool:
-        """Tell whether a module has the children of this kernel."""
-        return {name for name, _ in module.named_children()} - cls.optional == cls.children
-
-    def sample(self) -> tuple[Tensor, dict[str, Any]]:
-        """Return inputs on which both forwards must agree, and keyword arguments."""
-        raise NotImplementedError
-
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
-        raise NotImplementedError
-
-
-class _Norm(_Part):
+class _Norm:
     """Norm by the root mean square: x w / sqrt(mean(x^2) + eps), without a tensor of squares."""
 
     def __init__(self, module: nn.Module) -> None:
-        super().__init__(module)
+        self.module: Any = module
         (self._weight,) = module.parameters()
-        self._eps = getattr(
-            module, "variance_epsilon" if hasattr(module, "variance_epsilon") else "eps"
-        )
-
-    @classmethod
-    def knows(cls, module: nn.Module) -> bool:
-        return super().knows(module) and type(module).__name__.endswith("RMSNorm")
+        has_long_name = hasattr(module, "variance_epsilon")
+        self._eps = self.module.variance_epsilon if has_long_name else self.module.eps
 
     def sample(self) -> tuple[Tensor, dict[str, Any]]:
+        """Return inputs on which both forwards must agree, and keyword arguments."""
         return _waves(2, 3, len(self._weight)), {}
 
     def __call__(self, hidden_states: Tensor) -> Tensor:
@@ -113,37 +64,15 @@ class _Norm(_Part):
         return (hidden_states * scale).mul_(self._weight)
 
 
-class _Gate(_Part):
-    """A gated MLP: down(silu(gate(x)) * up(x)), with the product in place."""
-
-    children = frozenset(("gate_proj", "up_proj", "down_proj", "act_fn"))
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__(module)
-        self._gate = module.get_submodule("gate_proj")
-        self._up = module.get_submodule("up_proj")
-        self._down = module.get_submodule("down_proj")
-
-    def sample(self) -> tuple[Tensor, dict[str, Any]]:
-        return _waves(2, 3, _width(self._gate)), {}
-
-    def __call__(self, x: Tensor) -> Any:
-        gated = functional.silu(self._gate(x), inplace=True)
-        return self._down(gated.mul_(self._up(x)))
-
-
-class _Attention(_Part):
+class _Attention:
     """Grouped-query attention with rotary positions, for a few new tokens per text.
 
     All texts and heads are one batched product, without repeating keys for the heads that share
     them. The library's forward handles many tokens at once and other kinds of masks.
     """
 
-    children = frozenset(("q_proj", "k_proj", "v_proj", "o_proj"))
-    optional = frozenset(("q_norm", "k_norm"))
-
     def __init__(self, module: Any) -> None:
-        super().__init__(module)
+        self.module = module
         self._q, self._k, self._v = module.q_proj, module.k_proj, module.v_proj
         self._o = module.o_proj
         self._norms = [module.q_norm, module.k_norm] if hasattr(module, "q_norm") else None
@@ -153,7 +82,12 @@ class _Attention(_Part):
         self._layer: int = module.layer_idx
 
     def sample(self) -> tuple[Tensor, dict[str, Any]]:
-        return _states(_width(self._q), self._dim)
+        texts, tokens = 2, 3
+        mask = _waves(texts, 1, tokens, tokens)
+        return _waves(texts, tokens, int(self._q.get_parameter("weight").shape[1])), {
+            "position_embeddings": _waves(2, texts, tokens, self._dim).unbind(),
+            "attention_mask": mask.masked_fill_(mask > 0.5, torch.finfo(mask.dtype).min),
+        }
 
     def __call__(
         self,
@@ -209,47 +143,24 @@ class _Attention(_Part):
         return by_token.reshape(texts, tokens, -1)
 
 
-class _Layer(_Part):
-    """A layer of a decoder: x + attention(norm(x)), then x + mlp(norm(x)), both sums in place."""
-
-    children = frozenset(("input_layernorm", "self_attn", "post_attention_layernorm", "mlp"))
-
-    def __init__(self, module: Any) -> None:
-        super().__init__(module)
-        self._before, self._attention = module.input_layernorm, module.self_attn
-        self._between, self._mlp = module.post_attention_layernorm, module.mlp
-
-    def sample(self) -> tuple[Tensor, dict[str, Any]]:
-        return _states(_width(self._attention.q_proj), self._attention.head_dim)
-
-    def __call__(self, hidden_states: Tensor, **named: Any) -> Any:
-        attended, _ = self._attention(hidden_states=self._before(hidden_states), **named)
-        attended.add_(hidden_states)
-        return self._mlp(self._between(attended)).add_(attended)
-
-
-class _Head(_Part):
-    """A linear layer whose output rows would not be aligned to cache lines."""
-
-    @classmethod
-    def knows(cls, module: nn.Module) -> bool:
-        if not isinstance(module, nn.Linear) or type(module) is not nn.Linear:
-            return False
-        return module._parameters["bias"] is None and module.out_features % LINE != 0
-
-    def sample(self) -> tuple[Tensor, dict[str, Any]]:
-        return _waves(2, 3, _width(self.module)), {}
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        weight: Tensor = self.module.get_parameter("weight")
-        rows = inputs.reshape(-1, weight.shape[1])
-        output = torch.mm(rows, weight.t(), out=align_rows(rows, len(weight)))
-        return output.unflatten(0, inputs.shape[:-1])
-
-
-def align_rows(rows: Tensor, width: int) -> Tensor:
-    """Allocate the product of these rows, `[rows, width]`, with rows aligned to cache lines."""
-    return rows.new_empty(len(rows), -(-width // LINE) * LINE)[:, :width]
+def _kernel(module: nn.Module) -> _Norm | _Attention | None:
+    """Make the kernel of a module; None where it is not recognized or does not agree."""
+    children = {name for name, _ in module.named_children()}
+    if not children and type(module).__name__.endswith("RMSNorm"):
+        kind: type[_Norm | _Attention] = _Norm
+    elif children - {"q_norm", "k_norm"} == {"q_proj", "k_proj", "v_proj", "o_proj"}:
+        kind = _Attention
+    else:
+        return None
+    try:
+        part = kind(module)
+        inputs, named = part.sample()
+        with torch.inference_mode():
+            ours, theirs = (_first(one(inputs, **named)) for one in (part, module))
+    except INCOMPATIBLE:
+        return None
+    error = (ours - theirs).abs().max()
+    return part if bool(error <= AGREE * theirs.abs().max()) else None
 
 
 def _rotated(states: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
@@ -267,24 +178,10 @@ def _waves(*shape: int) -> Tensor:
     return torch.arange(math.prod(shape)).mul(1.7).sin().view(shape)
 
 
-def _states(width: int, head_dim: int) -> tuple[Tensor, dict[str, Any]]:
-    """Return hidden states `[2, 3, width]`, and the keyword arguments of attention."""
-    texts, tokens = 2, 3
-    mask = _waves(texts, 1, tokens, tokens)
-    return _waves(texts, tokens, width), {
-        "position_embeddings": _waves(2, texts, tokens, head_dim).unbind(),
-        "attention_mask": mask.masked_fill_(mask > 0.5, torch.finfo(mask.dtype).min),
-    }
-
-
 def _first(output: Any) -> Tensor:
     """Return the hidden states of an output that may come with attention weights."""
     first: Tensor = output[0] if isinstance(output, tuple) else output
     return first
-
-
-def _width(linear: Any) -> int:
-    return int(linear.get_parameter("weight").shape[1])
 
 
 def _is_fp32_on_cpu(module: nn.Module) -> bool:

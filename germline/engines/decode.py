@@ -29,10 +29,7 @@ class TokenDecoder:
     """Decodes with one model.
 
     Attributes:
-        model: computes the members of the batch.
         fused: the faster modules of the model.
-        detokenize: turns token ids into text.
-        end_ids: tokens that end a text.
         members_left: called with the members that stay when others are dropped.
     """
 
@@ -56,8 +53,7 @@ class TokenDecoder:
             members: number of members in the model.
             prompts: the distinct prompts of the microbatch.
             prompt_of: index of each example's prompt.
-            sampling_noise: `[examples, max_new_tokens]` uniforms for seeded sampling, the same for
-                every member.
+            sampling_noise: `[examples, max_new_tokens]` uniforms, the same for every member.
             decoding: settings of choosing tokens.
         """
         examples = len(prompt_of)
@@ -94,7 +90,7 @@ class TokenDecoder:
             logits: after what the batch has read.
             texts: get the tokens.
             decoding: settings of choosing tokens.
-            keeps_rows: whether rows stay in the batch when they are finished.
+            keeps_rows: whether finished rows stay in the batch.
         """
         for step in range(decoding.max_new_tokens):
             tokens = choose_tokens(logits, batch.sampling_noise[:, step], decoding)

@@ -61,13 +61,9 @@ class DecodeBatch:
         prompt_of: Tensor,
         sampling_noise: Tensor,
     ) -> "DecodeBatch":
-        """Begin a batch.
+        """Begin a batch whose rows have the prompts `prompt_of` `[members, slots]`.
 
-        Args:
-            model: computes the members.
-            prompts: of all rows.
-            prompt_of: index of each row's prompt, `[members, slots]`.
-            sampling_noise: uniforms of each row, `[members x slots, new tokens]`.
+        The uniforms of the rows are `[members x slots, new tokens]`.
         """
         members, slots = prompt_of.shape
         new_tokens = sampling_noise.shape[1]
@@ -121,12 +117,7 @@ class DecodeBatch:
         return logits[rows.to(logits.device)]
 
     def take_from(self, read: "DecodeBatch", rows: Tensor) -> None:
-        """Begin with copies of the cache of a batch that has read the prompts.
-
-        Args:
-            read: a batch with the same prompts.
-            rows: its row with the prompt of each row of this batch.
-        """
+        """Begin with copies of the cache of a batch that has read the prompts of these `rows`."""
         self.cache = read.cache.taken(rows.to(self.mask.device), self.mask.shape[-1])
         self.filled = read.filled
 
@@ -205,15 +196,10 @@ class DecodeBatch:
         return self._forward(ids, positions.clamp_(min=0), self.mask)
 
     def _forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
-        """Append new tokens, piece by piece, and return the logits after the last.
+        """Append new tokens `[rows, width]`, piece by piece, and return the logits after the last.
 
         The causal mask grows with the tokens of a text times those before them, so each piece has
-        its own.
-
-        Args:
-            ids: of the new tokens, `[rows, width]`.
-            positions: in the text, `[rows, width]`.
-            mask: of the same rows, over the whole capacity.
+        its own; the given one is of the same rows, over the whole capacity.
         """
         ids, positions = ids.to(mask.device), positions.to(mask.device)
         pieces = -(-ids.numel() // self._tokens_at_once())
@@ -261,14 +247,8 @@ class DecodeBatch:
 def prefill_tokens_on_gpu(hidden: int, inner: int, length: int, itemsize: int) -> int:
     """Return how many tokens have activations of `PREFILL_BYTES`.
 
-    They follow from the model and the length of the texts, and not from the memory that is free:
-    the size of a product is part of its result.
-
-    Args:
-        hidden: width of the residual stream.
-        inner: width of the MLP.
-        length: tokens of the longest text.
-        itemsize: bytes of a number.
+    They follow from the widths of residual stream and MLP and the longest text, never from the
+    memory that is free: the size of a product is part of its result.
     """
     return max(1, PREFILL_BYTES // ((3 * inner + 4 * hidden + 2 * length) * itemsize))
 
@@ -276,15 +256,9 @@ def prefill_tokens_on_gpu(hidden: int, inner: int, length: int, itemsize: int) -
 def rows_needed_first(
     needed: Sequence[Sequence[bool]], members: Sequence[int], width: int
 ) -> Tensor:
-    """Choose `width` rows of each of these members, those that are needed first.
+    """Choose `width` rows of each of the members that stay, those that are needed first.
 
-    Args:
-        needed: whether a row is needed, `[members, slots]`.
-        members: that stay in the batch.
-        width: rows of each.
-
-    Returns:
-        Slots, `[members that stay, width]`.
+    `needed` is `[members, slots]`; returns slots, `[members that stay, width]`.
     """
     return torch.tensor(
         [

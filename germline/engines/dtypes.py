@@ -70,7 +70,6 @@ def _weight_files(source: str) -> list[str]:
 
 
 def _float_dtypes(file: str) -> set[str]:
-    """Return the floating-point dtypes in one file, by the names of safetensors."""
     if not Path(file).is_file():
         return set()
     with safe_open(file, framework="pt") as tensors:
@@ -79,11 +78,7 @@ def _float_dtypes(file: str) -> set[str]:
 
 
 def serving_dtype(name: str, stored: torch.dtype, *, on_gpu: bool) -> torch.dtype:
-    """Return the dtype of `engine.dtype`: `auto` is the checkpoint's on a GPU, fp32 on a CPU.
-
-    Raises:
-        GermlineError: `auto` on a GPU, and the checkpoint's dtype is not in `DTYPES`.
-    """
+    """Return the dtype of `engine.dtype`: `auto` is the checkpoint's on a GPU, fp32 on a CPU."""
     if name != "auto":
         return DTYPES[name]
     found = str(stored).removeprefix("torch.")

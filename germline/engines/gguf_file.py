@@ -52,12 +52,7 @@ ROPE_FACTORS = "rope_freqs.weight"
 def unpacked_folder(source: str, *, weights: bool = True) -> Path:
     """Return the folder of a GGUF file in the cache; the first call for a file writes it.
 
-    Args:
-        source: the file.
-        weights: whether the weights are needed, or only the config and the tokenizer.
-
-    Raises:
-        GermlineError: the file cannot be loaded, or the folder cannot be written.
+    Without weights, it may hold only the config and the tokenizer.
     """
     file = Path(source).expanduser().absolute()
     with _reading_errors(file):
@@ -77,11 +72,7 @@ def unpacked_folder(source: str, *, weights: bool = True) -> Path:
 
 
 def unpack(file: Path, folder: Path) -> None:
-    """Write a GGUF file as a Hugging Face folder, which appears when it is complete.
-
-    Raises:
-        GermlineError: the file cannot be loaded, or the folder cannot be written.
-    """
+    """Write a GGUF file as a Hugging Face folder, which appears when it is complete."""
     with explain_write_errors(folder), TemporaryDirectory(dir=folder.parent) as temporary:
         light = Path(temporary) / WITHOUT_WEIGHTS
         _write_config(file, light)

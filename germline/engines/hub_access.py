@@ -1,19 +1,18 @@
-"""Whether a model that is no folder is loaded from the Hugging Face hub, its cache, or not at all.
+"""Load models of the Hugging Face hub from its cache alone where the hub cannot be reached.
 
 The libraries of Hugging Face repeat every request to a hub that they cannot reach, also for models
-that are in the cache. So one request shows whether the hub can be reached; if not, only the cache
-is used.
+that are in the cache. So one request shows whether the hub can be reached.
 """
 
 import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import constants, get_session, try_to_load_from_cache
+from huggingface_hub import constants, get_session
 
 from germline.types import GermlineError
 
@@ -26,39 +25,19 @@ REACH_S = 10.0
 
 @contextmanager
 def hub_access(source: str, setting: str) -> Iterator[None]:
-    """Let the libraries load a model from where it is.
-
-    Args:
-        source: a folder, or the name of a model on the hub.
-        setting: that names the model, for errors.
+    """Let the libraries load a model from a folder, the hub, or its cache.
 
     Raises:
-        GermlineError: the source is neither, or the hub cannot be reached and the cache lacks it.
+        GermlineError: the source, which the setting names, is no folder and no name of the hub.
     """
-    if Path(source).expanduser().exists():
-        yield
-        return
-    is_cached = _is_cached(source)
-    if not is_cached and not HUB_NAME.fullmatch(source):
-        moved = ""
-        if setting == "model" and Path(source).is_absolute():  # as run directories hold it
-            moved = "; `germline resume RUN model=FOLDER` tells a run where its model was moved"
+    is_folder = Path(source).expanduser().exists()
+    if not is_folder and not HUB_NAME.fullmatch(source):
         raise GermlineError(
             f"{setting}: {source!r} is no folder in {Path.cwd()}, and no name of a model on the "
-            "Hugging Face hub, which is OWNER/NAME, such as Qwen/Qwen2.5-0.5B-Instruct: give one "
-            f"of them{moved}"
+            "Hugging Face hub, which is OWNER/NAME, such as Qwen/Qwen2.5-0.5B-Instruct (a run "
+            "whose model was moved: `germline resume RUN model=FOLDER`)"
         )
-    unreachable = _unreachable()
-    if unreachable is None:
-        yield
-        return
-    if not is_cached:
-        raise GermlineError(
-            f"{setting}: {source!r} is no folder in {Path.cwd()}, the cache of Hugging Face does "
-            f"not have it, and {constants.ENDPOINT} cannot be reached ({unreachable}): check the "
-            "name and the network, or give a folder"
-        )
-    with without_network():
+    with nullcontext() if is_folder or _is_hub_reached() else without_network():
         yield
 
 
@@ -66,8 +45,7 @@ def hub_access(source: str, setting: str) -> Iterator[None]:
 def without_network() -> Iterator[None]:
     """Let the libraries of Hugging Face read their caches only.
 
-    They read HF_HUB_OFFLINE when they are imported, so modules that are imported already are told
-    as well.
+    They read HF_HUB_OFFLINE when they are imported, so imported modules are changed as well.
     """
     before = os.environ.get("HF_HUB_OFFLINE")
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -87,19 +65,11 @@ def without_network() -> Iterator[None]:
             os.environ["HF_HUB_OFFLINE"] = before
 
 
-def _is_cached(source: str) -> bool:
-    try:
-        return isinstance(try_to_load_from_cache(source, "config.json"), str)
-    except ValueError:  # no name of a repository
-        return False
-
-
-def _unreachable() -> str | None:
-    """Return why the hub cannot be reached; None where it can."""
+def _is_hub_reached() -> bool:
     if constants.HF_HUB_OFFLINE:
-        return "HF_HUB_OFFLINE is set"
+        return False
     try:
         get_session().head(constants.ENDPOINT, timeout=REACH_S)
-    except Exception as error:  # noqa: BLE001 - its class belongs to the HTTP library of the version
-        return next(iter(str(error).splitlines()), type(error).__name__)
-    return None
+    except Exception:  # noqa: BLE001 - its class belongs to the HTTP library of the version
+        return False
+    return True

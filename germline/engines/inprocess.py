@@ -16,20 +16,19 @@ from torch import Tensor, nn
 from germline.config import Config, InProcess
 from germline.engines.batched_dense import dense_members
 from germline.engines.completion_scorer import LOGITS_AT_ONCE, CompletionScorer
-from germline.engines.conversation import ConversationBatch
-from germline.engines.conversation_turns import ConversationTurns, reply_from
+from germline.engines.conversation import ConversationBatch, ConversationTurns, reply_from
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
 from germline.engines.dtypes import serving_dtype
-from germline.engines.lm_head import HeadInput
 from germline.engines.lora_members import LoraMembers, LowRankMembers
 from germline.engines.master_weights import Masters, searched_names
-from germline.engines.model_tensors import MasterPlacement, list_tensors
+from germline.engines.model_tensors import list_tensors, place_tensors
+from germline.engines.module_forwards import HeadInput
 from germline.engines.pretrained import (
     PretrainedModel,
-    generation_config,
     load_pretrained,
     save_pretrained,
+    save_tokenizer,
 )
 from germline.engines.prompt_batch import PromptEncoder, distinct_prompts, pad_prompts
 from germline.engines.rows_in_progress import Detokenizer
@@ -54,14 +53,11 @@ from germline.types import (
 
 @runtime_checkable
 class _Members(Protocol):
-    """How members of one family run in the forward pass.
-
-    Attributes:
-        together: how many members run at once, at most; None: all.
-    """
+    """How members of one family run in the forward pass."""
 
     @property
-    def together(self) -> int | None: ...
+    def together(self) -> int | None:
+        """How many members run at once, at most; None: all."""
 
     def applied(self, members: Sequence[Perturbation | None]) -> AbstractContextManager[None]:
         """Let the model compute these members during a `with` block; None is the center."""
@@ -98,10 +94,13 @@ class InProcessEngine:
         on_gpu = self.device.type != "cpu"
         self.dtype = serving_dtype(config.dtype, pretrained.stored_dtype, on_gpu=on_gpu)
         host = self.device if config.master_device == "device" else torch.device("cpu")
-        is_dense = space is not None and space.family == "dense"
-        placement = MasterPlacement(self.device, self.dtype, host, is_dense)
         infos = list_tensors(pretrained.model)
-        values = placement.place(pretrained.model, searched_names(space, infos, pretrained.source))
+        values = place_tensors(
+            pretrained.model,
+            searched_names(space, infos, pretrained.source),
+            *(self.device, self.dtype, host),
+            separate=space is not None and space.family == "dense",
+        )
         # Buffers keep their dtype: transformers keeps rotary frequencies in fp32.
         self.model = pretrained.model.to(self.device)
         self.head_input = HeadInput(self.model)
@@ -112,13 +111,10 @@ class InProcessEngine:
         self.special_ids = self.encoder.special_ids
         fused = FusedDecoder(self.model)
         self._scorer = CompletionScorer(self.model, fused, self.encoder.padding_id)
-        self._decoder = TokenDecoder(
-            self.model,
-            fused,
-            Detokenizer(pretrained.tokenizer, self.encoder.end_ids),
-            self.encoder.end_ids,
-            self._members.keep if self._members else lambda _members: None,
-        )
+        ends = self.encoder.end_ids
+        detokenize = Detokenizer(pretrained.tokenizer, ends)
+        keep = self._members.keep if self._members else lambda _members: None
+        self._decoder = TokenDecoder(self.model, fused, detokenize, ends, keep)
         check_cached_logits(self.model, fused)
 
     @classmethod
@@ -131,15 +127,7 @@ class InProcessEngine:
         *,
         generates: bool = True,
     ) -> "InProcessEngine":
-        """Construct it from the config of a run: load the model and make its masters.
-
-        Args:
-            config: of the run.
-            source: folder or Hugging Face id of the model.
-            space: what is searched; None serves the center alone.
-            optimizer: of the masters.
-            generates: has no effect, as the model in this process always can.
-        """
+        """Load the model of a config and make its masters; `generates` has no effect."""
         section = config.engine
         assert isinstance(section, InProcess)
         return cls(load_pretrained(source), space, optimizer, section, config.search.unit)
@@ -169,10 +157,7 @@ class InProcessEngine:
     def converse(
         self, members: Members, prompts: Conversations, decoding: Decoding, reply: Reply
     ) -> None:
-        """Hold conversations of several turns; what has been read stays in the cache.
-
-        All members step together; dense members, which need weights of their own, in groups.
-        """
+        """Hold conversations of several turns; what has been read stays in the cache."""
         first = 0
         for together in self._groups(members):
             own = prompts[first : first + len(together)]
@@ -201,11 +186,7 @@ class InProcessEngine:
         examples: Sequence[Example],
         completions: Sequence[Sequence[Completion]],
     ) -> list[list[Sequence[float]]]:
-        """Return each member's log-probabilities of its `completions[members][examples]`.
-
-        Natural logarithms of every token, after the examples' prompts, at temperature 1. Examples
-        with the same prompt are read together.
-        """
+        """Return each member's log-probabilities of its `completions[members][examples]`."""
         prompts = [self.encoder.encode(example) for example in examples]
         texts = [[one.tokens for one in row] for row in completions]
         most, found, first = self._scorer.members_at_once(prompts, texts), [], 0
@@ -221,9 +202,8 @@ class InProcessEngine:
     ) -> PackedBatch:
         """Pack completions `[members][examples]` behind the examples' prompts.
 
-        Where prompts differ in length so much that most of the logits would be of other tokens,
-        those at the completions alone are computed. Fewer rows at the head may round otherwise, so
-        texts that fit are read as ever.
+        Where most of the logits would be of other tokens, as prompts differ much in length, only
+        those at the completions are computed; nowhere else, as fewer rows may round otherwise.
         """
         prompts = [self.encoder.encode(example) for example in examples]
         packed = pack_completions(prompts, completions, self.encoder.padding_id)
@@ -257,13 +237,9 @@ class InProcessEngine:
         save_pretrained(self.pretrained, merged, folder, dtype or self.dtype)
 
     def save_adapter(self, folder: Path) -> None:
-        """Write the center's adapter, in fp32, as a folder that plain `peft` loads.
-
-        The tokenizer is in it, as in adapters of other trainers.
-        """
+        """Write the center's adapter, in fp32, as a folder that plain `peft` loads."""
         self.weights.save_adapter(folder)
-        self.pretrained.tokenizer.save_pretrained(folder)
-        generation_config(self.pretrained).save_pretrained(folder)
+        save_tokenizer(self.pretrained, folder)
 
     @property
     def _vocabulary(self) -> int:
@@ -277,12 +253,10 @@ class InProcessEngine:
         keep: int,
         positions: Tensor | None = None,
     ) -> list[Tensor]:
-        """Return the logits at the last `keep` positions (0: at all) of rows, member by member.
+        """Return the logits at the last `keep` positions (0: at all) of rows, by group of members.
 
-        Of these, `positions` `[rows, number]` names those of each row that are computed.
-
-        They are those of one group of members after another, and are not joined: a copy would take
-        as much memory again.
+        Of these, `positions` `[rows, number]` names those of each row that are computed. The groups
+        are not joined: a copy would take as much memory again.
         """
         each = len(tokens) // len(members)
         logits, row = [], 0
@@ -300,9 +274,10 @@ class InProcessEngine:
     def _make_members(self, space: Space | None, config: InProcess) -> _Members | None:
         if space is None:
             return None
+        parts = self.model, self.serving, self.weights
         if make := FORWARDS.get(space.family):
-            return make(self.model, self.serving, self.weights, space)
-        return dense_members(self.model, self.serving, self.weights, config.members_per_batch)
+            return make(*parts, space)
+        return dense_members(*parts, config.members_per_batch)
 
     def _groups(
         self, members: Sequence[Perturbation | None], most: int | None = None
@@ -324,48 +299,35 @@ class InProcessEngine:
 
     @contextmanager
     def _fits(self, members: int, examples: int) -> Iterator[None]:
-        """Raise an error of the memory's end as one that names the settings to change."""
+        """Raise an error of the memory's end as one that names the setting to change."""
         try:
             yield
         except RuntimeError as error:
-            if not _is_out_of_memory(error):
+            # A GPU has a class of error, torch's allocator on a CPU a message.
+            if not isinstance(error, torch.OutOfMemoryError) and (
+                "can't allocate memory" not in str(error)
+            ):
                 raise
-            raise self._does_not_fit(members, examples) from error
-
-    def _does_not_fit(self, members: int, examples: int) -> GermlineError:
-        rows = members * examples
-        setting, value = "microbatch.examples", examples
-        if members > 1:
-            is_dense = self._members is not None and self._members.together is not None
-            setting, value = (
-                ("engine.members_per_batch", members) if is_dense else ("microbatch.rows", rows)
-            )
-        return GermlineError(
-            f"out of memory on {self.device}: {members} members x {examples} examples are {rows} "
-            "rows at once, which do not fit. The engine never makes microbatches smaller, because "
-            f"the size of a batch is part of its result: start a run with {setting}="
-            f"{max(1, value // 2)}, or with a lower task.max_new_tokens"
-        )
-
-
-def _is_out_of_memory(error: RuntimeError) -> bool:
-    """Tell by the class of the error on a GPU, by the message of torch's allocator on a CPU."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+            rows = members * examples
+            setting, value = "microbatch.rows", rows
+            if members == 1:
+                setting, value = "microbatch.examples", examples
+            elif self._members and self._members.together:
+                setting, value = "engine.members_per_batch", members
+            raise GermlineError(
+                f"out of memory on {self.device}: {members} members x {examples} examples are "
+                f"{rows} rows at once. The size of a batch is part of its result, so the engine "
+                f"never makes it smaller: start a run with {setting}={max(1, value // 2)}, or with "
+                "a lower task.max_new_tokens"
+            ) from error
 
 
 def torch_device(
     name: str, setting: str = "engine.device", *, must_exist: bool = True
 ) -> torch.device:
-    """Return the device that a setting names.
+    """Return the device that a setting names: one of PyTorch, or `auto`.
 
-    Args:
-        name: a device of PyTorch, or `auto`.
-        setting: in errors.
-        must_exist: whether this machine and this build of PyTorch must have it; an inference engine
-            may have a build of its own.
-
-    Raises:
-        GermlineError: PyTorch knows no device of this name, or it must exist and does not.
+    Where it need not exist, an inference engine may have a build of PyTorch of its own.
     """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -26,7 +26,6 @@ class _BufferedLayer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Append positions and return a view of the filled ones."""
         if not self.is_initialized:
             self.keys = _buffer(key_states, self.capacity)
             self.values = _buffer(value_states, self.capacity)
@@ -37,16 +36,13 @@ class _BufferedLayer(DynamicLayer):
         return self.keys[:, :, : self.length], self.values[:, :, : self.length]
 
     def get_seq_length(self) -> int:
-        """Return the filled positions."""
         return self.length
 
     def take(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; a row may be taken more than once."""
         self.keys = _taken(self.keys, rows, self.length, self.capacity)
         self.values = _taken(self.values, rows, self.length, self.capacity)
 
     def taken(self, rows: Tensor, capacity: int) -> "_BufferedLayer":
-        """Return a layer of copies of these rows, which holds `capacity` positions."""
         layer = _BufferedLayer(capacity)
         layer.keys = _taken(self.keys, rows, self.length, capacity)
         layer.values = _taken(self.values, rows, self.length, capacity)
@@ -54,7 +50,6 @@ class _BufferedLayer(DynamicLayer):
         return layer
 
     def repack(self, rows: Tensor, places: Tensor, capacity: int) -> None:
-        """Keep these rows, and of each the positions in `places`, `[rows, positions]`."""
         self.keys = _repacked(self.keys, rows, places, capacity)
         self.values = _repacked(self.values, rows, places, capacity)
         self.capacity, self.length = capacity, places.shape[1]
@@ -78,13 +73,7 @@ class BufferedCache(Cache):
         return cache
 
     def repack(self, rows: Tensor, places: Tensor, capacity: int) -> None:
-        """Keep these rows of every layer, and of each the positions in `places`, in this order.
-
-        Args:
-            rows: row numbers.
-            places: `[rows, positions]` indices of the cache.
-            capacity: positions that the cache holds from now on.
-        """
+        """Keep these rows, and of each the positions in `places` `[rows, positions]`."""
         for layer in self.layers:
             layer.repack(rows, places, capacity)
 
@@ -113,10 +102,7 @@ class SlidingWindow:
     ) -> "SlidingWindow | None":
         """Return the window; None where the model has none, or all texts are shorter.
 
-        Args:
-            config: of the text model.
-            seen: False where an index of the cache is padding, `[rows, capacity]`, on the CPU.
-            device: of the model.
+        `seen`, `[rows, capacity]` on the CPU, is False where an index of the cache is padding.
         """
         kinds = getattr(config, "layer_types", None)
         size = getattr(config, "sliding_window", None)
@@ -131,9 +117,7 @@ class SlidingWindow:
     def masks(self, mask: Tensor, positions: Tensor) -> Tensor | dict[str, Tensor]:
         """Return the mask argument of the model: one for all layers, or one per kind of layer.
 
-        Args:
-            mask: of full attention, additive, `[rows, 1, width, length]`.
-            positions: of the new tokens, `[rows, width]`.
+        The given mask is that of full attention, additive, `[rows, 1, width, length]`.
         """
         rows, length = mask.shape[0], mask.shape[3]
         keys = self.places[:rows, :length]

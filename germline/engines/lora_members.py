@@ -47,13 +47,11 @@ class _FactorMembers:
 
     @contextmanager
     def applied(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
-        """Let the model compute these members during a `with` block; None is the center."""
         factors = self._factors(members)
         with self.corrections.applied(factors) if factors is not None else nullcontext():
             yield
 
     def keep(self, members: Tensor) -> None:
-        """Drop all other members from the batch: their rows are finished."""
         self.corrections.keep(members)
 
     def _factors(self, members: Sequence[Perturbation | None]) -> LowRankFactors | None:
@@ -77,8 +75,7 @@ class LowRankMembers(_FactorMembers):
     def _factors(self, members: Sequence[Perturbation | None]) -> LowRankFactors | None:
         """Draw every direction once, as a pair shares it; the center's factors are times zero.
 
-        The factors are drawn on the serving device: drawing on the host is 30 times slower than on
-        a GPU.
+        They are drawn on the serving device: on the host that takes 30 times as long as on a GPU.
         """
         if all(member is None for member in members):
             return None
@@ -113,7 +110,6 @@ class LoraMembers(_FactorMembers):
         self.space = space
 
     def _factors(self, members: Sequence[Perturbation | None]) -> LowRankFactors:
-        """Add every member's displacement to the center."""
         device = self._like.device
         center = self._arranged(lambda name: self.masters.tensors[name][None]).to(device)
         factors = center.of(torch.zeros(len(members), dtype=torch.long, device=device))

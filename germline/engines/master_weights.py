@@ -35,11 +35,7 @@ from germline.types import (
 
 
 def searched_names(space: Space | None, infos: Sequence[TensorInfo], source: str) -> frozenset[str]:
-    """Return the parameters of the model itself that a space searches.
-
-    Raises:
-        GermlineError: the space cannot search the model, which `source` names.
-    """
+    """Return the parameters of the model itself that a space searches."""
     if space is None or not space.searches_weights:
         return frozenset()
     with _model_in_errors(source):
@@ -92,7 +88,7 @@ class Masters:
             optimizer: of the searched tensors.
             sigma_unit: what sigma and learning rate are multiples of.
             source: the folder or Hugging Face id of the model.
-            device: where the tensors go that a space adds; None: that of the first parameter.
+            device: of the tensors that a space adds; None: that of the first parameter.
         """
         self.tensors = dict(tensors)
         self.space = space
@@ -124,11 +120,7 @@ class Masters:
         optimizer.begin({info.name: self.tensors[info.name] for info in self.searched})
 
     def check_members_supported(self, members: Sequence[Perturbation | None]) -> None:
-        """Check that all members are the center where there is no space.
-
-        Raises:
-            GermlineError: there is no space, and one of the members is not the center.
-        """
+        """Check that all members are the center where there is no space."""
         if self.space is None and any(member is not None for member in members):
             raise GermlineError(
                 "members cannot be evaluated with no space: choose space.kind=full, low_rank or "
@@ -215,11 +207,7 @@ class Masters:
         yield from ((info.name, values[info.name]) for info in changed)
 
     def save_adapter(self, folder: Path) -> None:
-        """Write the center's adapter, in fp32, as a folder that plain `peft` loads.
-
-        Raises:
-            GermlineError: the space has no adapter.
-        """
+        """Write the center's adapter, in fp32, as a folder that plain `peft` loads."""
         if self.space is None or not self.adapted:
             raise GermlineError(
                 f"export: {type(self.space).__name__ if self.space else 'a model without a space'} "
@@ -299,11 +287,7 @@ class Masters:
             master.add_(self._by_coordinates(update.offsets, info).to(master.device))
 
     def check_finite(self, update: Update | MeanUpdate) -> None:
-        """Check that an update left all weights within the range of fp32.
-
-        Raises:
-            GermlineError: a searched tensor holds an infinity or NaN.
-        """
+        """Check that an update left all weights within the range of fp32."""
         # The sums need no memory, and are finite unless an element is not or a sum overflows.
         sums = torch.stack([self.tensors[info.name].sum() for info in self.searched]).tolist()
         for info, total in zip(self.searched, sums, strict=True):
@@ -321,9 +305,7 @@ class Masters:
         """Return the digest of all tensors, moments and scales; see `digests.py`.
 
         Frozen tensors are hashed at the first digest and never again: nothing writes to them.
-
-        Args:
-            state: that the masters would have loaded; None: that which they have.
+        `state` is what the masters would have loaded; None: what they have.
         """
         state = self.state() if state is None else state
         added = [name for name in state if name not in self.tensors]
@@ -344,11 +326,7 @@ class Masters:
         return {**searched, **self.optimizer.state_dict(), **self._scales.state_dict()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Load the result of `state`, in place and bit for bit.
-
-        Raises:
-            GermlineError: a tensor is missing or has another shape: the state is of another model.
-        """
+        """Load the result of `state`, in place and bit for bit; refuse that of another model."""
         for info in self.searched:
             name, master = info.name, self.tensors[info.name]
             if name not in state or (stored := state[name]).shape != master.shape:

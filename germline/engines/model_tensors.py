@@ -11,7 +11,6 @@ Tensors are placed one after another, so that loading holds one tensor more than
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -97,46 +96,34 @@ def _is_conv1d(owner: nn.Module) -> bool:
     return type(owner).__name__ == "Conv1D"
 
 
-@dataclass(frozen=True)
-class MasterPlacement:
-    """The devices and dtypes of a model's tensors.
+def place_tensors(
+    model: nn.Module,
+    searched: Collection[str],
+    device: torch.device,
+    dtype: torch.dtype,
+    master_device: torch.device,
+    *,
+    separate: bool = False,
+) -> dict[str, Tensor]:
+    """Move a model's parameters to the device and dtype of serving; return the values by name.
 
-    Attributes:
-        device: of the serving copies.
-        dtype: of the serving copies.
-        master_device: of the fp32 masters.
-        has_separate_masters: whether members are written into the serving copy, so that a master
-            must never share its storage.
+    Where masters are separate, as members are written into the serving copy, no master shares its
+    storage.
     """
-
-    device: torch.device
-    dtype: torch.dtype
-    master_device: torch.device
-    has_separate_masters: bool = False
-
-    def place(self, model: nn.Module, searched: Collection[str]) -> dict[str, Tensor]:
-        """Move a model's parameters to their device and dtype; return the values by name.
-
-        Args:
-            model: on the CPU, in the dtype of its files.
-            searched: names of the parameters that updates change.
-        """
-        values = {}
-        for name, parameter in model.named_parameters():
-            stored = parameter.detach()
-            parameter.data = stored.to(self.device, self.dtype)
-            serving = parameter.detach()
-            if name in searched:
-                values[name] = self._master(stored, serving)
-            else:
-                values[name] = serving if holds_exactly(self.dtype, stored.dtype) else stored
-        return values
-
-    def _master(self, stored: Tensor, serving: Tensor) -> Tensor:
-        is_master = self.dtype == torch.float32 and self.device == self.master_device
-        master = serving if is_master else stored.to(self.master_device, torch.float32)
-        shared = master.data_ptr() == serving.data_ptr()
-        return master.clone() if shared and self.has_separate_masters else master
+    values = {}
+    for name, parameter in model.named_parameters():
+        stored = parameter.detach()
+        parameter.data = stored.to(device, dtype)
+        value = serving = parameter.detach()
+        if name in searched:
+            if dtype != torch.float32 or device != master_device:
+                value = stored.to(master_device, torch.float32)
+            if separate and value.data_ptr() == serving.data_ptr():
+                value = value.clone()
+        elif not holds_exactly(dtype, stored.dtype):
+            value = stored
+        values[name] = value
+    return values
 
 
 def holds_exactly(dtype: torch.dtype, stored: torch.dtype) -> bool:

@@ -1,6 +1,5 @@
 """Load a Hugging Face causal language model and its tokenizer, with errors a user can act on."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,10 +32,7 @@ from germline.engines.context_length import context_limit
 from germline.engines.dtypes import parameter_dtype, stored_dtype
 from germline.engines.gguf_file import unpacked_folder
 from germline.engines.hub_access import hub_access
-from germline.registry import did_you_mean
 from germline.types import GermlineError
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -87,11 +83,7 @@ def load_pretrained(source: str) -> PretrainedModel:
 
 
 def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, int | None]:
-    """Load the tokenizer without the weights, and return it with the model's context, if known.
-
-    Raises:
-        GermlineError: there is no such model, or its files cannot be read.
-    """
+    """Load the tokenizer without the weights; return it and the model's context, if known."""
     config, tokenizer = _config_and_tokenizer(source)
     text = config.get_text_config()
     return tokenizer, context_limit(lambda name: getattr(text, name, None))[0]
@@ -100,12 +92,7 @@ def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, int | None]:
 def unpacked_source(source: str, *, weights: bool = True) -> str:
     """Return the folder that a GGUF file is unpacked into, and any other source as it is.
 
-    Args:
-        source: a folder, a GGUF file, or a Hugging Face id.
-        weights: whether the weights are needed, or only the config and the tokenizer.
-
-    Raises:
-        GermlineError: the file cannot be loaded.
+    Without weights, the folder may hold only the config and the tokenizer.
     """
     if not is_gguf(source):
         return source
@@ -134,8 +121,6 @@ def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedToke
             f"model: {source!r} is a PEFT adapter, not a model: export its run with --merged, or "
             f"train on from it with space.kind=lora and space.init_adapter={source}"
         )
-    if hint := did_you_mean(source, ["nano"]):
-        raise GermlineError(f"model: there is no model {source!r} here{hint}")
     with loading_errors(source):
         config = AutoConfig.from_pretrained(source)
         check_causal(given, config)
@@ -154,9 +139,6 @@ def check_causal(source: str, config: PreTrainedConfig) -> None:
 
     transformers loads a bidirectional encoder such as BERT as a language model, but every token of
     it attends to the tokens that follow.
-
-    Raises:
-        GermlineError: the model has an encoder, attends to later tokens, or writes no text.
     """
     kind = config.model_type
     bidirectional = kind in {*MODEL_FOR_MASKED_LM_MAPPING_NAMES, "bert-generation"}
@@ -183,17 +165,14 @@ def loading_errors(source: str, setting: str = "model") -> Iterator[None]:
     except GermlineError:
         raise
     except Exception as error:  # a damaged file may raise anything in the libraries
+        said = " ".join(str(error).split())
         raise GermlineError(
-            f"{setting}: {source!r} cannot be loaded ({type(error).__name__}: {error})"
+            f"{setting}: {source!r} cannot be loaded ({type(error).__name__}: {said})"
         ) from error
 
 
 def check_finite(source: str, model: PreTrainedModel, setting: str = "model") -> None:
-    """Refuse weights that are not finite.
-
-    Raises:
-        GermlineError: names the first such tensor.
-    """
+    """Refuse weights that are not finite."""
     for name, parameter in model.named_parameters():
         # The sum needs no memory, and is finite unless an element is not or the sum overflows.
         if not parameter.sum().isfinite() and not parameter.isfinite().all():
@@ -229,27 +208,20 @@ def save_pretrained(
     pretrained.tokenizer.save_pretrained(folder)
 
 
+def save_tokenizer(pretrained: PretrainedModel, folder: Path) -> None:
+    """Write the tokenizer and how to generate beside an adapter, as other trainers do."""
+    pretrained.tokenizer.save_pretrained(folder)
+    generation_config(pretrained).save_pretrained(folder)
+
+
 def generation_config(pretrained: PretrainedModel) -> GenerationConfig:
     """Return how weights of a run generate: greedily, to the tokens that ended texts in the run.
 
     A run applies nothing else of the model's own generation_config.json, such as a
-    repetition_penalty; what is left out is named in a warning.
+    repetition_penalty.
     """
     own = pretrained.model.generation_config
     kept = {name: getattr(own, name, None) for name in ("bos_token_id", "pad_token_id")}
-    dropped = {
-        name: value
-        for name, value in own.to_diff_dict().items()
-        if value
-        and not name.endswith("_token_id")
-        and not name.startswith("_")
-        and name not in ("transformers_version", "use_cache")
-    }
-    if dropped:
-        log.warning(
-            "generation_config.json: the run did not apply %s of %s, so the folder leaves it out",
-            *(", ".join(f"{name}={value}" for name, value in dropped.items()), pretrained.source),
-        )
     ends = end_ids(pretrained)
     return GenerationConfig(**kept, eos_token_id=ends[0] if len(ends) == 1 else [*ends] or None)
 

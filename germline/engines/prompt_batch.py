@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -23,18 +24,20 @@ _CLOCK = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
 
 
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[int]:
-    """Tokenize one prompt, through the chat template where `example.chat` is set.
-
-    Raises:
-        GermlineError: the prompt is empty, or the tokenizer has no chat template.
-    """
+    """Tokenize one prompt, through the chat template where `example.chat` is set."""
     if example.chat:
         if not tokenizer.chat_template:
             raise GermlineError(
                 "task.chat=true, but the model's tokenizer has no chat template: set "
                 "task.chat=false to send prompts as they are"
             )
-        ids = _through_template(tokenizer, example)
+        ids = _through_template(
+            tokenizer,
+            (*example.context, ("user", example.prompt)),
+            return_dict=False,
+            tokenizer_kwargs={"verbose": False},
+            chat_template=_at_date(tokenizer, example.date) if example.date else None,
+        )
     else:
         ids = _tokenized(tokenizer, example.prompt)
     if not ids:
@@ -74,23 +77,17 @@ def longest_token(tokenizer: PreTrainedTokenizerBase) -> int:
     return max(map(len, tokenizer.get_vocab()))
 
 
-def _through_template(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[int]:
-    turns = (*example.context, ("user", example.prompt))
+def _through_template(
+    tokenizer: PreTrainedTokenizerBase, turns: Sequence[tuple[str, str]], **settings: object
+) -> Any:
     messages = [{"role": role, "content": content} for role, content in turns]
     try:
-        ids: list[int] = tokenizer.apply_chat_template(
-            messages,
-            add_generation_prompt=True,
-            return_dict=False,
-            tokenizer_kwargs={"verbose": False},
-            chat_template=_at_date(tokenizer, example.date) if example.date else None,
-        )
+        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, **settings)
     except Exception as error:  # a template is code of the model's folder
         raise GermlineError(
-            f"task.chat=true, but the tokenizer's chat template fails on a user's prompt "
-            f"({error}): fix the template in the model's folder, or set task.chat=false"
+            f"task.chat=true, but the tokenizer's chat template fails ({error}): fix the template "
+            "in the model's folder, or set task.chat=false"
         ) from error
-    return ids
 
 
 PROMPTS_KEPT = 1 << 14
@@ -103,31 +100,15 @@ REPLY_MARK = "GERMLINE-REPLY"
 def encode_answer(
     tokenizer: PreTrainedTokenizerBase, message: str, *, chat: bool, after: str
 ) -> list[int]:
-    """Tokenize what follows a turn of the model that is answered by a message.
+    """Tokenize a message that answers a turn of the model, with what the chat template adds.
 
-    Args:
-        tokenizer: of the model.
-        message: of the user.
-        chat: whether the message goes through the chat template.
-        after: text of the token with which the model ended its turn; empty if a limit ended it.
-
-    Raises:
-        GermlineError: the chat template cannot continue a conversation.
+    `after` is the text of the token with which the model ended its turn; empty if a limit did.
     """
     text = message
     if chat:
         turns = (("user", "x"), ("assistant", REPLY_MARK), ("user", message))
-        messages = [{"role": role, "content": content} for role, content in turns]
-        try:
-            rendered = tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False
-            )
-        except Exception as error:  # a template is code of the model's folder
-            raise GermlineError(
-                f"the tokenizer's chat template fails on a conversation of several turns "
-                f"({error}): fix the template in the model's folder, or set task.chat=false"
-            ) from error
-        _, mark, text = str(rendered).partition(REPLY_MARK)
+        rendered = str(_through_template(tokenizer, turns, tokenize=False))
+        _, mark, text = rendered.partition(REPLY_MARK)
         if not mark:
             raise GermlineError(
                 "the tokenizer's chat template leaves out earlier messages of the assistant, so a "
@@ -142,7 +123,6 @@ class PromptEncoder:
     """Encodes prompts once with the tokenizer of a model, and checks them against the model.
 
     Attributes:
-        end_ids: every token that ends a text.
         special_ids: control tokens, which are not part of a text, end tokens included.
         padding_id: a token of the model that fills rows.
     """
@@ -161,11 +141,7 @@ class PromptEncoder:
         self.padding_id = int(padding) if is_known else 0
 
     def encode(self, example: Example) -> list[int]:
-        """Tokenize a prompt, through the chat template where `example.chat` is set.
-
-        Raises:
-            GermlineError: the prompt has no tokens, or a token that the model does not have.
-        """
+        """Tokenize a prompt, through the chat template where `example.chat` is set."""
         if example.turns:
             return self._encode_turns(example)
         if example.token_ids:
@@ -192,24 +168,14 @@ class PromptEncoder:
         return ids
 
     def _known(self, example: Example, ids: list[int]) -> list[int]:
-        """Return token ids that the model has.
-
-        Raises:
-            GermlineError: it does not have one of them.
-        """
-        unknown = [token for token in ids if not 0 <= token < self._model_tokens]
-        if not unknown:
-            return ids
-        if example.token_ids:
+        """Return token ids, all of which the model must have."""
+        if unknown := [token for token in ids if not 0 <= token < self._model_tokens]:
+            given = "" if example.token_ids else ": its tokenizer is of another model"
             raise GermlineError(
-                f"the prompt of example {example.index} has token {unknown[0]}: the model "
-                f"{self._pretrained.source!r} has the tokens 0 to {self._model_tokens - 1}"
+                f"the prompt of example {example.index} has token {unknown[0]}, but the model "
+                f"{self._pretrained.source!r} has the tokens 0 to {self._model_tokens - 1}{given}"
             )
-        raise GermlineError(
-            f"model: the tokenizer of {self._pretrained.source!r} writes the prompt "
-            f"{example.prompt[:60]!r} with token {unknown[0]}, but the model has only "
-            f"{self._model_tokens}: they do not belong together; download the folder again"
-        )
+        return ids
 
     def may_fit(self, message: str) -> bool:
         """Whether a message fits the context if each token is the longest one; not tokenized."""
@@ -217,16 +183,7 @@ class PromptEncoder:
         return limit is None or len(message) <= limit * longest_token(self._pretrained.tokenizer)
 
     def encode_answer(self, example: Example, completion: Completion, message: str) -> list[int]:
-        """Tokenize what follows a completion that the environment answers with a message.
-
-        Args:
-            example: with which the conversation began.
-            completion: the turn of the model.
-            message: the answer.
-
-        Raises:
-            GermlineError: the chat template cannot continue a conversation.
-        """
+        """Tokenize the message of an environment that answers a completion."""
         end = completion.tokens[-1] if completion.finish == "eos" else None
         return self._answer(message, example.chat, end)
 
@@ -245,15 +202,7 @@ class PromptEncoder:
         return context_limit(lambda name: getattr(config, name, None))
 
     def check_length(self, prompt: int, new: int) -> None:
-        """Check that the longest prompt and `max_new_tokens` fit in the model's context.
-
-        Args:
-            prompt: tokens of the longest prompt.
-            new: tokens of a completion, at most.
-
-        Raises:
-            GermlineError: they need more tokens.
-        """
+        """Check that the longest prompt and `max_new_tokens` fit in the model's context."""
         check_context(prompt, new, *self._context_limit())
 
 

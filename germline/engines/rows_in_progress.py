@@ -16,10 +16,6 @@ def control_ids(tokenizer: PreTrainedTokenizerBase, end_ids: frozenset[int]) -> 
     """Return the tokens that are no part of a text: those that begin, end or fill one.
 
     Other special tokens, such as the tags of thinking and of tool calls, are part of it.
-
-    Args:
-        tokenizer: of the model.
-        end_ids: every token that ends a text.
     """
     ids = {getattr(tokenizer, f"{name}_token_id", None) for name in _CONTROL}
     return end_ids | frozenset(int(token) for token in ids if token is not None)
@@ -61,8 +57,6 @@ class Detokenizer:
 
 @dataclass
 class _Row:
-    """The tokens of one row."""
-
     tokens: list[int] = field(default_factory=list)
     finish: Finish = "length"
     text: str | None = None
@@ -146,9 +140,6 @@ class CompletionDecoder:
 
     Inference engines differ in where they cut at a stop string and in how they decode, so only the
     tokens are used: the end token is kept, and so is the token that completes a stop string.
-
-    Attributes:
-        end_ids: every token that ends a text.
     """
 
     tokenizer: PreTrainedTokenizerBase

@@ -49,15 +49,10 @@ def draw_sampling_noise(examples: Sequence[Example], decoding: Decoding, turn: i
 
 
 def choose_tokens(logits: Tensor, sampling_noise: Tensor, decoding: Decoding) -> Tensor:
-    """Return one token id per row.
+    """Return one token id per row of logits `[rows, vocabulary]`.
 
-    Sampling inverts the cumulative distribution at `sampling_noise`, so members with the same
-    distribution draw the same token: differences in reward come from the weights alone.
-
-    Args:
-        logits: `[rows, vocabulary]`.
-        sampling_noise: `[rows]` uniforms in (0, 1); unused when greedy.
-        decoding: has the temperature and top_p.
+    Sampling inverts the cumulative distribution at `sampling_noise`, `[rows]` in (0, 1), so members
+    with the same distribution draw the same token: differences in reward come from the weights.
     """
     if decoding.temperature == 0:
         # The token of argmax, ties included. In bf16 on a CPU, argmax over a vocabulary of 150,000
@@ -79,11 +74,7 @@ def choose_tokens(logits: Tensor, sampling_noise: Tensor, decoding: Decoding) ->
 def sort_descending(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return what `values.sort(dim=-1, descending=True, stable=True)` returns, bit for bit.
 
-    Args:
-        values: fp32 `[rows, columns]`, none of them negative; NaN is allowed.
-
-    Returns:
-        The sorted values, and from which column each comes.
+    No value may be negative; NaN is allowed.
     """
     if values.device.type != "cpu":
         ordered, columns = values.sort(dim=-1, descending=True, stable=True)

@@ -54,9 +54,6 @@ def check_cached_logits(model: PreTrainedModel, fused: FusedDecoder) -> None:
 
     Families that count positions by the cache, or have biases for distances in it, compute other
     logits where there is padding.
-
-    Raises:
-        GermlineError: the logits differ, or the model cannot decode like this.
     """
     rows = [
         [token % model.get_input_embeddings().num_embeddings for token in row] for row in TOKENS

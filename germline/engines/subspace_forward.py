@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from germline.engines.master_weights import Masters
-from germline.engines.replaced_forwards import replaced_forwards
+from germline.engines.module_forwards import replaced_forwards
 from germline.spaces.coordinates import CoordinateSpace, MatrixDirections
 from germline.types import Perturbation, TensorInfo
 
@@ -86,7 +86,6 @@ class _MatrixChange:
         self._b = directions.b.to(like)
 
     def bind(self, coordinates: MemberCoordinates) -> None:
-        """Use the coordinates of the members now in the batch."""
         self._z = coordinates[self._name][:, None]
 
     def add(self, inputs: Tensor, output: Tensor, scale: float = 1.0) -> None:
@@ -114,7 +113,6 @@ class _Adapter:
         self._change_of_a, self._change_of_b = (changes.get(name) for name in names)
 
     def bind(self, coordinates: MemberCoordinates) -> None:
-        """Use the coordinates of the members now in the batch."""
         for change in (self._change_of_a, self._change_of_b):
             if change:
                 change.bind(coordinates)

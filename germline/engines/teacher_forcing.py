@@ -45,13 +45,7 @@ def pack_completions(
     completions: Sequence[Sequence[Completion]],
     padding_id: int,
 ) -> PackedBatch:
-    """Append every completion `[members][examples]` to its prompt.
-
-    Args:
-        prompts: token ids of each example's prompt, at least one each.
-        completions: of each member.
-        padding_id: a token of the model.
-    """
+    """Append every completion `[members][examples]` to its prompt."""
     pairs = [pair for row in completions for pair in zip(prompts, row, strict=True)]
     texts = [[*prompt, *one.tokens] for prompt, one in pairs]
     length = max(len(text) for text in texts)
@@ -72,9 +66,7 @@ def split_completions(
 ) -> Iterator[tuple[slice, slice]]:
     """Cut completions `[members][examples]` into pieces of members and of examples.
 
-    Args:
-        completions: of each member.
-        most: positions of a piece, unless a single completion is longer.
+    A piece has at most so many positions, unless a single completion is longer.
     """
     longest = max(len(one.tokens) for row in completions for one in row)
     texts = max(1, most // max(1, longest))

@@ -62,11 +62,7 @@ class _ToyModel(nn.Module):
 
 
 class ToyEngine:
-    """Serves members one after another from merged copies of its weights.
-
-    Attributes:
-        context_tokens: longest prompt and completion, in characters.
-    """
+    """Serves members one after another from merged copies of its weights."""
 
     context_tokens = CONTEXT_TOKENS
 
@@ -95,11 +91,7 @@ class ToyEngine:
     def generate(
         self, members: Members, examples: Sequence[Example], decoding: Decoding
     ) -> list[list[Completion]]:
-        """Let every member answer every example, as `[members][examples]`; None is the center.
-
-        Raises:
-            GermlineError: the longest prompt does not fit the context.
-        """
+        """Let every member answer every example, as `[members][examples]`; None is the center."""
         _check_lengths(examples, decoding)
         sampling_noise = draw_sampling_noise(examples, decoding)
         models = (self.weights.merged_tensors(member) for member in members)
@@ -109,11 +101,7 @@ class ToyEngine:
     def converse(
         self, members: Members, prompts: Conversations, decoding: Decoding, reply: Reply
     ) -> None:
-        """Hold conversations, member after member; a turn continues the whole text so far.
-
-        Raises:
-            GermlineError: the longest first message does not fit the context.
-        """
+        """Hold conversations, member after member; a turn continues the whole text so far."""
         _check_lengths([example for examples in prompts for example in examples], decoding)
         for number, (member, examples) in enumerate(zip(members, prompts, strict=True)):
             tensors = self.weights.merged_tensors(member)
@@ -231,7 +219,6 @@ def _read(tensors: dict[str, Tensor], example: Example, written: Completion) -> 
 
 
 def _length(example: Example) -> int:
-    """Return the number of tokens of a prompt."""
     return len(example.token_ids) or len(example.prompt) or 1
 
 

@@ -32,12 +32,7 @@ SAMPLE = 4096
 
 
 class UpdateSizeMeter:
-    """Compares a sample of the weights before and after an update.
-
-    Args:
-        masters: before the update.
-        dtype: of the serving copy.
-    """
+    """Compares a sample of the weights before and after an update, in units of the served dtype."""
 
     def __init__(self, masters: Masters, dtype: torch.dtype) -> None:
         self._masters = masters

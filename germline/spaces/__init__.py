@@ -6,11 +6,6 @@ from germline.protocols import Space
 
 
 def make_space(config: SpaceConfig, run_seed: int = 0) -> Space:
-    """Construct the space that a config section names.
-
-    Args:
-        config: which space, and its settings.
-        run_seed: of the run; a space that starts from random numbers draws them by this seed.
-    """
+    """Construct the space that a config section names; some draw their start by the run seed."""
     space: Space = registry.create("space", config, run_seed=run_seed)
     return space

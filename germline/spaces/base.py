@@ -42,7 +42,7 @@ class BaseSpace:
     scale = 1.0
 
     def begin(self, base: BaseModel) -> Mapping[TensorInfo, Tensor]:
-        """Return the tensors that the space adds to the model: none."""
+        """Add no tensor to the model."""
         return {}
 
     def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
@@ -54,15 +54,11 @@ class BaseSpace:
         return [tensor.shape for tensor in self.select(tensors)]
 
     def numbers_per_member(self, tensors: Sequence[TensorInfo]) -> int:
-        """Count the numbers that a member adds to shared weights: none, it has its own weights."""
+        """Return 0: a member has weights of its own."""
         return 0
 
     def unit(self, tensor: TensorInfo, base: BaseModel, start: Mapping[str, Tensor]) -> float:
-        """Measure one searched tensor of the starting weights.
-
-        Raises:
-            GermlineError: the tensor is all zeros.
-        """
+        """Measure one searched tensor of the starting weights."""
         is_rms = base.sigma_unit == "rms"
         name = measured_name(tensor, start) if is_rms else tensor.name
         return measure_unit(base.sigma_unit, name, start[name])
@@ -89,11 +85,11 @@ class BaseSpace:
         out.copy_(self.noise(member, tensor, center.device).mul_(scale).add_(center))
 
     def changed_weights(self, theta: Theta) -> tuple[TensorInfo, ...]:
-        """Return the parameters of the model that members or updates change: those searched."""
+        """Return the searched tensors."""
         return theta.searched
 
     def apply_coordinates(self, values: dict[str, Tensor]) -> None:
-        """Add to the frozen matrices among `values` what coordinates change: nothing."""
+        """Do nothing: there are no coordinates."""
 
     def merge(self, values: dict[str, Tensor], adapted: Sequence[TensorInfo]) -> None:
         """Add what coordinates change, then the adapter: W + scale * B A."""
@@ -131,13 +127,7 @@ class DenseSpace(BaseSpace):
         tensor: TensorInfo,
         device: torch.device | None = None,
     ) -> Tensor:
-        """Draw the unit noise of the members' directions, fp32 `[members, *shape]`.
-
-        Args:
-            members: all of one generation.
-            tensor: the searched tensor.
-            device: where the noise is drawn; None is the CPU.
-        """
+        """Draw the unit noise of directions of one generation, fp32 `[members, *shape]`."""
         first = members[0]
         directions = [member.direction for member in members]
         stream = NoiseStream(first.run_seed, first.generation, tensor.name)
@@ -196,11 +186,7 @@ class SharedDirections(NamedTuple):
     def of(
         cls, members: Sequence[Perturbation | None], device: torch.device | None = None
     ) -> "SharedDirections":
-        """List the directions of members, in the order of first appearance.
-
-        Raises:
-            GermlineError: a member is given by its coordinates.
-        """
+        """List the directions of members, in the order of first appearance."""
         named = [None if member is None else as_seed_perturbation(member) for member in members]
         drawn = {member.direction: member for member in named if member is not None}
         places = {direction: place for place, direction in enumerate(drawn)}

@@ -14,13 +14,8 @@ from germline.types import SeedPerturbation, TensorInfo
 class Full(DenseSpace):
     """Dense Gaussian noise on all selected tensors (Qiu et al. 2025, arXiv 2509.24372)."""
 
-    def __init__(self, section: config.Full) -> None:
+    def __init__(self, section: config.Full, run_seed: int = 0) -> None:
         self.section = section
-
-    @classmethod
-    def from_config(cls, section: config.Full, run_seed: int) -> "Full":
-        """Construct it from its section; it draws nothing by the run seed."""
-        return cls(section)
 
     def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         """Keep the selected tensors."""
@@ -34,14 +29,6 @@ class Full(DenseSpace):
         center: Tensor,
         out: Tensor,
     ) -> None:
-        """Write center + scale * noise into `out`, rounded, without an fp32 copy of the tensor.
-
-        Args:
-            member: names the direction.
-            tensor: the searched tensor.
-            scale: sign times sigma, in weight units.
-            center: fp32.
-            out: the serving copy, in any dtype and on any device.
-        """
+        """Write center + scale * noise into `out`, rounded, without an fp32 copy of the tensor."""
         stream = NoiseStream(member.run_seed, member.generation, tensor.name)
         tensor_noise.write_perturbed(stream, member.direction, scale, center, out)

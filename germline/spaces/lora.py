@@ -51,12 +51,7 @@ class Lora(DenseSpace):
         self.scale = section.alpha / section.rank
 
     def begin(self, base: BaseModel) -> Mapping[TensorInfo, torch.Tensor]:
-        """Return the starting adapter: drawn, or that of `space.init_adapter`.
-
-        Raises:
-            GermlineError: nothing is selected, the rank exceeds a matrix, or the given adapter
-                is of another base model or cannot be continued.
-        """
+        """Return the starting adapter: drawn, or that of `space.init_adapter`."""
         chosen = select_linear(base.tensors, self.section)
         if self.section.init_adapter is not None:
             stored = read_adapter(Path(self.section.init_adapter))
@@ -73,11 +68,7 @@ class Lora(DenseSpace):
         return adapter
 
     def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
-        """Keep A and B of the selected linear layers; B alone where A is frozen.
-
-        Raises:
-            GermlineError: nothing is left.
-        """
+        """Keep A and B of the selected linear layers; B alone where A is frozen."""
         base = [tensor for tensor in tensors if tensor.kind != "adapter"]
         names = set()
         for layer in select_linear(base, self.section):

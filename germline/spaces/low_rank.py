@@ -34,24 +34,15 @@ class LowRank(BaseSpace):
 
     family = "low_rank"
 
-    def __init__(self, section: config.LowRank) -> None:
+    def __init__(self, section: config.LowRank, run_seed: int = 0) -> None:
         self.section = section
         self.rank = self.direction_rank = self.adapter_rank = section.rank
 
-    @classmethod
-    def from_config(cls, section: config.LowRank, run_seed: int) -> "LowRank":
-        """Construct it from its section; it draws nothing by the run seed."""
-        return cls(section)
-
     def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
-        """Keep the selected linear layers of the decoder blocks.
-
-        Raises:
-            GermlineError: nothing is left, the rank exceeds a matrix, or a layer is unsupported.
-        """
+        """Keep the selected linear layers of the decoder blocks."""
         kept = select_linear(tensors, self.section)
         for tensor in kept:
-            check_rank(self.rank, tensor, ", or use space.kind=full")
+            check_rank(self.rank, tensor)
         return kept
 
     def numbers_per_member(self, tensors: Sequence[TensorInfo]) -> int:

@@ -33,7 +33,7 @@ EXPERT_NAMES = (".gate_proj", ".up_proj", ".down_proj", ".w1", ".w2", ".w3")
 
 EXPERT_WEIGHTS = tuple(f"{name}.weight" for name in EXPERT_NAMES)
 
-PLAIN: Mapping[str, Any] = {
+WRITTEN: Mapping[str, Any] = {
     "peft_type": "LORA",
     "bias": "none",
     "use_rslora": False,
@@ -42,14 +42,14 @@ PLAIN: Mapping[str, Any] = {
     "alpha_pattern": {},
     "modules_to_save": None,
 }
-"""PEFT settings with which an adapter is W + alpha / r * B A in every layer."""
-
-PLAIN_IF_NEW: Mapping[str, Any] = {
+PLAIN: Mapping[str, Any] = {
+    **WRITTEN,
     "lora_bias": False,
     "target_parameters": None,
     "trainable_token_indices": None,
 }
-"""Further such settings; older versions of PEFT do not know them, so no plain adapter has them."""
+"""PEFT settings with which an adapter is W + alpha / r * B A in every layer; the last three are not
+written, as older versions of PEFT do not know them."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,7 @@ class StoredAdapter:
     tensors: Mapping[str, torch.Tensor]
 
     def check_base(self, base: BaseModel) -> None:
-        """Compare the digests of the weights where they are known, else the names of the models.
-
-        Raises:
-            GermlineError: the adapter belongs to another model.
-        """
+        """Compare the digests of the weights where they are known, else the names of the models."""
         if self.base_digest is not None:
             if (found := base.digest()) != self.base_digest:
                 raise self.mismatch(
@@ -88,25 +84,16 @@ class StoredAdapter:
             )
 
     def check_settings(self, rank: int, alpha: float) -> None:
-        """Check that the config has the rank and alpha of the adapter.
-
-        Raises:
-            GermlineError: rank or alpha differ.
-        """
+        """Check that the config has the rank and alpha of the adapter."""
         if (rank, alpha) != (self.rank, self.alpha):
             raise GermlineError(
-                f"space.rank={rank} and space.alpha={alpha:g}, but the adapter of "
-                f"space.init_adapter={self.folder} has rank {self.rank} and alpha "
-                f"{self.alpha:g}: set "
-                f"space.rank={self.rank} and space.alpha={self.alpha:g}"
+                f"space.rank={rank} and space.alpha={alpha:g} are not those of the adapter "
+                f"space.init_adapter={self.folder}: set space.rank={self.rank} and "
+                f"space.alpha={self.alpha:g}"
             )
 
     def tensors_beside(self, base: BaseModel) -> Mapping[TensorInfo, torch.Tensor]:
-        """Return A and B of the layers of a model, in the order of the layers.
-
-        Raises:
-            GermlineError: the adapter belongs to another model.
-        """
+        """Return A and B of the layers of a model, in the order of the layers."""
         self.check_base(base)
         adapter = {}
         left = dict(self.tensors)
@@ -145,40 +132,37 @@ def adapter_tensor_infos(layer: TensorInfo, rank: int) -> tuple[TensorInfo, Tens
 
 
 def read_adapter(folder: Path) -> StoredAdapter:
-    """Read a PEFT folder.
-
-    Raises:
-        GermlineError: the folder is missing or damaged, or the adapter is not W + alpha/r * B A.
-    """
-    settings = _settings(folder)
-    parameters = settings.get("target_parameters")
-    if isinstance(parameters, list) and all(
-        str(one).endswith(EXPERT_WEIGHTS) for one in parameters
-    ):
-        settings["target_parameters"] = None  # each is a linear layer, as `_targets` writes it
-    for name, plain in {**PLAIN, **PLAIN_IF_NEW}.items():
-        if (found := settings.get(name, plain)) != plain and (found or plain):
-            raise GermlineError(
-                f"space.init_adapter: {folder} has {name}={found!r}, and only plain LoRA adapters "
-                f"({name}={plain!r}) can be searched"
-            )
+    """Read a PEFT folder; the adapter must be W + alpha / r * B A."""
     tensors = {}
     try:
+        settings = dict(json.loads((folder / CONFIG).read_bytes()))
         with safe_open(folder / TENSORS, framework="pt") as file:
             metadata = file.metadata() or {}
             for key in file.keys():  # noqa: SIM118 - not a dict
                 tensors[key.removeprefix(PREFIX)] = file.get_tensor(key).float()
         rank, alpha = int(settings["r"]), float(settings["lora_alpha"])
-    except FileNotFoundError:
-        raise GermlineError(f"space.init_adapter: {folder} has no {TENSORS}") from None
-    except (SafetensorError, OSError) as error:
-        raise GermlineError(f"space.init_adapter: {folder / TENSORS} is damaged: {error}") from None
-    except (KeyError, TypeError, ValueError) as error:
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise GermlineError(
-            f"space.init_adapter: {folder / CONFIG} must have numbers r and lora_alpha ({error!r})"
-        ) from None
+            f"space.init_adapter: {str(folder)!r} is no PEFT adapter ({type(error).__name__}: "
+            f"{error}): give a folder that holds {CONFIG} and {TENSORS}"
+        ) from error
+    _check_plain(folder, settings)
     base = str(settings.get("base_model_name_or_path") or "")
     return StoredAdapter(folder, rank, alpha, base, metadata.get(DIGEST), tensors)
+
+
+def _check_plain(folder: Path, settings: dict[str, Any]) -> None:
+    parameters = settings.get("target_parameters")
+    if isinstance(parameters, list) and all(
+        str(one).endswith(EXPERT_WEIGHTS) for one in parameters
+    ):
+        settings["target_parameters"] = None  # each is a linear layer, as `_targets` writes it
+    for name, plain in PLAIN.items():
+        if (found := settings.get(name, plain)) != plain and (found or plain):
+            raise GermlineError(
+                f"space.init_adapter: {folder} has {name}={found!r}, and only plain LoRA adapters "
+                f"({name}={plain!r}) can be searched"
+            )
 
 
 def rename_base(folder: Path, base: str) -> None:
@@ -204,16 +188,11 @@ def write_adapter(
 ) -> None:
     """Write an adapter as a folder that plain `peft` loads: the same tokens in fp32.
 
-    Args:
-        folder: created if missing.
-        tensors: A and B by canonical name.
-        layers: the adapted linear layers.
-        alpha: the adapter adds alpha / rank * B A.
-        base: the model of the adapter.
+    Its A and B, by canonical name, add alpha / rank * B A to layers of the base model.
     """
     rank = len(tensors[layers[0].adapter_names[0]])
     settings = {
-        **PLAIN,
+        **WRITTEN,
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base.source,
         "r": rank,
@@ -234,8 +213,7 @@ def write_adapter(
 def _in_order(file: bytes) -> bytes:
     """Sort the metadata of a safetensors file, which the library writes in random order.
 
-    The layout is: the size of the header in 8 bytes, the header as JSON padded with spaces,
-    tensors.
+    The file is the size of the header in 8 bytes, the header as padded JSON, and the tensors.
     """
     end = 8 + int.from_bytes(file[:8], "little")
     header = json.loads(file[8:end])
@@ -278,22 +256,6 @@ def _target_modules(layers: Sequence[TensorInfo], tensors: Sequence[TensorInfo])
 
 def _module(tensor: TensorInfo) -> str:
     return tensor.name.removesuffix(".weight")
-
-
-def _settings(folder: Path) -> dict[str, Any]:
-    try:
-        settings = json.loads((folder / CONFIG).read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        found = f"a folder without {CONFIG}" if folder.is_dir() else "no such folder"
-        raise GermlineError(
-            f"space.init_adapter: {str(folder)!r} is no PEFT adapter (found {found}): give the "
-            f"folder that holds {CONFIG} and {TENSORS}"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise GermlineError(f"space.init_adapter: {folder / CONFIG} is damaged: {error}") from None
-    if not isinstance(settings, dict):
-        raise GermlineError(f"space.init_adapter: {folder / CONFIG} must hold settings, by name")
-    return settings
 
 
 def _last_name(source: str) -> str:

@@ -48,24 +48,14 @@ DEFAULT = config.Singular.model_fields["top_k"].default
 class Singular(CoordinateSpace):
     """Offsets of the top singular values of linear layers, or of an adapter's factors."""
 
-    def __init__(self, section: config.Singular) -> None:
+    def __init__(self, section: config.Singular, run_seed: int = 0) -> None:
         super().__init__()
         self.section = section
         self._directions: dict[str, MatrixDirections] = {}
         self._units: dict[str, float] = {}
 
-    @classmethod
-    def from_config(cls, section: config.Singular, run_seed: int) -> "Singular":
-        """Construct it from its section; it draws nothing by the run seed."""
-        return cls(section)
-
     def begin(self, base: BaseModel) -> Mapping[TensorInfo, torch.Tensor]:
-        """Decompose the matrices; the offsets start at 0.
-
-        Raises:
-            GermlineError: nothing is selected, `top_k` exceeds a matrix, a matrix is all zeros, or
-                the given adapter belongs to another model.
-        """
+        """Decompose the matrices; the offsets start at 0."""
         layers = select_linear(base.tensors, self.section)
         frozen: dict[TensorInfo, torch.Tensor] = {}
         if self.section.init_adapter is None:

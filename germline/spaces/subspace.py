@@ -56,11 +56,7 @@ class Subspace(CoordinateSpace):
         self._units: dict[str, float] = {}
 
     def begin(self, base: BaseModel) -> Mapping[TensorInfo, torch.Tensor]:
-        """Choose the layers; the coordinates start at 0, which is the base model.
-
-        Raises:
-            GermlineError: nothing is selected, or there are more coordinates than weights.
-        """
+        """Choose the layers; the coordinates start at 0, which is the base model."""
         self.matrices = select_linear(base.tensors, self.section)
         weights = sum(math.prod(matrix.shape) for matrix in self.matrices)
         dimension = self.section.dimension

@@ -1,7 +1,6 @@
 """Which tensors are searched: glob patterns over canonical names, and ranges of decoder layers."""
 
 import difflib
-import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
@@ -17,11 +16,7 @@ UNSUPPORTED: Mapping[TensorKind, str] = {
 
 
 def select_tensors(tensors: Sequence[TensorInfo], config: SpaceBase) -> tuple[TensorInfo, ...]:
-    """Keep the tensors that `include`, `exclude` and `layers` of a space select, in order.
-
-    Raises:
-        GermlineError: a pattern or layer matches nothing, or nothing is left.
-    """
+    """Keep the tensors that `include`, `exclude` and `layers` of a space select, in order."""
     tensors = [tensor for tensor in tensors if tensor.kind != "non_text"]
     names = [tensor.name for tensor in tensors]
     for setting, patterns in (("include", config.include), ("exclude", config.exclude)):
@@ -38,9 +33,8 @@ def select_tensors(tensors: Sequence[TensorInfo], config: SpaceBase) -> tuple[Te
     )
     if not kept:
         raise GermlineError(
-            f"space: include={list(config.include)}, exclude={list(config.exclude)} "
-            f"and layers={config.layers!r} "
-            "together select no tensor: widen one of them"
+            f"space: include={list(config.include)}, exclude={list(config.exclude)} and "
+            f"layers={config.layers!r} together select no tensor: widen one of them"
         )
     return kept
 
@@ -51,11 +45,8 @@ def select_linear(
     """Keep the selected linear layers of the decoder blocks.
 
     Embeddings, norms, biases and the output head are excluded: engines that serve members as
-    adapters cannot perturb them, and results must not depend on the engine.
-
-    Raises:
-        GermlineError: no layer is selected, or a selected weight matrix is not a linear layer and
-            `unsupported` is `refuse`.
+    adapters cannot perturb them, and results must not depend on the engine. Other selected weight
+    matrices are refused, unless `unsupported` is `skip`.
     """
     matrices = [
         tensor
@@ -85,22 +76,13 @@ def factor_sides(layers: Sequence[TensorInfo]) -> int:
     return sum(sum(layer.out_in_features) for layer in layers)
 
 
-def check_rank(rank: int, tensor: TensorInfo, remedy: str = "") -> None:
-    """Check that a matrix can have a perturbation of this rank.
-
-    Args:
-        rank: `space.rank`.
-        tensor: a selected layer.
-        remedy: another remedy, appended to the error.
-
-    Raises:
-        GermlineError: the rank is above the smaller side of the matrix.
-    """
+def check_rank(rank: int, tensor: TensorInfo) -> None:
+    """Check that a matrix can have a perturbation of this rank."""
     if rank > (most := min(tensor.shape)):
         pattern = "*." + ".".join(tensor.name.split(".")[-2:])
         raise GermlineError(
             f"space.rank={rank} is above the smaller side of {tensor.name} {list(tensor.shape)}: "
-            f"use at most {most}, or exclude it (space.exclude={[pattern]}){remedy}"
+            f"use at most {most}, or exclude it (space.exclude={[pattern]})"
         )
 
 
@@ -125,22 +107,15 @@ def no_adapted_layers_error(config: Lora | Singular) -> GermlineError:
 
 
 def parse_layers(text: str, tensors: Sequence[TensorInfo]) -> frozenset[int]:
-    """Parse `0-9` or `0,3,20-23` as layer indices of a model.
-
-    Raises:
-        GermlineError: the text has another form, or names a layer that the model does not have.
-    """
+    """Parse `0-9` or `0,3,20-23` as layer indices of a model."""
     present = {tensor.layer for tensor in tensors if tensor.layer is not None}
     layers: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()) or (not last and "-" in part):
+        last = last if "-" in part else first
+        if not (first.isdigit() and last.isdigit() and int(first) <= int(last)):
             raise GermlineError(f"space.layers: {text!r} must look like 0-9 or 0,3,20-23")
-        if last and int(last) < int(first):
-            raise GermlineError(
-                f"space.layers: {text!r} counts down, write the smaller layer first: {last}-{first}"
-            )
-        layers.update(range(int(first), int(last or first) + 1))
+        layers.update(range(int(first), int(last) + 1))
     if not layers or not layers <= present:
         raise GermlineError(
             f"space.layers: {text!r} asks for layers {sorted(layers - present)}; "
@@ -159,22 +134,8 @@ def _matches_nothing(setting: str, pattern: str, tensors: Sequence[TensorInfo]) 
                     f"{tensor.name}: they are one tensor, searched once; write {tensor.name}"
                 )
     names = [tensor.name for tensor in tensors]
+    near = difflib.get_close_matches(pattern, names, cutoff=0.0)
     return (
         f"space.{setting}: the pattern {pattern!r} matches none of the {len(names)} tensors; "
-        f"patterns are globs over whole names, such as '*.mlp.*'; near: "
-        f"{', '.join(_near(pattern, names))}"
+        f"patterns are globs over whole names, such as '*.mlp.*'; near: {', '.join(near)}"
     )
-
-
-def _near(pattern: str, names: Sequence[str]) -> list[str]:
-    """Return the names whose parts are most similar to those of a pattern."""
-    words = [word for word in re.split(r"[.*?\[\]]+", pattern) if word]
-
-    def similarity(name: str) -> float:
-        parts = name.split(".")
-        return sum(
-            max(difflib.SequenceMatcher(None, word, part).ratio() for part in parts)
-            for word in words
-        )
-
-    return sorted(names, key=similarity, reverse=True)[:3]

@@ -1,15 +1,17 @@
-"""Weight noise on a CPU: `germline.noise`, in pieces that fit the cache, on several threads."""
+"""Weight noise on a CPU: `germline.noise`, in pieces that fit the cache, on several threads.
 
-from collections.abc import Callable, Sequence
+The functions are those of `germline.tensor_noise`; their last argument, a device, is not used.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float32
 
 from germline import noise
-from germline.tensor_noise.noise_stream import NoiseStream
-from germline.tensor_noise.outer_products import outer_sum as outer_sum
 
 PIECE = 1 << 16
 """Samples of a piece: the memory of one direction (1.2 MB) fits in the cache of a core."""
@@ -17,11 +19,28 @@ PIECE = 1 << 16
 SERIAL = PIECE // 2
 """Most numbers of one torch operation: larger ones run on torch's threads besides those here."""
 
+SCRATCH = {"cpu": 1 << 17, "cuda": 1 << 22}
+"""Numbers of an outer sum in one block (512 kB and 16 MB, twice): they stay in the cache of a core;
+on a GPU a block costs two launches per product."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseStream:
+    """The noise of one tensor in one generation; see `germline.noise` for its construction.
+
+    Attributes:
+        name: canonical Hugging Face name of the tensor, or of a factor of it.
+    """
+
+    run_seed: int
+    generation: int
+    name: str
+
 
 def normals(
-    stream: NoiseStream, directions: Sequence[int], count: int, start: int, device: torch.device
+    stream: NoiseStream, directions: Sequence[int], count: int, start: int, _: torch.device
 ) -> torch.Tensor:
-    """Draw rows; see `tensor_noise.normals`."""
+    """Draw rows."""
     drawn = np.empty((len(directions), count), dtype=np.float32)
     if count <= PIECE or torch.get_num_threads() == 1:
         _draw(stream, directions, drawn, start)
@@ -36,15 +55,14 @@ def normals(
 
 
 def concatenated_noise(
-    streams: Sequence[NoiseStream],
+    run_seed: int,
+    generation: int,
     directions: Sequence[int],
-    counts: Sequence[int],
-    device: torch.device,
+    sizes: Mapping[str, int],
+    _: torch.device,
 ) -> torch.Tensor:
-    """Draw many tensors; see `tensor_noise.concatenated_noise`."""
-    sizes = {stream.name: count for stream, count in zip(streams, counts, strict=True)}
-    of = streams[0].run_seed, streams[0].generation
-    return torch.from_numpy(noise.concatenated_noise(*of, directions, sizes))
+    """Draw many tensors."""
+    return torch.from_numpy(noise.concatenated_noise(run_seed, generation, directions, sizes))
 
 
 def weighted_sum(
@@ -52,9 +70,9 @@ def weighted_sum(
     weights: Sequence[tuple[int, float]],
     count: int,
     start: int,
-    device: torch.device,
+    _: torch.device,
 ) -> torch.Tensor:
-    """Sum rows in order, piece by piece; see `tensor_noise.weighted_sum`."""
+    """Sum rows in order, piece by piece."""
     total = np.zeros(count, dtype=np.float32)
 
     def add(first: int) -> None:
@@ -73,10 +91,25 @@ def weighted_sum(
     return torch.from_numpy(total)
 
 
+def outer_sum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Sum outer products block by block, on the device of the factors."""
+    rows, columns = a.shape[1], b.shape[1]
+    total = torch.zeros(rows, columns, device=a.device)
+    at_once = max(1, SCRATCH.get(a.device.type, SCRATCH["cuda"]) // columns)
+    product = total.new_empty(min(at_once, rows), columns)
+    for start in range(0, rows, at_once):
+        block = total[start : start + at_once]
+        into = product[: len(block)]
+        for left, right in zip(a[:, start : start + at_once], b, strict=True):
+            torch.mul(left[:, None], right, out=into)
+            block.add_(into)
+    return total
+
+
 def write_perturbed(
     stream: NoiseStream, direction: int, scale: float, center: torch.Tensor, out: torch.Tensor
 ) -> None:
-    """Write center + scale * noise into flat `out`; see `tensor_noise.write_perturbed`."""
+    """Write center + scale * noise into flat `out`."""
 
     def write(first: int) -> None:
         parts = [tensor[first : first + PIECE] for tensor in (center, out)]

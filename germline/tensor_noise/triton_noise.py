@@ -9,18 +9,18 @@ measured.
 """
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
 
 from germline import noise
-from germline.tensor_noise import noise_stream as construction
-from germline.tensor_noise.noise_stream import NoiseStream, as_signed, philox_blocks
+from germline.tensor_noise.cpu_noise import NoiseStream
 
 BLOCKS = 128
 """Philox blocks of one program: 2048 samples."""
@@ -31,9 +31,11 @@ TILE = 64
 _EXACTLY = {"enable_fp_fusion": False}
 """Compiler options: a fused multiply-add would round once where a CPU rounds twice."""
 
-_LEFT, _RIGHT = tl.constexpr(construction.LEFT), tl.constexpr(construction.RIGHT)
-_BUMP_0, _BUMP_1 = (tl.constexpr(bump) for bump in construction.BUMPS)
-_ROUNDS = tl.constexpr(construction.ROUNDS)
+# Of Philox: multipliers of counter words 0 and 2 (Salmon et al. 2011, as in Random123), and what is
+# added to the words of the key from round to round.
+_LEFT, _RIGHT = tl.constexpr(0xD2E7470EE14C6C93), tl.constexpr(0xCA5A826395121157)
+_BUMP_0, _BUMP_1 = tl.constexpr(0x9E3779B97F4A7C15), tl.constexpr(0xBB67AE8584CAA73B)
+_ROUNDS = tl.constexpr(10)
 
 
 def _jit(function: Callable[..., Any]) -> Any:
@@ -146,7 +148,7 @@ def _outer_sum(
 def normals(
     stream: NoiseStream, directions: Sequence[int], count: int, start: int, device: torch.device
 ) -> torch.Tensor:
-    """Draw rows; see `tensor_noise.normals`."""
+    """Draw rows."""
     drawn = torch.empty(len(directions), count, device=device)
     with _on(device):
         _draw(drawn, _addresses([stream], directions, device)[0], start)
@@ -154,16 +156,19 @@ def normals(
 
 
 def concatenated_noise(
-    streams: Sequence[NoiseStream],
+    run_seed: int,
+    generation: int,
     directions: Sequence[int],
-    counts: Sequence[int],
+    sizes: Mapping[str, int],
     device: torch.device,
 ) -> torch.Tensor:
-    """Draw many tensors; see `tensor_noise.concatenated_noise`."""
+    """Draw many tensors."""
+    counts = list(sizes.values())
     drawn = torch.empty(len(directions), sum(counts), device=device)
+    streams = [NoiseStream(run_seed, generation, name) for name in sizes]
     addresses = _addresses(streams, directions, device)  # one copy to the device for all of them
     with _on(device):
-        for part, words in zip(drawn.split(list(counts), dim=1), addresses, strict=True):
+        for part, words in zip(drawn.split(counts, dim=1), addresses, strict=True):
             _draw(part, words, 0)
     return drawn
 
@@ -184,7 +189,7 @@ def weighted_sum(
     start: int,
     device: torch.device,
 ) -> torch.Tensor:
-    """Sum rows in order; see `tensor_noise.weighted_sum`."""
+    """Sum rows in order."""
     total = torch.empty(count, device=device)
     directions, coefficients = zip(*weights, strict=True)
     with _on(device):
@@ -203,7 +208,7 @@ def weighted_sum(
 
 
 def outer_sum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Sum outer products; see `tensor_noise.outer_sum`."""
+    """Sum outer products."""
     (products, rows), columns = a.shape, b.shape[1]
     total = torch.empty(rows, columns, device=a.device)
     grid = (-(-rows // TILE), -(-columns // TILE))
@@ -220,17 +225,18 @@ def _on(device: torch.device) -> AbstractContextManager[object]:
 
 
 def _programs(count: int, start: int) -> int:
-    first, last = philox_blocks(count, start)
-    return -(-(last - first) // BLOCKS)
+    """Count the programs that compute the Philox blocks of 16 samples of these elements."""
+    blocks = -(-(start + count) // 16) - start // 16
+    return -(-blocks // BLOCKS)
 
 
 def _addresses(
     streams: Sequence[NoiseStream], directions: Sequence[int], device: torch.device
 ) -> torch.Tensor:
     """Return the words that address each stream's rows, `[streams, 3 + directions]`."""
-    rows = [as_signed(direction) for direction in directions]
-    words = [[*map(as_signed, (*stream.key, stream.generation)), *rows] for stream in streams]
-    return torch.tensor(words, device=device)
+    keys = [(*noise.weights_key(one.run_seed, one.name), one.generation) for one in streams]
+    words = np.array([[*key, *directions] for key in keys], dtype=np.uint64)
+    return torch.from_numpy(words.astype(np.int64)).to(device)  # as two's complement
 
 
 @cache

@@ -13,8 +13,6 @@ are about equally likely.
 """
 
 import hashlib
-import logging
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,15 +22,15 @@ from typing import NamedTuple, NoReturn
 import torch
 
 from germline.config import Config
-from germline.engines.conversation_turns import ConversationTurns, reply_from
+from germline.engines.conversation import ConversationTurns, reply_from
 from germline.engines.dtypes import serving_dtype
 from germline.engines.master_weights import Masters, searched_names
 from germline.engines.model_tensors import list_tensors
 from germline.engines.pretrained import (
     PretrainedModel,
-    generation_config,
     load_pretrained,
     save_pretrained,
+    save_tokenizer,
 )
 from germline.engines.prompt_batch import PromptEncoder
 from germline.engines.rows_in_progress import CompletionDecoder
@@ -51,17 +49,13 @@ from germline.types import (
     UpdateSize,
 )
 
-log = logging.getLogger(__name__)
-
 Tokens = Sequence[int]
 
 
 class SeededPrompt(NamedTuple):
-    """A prompt to continue.
+    """A prompt to continue with a seed of sampling below 2^63.
 
-    Attributes:
-        seed: of sampling, below 2^63; the same for all members, so that members with equal
-            distributions write equal texts.
+    All members have the same, so that those with equal distributions write equal texts.
     """
 
     tokens: Tokens
@@ -75,12 +69,7 @@ Prompts = Sequence[Sequence[SeededPrompt]]
 class ServedEngine(ABC):
     """Masters in this process; a subclass evaluates members in an inference engine.
 
-    Args:
-        config: of the run.
-        pretrained: the model, whose weights become the masters.
-        space: what is searched; None serves the center alone.
-        optimizer: of the masters.
-        dtype: of the served weights; None: what `engine.dtype` says for this machine.
+    A dtype of None is what `engine.dtype` says for this machine.
     """
 
     def __init__(
@@ -117,15 +106,7 @@ class ServedEngine(ABC):
         *,
         generates: bool = True,
     ) -> "ServedEngine":
-        """Construct the engine from the config of a run.
-
-        Args:
-            config: of the run.
-            source: folder or Hugging Face id of the model.
-            space: what is searched; None serves the center alone.
-            optimizer: of the masters.
-            generates: or the masters alone are made, without an inference engine.
-        """
+        """Construct the engine of a run's config; without `generates`, the masters alone."""
         engine = cls if generates else MastersOnlyEngine
         return engine(config, load_pretrained(source), space, optimizer)
 
@@ -138,8 +119,7 @@ class ServedEngine(ABC):
         """
         prompts = self._prompts(members, examples)
         self.encoder.check_length(max(map(len, prompts)), decoding.max_new_tokens)
-        seeds = example_sampling_seeds(examples, decoding)
-        row = [*map(SeededPrompt, prompts, seeds)]
+        row = [*map(SeededPrompt, prompts, example_sampling_seeds(examples, decoding))]
         return self._complete(members, [row] * len(members), decoding)
 
     def converse(
@@ -196,10 +176,7 @@ class ServedEngine(ABC):
         examples: Sequence[Example],
         completions: Sequence[Sequence[Completion]],
     ) -> list[list[Sequence[float]]]:
-        """Return the log-probability of each token of `completions[members][examples]`.
-
-        Natural logarithms, after the examples' prompts, at temperature 1.
-        """
+        """Return the log-probability of each token of `completions[members][examples]`."""
         prompts = self._prompts(members, examples)
         scores = []
         for group in self._groups(members):
@@ -225,13 +202,9 @@ class ServedEngine(ABC):
         save_pretrained(self.pretrained, self.weights.merged_tensors(), folder, dtype or self.dtype)
 
     def save_adapter(self, folder: Path) -> None:
-        """Write the center's adapter, in fp32, as a folder that plain `peft` loads.
-
-        The tokenizer is in it, as in adapters of other trainers.
-        """
+        """Write the center's adapter, in fp32, as a folder that plain `peft` loads."""
         self.weights.save_adapter(folder)
-        self.pretrained.tokenizer.save_pretrained(folder)
-        generation_config(self.pretrained).save_pretrained(folder)
+        save_tokenizer(self.pretrained, folder)
 
     @abstractmethod
     def close(self) -> None:
@@ -244,20 +217,13 @@ class ServedEngine(ABC):
         """Continue the prompts of members that are served at once: `[members][rows]`.
 
         The tokens may go on after a stop string: `CompletionDecoder` cuts them.
-
-        Raises:
-            EngineLost: the inference engine is gone.
         """
 
     @abstractmethod
     def _score_tokens(
         self, members: Members, prompts: Sequence[Tokens], written: Sequence[Sequence[Tokens]]
     ) -> list[list[Sequence[float]]]:
-        """Return the log-probability of each token of `written[members][prompts]`.
-
-        Raises:
-            EngineLost: the inference engine is gone.
-        """
+        """Return the log-probability of each token of `written[members][prompts]`."""
 
     @abstractmethod
     def _write_weights(self, member: Perturbation | None) -> None:
@@ -271,11 +237,7 @@ class ServedEngine(ABC):
             self._written = (member,)
 
     def _sync(self, update: Update | MeanUpdate | None) -> None:
-        """Note that the masters have changed; the next evaluation serves them.
-
-        Args:
-            update: that was just applied to them; None: they were changed in another way.
-        """
+        """Note that the masters have changed, by an update or (None) in another way."""
         self._written = None
 
     def _served_at_once(self) -> int | None:
@@ -295,22 +257,9 @@ class ServedEngine(ABC):
             self.weights.check_members_supported(members)
         return [self.encoder.encode(example) for example in examples]
 
-    def _warn_of_sequential_writes(self, kind: str) -> None:
-        if self._writes and not self._adapters:
-            numbers = sum(math.prod(info.shape) for info in self.weights.changed_weights())
-            log.warning(
-                "engine.kind=%s writes members into the served weights one after another, %.4g MB "
-                "each: space.kind=low_rank or lora evaluates all members of a microbatch in one "
-                "batch",
-                *(kind, numbers * self.dtype.itemsize / 1e6),
-            )
-
 
 class MastersOnlyEngine(ServedEngine):
-    """The masters of a run without its inference engine: enough for replay and export.
-
-    The inference engine need not be installed.
-    """
+    """The masters of a run without its inference engine, which need not be installed."""
 
     def close(self) -> None:
         """Do nothing: nothing was started."""
@@ -332,16 +281,7 @@ class MastersOnlyEngine(ServedEngine):
 
 
 def masters_of_config(config: Config, source: str, *, searched: bool) -> Masters:
-    """Load a model and build the masters of a run.
-
-    Args:
-        config: of the run.
-        source: folder or Hugging Face id of the model.
-        searched: whether the run searches a space; otherwise the masters are the model's weights.
-
-    Raises:
-        GermlineError: the model cannot be loaded.
-    """
+    """Load a model and build the masters of a run; not searched, they are the model's weights."""
     return make_masters(
         load_pretrained(source),
         make_space(config.space, config.seed) if searched else None,

@@ -33,12 +33,7 @@ _LONGEST_TEXT = 300
 
 
 class RequestRefused(GermlineError):
-    """The server understood the request and refused it.
-
-    Attributes:
-        status: of the response.
-        reason: the server's explanation.
-    """
+    """The server understood the request and refused it, for a reason of its own."""
 
     def __init__(self, message: str, status: int, reason: str) -> None:
         super().__init__(message)

@@ -27,14 +27,7 @@ CHUNK_BYTES = 64 * 2**20
 
 
 class ServerInfo(BaseModel):
-    """The settings a server was started with, by SGLang's names.
-
-    Attributes:
-        model_path: the path or hub id it loaded, on its own machine.
-        weight_version: the current name of its weights.
-        max_loaded_loras: maximum number of adapters held at once; None: no limit.
-        enable_deterministic_inference: whether it uses sampling seeds.
-    """
+    """The settings a server was started with, by SGLang's names."""
 
     model_path: str
     weight_version: str
@@ -50,7 +43,6 @@ class GenerateRequest:
     """One prompt.
 
     Attributes:
-        sampling: SGLang's `sampling_params`.
         scored_from: position of the first token whose log-probability is returned; None: of none.
     """
 
@@ -83,7 +75,7 @@ def sampling_params(
 ) -> dict[str, object]:
     """Return SGLang's `sampling_params` for one prompt.
 
-    All parameters are set, as the server takes unset ones from the model's generation_config.json.
+    All are set, as the server takes unset ones from the model's generation_config.json.
     """
     return {
         "max_new_tokens": decoding.max_new_tokens,
@@ -107,11 +99,7 @@ class SglangClient:
         self._copies = 1  # of sent tensors: one for each process of a tensor-parallel server
 
     def info(self) -> ServerInfo:
-        """Return the settings the server was started with.
-
-        Raises:
-            GermlineError: it is not an SGLang server, or one with several copies of the weights.
-        """
+        """Return the settings the server was started with; refuse another kind of server."""
         name = self.connection.name
         try:
             started, model = map(self.connection.get, ("/server_info", "/model_info"))
@@ -131,12 +119,7 @@ class SglangClient:
     def generate(
         self, requests: Sequence[GenerateRequest], adapters: Sequence[str | None]
     ) -> list[GenerateResponse]:
-        """Continue every prompt with the adapter of its member; None: the bare weights.
-
-        Raises:
-            RequestRefused: the server refuses one of them.
-            EngineLost: it is gone, or its response is invalid.
-        """
+        """Continue every prompt with the adapter of its member; None: the bare weights."""
         body: dict[str, object] = {
             "input_ids": [list(request.prompt) for request in requests],
             "sampling_params": [dict(request.sampling) for request in requests],
@@ -154,11 +137,7 @@ class SglangClient:
             ]
 
     def load_adapter(self, name: str, adapter: MemberAdapter, dtype: torch.dtype) -> None:
-        """Load an adapter from memory, under a name that was never used before.
-
-        Raises:
-            RequestRefused: the server refuses the adapter.
-        """
+        """Load an adapter from memory, under a name that was never used before."""
         tensors = {key: _copy(tensor, dtype) for key, tensor in adapter.tensors.items()}
         body = {
             "lora_name": name,
@@ -179,12 +158,9 @@ class SglangClient:
     def write(
         self, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype, version: str
     ) -> None:
-        """Write tensors into the weights by canonical names, and empty the server's caches.
+        """Write fp32 tensors into the weights by canonical names, and empty the server's caches.
 
-        Args:
-            tensors: fp32; they are rounded here, as the server would.
-            dtype: of the server's weights.
-            version: the new name of the weights.
+        They are rounded to the server's dtype here, as there; `version` names the weights.
         """
         self._open_session()
         for pairs in _chunks((name, _copy(tensor, dtype)) for name, tensor in tensors):
@@ -202,11 +178,7 @@ class SglangClient:
         self.connection.post("/update_weights_from_disk", body)
 
     def checksum(self) -> object:
-        """Return the checksums of the server's weights.
-
-        Raises:
-            RequestRefused: this server has none.
-        """
+        """Return the checksums of the server's weights."""
         response = self.connection.post("/weights_checker", {"action": "checksum"})
         with self.connection.invalid_response_is_loss():
             return [rank["checksums"] for rank in response["ranks"]]

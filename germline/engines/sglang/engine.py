@@ -53,17 +53,7 @@ Responses = list[list[GenerateResponse]]
 
 
 class SglangEngine(ServedEngine):
-    """Masters in this process, and one SGLang server, a user's or one started for the run.
-
-    Args:
-        config: of the run.
-        pretrained: the model, whose weights become the masters.
-        space: what is searched; None serves the center alone.
-        optimizer: of the masters.
-
-    Raises:
-        GermlineError: there is no server, or not the one the run needs.
-    """
+    """Masters in this process, and one SGLang server, a user's or one started for the run."""
 
     def __init__(
         self,
@@ -123,7 +113,6 @@ class SglangEngine(ServedEngine):
             self._client = SglangClient(connection)
             launched.wait(self._client.is_healthy, self._section.startup_timeout_s)
         self._inspect_server()
-        self._warn_of_sequential_writes(self._section.kind)
         if self._writes:
             self._has_written = True
             check_writes(self._client, self.weights, self.dtype, self._new_name)

@@ -35,16 +35,7 @@ SHOWN_LINES = 12
 
 
 class LaunchedServer:
-    """A server process.
-
-    Args:
-        command: starts the server, which must listen at `url`.
-        environment: variables added to those of this process.
-        url: of the server.
-
-    Attributes:
-        log_file: the server's output.
-    """
+    """A server process, whose output goes to `log_file`; the command must start it at `url`."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], url: str) -> None:
         self.url = url
@@ -62,11 +53,7 @@ class LaunchedServer:
             )
 
     def wait(self, is_healthy: Callable[[], bool], startup_timeout_s: float) -> None:
-        """Wait until the server is healthy.
-
-        Raises:
-            GermlineError: it ended, or took longer than `engine.startup_timeout_s`.
-        """
+        """Wait until the server is healthy."""
         log.warning("the SGLang server is starting; its output is in %s", self.log_file)
         started = time.monotonic()
         while not is_healthy():
@@ -81,11 +68,7 @@ class LaunchedServer:
         self._is_ready = True
 
     def check_alive(self) -> None:
-        """Check that a server that was healthy once still runs.
-
-        Raises:
-            EngineLost: it has ended.
-        """
+        """Check that a server that was healthy once still runs."""
         if self._is_ready and (status := self._watchdog.poll()) is not None:
             raise EngineLost(
                 f"the SGLang server of this run ended with status {status}; a resumed run starts "
@@ -112,17 +95,7 @@ class LaunchedServer:
 def launch_server(
     section: Sglang, source: str, dtype: torch.dtype, adapter_flags: Sequence[str]
 ) -> LaunchedServer:
-    """Start a server for a model.
-
-    Args:
-        section: of the config.
-        source: the model's folder or hub id.
-        dtype: to serve in.
-        adapter_flags: that the run's adapters need; empty for a run without adapters.
-
-    Raises:
-        GermlineError: `engine.python` does not exist.
-    """
+    """Start a server for a model in a folder or of a hub id."""
     # As text: `which` returns a `Path` argument unchanged if it is a program.
     python = shutil.which(str(Path(section.python or sys.executable).expanduser()))
     if python is None:

@@ -27,11 +27,7 @@ TOLERANCES = {torch.float32: 0.001, torch.bfloat16: 0.5, torch.float16: 0.1}
 
 
 def server_dtype(info: ServerInfo, wanted: str, stored: torch.dtype) -> torch.dtype:
-    """Return the dtype of a running server, for a checkpoint that is stored in some dtype.
-
-    Raises:
-        GermlineError: the server's dtype is not `engine.dtype`, which is wanted.
-    """
+    """Return the dtype of a running server, for a checkpoint that is stored in some dtype."""
     dtype = DTYPES.get({"half": "float16", "float": "float32"}.get(info.dtype, info.dtype))
     if dtype is None:  # SGLang's rule for `--dtype auto`
         dtype = torch.float16 if stored == torch.float32 else stored
@@ -67,11 +63,7 @@ def check_base_weights(
     expected: list[float],
     dtype: torch.dtype,
 ) -> None:
-    """Compare the server's log-probabilities of the fixed text with those of the model here.
-
-    Raises:
-        GermlineError: they differ by more than rounding explains.
-    """
+    """Compare the server's log-probabilities of the fixed text with those of the model here."""
     (response,) = client.generate([GenerateRequest.to_score(_probe(model), 0)], [None])
     differences = [abs(a - b) for a, b in zip(response.scores, expected, strict=True)]
     difference = sum(differences) / len(differences)
@@ -94,18 +86,9 @@ def check_writes(
 ) -> None:
     """Change one tensor of every kind, and check that the server's checksums change.
 
-    SGLang reports success also for names that it ignores. A kind is a name without the number of
-    its layer, because SGLang's weight loaders distinguish tensors that way. The caller writes the
-    center over these changes before anything is evaluated.
-
-    Args:
-        client: of the server.
-        masters: whose first tensor of each kind is changed and sent.
-        dtype: of the server's weights.
-        new_version: returns a new name for its weights.
-
-    Raises:
-        GermlineError: the server ignores some tensors, so that members would equal the center.
+    SGLang reports success also for names that it ignores, and members would equal the center. A
+    kind is a name without the number of its layer, because SGLang's weight loaders distinguish
+    tensors that way. The caller writes the center over these changes before any evaluation.
     """
     try:
         before = client.checksum()

@@ -21,17 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class VllmEngine(ServedEngine):
-    """Masters and vLLM in this process; with tensor parallelism vLLM's workers are other processes.
-
-    Args:
-        config: of the run.
-        pretrained: the model, whose weights become the masters.
-        space: what is searched; None serves the center alone.
-        optimizer: of the masters.
-
-    Raises:
-        GermlineError: vLLM is not installed, or cannot be started or serve the model.
-    """
+    """Masters and vLLM in this process; with tensor parallelism vLLM's workers are others."""
 
     def __init__(
         self,
@@ -45,7 +35,6 @@ class VllmEngine(ServedEngine):
         super().__init__(config, pretrained, space, optimizer)
         self._names: dict[Perturbation | None, str] = {}
         self._unused_names = map(str, itertools.count(1))
-        self._warn_of_sequential_writes(section.kind)
         self.llm = InProcessLlm(section, self.weights, self.dtype)
         self._worker_masters: WorkerMasters | None = None
         try:
@@ -115,14 +104,7 @@ class WorkerMasters:
 
     At the start the config is sent, then updates: seeds and coefficients. Digests come back.
     Tensors are sent only where the workers cannot know them, as after a snapshot was loaded here.
-
-    Args:
-        call: calls a method of `worker_extension.WorkerMembers` in all workers.
-        masters: of the engine.
-        config: from which the workers build masters of the model that vLLM serves.
-
-    Raises:
-        GermlineError: vLLM serves another model, or the workers cannot build such masters.
+    `call` calls a method of `worker_extension.WorkerMembers` in all workers.
     """
 
     def __init__(

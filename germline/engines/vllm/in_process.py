@@ -4,9 +4,8 @@ With tensor parallelism the workers are other processes: each loads the model as
 the same updates to masters of its own, which is checked by digest.
 """
 
-import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -30,12 +29,7 @@ CPU_KV_CACHE_GB = 1.0
 
 
 class GenerateRequest(NamedTuple):
-    """One prompt to continue.
-
-    Attributes:
-        adapter: name of the member's adapter, a number; None: the weights as they are in vLLM now.
-        seed: of sampling.
-    """
+    """One prompt to continue; an adapter of None: the weights as they are in vLLM now."""
 
     adapter: str | None
     seed: int
@@ -43,39 +37,30 @@ class GenerateRequest(NamedTuple):
 
 
 class InProcessLlm:
-    """A `vllm.LLM`.
-
-    Args:
-        section: of the config.
-        masters: of the engine.
-        dtype: to serve in.
-
-    Raises:
-        GermlineError: vLLM is not installed or cannot be started.
-    """
+    """A `vllm.LLM`."""
 
     def __init__(self, section: Vllm, masters: Masters, dtype: torch.dtype) -> None:
         check_installed()
         _set_environment(section)
         arguments = llm_arguments(section, masters, dtype)
-        with _threads(section.threads):
-            try:
-                from vllm import LLM
+        set_num_threads = torch.set_num_threads
+        if section.threads is not None:
+            set_num_threads(section.threads)
+        try:
+            from vllm import LLM
 
-                self._llm = LLM(**arguments)
-            except Exception as error:  # vLLM's libraries raise errors of many types
-                raise GermlineError(
-                    f"engine.kind=vllm could not be started ({type(error).__name__}: {error}): see "
-                    "the lines above; where memory is short, lower engine.adapters, "
-                    "engine.kv_cache_gb or engine.options.max_model_len"
-                ) from error
+            self._llm = LLM(**arguments)
+        except Exception as error:  # vLLM's libraries raise errors of many types
+            raise GermlineError(
+                f"engine.kind=vllm could not be started ({type(error).__name__}: {error}): see "
+                "the lines above; where memory is short, lower engine.adapters, "
+                "engine.kv_cache_gb or engine.options.max_model_len"
+            ) from error
+        finally:
+            torch.set_num_threads = set_num_threads  # vLLM disables it on a CPU
 
     def call(self, verb: str, *arguments: Any, **named: Any) -> list[Mapping[str, str]]:
-        """Call a method of `worker_extension.WorkerMembers` in all workers; return their replies.
-
-        Raises:
-            GermlineError: a worker raised it.
-        """
+        """Call a method of `WorkerMembers` in all workers; return their replies."""
         replies: list[Mapping[str, str]] = self._llm.collective_rpc(
             "germline", args=(verb, *arguments), kwargs=named
         )
@@ -160,11 +145,7 @@ class InProcessLlm:
 
 
 def check_installed() -> None:
-    """Refuse to start without vLLM, and say how to install it.
-
-    Raises:
-        GermlineError: vLLM is not installed.
-    """
+    """Refuse to start without vLLM, and say how to install it."""
     if find_spec("vllm") is None:
         raise GermlineError(
             "engine.kind=vllm needs vLLM, which is not installed here. For CUDA: pip install "
@@ -224,15 +205,3 @@ def _set_environment(section: Vllm) -> None:
     if section.tensor_parallel > 1 and not torch.cuda.is_available():
         # Otherwise vLLM wants a NUMA node for every worker.
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-
-
-@contextlib.contextmanager
-def _threads(count: int | None) -> Iterator[None]:
-    """Set the threads of this process, and restore the setter, which vLLM disables on a CPU."""
-    setter = torch.set_num_threads
-    if count is not None:
-        setter(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads = setter

@@ -118,11 +118,7 @@ class WorkerMembers:
 
     @torch.no_grad()
     def load_base(self) -> None:
-        """Write the base model's weights, and verify that every weight is written.
-
-        Raises:
-            GermlineError: vLLM's loaders do not restore the loaded weights in their storage.
-        """
+        """Write the base model's weights, and verify that vLLM's loaders restore all of them."""
         named = dict(self._model.named_parameters())
         before = _checksums(named)
         for weight in named.values():

@@ -68,12 +68,13 @@ def assert_greedy(engine, members, rows, said):
 @pytest.mark.parametrize("space", ["rank 1", "lora", "full", "subspace"])
 def test_every_turn_has_the_tokens_of_the_whole_text(space, chat):
     made = inprocess("qwen2", SPACES[space])
-    members = (*population(4).members, None)
+    members, before = (*population(4).members, None), bits(made)
     batch = [replace(one, chat=chat) for one in examples(FIRST)]
     # Rows of different members differ in number and order, and end after different turns.
     rows = [batch[: 4 - number % 3][:: 1 if number % 2 else -1] for number in range(len(members))]
     said = talk(made, members, rows, ends=lambda m, r, turn: (m + 2 * r) % 4 == turn)
     assert {len(written) for written, _ in said.values()} == {1, 2, 3, 4}
+    assert same_bits(bits(made), before)
     assert_greedy(made, members, rows, said)
 
 
@@ -122,26 +123,18 @@ def test_rows_of_ended_conversations_leave_the_batch():
     assert set(sizes[-5:]) == {decode_batch.SMALLEST_BATCH}
 
 
-def test_one_turn_is_what_generate_writes():
+@pytest.mark.parametrize("samples", [1, 4])
+def test_one_turn_is_what_generate_writes(samples):
     made = inprocess("qwen2", SPACES["rank 1"])
     members = (*population(6).members, None)
     sampled = Decoding(max_new_tokens=12, temperature=1.0, noise_seed=3)
-    alone = made.generate(members, examples(FIRST), sampled)
-    said = talk(made, members, [examples(FIRST)] * len(members), sampled, turns=1)
+    rows = [replace(one, sample=n) for n in range(samples) for one in examples(FIRST)]
+    alone = made.generate(members, rows, sampled)
+    assert len({one.tokens for one in alone[0]}) == len(rows)
+    said = talk(made, members, [rows] * len(members), sampled, turns=1)
     assert {place: written for place, (written, _) in said.items()} == {
         (m, r): [completion] for m, row in enumerate(alone) for r, completion in enumerate(row)
     }
-
-
-def test_samples_of_one_prompt_are_drawn_as_by_generate():
-    made = inprocess("qwen2", SPACES["rank 1"])
-    (one,) = examples(FIRST[:1])
-    samples = [replace(one, sample=number) for number in range(4)]
-    sampled = Decoding(max_new_tokens=12, temperature=1.0, noise_seed=3)
-    (alone,) = made.generate([None], samples, sampled)
-    said = talk(made, [None], [samples], sampled, turns=1)
-    assert [said[0, row][0] for row in range(4)] == [[one] for one in alone]
-    assert len({one.tokens for one in alone}) == 4
 
 
 def test_turns_have_sampling_noise_of_their_own_and_members_share_it(monkeypatch):
@@ -161,13 +154,6 @@ def test_turns_have_sampling_noise_of_their_own_and_members_share_it(monkeypatch
     assert len(used) == 16
     for step, uniforms in enumerate(used):
         assert uniforms[:4].tolist() == drawn[:, step].tolist()
-
-
-def test_conversing_leaves_no_trace():
-    made = inprocess("qwen2", SPACES["full"])
-    before = bits(made)
-    talk(made, population(4).members, [examples(FIRST)] * 4)
-    assert same_bits(bits(made), before)
 
 
 def test_a_conversation_without_room_ends_and_the_others_go_on(tmp_path):

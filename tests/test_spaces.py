@@ -40,7 +40,8 @@ def refusal(space, tensors):
     return str(caught.value)
 
 
-def test_a_tied_head_is_searched_once_under_the_name_of_the_embedding(tied):
+def test_a_tied_head_is_searched_once_under_the_name_of_the_embedding(tied, untied):
+    assert {"model.embed_tokens.weight", "lm_head.weight"} <= set(names(Full(), untied))
     found = names(Full(), tied)
     assert found == [info.name for info in tied]
     assert "model.embed_tokens.weight" in found
@@ -49,17 +50,9 @@ def test_a_tied_head_is_searched_once_under_the_name_of_the_embedding(tied):
 
 @pytest.mark.parametrize("setting", ["include", "exclude"])
 def test_a_tied_head_selected_beside_its_embedding_is_refused_with_the_one_name(tied, setting):
-    both = ("model.embed_tokens.weight", "lm_head.*")
-    message = refusal(Full(**{setting: both}), tied)
-    assert message == (
-        f"space.{setting}: 'lm_head.*' is lm_head.weight, which this model ties to "
-        "model.embed_tokens.weight: they are one tensor, searched once; write "
-        "model.embed_tokens.weight"
-    )
-
-
-def test_an_untied_head_is_searched_by_the_full_space(untied):
-    assert {"model.embed_tokens.weight", "lm_head.weight"} <= set(names(Full(), untied))
+    message = refusal(Full(**{setting: ("model.embed_tokens.weight", "lm_head.*")}), tied)
+    assert f"space.{setting}: 'lm_head.*' is lm_head.weight, which this model ties to" in message
+    assert message.endswith("write model.embed_tokens.weight")
 
 
 @pytest.mark.parametrize("family", ["tied", "untied"])
@@ -81,9 +74,6 @@ def test_every_tensor_has_its_kind_and_layer(untied):
     assert kinds["model.layers.2.input_layernorm.weight"] == ("norm", 2)
     assert kinds["model.layers.1.mlp.up_proj.weight"] == ("linear", 1)
     assert kinds["model.layers.1.mlp.up_proj.bias"] == ("bias", 1)
-
-
-EXPERTS = "model.layers.0.mlp.experts."
 
 
 @pytest.fixture(scope="module")
@@ -110,19 +100,21 @@ def test_routers_and_experts_of_a_mixture_are_told_from_what_every_token_passes(
     assert shared <= kinds.get("linear", set())
 
 
-def test_a_mixture_is_refused_with_the_setting_the_tensors_the_remedy_and_the_model():
-    for section in (LowRank(), Lora()):
-        with pytest.raises(GermlineError) as caught:
-            inprocess("qwen3_moe", section)
-        assert str(caught.value) == (
-            f"space.kind={section.kind} can perturb linear layers only, but the settings also "
-            "select the experts of a mixture, which see the tokens routed to them: "
-            "model.layers.0.mlp.experts.gate_up_proj [4, 64, 64], "
-            "model.layers.0.mlp.experts.down_proj [4, 64, 32] and 2 more; its routers: "
-            "model.layers.0.mlp.gate.weight [4, 64], model.layers.2.mlp.gate.weight [4, 64]: leave "
-            "them unperturbed with space.unsupported=skip, or use space.kind=full "
-            f"(model={folder('qwen3_moe')})"
-        )
+@pytest.mark.parametrize("section", [LowRank(), Lora()])
+def test_a_mixture_is_refused_with_the_setting_the_tensors_the_remedy_and_the_model(section):
+    with pytest.raises(GermlineError) as caught:
+        inprocess("qwen3_moe", section)
+    message = str(caught.value)
+    for words in (
+        f"space.kind={section.kind} can perturb linear layers only",
+        "experts of a mixture, which see the tokens routed to them: "
+        "model.layers.0.mlp.experts.gate_up_proj [4, 64, 64], "
+        "model.layers.0.mlp.experts.down_proj [4, 64, 32] and 2 more",
+        "its routers: model.layers.0.mlp.gate.weight [4, 64], model.layers.2",
+        "with space.unsupported=skip, or use space.kind=full",
+        f"(model={folder('qwen3_moe')})",
+    ):
+        assert words in message
 
 
 @pytest.mark.parametrize("section", [LowRank(rank=2), Lora(rank=2)])
@@ -137,15 +129,6 @@ def test_a_layer_too_thin_for_a_rank_is_refused_with_the_pattern_that_leaves_it_
     assert str(folder("qwen2_moe")) in message
     remedied = section.model_copy(update={"exclude": (pattern,)})
     assert inprocess("qwen2_moe", remedied).weights.searched
-
-
-@pytest.mark.parametrize("space", [LowRank, Lora])
-def test_matrices_that_are_no_linear_layers_are_refused_by_name(space, mixture):
-    message = refusal(space(layers="0"), mixture)
-    assert f"{EXPERTS}gate_up_proj [2, 192, 64]" in message
-    assert "model.layers.0.mlp.gate.weight [2, 64]" in message
-    assert "space.unsupported=skip" in message
-    assert "space.kind=full" in message
 
 
 def test_unsupported_matrices_are_left_alone_by_setting_or_pattern(mixture):
@@ -203,23 +186,15 @@ def test_layers_are_read_as_ranges_and_lists(tied, text, layers):
     assert parse_layers(text, tied) == layers
 
 
-@pytest.mark.parametrize("text", ["", "a", "0-", "-1", "0..2", "1,,2", "0-1-2"])
+@pytest.mark.parametrize("text", ["", "a", "0-", "-1", "0..2", "1,,2", "0-1-2", "2-1", "0,2-1"])
 def test_layers_of_another_form_are_refused_with_an_example(tied, text):
     message = refusal(Full(layers=text), tied)
-    assert "space.layers" in message
-    assert repr(text) in message
-    assert "0-9" in message
+    assert message == f"space.layers: {text!r} must look like 0-9 or 0,3,20-23"
 
 
 def test_layers_the_model_does_not_have_are_refused_with_those_it_has(tied):
     message = refusal(Full(layers="1-4"), tied)
-    assert "space.layers: '1-4'" in message
-    assert "[3, 4]" in message
-    assert "0-2" in message
-
-
-def test_layers_that_run_backwards_are_refused(tied):
-    assert "space.layers: '2-1'" in refusal(Full(layers="2-1"), tied)
+    assert "space.layers: '1-4' asks for layers [3, 4]; the model has layers 0-2" in message
 
 
 @pytest.mark.parametrize("setting", ["include", "exclude"])
@@ -230,15 +205,10 @@ def test_a_pattern_that_matches_nothing_is_refused_with_near_names(tied, setting
     assert "model.layers.0.mlp.up_proj.weight" in message
 
 
-def test_a_pattern_for_tensors_low_rank_never_searches_is_refused(tied):
-    assert "space.include" in refusal(LowRank(include=("*norm*",)), tied)
-
-
 def test_settings_that_leave_nothing_are_refused_together(tied):
+    assert "space.include" in refusal(LowRank(include=("*norm*",)), tied)
     message = refusal(Full(include=("*norm*",), exclude=("*norm*",)), tied)
-    assert "include=['*norm*']" in message
-    assert "exclude=['*norm*']" in message
-    assert "widen" in message
+    assert "include=['*norm*'], exclude=['*norm*']" in message
 
 
 def test_a_rank_above_a_matrix_is_refused_with_the_largest_that_fits(tied):
@@ -247,12 +217,6 @@ def test_a_rank_above_a_matrix_is_refused_with_the_largest_that_fits(tied):
     assert "k_proj.weight [32, 64]" in message
     assert "at most 32" in message
     assert len(names(LowRank(rank=32), tied)) == 21
-
-
-def test_an_unknown_space_is_refused_with_the_nearest_name():
-    section = Full().model_copy(update={"kind": "ful"})
-    with pytest.raises(GermlineError, match="full"):
-        make_space(section)
 
 
 def test_a_gradient_in_pieces_has_the_bits_of_one_in_a_piece(monkeypatch):
@@ -273,19 +237,13 @@ def test_dense_noise_is_the_stream_of_the_canonical_name():
 
 
 @pytest.mark.parametrize("section", [Full(), LowRank(rank=2)])
-def test_an_update_is_summed_up_on_the_device_that_wants_it(section):
+def test_noise_and_updates_are_computed_on_the_device_that_needs_them(section):
     tensor = TensorInfo("model.layers.0.mlp.up_proj.weight", (37, 29), "linear", 0)
     update = Update(5, 2, 0.1, 1.0, (0.3, -0.2, 0.7))
-    far = make_space(section).gradient(update, tensor, torch.device("meta"))
-    assert (far.device.type, tuple(far.shape)) == ("meta", tensor.shape)
-
-
-def test_dense_noise_is_drawn_on_the_device_that_wants_it():
-    tensor = TensorInfo("model.embed_tokens.weight", (12, 5), "embedding", None)
-    space = make_space(Full())
-    assert isinstance(space, DenseSpace)
-    far = space.noise(SeedPerturbation(7, 3, 4, -1, 0.1), tensor, torch.device("meta"))
-    assert (far.device.type, tuple(far.shape)) == ("meta", tensor.shape)
+    space, meta = make_space(section), torch.device("meta")
+    member = SeedPerturbation(7, 3, 4, -1, 0.1)
+    for far in (space.gradient(update, tensor, meta), space.noise(member, tensor, meta)):
+        assert (far.device.type, tuple(far.shape)) == ("meta", tensor.shape)
 
 
 @pytest.mark.parametrize("rank", [1, 2, 5])

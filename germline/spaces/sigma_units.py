@@ -54,9 +54,11 @@ def measure_unit(sigma_unit: str, name: str, tensor: Tensor) -> float:
         return 1.0
     if sigma_unit == "rms":
         unit = root_mean_square(tensor)
-    else:
+    elif sigma_unit in ("mean_abs", "std"):
         values = tensor.detach().cpu().double().numpy()
-        unit = float({"mean_abs": np.abs(values).mean, "std": values.std}[sigma_unit]())
+        unit = float(np.abs(values).mean() if sigma_unit == "mean_abs" else values.std())
+    else:
+        raise ValueError(f"{sigma_unit!r} is no unit of sigma; a config says `search.unit`")
     if not unit > 0:
         raise GermlineError(
             f"strategy.sigma_unit={sigma_unit}: {name} has {sigma_unit} {unit}, so it would never "

@@ -36,46 +36,14 @@ QUICK: dict[str, dict[str, Any]] = {
     "opt": {},
     "ctrl": {},  # names of layers are numbers, as those of blocks are
 }
-FAMILIES = QUICK | {
-    "afmoe": {},
-    "arcee": {},
-    "axk1": LATENT,
-    "biogpt": {},
-    "bitnet": {},
-    "codegen": {},
-    "cohere": {},
-    "cohere2": {},
-    "deepseek_v2": LATENT,
-    "diffllama": {},
-    "doge": {},
-    "ernie4_5": {},
-    "ernie4_5_moe": {},
-    "exaone4": {},
-    "exaone_moe": {},
-    "flex_olmo": {},
-    "gemma": {},
-    "gemma4_unified_text": {},  # heads of two sizes
-    "glm": {},
-    "gpt_neox": {},
-    "gpt_oss": {},
-    "gptj": {},
-    "granite": {},
-    "granitemoe": {},
-    "helium": {},
-    "hunyuan_v1_moe": {},
-    "minicpm3": LATENT,
-    "minimax_m2": {},
-    "nanochat": {},
-    "olmo3": {},
-    "olmoe": {},
-    "persimmon": {},
-    "phi": {},
-    "seed_oss": {},
-    "solar_open": {},
-    "stablelm": {},
-    "starcoder2": {},
-    "xglm": {},
-}
+PLAIN = (
+    "afmoe arcee biogpt bitnet codegen cohere cohere2 diffllama doge ernie4_5 ernie4_5_moe exaone4 "
+    "exaone_moe flex_olmo gemma gemma4_unified_text glm gpt_neox gpt_oss gptj granite granitemoe "
+    "helium hunyuan_v1_moe minimax_m2 nanochat olmo3 olmoe persimmon phi seed_oss solar_open "
+    "stablelm starcoder2 xglm"
+)  # gemma4_unified_text has heads of two sizes
+LATER = dict.fromkeys(("axk1", "deepseek_v2", "minicpm3"), LATENT)
+FAMILIES = QUICK | {family: {} for family in PLAIN.split()} | LATER
 RANDOM = Lora(rank=1, alpha=3, init_scale_b=0.5, unsupported="skip")
 
 

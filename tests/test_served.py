@@ -82,28 +82,17 @@ def test_tokens_after_the_end_are_cut_as_by_the_inprocess_engine(stop):
         assert found == completion
 
 
-def test_sampling_seeds_differ_between_examples_generations_streams_and_runs():
-    examples = [Example(k, "", "", chat=False) for k in range(50)]
-    seeds = [
-        seed
+def test_sampling_seeds_differ_between_examples_samples_turns_generations_streams_and_runs():
+    examples = [Example(k, "", "", chat=False, sample=n) for k in range(9) for n in (0, 1, 11)]
+    settings = [
+        (Decoding(1, noise_seed=run, noise_generation=generation, noise_stream=stream), turn)
         for run in (0, 1)
         for generation in (0, 1)
         for stream in ("train", "test")
-        for seed in example_sampling_seeds(
-            examples,
-            Decoding(1, noise_seed=run, noise_generation=generation, noise_stream=stream),
-        )
+        for turn in (0, 1)
     ]
-    assert len(set(seeds)) == len(seeds) == 400
+    seeds = [seed for one in settings for seed in example_sampling_seeds(examples, *one)]
+    assert len(set(seeds)) == len(seeds) == 27 * 16
     assert all(0 <= seed < 2**63 for seed in seeds)
-
-
-def test_each_sample_of_an_example_has_a_seed_of_its_own():
-    examples = [
-        Example(index, "", "", chat=False, sample=n) for n in (0, 1, 11) for index in (1, 2)
-    ]
-    decoding = Decoding(1, noise_seed=4)
-    first, later = (example_sampling_seeds(examples, decoding, turn) for turn in (0, 1))
-    assert len({*first, *later}) == 12
-    digest = hashlib.sha256(b"germline sampling/4/0/train/1").digest()
-    assert first[0] == int.from_bytes(digest[:8], "little") >> 1
+    digest = hashlib.sha256(b"germline sampling/0/0/train/0").digest()
+    assert seeds[0] == int.from_bytes(digest[:8], "little") >> 1

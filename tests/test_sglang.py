@@ -100,9 +100,9 @@ def test_every_process_of_a_tensor_parallel_server_gets_its_copy(script, simulat
     with opened(script) as engine:
         engine.generate(MEMBERS[:1], EXAMPLES, DECODING)
     for path in ("/load_lora_adapter_from_tensors", "/update_weights_from_tensor"):
-        for body in script.bodies(path):
-            first, second = body["serialized_named_tensors"]
-            assert first == second
+        sent = [body["serialized_named_tensors"] for body in script.bodies(path)]
+        assert sent
+        assert all(first == second for first, second in sent)
 
 
 @pytest.mark.parametrize("space", ["low_rank", "full"])
@@ -144,21 +144,17 @@ def test_nothing_is_written_for_the_space_lora(script):
     assert not script.bodies("/update_weights_from_disk")
 
 
-def test_a_server_gets_its_own_weights_back(script, simulated):
-    simulated.version = "theirs"
-    with opened(script) as engine:
+@pytest.mark.parametrize("left", ["theirs", "germline-of-another-run"])
+def test_a_server_gets_its_own_weights_back_before_and_after(script, simulated, left, caplog):
+    simulated.version = left
+    with closing(served(script)) as engine:
         engine.generate([None], EXAMPLES, DECODING)
-        assert simulated.version.startswith("germline-")
-    (body,) = script.bodies("/update_weights_from_disk")
-    assert (body["model_path"], simulated.version) == ("a/model", "theirs")
-
-
-def test_the_weights_that_a_killed_run_left_are_reloaded_first(script, simulated, caplog):
-    simulated.version = "germline-of-another-run"
-    with closing(served(script, "lora")) as engine:
-        engine.generate([None], EXAMPLES, DECODING)
-    assert [path for path, _ in script.asked if "weights" in path] == ["/update_weights_from_disk"]
-    assert "an earlier run left its weights in the server" in caplog.text
+        assert simulated.version.startswith(engine._run)
+    is_left = "an earlier run left its weights in the server" in caplog.text
+    loaded = script.bodies("/update_weights_from_disk")
+    assert [body["model_path"] for body in loaded] == ["a/model"] * (1 + is_left)
+    assert is_left == (left != "theirs")
+    assert simulated.version == ("default" if is_left else "theirs")
 
 
 # --- responses that are refused

@@ -264,9 +264,7 @@ def test_a_factor_of_zeros_is_refused(tmp_path):
         ),
     ],
 )
-def test_coordinates_that_do_not_exist_are_refused(
-    section, message, adapter, monkeypatch
-):
+def test_coordinates_that_do_not_exist_are_refused(section, message, adapter, monkeypatch):
     monkeypatch.chdir(adapter.parent)
     assert message in refusal(inprocess, "llama", section)
 

@@ -42,22 +42,16 @@ def names(simulated):
     return list(dict.fromkeys(request.adapter for request in simulated.requests))
 
 
-def test_members_are_evaluated_as_named_adapters(simulated):
+def test_adapter_names_are_reused_until_an_update_and_new_after_it(simulated):
     with opened(simulated) as engine:
         engine.generate([*MEMBERS, None], EXAMPLES, GREEDY)
         assert [simulated.members[name] for name in names(simulated)] == [*MEMBERS, None]
-    assert len(simulated.requests) == (len(MEMBERS) + 1) * len(EXAMPLES)
-
-
-def test_adapter_names_are_reused_until_an_update_and_new_after_it(simulated):
-    with opened(simulated) as engine:
+        assert len(simulated.requests) == (len(MEMBERS) + 1) * len(EXAMPLES)
         engine.generate(MEMBERS, EXAMPLES, GREEDY)
-        engine.generate(MEMBERS, EXAMPLES, GREEDY)
-        before = names(simulated)
-        assert len(before) == len(MEMBERS)
+        assert len(names(simulated)) == len(MEMBERS) + 1
         engine.apply(UPDATE)
         engine.generate(MEMBERS, EXAMPLES, GREEDY)
-    assert len(names(simulated)) == 2 * len(MEMBERS)
+    assert len(names(simulated)) == 2 * len(MEMBERS) + 1
 
 
 @pytest.mark.parametrize("space", ["full", "low_rank"])
@@ -104,15 +98,11 @@ def test_log_probabilities_are_those_of_the_tokens_after_the_prompt(simulated):
 # --- workers in other processes
 
 
-def test_worker_masters_apply_the_same_updates(simulated):
+def test_worker_masters_apply_the_same_updates_and_are_sent_those_of_a_snapshot(simulated):
     with opened(simulated, tensor_parallel=2) as engine:
         engine.apply(UPDATE)
         assert simulated.masters.digest() == engine.weights.digest()
-    assert "receive" not in simulated.calls
-
-
-def test_masters_of_a_snapshot_are_sent_to_the_workers(simulated):
-    with opened(simulated, tensor_parallel=2) as engine:
+        assert "receive" not in simulated.calls
         state = {name: one * 0.5 for name, one in engine.weights.state().items()}
         engine.weights.load_state(state)
         engine.refresh()

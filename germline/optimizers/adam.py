@@ -32,7 +32,7 @@ class Adam:
 
     @classmethod
     def from_config(cls, settings: config.Adam) -> "Adam":
-        """Construct the optimizer from its config section."""
+        """Construct it from its config section."""
         return cls(settings.beta1, settings.beta2, settings.epsilon)
 
     @property
@@ -86,12 +86,7 @@ class Adam:
         return dict(sorted(state.items()))
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Replace the moments by copies of those given.
-
-        Raises:
-            ValueError: a key is not that of a moment, one of the two moments of a tensor is
-                missing, or a tensor is not fp32.
-        """
+        """Replace the moments by copies of those given; refuse those of another optimizer."""
         moments = {}
         for key in sorted(state):
             name, _, moment = key.rpartition(".")

@@ -64,11 +64,7 @@ def check_step_tensors(name: str, master: torch.Tensor, gradient: torch.Tensor) 
 
 
 def zeros_for_state(name: str, kept: torch.Tensor, master: torch.Tensor) -> torch.Tensor:
-    """Return an optimizer's state of a tensor, on the master's device.
-
-    Raises:
-        ValueError: the state has another shape than the master.
-    """
+    """Return an optimizer's state of a tensor, of the master's shape, on its device."""
     if kept.shape != master.shape:
         raise ValueError(
             f"moments of {name!r} have shape {tuple(kept.shape)} but the tensor has "

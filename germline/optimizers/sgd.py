@@ -32,7 +32,7 @@ class Sgd:
 
     @classmethod
     def from_config(cls, settings: config.Sgd) -> "Sgd":
-        """Construct the optimizer from its config section."""
+        """Construct it from its config section."""
         return cls(settings.momentum)
 
     @property
@@ -67,11 +67,7 @@ class Sgd:
         return {f"{name}.m": self._velocities[name] for name in sorted(self._velocities)}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Replace the velocities by copies of those given.
-
-        Raises:
-            ValueError: the state is that of another optimizer, or a tensor is not fp32.
-        """
+        """Replace the velocities by copies of those given; refuse another optimizer's state."""
         if state and not self._momentum:
             raise ValueError(
                 f"optimizer=sgd has no state but was given {sorted(state)[0]!r}; "

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -61,7 +62,7 @@ class CompletionScorer:
 
     def score(self, prompts: Sequence[Tokens], texts: Texts) -> Tensor:
         """Return the log-probabilities of all tokens, member by member and column by column."""
-        table = _TokenTable.of(texts, self.padding_id)
+        table = _Texts.of(texts, self.padding_id)
         found = torch.empty(int(table.sizes.sum()), device=self.model.device)
         with self.fused.applied():
             for columns in _prompts_at_once(prompts, table.sizes):
@@ -69,7 +70,7 @@ class CompletionScorer:
         return found
 
     def _score(
-        self, prompts: Sequence[Tokens], table: "_TokenTable", columns: Sequence[int], found: Tensor
+        self, prompts: Sequence[Tokens], table: "_Texts", columns: Sequence[int], found: Tensor
     ) -> None:
         """Score the texts of some columns, and write the numbers to their places in `found`."""
         distinct, prompt_of = distinct_prompts([prompts[column] for column in columns])
@@ -77,10 +78,10 @@ class CompletionScorer:
         members = len(table.sizes)
         of_prompt = torch.arange(len(distinct)).repeat(members, 1)
         read = DecodeBatch.of(self.model, padded, of_prompt, torch.empty(of_prompt.numel(), 0))
-        rows = table.rows(columns, prompt_of)
-        _write(found, read.prefill(), rows.first(len(distinct)))
+        rows = table.longest_first(columns, prompt_of)
+        _write(found, read.prefill(), *rows.first(len(distinct)))
         for slots in _pieces(rows.sizes.max(0) - 1, members, self._tokens_at_once):
-            piece = rows.slots(slots)
+            piece = _Texts(*(array[:, slots] for array in rows))
             width = int(piece.sizes.max()) - 1
             here = torch.from_numpy(piece.prompt_of)
             batch = DecodeBatch.of(self.model, padded, here, torch.empty(here.numel(), width))
@@ -88,7 +89,7 @@ class CompletionScorer:
             step = max(1, self._tokens_at_once // here.numel())
             for begin in range(0, width, step):
                 ids, predicted = piece.tokens(begin, min(begin + step, width))
-                _write(found, batch.append(ids.to(self.model.device)).flatten(0, 1), predicted)
+                _write(found, batch.append(ids.to(self.model.device)).flatten(0, 1), *predicted)
 
     @property
     def _tokens_at_once(self) -> int:
@@ -96,21 +97,15 @@ class CompletionScorer:
         return max(1, min(TOKENS_AT_ONCE, LOGITS_AT_ONCE // vocabulary))
 
 
-@dataclass(frozen=True)
-class _Predicted:
-    """Tokens that are scored: rows of the logits that predict them, and places of the results."""
-
-    logits: np.ndarray
-    tokens: np.ndarray
-    places: np.ndarray
+Predicted = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Of scored tokens: rows of the logits that predict them, their ids, places of the results."""
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Texts `[members, slots]`, of each member in an order of its own.
+class _Texts(NamedTuple):
+    """Texts `[members, columns]`, or of each member in an order of its own.
 
     Attributes:
-        ids: padded tokens, `[members, slots, longest]`.
+        ids: padded tokens, `[members, columns, longest]`.
         starts: place of the result of the first token of each.
         prompt_of: index of its prompt.
     """
@@ -120,56 +115,37 @@ class _Rows:
     starts: np.ndarray
     prompt_of: np.ndarray
 
-    def slots(self, slots: slice) -> "_Rows":
-        here = (array[:, slots] for array in (self.ids, self.sizes, self.starts, self.prompt_of))
-        return _Rows(*here)
+    @classmethod
+    def of(cls, texts: Texts, padding_id: int) -> "_Texts":
+        sizes = np.array([[len(one) for one in row] for row in texts], dtype=np.int64)
+        ids = np.full((*sizes.shape, sizes.max(initial=1)), padding_id, dtype=np.int64)
+        every = chain.from_iterable(chain.from_iterable(texts))
+        ids[np.arange(ids.shape[2]) < sizes[..., None]] = np.fromiter(every, dtype=np.int64)
+        starts = (sizes.cumsum() - sizes.ravel()).reshape(sizes.shape)
+        return cls(ids, sizes, starts, np.zeros_like(sizes))
 
-    def first(self, prompts: int) -> _Predicted:
+    def longest_first(self, columns: Sequence[int], prompt_of: Sequence[int]) -> "_Texts":
+        """Return the texts of some columns, of each member the longest ones first."""
+        order = np.argsort(-self.sizes[:, columns], axis=1, kind="stable")
+        where = np.arange(len(order))[:, None], np.asarray(columns)[order]
+        parts = (array[where] for array in (self.ids, self.sizes, self.starts))
+        return _Texts(*parts, np.asarray(prompt_of)[order])
+
+    def first(self, prompts: int) -> Predicted:
         """Return the first tokens, predicted by the last of the prompts `[members x prompts]`."""
         member, slot = np.nonzero(self.sizes)
-        prompt = self.prompt_of[member, slot]
-        return _Predicted(
-            member * prompts + prompt, self.ids[member, slot, 0], self.starts[member, slot]
-        )
+        rows = member * prompts + self.prompt_of[member, slot]
+        return rows, self.ids[member, slot, 0], self.starts[member, slot]
 
-    def tokens(self, begin: int, end: int) -> tuple[Tensor, _Predicted]:
+    def tokens(self, begin: int, end: int) -> tuple[Tensor, Predicted]:
         """Return tokens `[rows, end - begin]` of the texts, and those that they predict."""
         rows = self.ids.reshape(-1, self.ids.shape[-1])
         sizes, starts = self.sizes.reshape(-1, 1), self.starts.reshape(-1, 1)
         after = np.arange(begin + 1, end + 1)
         is_text = after < sizes
-        predicted = _Predicted(
-            np.flatnonzero(is_text),
-            rows[:, begin + 1 : end + 1][is_text],
-            (starts + after)[is_text],
-        )
+        next_tokens = rows[:, begin + 1 : end + 1][is_text]
+        predicted = np.flatnonzero(is_text), next_tokens, (starts + after)[is_text]
         return torch.from_numpy(np.ascontiguousarray(rows[:, begin:end])), predicted
-
-
-@dataclass(frozen=True)
-class _TokenTable:
-    """All texts as one array `[members, columns, longest]`, and their sizes and places."""
-
-    ids: np.ndarray
-    sizes: np.ndarray
-    starts: np.ndarray
-
-    @classmethod
-    def of(cls, texts: Texts, padding_id: int) -> "_TokenTable":
-        sizes = np.array([[len(one) for one in row] for row in texts], dtype=np.int64)
-        ids = np.full((*sizes.shape, sizes.max(initial=1)), padding_id, dtype=np.int64)
-        every = chain.from_iterable(chain.from_iterable(texts))
-        ids[np.arange(ids.shape[2]) < sizes[..., None]] = np.fromiter(every, dtype=np.int64)
-        return cls(ids, sizes, (sizes.cumsum() - sizes.ravel()).reshape(sizes.shape))
-
-    def rows(self, columns: Sequence[int], prompt_of: Sequence[int]) -> _Rows:
-        """Return the texts of some columns, of each member the longest ones first."""
-        sizes = self.sizes[:, columns]
-        order = np.argsort(-sizes, axis=1, kind="stable")
-        where = np.arange(len(sizes))[:, None], np.asarray(columns)[order]
-        return _Rows(
-            self.ids[where], self.sizes[where], self.starts[where], np.asarray(prompt_of)[order]
-        )
 
 
 def log_normalizers(logits: Tensor) -> Tensor:
@@ -183,11 +159,8 @@ def log_normalizers(logits: Tensor) -> Tensor:
     return found
 
 
-def _write(found: Tensor, logits: Tensor, predicted: _Predicted) -> None:
-    rows, tokens, places = (
-        torch.from_numpy(array).to(found.device)
-        for array in (predicted.logits, predicted.tokens, predicted.places)
-    )
+def _write(found: Tensor, logits: Tensor, *predicted: np.ndarray) -> None:
+    rows, tokens, places = (torch.from_numpy(array).to(found.device) for array in predicted)
     found[places] = logits[rows, tokens].float() - log_normalizers(logits)[rows]
 
 

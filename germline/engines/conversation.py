@@ -66,17 +66,14 @@ class ConversationTurns:
                 continue
             answer = self.encoder.encode_answer(self.examples[place], completion, message)
             self.tokens[place] += len(answer)
-            if self._has_room(self.tokens[place]):
+            limit = self.encoder.context_tokens
+            if limit is None or self.tokens[place] + self.decoding.max_new_tokens <= limit:
                 answers[place] = answer
             else:
                 full.append(place)
         if full:
             self.reply(full, [Completion("", (), "context", self.tokens[one]) for one in full])
         return answers
-
-    def _has_room(self, tokens: int) -> bool:
-        limit = self.encoder.context_tokens
-        return limit is None or tokens + self.decoding.max_new_tokens <= limit
 
 
 def reply_from(reply: Reply, first_member: int) -> Reply:

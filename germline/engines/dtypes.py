@@ -81,16 +81,12 @@ def serving_dtype(name: str, stored: torch.dtype, *, on_gpu: bool) -> torch.dtyp
     """Return the dtype of `engine.dtype`: `auto` is the checkpoint's on a GPU, fp32 on a CPU."""
     if name != "auto":
         return DTYPES[name]
-    found = str(stored).removeprefix("torch.")
-    if on_gpu and found not in DTYPES:
+    is_emulated = on_gpu and stored == torch.bfloat16 and not has_bfloat16()
+    if is_emulated or (on_gpu and stored not in DTYPES.values()):
+        found = str(stored).removeprefix("torch.")
         raise GermlineError(
-            f"engine.dtype=auto is {found}, the dtype in config.json of the model, and models are "
-            f"served in {', '.join(DTYPES)}: set engine.dtype to one of these"
-        )
-    if on_gpu and stored == torch.bfloat16 and not has_bfloat16():
-        raise GermlineError(
-            "engine.dtype=auto is bfloat16, the dtype in config.json of the model, which this GPU "
-            "only emulates: set engine.dtype=float16 or engine.dtype=float32"
+            f"engine.dtype=auto is {found}, the dtype in config.json of the model, which this GPU "
+            "cannot serve, or only emulates: set engine.dtype=float16 or engine.dtype=float32"
         )
     return stored if on_gpu else torch.float32
 

@@ -6,7 +6,6 @@ tensors keep the dtype in which they are stored (`model_tensors.py`). Digests ar
 values of all tensors, never of rounded serving copies.
 """
 
-import math
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from germline.engines.digests import root_digest, tensor_digests
+from germline.engines.model_tensors import first_not_finite
 from germline.optimizers import AscentOptimizer
 from germline.protocols import BaseModel, MemberAdapter, Space
 from germline.spaces.sigma_units import SUFFIX, SigmaScales
@@ -288,18 +288,14 @@ class Masters:
 
     def check_finite(self, update: Update | MeanUpdate) -> None:
         """Check that an update left all weights within the range of fp32."""
-        # The sums need no memory, and are finite unless an element is not or a sum overflows.
-        sums = torch.stack([self.tensors[info.name].sum() for info in self.searched]).tolist()
-        for info, total in zip(self.searched, sums, strict=True):
-            master = self.tensors[info.name]
-            if not math.isfinite(total) and not master.isfinite().all():
-                found = f"strategy.sigma={update.sigma:g}"
-                if isinstance(update, Update):
-                    found = f"strategy.learning_rate={update.learning_rate:g} and {found}"
-                raise GermlineError(
-                    f"generation {update.generation}: its update made {info.name} infinite, with "
-                    f"{found}. Everything before it is recorded; start a new run with lower ones"
-                )
+        if name := first_not_finite({one.name: self.tensors[one.name] for one in self.searched}):
+            found = f"strategy.sigma={update.sigma:g}"
+            if isinstance(update, Update):
+                found = f"strategy.learning_rate={update.learning_rate:g} and {found}"
+            raise GermlineError(
+                f"generation {update.generation}: its update made {name} infinite, with {found}. "
+                "Everything before it is recorded; start a new run with lower ones"
+            )
 
     def digest(self, state: Mapping[str, Tensor] | None = None) -> str:
         """Return the digest of all tensors, moments and scales; see `digests.py`.

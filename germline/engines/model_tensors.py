@@ -9,8 +9,9 @@
 Tensors are placed one after another, so that loading holds one tensor more than the final state.
 """
 
+import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 import torch
@@ -124,6 +125,16 @@ def place_tensors(
             value = stored
         values[name] = value
     return values
+
+
+def first_not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """Name the first tensor that holds an infinity or NaN."""
+    # The sums need no memory, and are finite unless an element is not or a sum overflows.
+    sums = torch.stack([tensor.sum().float() for tensor in tensors.values()]).tolist()
+    for (name, tensor), total in zip(tensors.items(), sums, strict=True):
+        if not math.isfinite(total) and not tensor.isfinite().all():
+            return name
+    return None
 
 
 def holds_exactly(dtype: torch.dtype, stored: torch.dtype) -> bool:

@@ -32,6 +32,7 @@ from germline.engines.context_length import context_limit
 from germline.engines.dtypes import parameter_dtype, stored_dtype
 from germline.engines.gguf_file import unpacked_folder
 from germline.engines.hub_access import hub_access
+from germline.engines.model_tensors import first_not_finite
 from germline.types import GermlineError
 
 
@@ -173,12 +174,8 @@ def loading_errors(source: str, setting: str = "model") -> Iterator[None]:
 
 def check_finite(source: str, model: PreTrainedModel, setting: str = "model") -> None:
     """Refuse weights that are not finite."""
-    for name, parameter in model.named_parameters():
-        # The sum needs no memory, and is finite unless an element is not or the sum overflows.
-        if not parameter.sum().isfinite() and not parameter.isfinite().all():
-            raise GermlineError(
-                f"{setting}: {name} of {source!r} holds numbers that are not finite"
-            )
+    if name := first_not_finite(dict(model.named_parameters())):
+        raise GermlineError(f"{setting}: {name} of {source!r} holds numbers that are not finite")
 
 
 def save_pretrained(

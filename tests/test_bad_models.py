@@ -66,9 +66,7 @@ UP = "model.layers.1.mlp.up_proj.weight"
     ("damage", "message"),
     [
         (cut("model.safetensors", 5000), "cannot be loaded"),
-        (cut("model.safetensors", 0), "cannot be loaded"),
         (cut("config.json", 10), "cannot be loaded"),
-        (cut("tokenizer.json", 10), "cannot be loaded"),
         (lambda folder: (folder / "config.json").unlink(), "cannot be loaded"),
         (lambda folder: (folder / "model.safetensors").unlink(), "no file named model.safetensors"),
         (

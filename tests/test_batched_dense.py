@@ -15,7 +15,6 @@ from germline.types import Decoding, Example, GermlineError, VectorPerturbation
 from tests import tiny
 from tests.tiny_engines import bits, examples, inprocess, population, same_bits, tokens
 
-MODELS = ("qwen2", "llama", "mistral", "gemma3", "gpt2")
 PARTS = {
     "everything": Full(),
     "norms": Full(include=("*norm*",)),
@@ -40,47 +39,30 @@ def both(model, space):
     return [inprocess(model, space, members_per_batch=n) for n in (7, 1)]
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_members_together_have_the_logits_of_one_after_another(model):
-    together, alone = (read(engine) for engine in both(model, Full()))
-    assert float((together - alone).abs().max()) <= 1e-5 * float(alone.abs().max())
-    assert not torch.equal(alone[0], alone[1])
-
-
 @pytest.mark.parametrize("rows", [1, 12])
 @pytest.mark.parametrize(
     ("model", "part"),
     [("qwen2", part) for part in PARTS if "gpt2" not in part]
-    + [("gpt2", "norms of gpt2"), ("gpt2", "biases"), ("llama", "biases")],
+    + [("gpt2", "norms of gpt2"), ("gpt2", "biases"), ("llama", "biases")]
+    + [(model, "everything") for model in ("llama", "mistral", "gemma3", "gpt2")],
 )
-def test_what_is_not_searched_is_shared(model, part, rows):
+def test_members_together_have_the_logits_of_one_after_another(model, part, rows):
     together, alone = (read(engine, rows) for engine in both(model, PARTS[part]))
     assert float((together - alone).abs().max()) <= 1e-5 * float(alone.abs().max())
     assert not torch.equal(alone[0], alone[1])
 
 
-def test_every_member_stands_with_the_very_floats_it_has_alone():
-    together, alone = both("qwen2", Full())
+@pytest.mark.parametrize("part", ["everything", "norms"])
+def test_every_member_has_the_very_floats_it_has_alone(part):
+    together, alone = both("qwen2", PARTS[part])
     assert isinstance(together._members, BatchedDenseMembers)
+    draw, size = np.random.default_rng(0), together.weights.dimension
     members = [*MEMBERS[:3], None, *MEMBERS[3:]]
+    if part == "norms":
+        offsets = [draw.normal(0, 0.1, size).astype(np.float32) for _ in range(3)]
+        members = [*(VectorPerturbation(0, k, one) for k, one in enumerate(offsets)), None]
     with together._members.applied(members):
         for place, member in enumerate(members):
-            with alone._applied([member]):
-                for name, stack in together._members.stacks.items():
-                    assert torch.equal(stack[place], alone.serving[name])
-
-
-def test_members_given_by_coordinates_stand_together_too():
-    together, alone = both("qwen2", PARTS["norms"])
-    assert isinstance(together._members, BatchedDenseMembers)
-    draw = np.random.default_rng(0)
-    size = together.weights.dimension
-    members = [
-        VectorPerturbation(0, index, draw.normal(0, 0.1, size).astype(np.float32))
-        for index in range(3)
-    ]
-    with together._members.applied([*members, None]):
-        for place, member in enumerate([*members, None]):
             with alone._applied([member]):
                 for name, stack in together._members.stacks.items():
                     assert torch.equal(stack[place], alone.serving[name])
@@ -136,17 +118,14 @@ def test_auto_follows_from_the_size_of_what_is_searched():
     assert AUTO_BYTES == 67_108_864  # runs that were begun with it are resumed with it
 
 
-def test_a_large_model_stands_one_member_after_another(monkeypatch):
-    monkeypatch.setattr("germline.engines.batched_dense.AUTO_BYTES", 1000)
-    assert isinstance(inprocess("qwen2", Full())._members, DenseMembers)
-
-
-def test_a_mixture_of_experts_stands_one_member_after_another():
+def test_large_models_and_mixtures_run_one_member_after_another(monkeypatch):
     assert isinstance(inprocess("mixtral", Full())._members, DenseMembers)
     with pytest.raises(
         GermlineError, match=r"engine\.members_per_batch=4: .*mlp.* engine\.members_per_batch=1"
     ):
         inprocess("mixtral", Full(), members_per_batch=4)
+    monkeypatch.setattr("germline.engines.batched_dense.AUTO_BYTES", 1000)
+    assert isinstance(inprocess("qwen2", Full())._members, DenseMembers)
 
 
 def test_the_norms_of_a_mixture_stand_together():

@@ -164,39 +164,22 @@ def damaged(change):
     return lambda file, model: file.write_bytes(change(file.read_bytes()))
 
 
-def written(**options):
-    """Return a damage: the file is written anew with other options."""
-    return lambda file, model: write_gguf(model, file, **options)
-
-
-def replaced(old: bytes, new: bytes):
-    return damaged(lambda content: content.replace(old, new))
-
-
-def other_quantization(number: int):
-    """Return a damage: the first matrix of a file has a quantization of this number."""
-
-    def change(content: bytes) -> bytes:
-        name = b"token_embd.weight"
-        at = content.index(name) + len(name) + 4 + 2 * 8
-        return content[:at] + struct.pack("<I", number) + content[at + 4 :]
-
-    return damaged(change)
+def other_quantization(content: bytes) -> bytes:
+    """Let the first matrix have a quantization that does not exist."""
+    name = b"token_embd.weight"
+    at = content.index(name) + len(name) + 4 + 2 * 8
+    return content[:at] + struct.pack("<I", 250) + content[at + 4 :]
 
 
 @pytest.mark.parametrize(
     "damage",
     [
         damaged(lambda content: content[:-5000]),
-        damaged(lambda content: content[:3000]),
         damaged(lambda _: b""),
-        damaged(lambda _: b"version https://git-lfs"),
-        replaced(b"general.architecture", b"general.architecturE"),
-        written(architecture="rwkv7"),
-        written(weights=False),
-        other_quantization(250),
-        other_quantization(26),
-        replaced(b"blk.1.ffn_up", b"blk.1.ffn_uq"),
+        damaged(other_quantization),
+        damaged(lambda content: content.replace(b"blk.1.ffn_up", b"blk.1.ffn_uq")),
+        lambda file, model: write_gguf(model, file, architecture="rwkv7"),
+        lambda file, model: write_gguf(model, file, weights=False),
         lambda file, model: file.unlink(),
     ],
 )

@@ -55,10 +55,7 @@ class Sglang(simulated_sglang.SimulatedSglang):
 
 @contextmanager
 def sglang() -> Iterator[Any]:
-    with (
-        listening(Sglang().reply) as script,
-        closing(simulated_sglang.served(script)) as engine,
-    ):
+    with listening(Sglang().reply) as script, closing(simulated_sglang.served(script)) as engine:
         yield engine
 
 

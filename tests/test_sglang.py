@@ -149,7 +149,7 @@ def test_a_server_gets_its_own_weights_back_before_and_after(script, simulated, 
     simulated.version = left
     with closing(served(script)) as engine:
         engine.generate([None], EXAMPLES, DECODING)
-        assert simulated.version.startswith(engine._run)
+        assert simulated.version not in (left, "default")
     is_left = "an earlier run left its weights in the server" in caplog.text
     loaded = script.bodies("/update_weights_from_disk")
     assert [body["model_path"] for body in loaded] == ["a/model"] * (1 + is_left)

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from germline.engines.master_weights import Masters
 from germline.engines.module_forwards import replaced_forwards
+from germline.protocols import Members
 from germline.types import GermlineError, Perturbation, SeedPerturbation, TensorInfo
 
 AUTO_BYTES = 64 * 2**20
@@ -50,7 +51,7 @@ class DenseMembers:
         self.masters = masters
 
     @contextmanager
-    def applied(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
+    def applied(self, members: Members) -> Iterator[None]:
         """Serve one member during a `with` block, then reset from the masters."""
         (member,) = members
         if member is None:
@@ -83,7 +84,7 @@ class BatchedDenseMembers:
         self.stacks: dict[str, Tensor] = {}
 
     @contextmanager
-    def applied(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
+    def applied(self, members: Members) -> Iterator[None]:
         """Let the model compute these members during a `with` block; None is the center."""
         if all(member is None for member in members):
             yield
@@ -105,7 +106,7 @@ class BatchedDenseMembers:
                 if name in forward.names.values():
                     forward.bind(self.stacks)
 
-    def _draw(self, members: Sequence[Perturbation | None]) -> dict[str, Tensor]:
+    def _draw(self, members: Members) -> dict[str, Tensor]:
         """Round center + displacement of every member, tensor after tensor; a pair shares noise."""
         directions: dict[Perturbation, int] = {}
         rows: list[tuple[int, int]] = []

@@ -26,11 +26,9 @@ LEAVE_AT = 0.8
 
 @dataclass(frozen=True)
 class TokenDecoder:
-    """Decodes with one model.
+    """Decodes with one model, whose faster modules are `fused`.
 
-    Attributes:
-        fused: the faster modules of the model.
-        members_left: called with the members that stay when others are dropped.
+    When others are dropped, `members_left` is called with the members that stay.
     """
 
     model: PreTrainedModel

@@ -1,9 +1,4 @@
-"""The rows of a batch while they are decoded: cache, mask and positions.
-
-Rows are ordered by member, with the same number for each, because low-rank corrections act on
-blocks of rows: the batch is a rectangle of members x slots. The result of a batch depends on the
-batch alone, so scheduling cannot change a result.
-"""
+"""The rows of a batch while they are decoded: cache, mask and positions; see `decode.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

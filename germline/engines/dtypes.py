@@ -39,8 +39,7 @@ def stored_dtype(source: str) -> torch.dtype:
 def parameter_dtype(dtype: torch.dtype) -> Iterator[None]:
     """Create models with parameters in a dtype and buffers in fp32 during a `with` block.
 
-    transformers creates a model on the meta device and converts each weight to the dtype of its
-    parameter there.
+    transformers creates a model on the meta device, and gives weights the dtype they have there.
     """
 
     def converted(

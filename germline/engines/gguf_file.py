@@ -2,9 +2,9 @@
 
 transformers reads the file and turns its quantized blocks into floats. It takes 20 s for 135
 million weights, as the vocabulary is parsed four times, so the folder is kept in the cache of
-Hugging Face (`HF_HOME/assets/germline`) and loads in a second from then on. Another path, size or
-time of change of the file, or another transformers, makes another folder. Config and tokenizer are
-unpacked without the weights too, which is all that an estimate reads.
+Hugging Face (`HF_HOME/assets/germline`). Another path, size or time of change of the file, or
+another transformers, makes another folder. Config and tokenizer are unpacked without the weights
+too, which is all that an estimate reads.
 
 Weights are stored in fp32, the only dtype with every product of a block's numbers and its scale. A
 model ends its turn with the `eot` token of the file as well as with its `eos` token.
@@ -29,12 +29,7 @@ import transformers
 from filelock import FileLock
 from huggingface_hub import cached_assets_path
 from huggingface_hub.constants import HF_ASSETS_CACHE
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    GenerationConfig,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from germline.engines.checkpoint_files import check_complete
 from germline.record.atomic_files import explain_write_errors

@@ -38,7 +38,7 @@ from germline.engines.subspace_forward import SubspaceMembers
 from germline.engines.teacher_forcing import PackedBatch, pack_completions
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
-from germline.protocols import Conversations, Members, Reply, Space
+from germline.protocols import Conversations, Members, Reply, Space, Texts
 from germline.types import (
     Completion,
     Decoding,
@@ -59,7 +59,7 @@ class _Members(Protocol):
     def together(self) -> int | None:
         """How many members run at once, at most; None: all."""
 
-    def applied(self, members: Sequence[Perturbation | None]) -> AbstractContextManager[None]:
+    def applied(self, members: Members) -> AbstractContextManager[None]:
         """Let the model compute these members during a `with` block; None is the center."""
 
     def keep(self, members: Tensor) -> None:
@@ -134,10 +134,7 @@ class InProcessEngine:
 
     @torch.inference_mode()
     def generate(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        decoding: Decoding,
+        self, members: Members, examples: Sequence[Example], decoding: Decoding
     ) -> list[list[Completion]]:
         """Generate the completions `[members][examples]` of every member; None is the center."""
         prompts = [self.encoder.encode(example) for example in examples]
@@ -168,10 +165,7 @@ class InProcessEngine:
 
     @torch.inference_mode()
     def read(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        completions: Sequence[Sequence[Completion]],
+        self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Tensor]]:
         """Return the logits of each member at the tokens of each of its completions."""
         packed = self.pack_completions(examples, completions)
@@ -181,10 +175,7 @@ class InProcessEngine:
 
     @torch.inference_mode()
     def log_probabilities(
-        self,
-        members: Sequence[Perturbation | None],
-        examples: Sequence[Example],
-        completions: Sequence[Sequence[Completion]],
+        self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Sequence[float]]]:
         """Return each member's log-probabilities of its `completions[members][examples]`."""
         prompts = [self.encoder.encode(example) for example in examples]
@@ -197,9 +188,7 @@ class InProcessEngine:
         numbers = iter(torch.cat(found).tolist())
         return [[list(islice(numbers, len(one))) for one in row] for row in texts]
 
-    def pack_completions(
-        self, examples: Sequence[Example], completions: Sequence[Sequence[Completion]]
-    ) -> PackedBatch:
+    def pack_completions(self, examples: Sequence[Example], completions: Texts) -> PackedBatch:
         """Pack completions `[members][examples]` behind the examples' prompts.
 
         Where most of the logits would be of other tokens, as prompts differ much in length, only
@@ -247,11 +236,7 @@ class InProcessEngine:
         return self.model.get_input_embeddings().num_embeddings
 
     def _read(
-        self,
-        members: Sequence[Perturbation | None],
-        tokens: Tensor,
-        keep: int,
-        positions: Tensor | None = None,
+        self, members: Members, tokens: Tensor, keep: int, positions: Tensor | None = None
     ) -> list[Tensor]:
         """Return the logits at the last `keep` positions (0: at all) of rows, by group of members.
 
@@ -279,9 +264,7 @@ class InProcessEngine:
             return make(*parts, space)
         return dense_members(*parts, config.members_per_batch)
 
-    def _groups(
-        self, members: Sequence[Perturbation | None], most: int | None = None
-    ) -> list[Sequence[Perturbation | None]]:
+    def _groups(self, members: Members, most: int | None = None) -> list[Members]:
         """Cut members into groups that run at once, of `most` members or fewer."""
         together = self._members.together if self._members else None
         if together is None and most is None:
@@ -291,7 +274,7 @@ class InProcessEngine:
         size = -(-len(members) // groups)  # nearly equal groups: none of one or two
         return [members[start : start + size] for start in range(0, len(members), size)]
 
-    def _applied(self, members: Sequence[Perturbation | None]) -> AbstractContextManager[None]:
+    def _applied(self, members: Members) -> AbstractContextManager[None]:
         if self._members is None:
             self.weights.check_members_supported(members)
             return nullcontext()

@@ -1,7 +1,6 @@
 """The key-value cache of a microbatch, and the window of layers that attend to its last tokens.
 
-The cache is allocated once per turn; rows can be dropped or repeated. It consists of `transformers`
-cache layers, so it works with any decoder of that library.
+The cache is allocated once per turn; rows can be dropped or repeated.
 """
 
 from dataclasses import dataclass

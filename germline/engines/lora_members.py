@@ -18,14 +18,11 @@ from torch import Tensor, nn
 
 from germline.engines.batched_lora import BatchedLora, LowRankFactors
 from germline.engines.master_weights import Masters
+from germline.protocols import Members
 from germline.spaces.base import SharedDirections
 from germline.spaces.lora import Lora
 from germline.spaces.low_rank import LowRank
-from germline.types import (
-    Perturbation,
-    TensorInfo,
-    VectorPerturbation,
-)
+from germline.types import TensorInfo, VectorPerturbation
 
 
 class _FactorMembers:
@@ -46,7 +43,7 @@ class _FactorMembers:
         self._like = serving[layers[0].name]
 
     @contextmanager
-    def applied(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
+    def applied(self, members: Members) -> Iterator[None]:
         factors = self._factors(members)
         with self.corrections.applied(factors) if factors is not None else nullcontext():
             yield
@@ -54,7 +51,7 @@ class _FactorMembers:
     def keep(self, members: Tensor) -> None:
         self.corrections.keep(members)
 
-    def _factors(self, members: Sequence[Perturbation | None]) -> LowRankFactors | None:
+    def _factors(self, members: Members) -> LowRankFactors | None:
         """Return the factors of these members; None where no layer is corrected."""
         raise NotImplementedError
 
@@ -63,16 +60,12 @@ class LowRankMembers(_FactorMembers):
     """Low-rank noise as corrections of the searched linear layers."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        serving: Mapping[str, Tensor],
-        masters: Masters,
-        space: LowRank,
+        self, model: nn.Module, serving: Mapping[str, Tensor], masters: Masters, space: LowRank
     ) -> None:
         super().__init__(model, serving, masters, masters.searched, space.rank)
         self.space = space
 
-    def _factors(self, members: Sequence[Perturbation | None]) -> LowRankFactors | None:
+    def _factors(self, members: Members) -> LowRankFactors | None:
         """Draw every direction once, as a pair shares it; the center's factors are times zero.
 
         They are drawn on the serving device: on the host that takes 30 times as long as on a GPU.
@@ -100,16 +93,12 @@ class LoraMembers(_FactorMembers):
     """The adapter of every member, and of the center, as corrections of the adapted layers."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        serving: Mapping[str, Tensor],
-        masters: Masters,
-        space: Lora,
+        self, model: nn.Module, serving: Mapping[str, Tensor], masters: Masters, space: Lora
     ) -> None:
         super().__init__(model, serving, masters, masters.adapted, space.rank)
         self.space = space
 
-    def _factors(self, members: Sequence[Perturbation | None]) -> LowRankFactors:
+    def _factors(self, members: Members) -> LowRankFactors:
         device = self._like.device
         center = self._arranged(lambda name: self.masters.tensors[name][None]).to(device)
         factors = center.of(torch.zeros(len(members), dtype=torch.long, device=device))
@@ -127,7 +116,7 @@ class LoraMembers(_FactorMembers):
                 all_rows.add_(displacement)
         return LowRankFactors(factors.a.to(self._like), factors.b.to(self._like))
 
-    def _scaled_noise(self, members: Sequence[Perturbation | None]) -> LowRankFactors:
+    def _scaled_noise(self, members: Members) -> LowRankFactors:
         """Scale the noise of each member's direction; a pair shares the noise."""
         device = self._like.device
         shared = SharedDirections.of(members, device)

@@ -21,7 +21,7 @@ from torch import Tensor
 from germline.engines.digests import root_digest, tensor_digests
 from germline.engines.model_tensors import first_not_finite
 from germline.optimizers import AscentOptimizer
-from germline.protocols import BaseModel, MemberAdapter, Space
+from germline.protocols import BaseModel, MemberAdapter, Members, Space
 from germline.spaces.sigma_units import SUFFIX, SigmaScales
 from germline.types import (
     GermlineError,
@@ -62,7 +62,6 @@ class Masters:
         infos: describes each of them.
         base: the model without the tensors that a space adds.
         adapted: the linear layers that have a LoRA adapter.
-        searched: the tensors the space selects.
         units: per searched tensor, what sigma and learning rate are multiples of: the space's unit
             (see `spaces/sigma_units.py`) times the scale of its sigma.
         dimension: how many numbers are searched.
@@ -119,7 +118,7 @@ class Masters:
         self._coordinates = dict(zip(names, map(slice, ends, ends[1:]), strict=True))
         optimizer.begin({info.name: self.tensors[info.name] for info in self.searched})
 
-    def check_members_supported(self, members: Sequence[Perturbation | None]) -> None:
+    def check_members_supported(self, members: Members) -> None:
         """Check that all members are the center where there is no space."""
         if self.space is None and any(member is not None for member in members):
             raise GermlineError(
@@ -128,10 +127,7 @@ class Masters:
             )
 
     def displacements(
-        self,
-        members: Sequence[Perturbation],
-        info: TensorInfo,
-        device: torch.device | None = None,
+        self, members: Sequence[Perturbation], info: TensorInfo, device: torch.device | None = None
     ) -> Tensor:
         """Return the difference of members from the center in one tensor: fp32 `[members, *shape]`.
 
@@ -182,7 +178,7 @@ class Masters:
         """The linear layers that `member_adapters` change."""
         return self.adapted or self.searched
 
-    def member_adapters(self, members: Sequence[Perturbation | None]) -> list[MemberAdapter]:
+    def member_adapters(self, members: Members) -> list[MemberAdapter]:
         """Return members (None: the center) as LoRA adapters, for inference engines."""
         return self.space.member_adapters(members, self) if self.space else []
 

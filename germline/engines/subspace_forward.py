@@ -6,11 +6,10 @@ its coordinates z, not factors of its own:
     (1)  y = x M^T + ((x B) * z) A^T
 
 M is a linear layer's weight; or the A and B of a frozen adapter, which are applied one after the
-other, each by equation (1). Directions are stored in the serving dtype on the serving device; z is
-computed in fp32 and then rounded, like any other member.
+other, each by equation (1). z is computed in fp32 and then rounded, like any other member.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -18,8 +17,9 @@ from torch import Tensor, nn
 
 from germline.engines.master_weights import Masters
 from germline.engines.module_forwards import replaced_forwards
+from germline.protocols import Members
 from germline.spaces.coordinates import CoordinateSpace, MatrixDirections
-from germline.types import Perturbation, TensorInfo
+from germline.types import TensorInfo
 
 MemberCoordinates = Mapping[str, Tensor]
 """The coordinates of the members in the batch, `[members, k]` by canonical name."""
@@ -43,7 +43,7 @@ class SubspaceMembers:
         self._applied: MemberCoordinates = {}
 
     @contextmanager
-    def applied(self, members: Sequence[Perturbation | None]) -> Iterator[None]:
+    def applied(self, members: Members) -> Iterator[None]:
         """Let the model compute these members during a `with` block; None is the center."""
         self._bind(self._coordinates(members))
         try:
@@ -62,7 +62,7 @@ class SubspaceMembers:
         for layer in self._layers:
             layer.change.bind(coordinates)
 
-    def _coordinates(self, members: Sequence[Perturbation | None]) -> MemberCoordinates:
+    def _coordinates(self, members: Members) -> MemberCoordinates:
         perturbed = [member for member in members if member is not None]
         coordinates = {}
         if perturbed:

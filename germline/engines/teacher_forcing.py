@@ -14,10 +14,9 @@ from germline.types import Completion
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Rows of token ids, ordered by member, and the positions of their completions.
+    """Rows of token ids `[members x examples, length]`, and the positions of their completions.
 
     Attributes:
-        rows: `[members x examples, length]`.
         keep: number of last positions whose logits predict all completions.
         spans: for each row, the positions whose logits predict the tokens of its completion,
             counted from `length - keep`, or in `positions`.
@@ -41,9 +40,7 @@ class PackedBatch:
 
 
 def pack_completions(
-    prompts: Sequence[Sequence[int]],
-    completions: Sequence[Sequence[Completion]],
-    padding_id: int,
+    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[Completion]], padding_id: int
 ) -> PackedBatch:
     """Append every completion `[members][examples]` to its prompt."""
     pairs = [pair for row in completions for pair in zip(prompts, row, strict=True)]

@@ -1,11 +1,8 @@
-"""A character model of a few thousand weights: a whole run takes milliseconds.
-
-For tests, docs and bug reports.
+"""A character model of a few thousand weights, for tests, docs and bug reports.
 
 Next character = argmax of read(tanh(mix(mean embedding of the prompt) + position + previous
 character)). It was never trained, but it is a causal language model with embeddings, linear layers
-and a bias, served from fp32 masters like any other. A token is a character, and its context has
-65,536 of them.
+and a bias, served from fp32 masters like any other.
 """
 
 from collections.abc import Sequence
@@ -235,10 +232,7 @@ def _ids(example: Example) -> list[int]:
 
 
 def _has_ended(text: str, decoding: Decoding) -> bool:
-    """Return whether no later character can change the completion.
-
-    A stop string may begin before another one and end after it.
-    """
+    """Return whether no later character, such as of an earlier stop string, can change it."""
     settled = len(text) - max(map(len, decoding.stop), default=0)
     return CHARACTERS[END] in text or any(0 <= text.find(stop) <= settled for stop in decoding.stop)
 

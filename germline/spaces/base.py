@@ -19,13 +19,7 @@ from germline.protocols import BaseModel, MemberAdapter, Theta
 from germline.spaces.peft_files import write_adapter
 from germline.spaces.sigma_units import exact_mean_square, measure_unit, measured_name
 from germline.tensor_noise import NoiseStream
-from germline.types import (
-    Perturbation,
-    SeedPerturbation,
-    TensorInfo,
-    Update,
-    as_seed_perturbation,
-)
+from germline.types import Perturbation, SeedPerturbation, TensorInfo, Update, as_seed_perturbation
 
 
 class BaseSpace:

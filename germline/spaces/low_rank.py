@@ -21,12 +21,7 @@ from germline.spaces.peft_files import PREFIX
 from germline.spaces.sigma_units import UNITS, exact_dot
 from germline.spaces.tensor_selection import check_rank, factor_sides, select_linear
 from germline.tensor_noise import NoiseStream
-from germline.types import (
-    Perturbation,
-    SeedPerturbation,
-    TensorInfo,
-    Update,
-)
+from germline.types import Perturbation, SeedPerturbation, TensorInfo, Update
 
 
 class LowRank(BaseSpace):

@@ -52,11 +52,9 @@ class HttpConnection:
     Attributes:
         name: of the server in messages, such as `engine.base_url=http://localhost:30000`.
         url: scheme, host, port and an optional prefix of every path.
-        timeout_s: longest wait for one response.
         retry_timeout_s: how long to retry after a first failure; 0: no retry.
         check_alive: called after every failure, before the retry; raises where a retry is useless.
-        headers: sent with every request, such as a token.
-        timeout_setting: the setting that `timeout_s` comes from, for errors.
+        timeout_setting: the setting that `timeout_s`, of one response, comes from, for errors.
     """
 
     name: str

@@ -1,13 +1,10 @@
 """The engine `sglang`: members are adapters of one batch, or weights written one after another.
 
-- low_rank, lora: every member is an adapter with a name that was never used before, so that no
-  cache contains anything of another member. The center of low_rank needs no adapter.
-- full, and the coordinate spaces: a member is written into the weights and evaluated before the
-  next one.
-
-Each state of the server's weights has a name (SGLang's `weight_version`), which every response
-contains. If a response has another name, the server was restarted or another client wrote into it:
-the engine inspects the server again, writes the weights again and repeats the request.
+An adapter gets a name that was never used before, so that no cache contains anything of another
+member; the center of low_rank needs none. Each state of the server's weights has a name (SGLang's
+`weight_version`), which every response contains. If a response has another name, the server was
+restarted or another client wrote into it: the engine inspects the server again, writes the weights
+again and repeats the request.
 """
 
 import contextlib

@@ -1,8 +1,4 @@
-"""vLLM in this process, through `vllm.LLM`: its worker uses the engine's own masters.
-
-With tensor parallelism the workers are other processes: each loads the model as well and applies
-the same updates to masters of its own, which is checked by digest.
-"""
+"""vLLM in this process, through `vllm.LLM`: its worker uses the engine's own masters."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -188,12 +184,7 @@ def _adapter_arguments(section: Vllm, masters: Masters, dtype: torch.dtype) -> d
         features = sum(sum(layer.out_in_features) for layer in masters.adapter_layers)
         slots = int(ADAPTER_MEMORY_FRACTION * memory / (features * rank * dtype.itemsize))
         slots = max(1, min(MAX_AUTO_ADAPTERS, slots))
-    return {
-        "enable_lora": True,
-        "max_loras": slots,
-        "max_cpu_loras": slots,
-        "max_lora_rank": rank,
-    }
+    return {"enable_lora": True, "max_loras": slots, "max_cpu_loras": slots, "max_lora_rank": rank}
 
 
 def _set_environment(section: Vllm) -> None:

@@ -9,7 +9,7 @@
 The weights of the model are not written to.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 
@@ -26,7 +26,7 @@ from germline.types import TensorInfo, VectorPerturbation
 
 
 class _FactorMembers:
-    """Members of a space as corrections of linear layers."""
+    """Members of a space as corrections of the linear layers that it searches or adapts."""
 
     together = None
 
@@ -35,11 +35,12 @@ class _FactorMembers:
         model: nn.Module,
         serving: Mapping[str, Tensor],
         masters: Masters,
-        layers: Sequence[TensorInfo],
-        rank: int,
+        space: LowRank | Lora,
     ) -> None:
         self.masters = masters
-        self.corrections = BatchedLora(model, layers, rank)
+        self.space = space
+        layers = masters.adapter_layers
+        self.corrections = BatchedLora(model, layers, space.rank)
         self._like = serving[layers[0].name]
 
     @contextmanager
@@ -59,11 +60,7 @@ class _FactorMembers:
 class LowRankMembers(_FactorMembers):
     """Low-rank noise as corrections of the searched linear layers."""
 
-    def __init__(
-        self, model: nn.Module, serving: Mapping[str, Tensor], masters: Masters, space: LowRank
-    ) -> None:
-        super().__init__(model, serving, masters, masters.searched, space.rank)
-        self.space = space
+    space: LowRank
 
     def _factors(self, members: Members) -> LowRankFactors | None:
         """Draw every direction once, as a pair shares it; the center's factors are times zero.
@@ -92,11 +89,7 @@ class LowRankMembers(_FactorMembers):
 class LoraMembers(_FactorMembers):
     """The adapter of every member, and of the center, as corrections of the adapted layers."""
 
-    def __init__(
-        self, model: nn.Module, serving: Mapping[str, Tensor], masters: Masters, space: Lora
-    ) -> None:
-        super().__init__(model, serving, masters, masters.adapted, space.rank)
-        self.space = space
+    space: Lora
 
     def _factors(self, members: Members) -> LowRankFactors:
         device = self._like.device

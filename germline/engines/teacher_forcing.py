@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from germline.types import Completion
+from germline.protocols import Texts
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class PackedBatch:
 
 
 def pack_completions(
-    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[Completion]], padding_id: int
+    prompts: Sequence[Sequence[int]], completions: Texts, padding_id: int
 ) -> PackedBatch:
     """Append every completion `[members][examples]` to its prompt."""
     pairs = [pair for row in completions for pair in zip(prompts, row, strict=True)]
@@ -58,9 +58,7 @@ def pack_completions(
     )
 
 
-def split_completions(
-    completions: Sequence[Sequence[Completion]], most: int
-) -> Iterator[tuple[slice, slice]]:
+def split_completions(completions: Texts, most: int) -> Iterator[tuple[slice, slice]]:
     """Cut completions `[members][examples]` into pieces of members and of examples.
 
     A piece has at most so many positions, unless a single completion is longer.

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from germline import tensor_noise
-from germline.protocols import BaseModel, MemberAdapter, Theta
+from germline.protocols import BaseModel, MemberAdapter, Members, Theta
 from germline.spaces.peft_files import write_adapter
 from germline.spaces.sigma_units import exact_mean_square, measure_unit, measured_name
 from germline.tensor_noise import NoiseStream
-from germline.types import Perturbation, SeedPerturbation, TensorInfo, Update, as_seed_perturbation
+from germline.types import SeedPerturbation, TensorInfo, Update, as_seed_perturbation
 
 
 class BaseSpace:
@@ -105,9 +105,7 @@ class BaseSpace:
         rank = len(adapter[adapted[0].adapter_names[0]])
         write_adapter(folder, adapter, adapted, alpha=self.scale * rank, base=base)
 
-    def member_adapters(
-        self, members: Sequence[Perturbation | None], theta: Theta
-    ) -> list[MemberAdapter]:
+    def member_adapters(self, members: Members, theta: Theta) -> list[MemberAdapter]:
         """Refuse: members of this space cannot be written as LoRA adapters."""
         raise TypeError(f"members of {type(self).__name__} are not adapters")
 
@@ -177,9 +175,7 @@ class SharedDirections(NamedTuple):
     scale: Tensor
 
     @classmethod
-    def of(
-        cls, members: Sequence[Perturbation | None], device: torch.device | None = None
-    ) -> "SharedDirections":
+    def of(cls, members: Members, device: torch.device | None = None) -> "SharedDirections":
         """List the directions of members, in the order of first appearance."""
         named = [None if member is None else as_seed_perturbation(member) for member in members]
         drawn = {member.direction: member for member in named if member is not None}

@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 
 from germline import config, noise
-from germline.protocols import BaseModel, MemberAdapter, Theta
+from germline.protocols import BaseModel, MemberAdapter, Members, Theta
 from germline.spaces.base import DenseSpace
 from germline.spaces.peft_files import PREFIX, adapter_tensor_infos, read_adapter
 from germline.spaces.sigma_units import measure_unit, root_mean_square
@@ -35,7 +35,7 @@ from germline.spaces.tensor_selection import (
     no_adapted_layers_error,
     select_linear,
 )
-from germline.types import Perturbation, TensorInfo
+from germline.types import TensorInfo
 
 
 class Lora(DenseSpace):
@@ -105,9 +105,7 @@ class Lora(DenseSpace):
         """Return no parameter of the model: members are adapters."""
         return ()
 
-    def member_adapters(
-        self, members: Sequence[Perturbation | None], theta: Theta
-    ) -> list[MemberAdapter]:
+    def member_adapters(self, members: Members, theta: Theta) -> list[MemberAdapter]:
         """Return the adapter of each member, with the factor scale multiplied into lora_B in fp32.
 
         `lora_alpha` is the rank, so an engine multiplies by 1 whether or not it supports

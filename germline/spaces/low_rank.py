@@ -15,13 +15,13 @@ from collections.abc import Sequence
 import torch
 
 from germline import config, tensor_noise
-from germline.protocols import MemberAdapter, Theta
+from germline.protocols import MemberAdapter, Members, Theta
 from germline.spaces.base import BaseSpace, SharedDirections
 from germline.spaces.peft_files import PREFIX
 from germline.spaces.sigma_units import UNITS, exact_dot
 from germline.spaces.tensor_selection import check_rank, factor_sides, select_linear
 from germline.tensor_noise import NoiseStream
-from germline.types import Perturbation, SeedPerturbation, TensorInfo, Update
+from germline.types import SeedPerturbation, TensorInfo, Update
 
 
 class LowRank(BaseSpace):
@@ -119,9 +119,7 @@ class LowRank(BaseSpace):
         # The columns of all directions become rows, in the order in which they are added.
         return tensor_noise.outer_sum(a.mT.flatten(0, 1), b.mT.flatten(0, 1))
 
-    def member_adapters(
-        self, members: Sequence[Perturbation | None], theta: Theta
-    ) -> list[MemberAdapter]:
+    def member_adapters(self, members: Members, theta: Theta) -> list[MemberAdapter]:
         """Return the noise A B^T of members times sign, sigma and unit; that of the center is 0.
 
         All factors are multiplied into lora_B in fp32, and `lora_alpha` is the rank, so an engine

@@ -36,7 +36,7 @@ from germline.engines.prompt_batch import PromptEncoder
 from germline.engines.rows_in_progress import CompletionDecoder
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer, make_optimizer
-from germline.protocols import Conversations, Members, Reply, Space
+from germline.protocols import Conversations, Members, Reply, Space, Texts
 from germline.spaces import make_space
 from germline.types import (
     Completion,
@@ -171,10 +171,7 @@ class ServedEngine(ABC):
         return completions
 
     def log_probabilities(
-        self,
-        members: Members,
-        examples: Sequence[Example],
-        completions: Sequence[Sequence[Completion]],
+        self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> list[list[Sequence[float]]]:
         """Return the log-probability of each token of `completions[members][examples]`."""
         prompts = self._prompts(members, examples)

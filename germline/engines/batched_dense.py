@@ -288,10 +288,7 @@ def _kind(module: nn.Module) -> type[_StackedForward] | None:
 
 
 def _owners(model: nn.Module, masters: Masters) -> dict[str, tuple[nn.Module, dict[str, str]]]:
-    """Find modules that own searched parameters: name -> (module, attribute -> canonical name).
-
-    A tied parameter has one canonical name and several owners.
-    """
+    """Find modules that own searched parameters: name -> (module, attribute -> canonical name)."""
     searched = {info.name for info in masters.searched}
     canonical = {id(p): name for name, p in model.named_parameters() if name in searched}
     owners = {}

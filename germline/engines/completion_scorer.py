@@ -184,10 +184,8 @@ def _prompts_at_once(prompts: Sequence[Tokens], sizes: np.ndarray) -> Iterator[l
 def _pieces(lengths: np.ndarray, members: int, most: int) -> Iterator[slice]:
     """Cut slots into pieces so that the tokens and the padding of all take the least time.
 
-    Args:
-        lengths: tokens that a slot reads, the longest first.
-        members: rows of each slot.
-        most: tokens of a piece of several blocks of slots.
+    A slot reads `lengths` tokens of each member, the longest first; a piece of several blocks of
+    slots has `most` tokens.
     """
     slots = int((lengths > 0).sum())
     block = -(-slots // MOST_BLOCKS)

@@ -45,14 +45,10 @@ class TokenDecoder:
         sampling_noise: Tensor,
         decoding: Decoding,
     ) -> list[list[Completion]]:
-        """Complete every example for each member in the model: `[members][examples]`.
+        """Complete every example for each of so many members in the model: `[members][examples]`.
 
-        Args:
-            members: number of members in the model.
-            prompts: the distinct prompts of the microbatch.
-            prompt_of: index of each example's prompt.
-            sampling_noise: `[examples, max_new_tokens]` uniforms, the same for every member.
-            decoding: settings of choosing tokens.
+        The prompts are those that differ, `prompt_of` the one of each example. The uniforms
+        `[examples, max_new_tokens]` are the same for every member.
         """
         examples = len(prompt_of)
         slots = max(examples, -(-SMALLEST_BATCH // members))
@@ -83,12 +79,7 @@ class TokenDecoder:
     ) -> None:
         """Generate until all texts end; per step, the host copies only the tokens.
 
-        Args:
-            batch: the rows.
-            logits: after what the batch has read.
-            texts: get the tokens.
-            decoding: settings of choosing tokens.
-            keeps_rows: whether finished rows stay in the batch.
+        The logits are those after what the batch has read; finished rows may have to stay in it.
         """
         for step in range(decoding.max_new_tokens):
             tokens = choose_tokens(logits, batch.sampling_noise[:, step], decoding)

@@ -27,9 +27,9 @@ def tensor_digests(
 ) -> dict[str, bytes]:
     """Hash tensors by name (None: all), as many at once as torch has threads.
 
-    Engines wait for digests of large models. At least two threads hash, because hashing releases
-    the interpreter lock and does not use OpenMP's threads. Few numbers are hashed sooner than a
-    thread starts. A mapping that reads a file is asked for a tensor only when it is hashed.
+    At least two threads hash, because hashing releases the interpreter lock and does not use
+    OpenMP's threads. Few numbers are hashed sooner than a thread starts. A mapping that reads a
+    file is asked for a tensor only when it is hashed.
     """
     chosen = list(tensors if names is None else names)
     numbers = accumulate(tensors[name].numel() for name in chosen)

@@ -25,11 +25,7 @@ REACH_S = 10.0
 
 @contextmanager
 def hub_access(source: str, setting: str) -> Iterator[None]:
-    """Let the libraries load a model from a folder, the hub, or its cache.
-
-    Raises:
-        GermlineError: the source, which the setting names, is no folder and no name of the hub.
-    """
+    """Let the libraries load a model from a folder, the hub, or its cache."""
     is_folder = Path(source).expanduser().exists()
     if not is_folder and not HUB_NAME.fullmatch(source):
         raise GermlineError(

@@ -46,10 +46,7 @@ def list_tensors(model: nn.Module) -> tuple[TensorInfo, ...]:
 
 
 def _non_text_parameters(model: nn.Module) -> set[int]:
-    """Return the ids of parameters that no text passes, such as those of a vision tower.
-
-    They are outside the decoder of a model of several modalities, or in a part of another input.
-    """
+    """Return the ids of parameters that no text passes: those of other inputs, such as images."""
     # Told by attributes, as the toy model must not wait for the import of transformers.
     if not getattr(getattr(model, "config", None), "sub_configs", None):
         return set()

@@ -25,8 +25,8 @@ class Detokenizer:
     """Decodes with one tokenizer, without control tokens.
 
     Vocabularies are padded to round numbers: Qwen2.5 has 151,936 rows of embeddings and a tokenizer
-    of 151,665 tokens. A model, a perturbed member above all, may sample an id of the padding. Such
-    an id counts as a token of the completion and adds nothing to its text.
+    of 151,665 tokens. A model, a perturbed member above all, may sample an id of the padding, which
+    counts as a token of the completion and adds nothing to its text.
     """
 
     def __init__(

@@ -23,9 +23,8 @@ class WeightDecay:
     starting weights, which counters the forgetting that arXiv 2605.30148 describes. The decay rate
     is a fraction of the distance, so it is not multiplied by the unit of the learning rate.
 
-    The starting weights are copied when the run begins; a resumed run copies them from the base
-    model, which it loads first. Snapshots, digests and the journal do not contain them. The copy is
-    stored in bf16 or fp16 if that is exact, as it is for checkpoints in these dtypes.
+    A resumed run copies the starting weights from the base model, which it loads first. Snapshots,
+    digests and the journal do not contain them; the copy is in bf16 or fp16 if that is exact.
     """
 
     def __init__(self, inner: AscentOptimizer, weight_decay: float, *, to_start: bool) -> None:

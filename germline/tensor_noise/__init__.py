@@ -47,12 +47,7 @@ def normals(
 ) -> Float32[torch.Tensor, "directions {count}"]:
     """Draw one tensor's noise for many directions: the rows of `noise.draw_noise_rows`.
 
-    Args:
-        stream: of the tensor.
-        directions: one row each.
-        count: number of elements.
-        start: index of the first element in the flattened tensor: a shard draws only its own part.
-        device: of the result; None is the CPU.
+    A shard draws only its own part, from element `start` of the flattened tensor on.
     """
     device = device or CPU
     if not directions or not count:
@@ -70,12 +65,7 @@ def concatenated_noise(
 ) -> Float32[torch.Tensor, "directions samples"]:
     """Draw many tensors for many directions: the rows of `noise.concatenated_noise`.
 
-    Args:
-        run_seed: any integer.
-        generation: 0 for the first.
-        directions: one row each.
-        sizes: number of elements by canonical name, in the order of the columns.
-        device: of the result; None is the CPU.
+    `sizes` has the number of elements by canonical name, in the order of the columns.
     """
     device = device or CPU
     if not directions:

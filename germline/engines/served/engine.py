@@ -113,10 +113,7 @@ class ServedEngine(ABC):
     def generate(
         self, members: Members, examples: Sequence[Example], decoding: Decoding
     ) -> list[list[Completion]]:
-        """Generate a completion of every member for every example: `[members][examples]`.
-
-        None is the center.
-        """
+        """Generate a completion of every member (None: the center) for every example."""
         prompts = self._prompts(members, examples)
         self.encoder.check_length(max(map(len, prompts)), decoding.max_new_tokens)
         row = [*map(SeededPrompt, prompts, example_sampling_seeds(examples, decoding))]
@@ -127,8 +124,7 @@ class ServedEngine(ABC):
     ) -> None:
         """Hold conversations of several turns, of as many members at a time as are served at once.
 
-        A turn sends the whole text so far, of which the inference engine finds all but the answer
-        in its prefix cache.
+        A turn sends the whole text so far, most of which is in a prefix cache.
         """
         for group in self._groups(members):
             replies = reply_from(reply, group.start)

@@ -70,12 +70,7 @@ class HttpConnection:
         return self._send_with_retries("GET", path, None)
 
     def post(self, path: str, body: object) -> Any:
-        """Send an object, and return the response: parsed if it is JSON, else its text.
-
-        Raises:
-            RequestRefused: the server refuses the request.
-            EngineLost: the server is gone, also after retries for `retry_timeout_s`.
-        """
+        """Send an object, and return the response: parsed if it is JSON, else its text."""
         return self._send_with_retries("POST", path, json.dumps(body).encode())
 
     @contextlib.contextmanager

@@ -104,7 +104,6 @@ class WorkerMasters:
 
     At the start the config is sent, then updates: seeds and coefficients. Digests come back.
     Tensors are sent only where the workers cannot know them, as after a snapshot was loaded here.
-    `call` calls a method of `worker_extension.WorkerMembers` in all workers.
     """
 
     def __init__(

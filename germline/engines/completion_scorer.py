@@ -128,8 +128,8 @@ class _Texts(NamedTuple):
         """Return the texts of some columns, of each member the longest ones first."""
         order = np.argsort(-self.sizes[:, columns], axis=1, kind="stable")
         where = np.arange(len(order))[:, None], np.asarray(columns)[order]
-        parts = (array[where] for array in (self.ids, self.sizes, self.starts))
-        return _Texts(*parts, np.asarray(prompt_of)[order])
+        ids, sizes, starts = (array[where] for array in (self.ids, self.sizes, self.starts))
+        return _Texts(ids, sizes, starts, np.asarray(prompt_of)[order])
 
     def first(self, prompts: int) -> Predicted:
         """Return the first tokens, predicted by the last of the prompts `[members x prompts]`."""

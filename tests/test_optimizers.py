@@ -77,16 +77,6 @@ def test_gradient_is_left_as_it_was(kind):
 # --- momentum ---
 
 
-def test_steady_gradients_go_as_many_times_as_far_as_the_setting_says():
-    master, steady = torch.zeros(1), torch.ones(1)
-    sgd = Sgd(momentum=0.75)
-    for step in range(200):
-        sgd.step("w", master, steady, 0.01, step)
-    before = master.clone()
-    sgd.step("w", master, steady, 0.01, 200)
-    assert float(master - before) == pytest.approx(0.04, rel=1e-4)
-
-
 def test_momentum_rounds_each_operation_once():
     sgd, masters, name = Sgd(momentum=0.9), tensors(0), NAMES[0]
     theta, v, f = masters[name].numpy().copy(), np.float32(0), np.float32
@@ -117,17 +107,6 @@ def test_decay_rounds_each_operation_once_before_the_step_of_the_other_optimizer
         plain.step(name, expected, gradient, 0.02, step)
         assert torch.equal(masters[name], expected)
     assert same_bits(decaying.state_dict(), plain.state_dict())
-
-
-def test_without_a_gradient_the_distance_shrinks_by_its_share():
-    start, away = torch.tensor([1.0, -2.0]), torch.tensor([3.0, 0.0])
-    for to_start, anchor in ((True, start), (False, torch.zeros(2))):
-        decaying, master = WeightDecay(Sgd(), 2.0, to_start=to_start), start.clone()
-        decaying.begin({"w": master})
-        master.copy_(away)  # as a snapshot is loaded after the base model
-        for step in range(10):
-            decaying.step("w", master, torch.zeros(2), 0.1, step)
-        torch.testing.assert_close(master - anchor, (away - anchor) * 0.8**10)
 
 
 def test_decay_has_no_unit():

@@ -27,14 +27,7 @@ from tests.remote_engines import (
     pool,
 )
 from tests.test_engine_timeouts import Clockwork
-from tests.toy_runs import (
-    GradedHere,
-    finish,
-    journal,
-    run,
-    settings,
-    stopped_after,
-)
+from tests.toy_runs import GradedHere, finish, journal, run, settings, stopped_after
 
 POPULATION = STRATEGY.ask(0)
 VOTERS = replace(POPULATION, needs_every_member=True)

@@ -1,6 +1,5 @@
 """Scorers over HTTP: what each kind sends and reads, and responses that give no score."""
 
-import json
 import threading
 import time
 from math import isnan
@@ -292,9 +291,3 @@ def test_a_token_that_is_not_set_is_an_error_that_names_the_variable(monkeypatch
     monkeypatch.delenv("REWARD_TOKEN", raising=False)
     with pytest.raises(GermlineError, match=r"token_env=REWARD_TOKEN.*export REWARD_TOKEN"):
         scorer("http://localhost:1", kind="openrlhf", token_env="REWARD_TOKEN")
-
-
-def test_settings_of_a_scorer_can_be_overridden_by_its_name():
-    section = json.dumps({"kind": "openrlhf", "url": "http://x"})
-    config = load_config({}, [f"task.scorers.good={section}", "task.scorers.good.weight=2"])
-    assert config.task.scorers["good"].weight == 2.0

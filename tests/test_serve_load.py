@@ -1,4 +1,4 @@
-"""`germline serve` under many connections, abrupt disconnects, and requests made up by a fuzzer."""
+"""`germline serve` under abrupt disconnects, and requests made up by a fuzzer."""
 
 import json
 import socket
@@ -61,7 +61,7 @@ class Served:
             self.batcher.close()
 
     def client(self):
-        # By default a connection has 5 s, which 200 at a time may not keep on a busy machine.
+        # By default a connection has 5 s, which 60 at a time may not keep on a busy machine.
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
 
     def send(self, content):
@@ -84,20 +84,6 @@ class Served:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     return run(tmp_path_factory.mktemp("load") / "run", "generations=2")
-
-
-@pytest.mark.slow
-def test_200_connections_at_a_time_are_all_answered(trained):
-    with Served(trained).running() as served, served.client() as client:
-        served.may_generate.clear()
-        names = [f"gen-{number % 2}/member-{number % 6}" for number in range(200)]
-        with ThreadPoolExecutor(200) as threads:
-            futures = [threads.submit(chat, client, "hi", name, max_tokens=6) for name in names]
-            served.wait_for_rows(200)
-            served.may_generate.set()
-            texts = [text_of(future.result()) for future in futures]
-        alone = {name: text_of(chat(client, "hi", name, max_tokens=6)) for name in set(names)}
-        assert texts == [alone[name] for name in names]
 
 
 def test_clients_that_disconnect_abruptly_leave_no_row_and_no_slot(trained):

@@ -28,12 +28,9 @@ HEALTH = "/health"
 
 @dataclass(frozen=True)
 class HttpLimits:
-    """What a service accepts.
+    """What a service accepts: how many requests at a time, and how long and large each may be.
 
-    Attributes:
-        token: that requests must have; None: none is needed.
-        max_concurrent: requests at a time.
-        timeout_s: time of one request, from its first byte to the last byte of the response.
+    The time is from the first byte of the request to the last one of the response.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -107,7 +104,7 @@ def _as_request_error(error: RequestValidationError) -> RequestError:
         return RequestError(400, f"the body is not JSON: {first['ctx']['error']}")
     place = [str(part)[:100] for part in first["loc"] if part != "body"]
     alternatives = [other for other in others if [*map(str, other["loc"][1:2])] == place[:1]]
-    needed = dict.fromkeys(one["msg"] for one in (first, *alternatives))
+    needed = dict.fromkeys(problem["msg"] for problem in (first, *alternatives))
     said = f"{'.'.join(place) or 'the body'}: {'; or '.join(needed)}"
     return RequestError(400, said, param=".".join(place) or None)
 

@@ -270,8 +270,8 @@ class ChatRequest(SamplingFields):
         Results of several tools that follow each other are one message.
         """
         turns: list[tuple[str, str]] = []
-        for is_tool, group in itertools.groupby(self.messages, lambda one: one.role == "tool"):
-            shown = [(TEMPLATE_ROLES.get(one.role, one.role), one.text) for one in group]
+        for is_tool, group in itertools.groupby(self.messages, lambda said: said.role == "tool"):
+            shown = [(TEMPLATE_ROLES.get(said.role, said.role), said.text) for said in group]
             turns += [("user", "\n".join(text for _, text in shown))] if is_tool else shown
         *context, (role, prompt) = turns
         if role != "user":

@@ -40,12 +40,7 @@ class HasTokenizer(Protocol):
 
 @dataclass(frozen=True)
 class EncodedRow:
-    """A row whose prompt fits the model.
-
-    Attributes:
-        ids: tokens of the prompt; empty where the engine has no tokenizer.
-        decoding: with the row's own longest completion.
-    """
+    """A row whose prompt fits the model; `decoding` has its own longest completion."""
 
     request: RowRequest
     ids: tuple[int, ...]
@@ -74,12 +69,7 @@ class RowGenerator:
         return getattr(self._weights.engine, "context_tokens", None)
 
     def encode(self, request: RowRequest) -> EncodedRow:
-        """Tokenize a prompt, and check that it fits the model.
-
-        Raises:
-            RequestError: it does not, or the engine lacks what the request needs.
-            GermlineError: the prompt cannot be tokenized.
-        """
+        """Tokenize a prompt, or refuse one that does not fit the model."""
         self._check_supported(request)
         ids = self._ids(request)
         length = len(ids) if self._tokenized else len(request.example.prompt)

@@ -13,10 +13,8 @@ from germline.types import Completion, Decoding, Example, Perturbation
 class SelectedWeights:
     """What a model name stands for.
 
-    Attributes:
-        generation: the last update in the weights; -1 or less where that is no generation.
-        member: the perturbation of these weights; None: they are not perturbed.
-        fingerprint: names these weights in responses.
+    `generation` is the last update in the weights, or less than 0; `fingerprint` names them in
+    responses.
     """
 
     generation: int
@@ -28,9 +26,7 @@ class NamedWeights:
     """An engine and the names of its weights: here members of one center, which does not change.
 
     `names` and `select` may be called from any thread; `load` and `close` from the one that uses
-    the engine.
-
-    The engine belongs to a training run, which closes it.
+    the engine. A training run closes the engine.
     """
 
     engine_kind = "of this run"
@@ -110,9 +106,8 @@ class TokenScore:
 class RowResult:
     """One completion.
 
-    Attributes:
-        ids: of the prompt; empty where the engine has no tokenizer.
-        prompt: its text, where it is echoed; `scores` then begin with those of its tokens.
+    An engine without a tokenizer gives no `ids` of the prompt. Where the prompt is echoed, it is
+    here, and its tokens are scored first.
     """
 
     completion: Completion

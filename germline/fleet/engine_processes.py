@@ -48,10 +48,7 @@ class EngineProcess:
     waits_for_resources = False
 
     def __init__(
-        self,
-        number: int,
-        load: Callable[[], Engine],
-        environment: Mapping[str, str] | None = None,
+        self, number: int, load: Callable[[], Engine], environment: Mapping[str, str] | None = None
     ) -> None:
         self.name = f"engine {number}"
         self._load = load
@@ -132,7 +129,7 @@ def wait_for_outcome(
     """Wait until one of these processes has an outcome or time is up; return all outcomes."""
     processes = [remote for remote in remotes if isinstance(remote, EngineProcess)]
     ready = wait_for_any([process.connection() for process in processes], timeout)
-    return [(one, one.outcome()) for one in processes if one.connection() in ready]
+    return [(process, process.outcome()) for process in processes if process.connection() in ready]
 
 
 def main(descriptor: int) -> None:

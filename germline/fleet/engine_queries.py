@@ -62,10 +62,10 @@ class MembersDifferQuery:
         """Compare short greedy texts, then the log-probabilities of one of them."""
         members = [SeedPerturbation(self.run_seed, 0, 0, sign, LARGE_SIGMA) for sign in (1, -1)]
         example = Example(0, "1 + 1 =", "", chat=False)
-        one, other = engine.generate(members, [example], Decoding(max_new_tokens=8))
-        if one[0].tokens != other[0].tokens:
+        plus, minus = engine.generate(members, [example], Decoding(max_new_tokens=8))
+        if plus[0].tokens != minus[0].tokens:
             return True
-        first, second = engine.log_probabilities(members, [example], [one, one])
+        first, second = engine.log_probabilities(members, [example], [plus, plus])
         return [*first[0]] != [*second[0]]
 
 

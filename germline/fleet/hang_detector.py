@@ -56,14 +56,14 @@ def _work(job: EngineJob, result: Any = None) -> int:
             return 1
         return 0 if update.skipped else sum(map(bool, update.coefficients))
     if isinstance(job, LogProbabilitiesQuery):
-        texts = [one for row in job.completions for one in row]
+        texts = [text for row in job.completions for text in row]
         prompts = len(job.members) * sum(len(example.prompt) for example in job.examples)
         return max(1, prompts + sum(len(text.tokens) for text in texts))
     if isinstance(job, GenerateJob):
         written = [len(text.tokens) for row in result or () for text in row]
         longest = job.decoding.max_new_tokens
     elif isinstance(job, EpisodesJob):
-        written = [len(one.completion.tokens) for row in result or () for one in row]
+        written = [len(episode.completion.tokens) for row in result or () for episode in row]
         longest = job.max_turns * job.decoding.max_new_tokens
     else:
         return 1

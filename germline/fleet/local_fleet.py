@@ -8,12 +8,7 @@ from germline.config import MicrobatchSettings
 from germline.fleet.engine_queries import joined_scores, scoring_jobs
 from germline.protocols import Answer, Closable, Engine, EngineQuery, GraderProtocol, ScoringGroup
 from germline.record import JournalEntry
-from germline.rollout import (
-    center_microbatch,
-    evaluate_members,
-    repeat_examples,
-    rewards_by_sample,
-)
+from germline.rollout import center_microbatch, evaluate_members, repeat_examples, rewards_by_sample
 from germline.types import Decoding, Evaluation, Example, MeanUpdate, Population, Update, UpdateSize
 
 

@@ -22,12 +22,8 @@ Place = tuple[int, int]
 class Quorum:
     """The members of one evaluation.
 
-    Args:
-        microbatches: of all members and examples.
-        members: how many there are.
-        share: of the members that must be evaluated.
-        group: 2: the members of an antithetic pair are evaluated or missing together.
-        clock: in seconds.
+    A `share` of them must be evaluated. Members of a `group` (2: an antithetic pair) are evaluated
+    or missing together.
     """
 
     def __init__(

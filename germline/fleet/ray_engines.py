@@ -97,7 +97,7 @@ def resources_report(resources: Mapping[str, float]) -> str:
     """Return what an engine needs, what the cluster has, and the settings that help."""
     total, free = ray.cluster_resources(), ray.available_resources()
     kinds = sorted({"CPU", "GPU", *resources})
-    has = ", ".join(f"{one} {total.get(one, 0):g} ({free.get(one, 0):g} free)" for one in kinds)
+    has = ", ".join(f"{kind} {total.get(kind, 0):g} ({free.get(kind, 0):g} free)" for kind in kinds)
     needs = ", ".join(f"{kind}: {count:g}" for kind, count in resources.items())
     return (
         f"each needs {{{needs}}} on one node (fleet.resources), and the cluster has {has}: ask for "
@@ -228,7 +228,7 @@ def wait_for_outcome(
         pause = left if not waits_for_resources else POLL_S if left is None else min(POLL_S, left)
         if ray.wait(pending, timeout=pause)[0]:
             ready, _ = ray.wait(pending, num_returns=len(pending), timeout=0)
-            return [(one, one.outcome()) for one in engines if one.pending in ready]
+            return [(engine, engine.outcome()) for engine in engines if engine.pending in ready]
         if any([engine.found_resources() for engine in waits_for_resources]) or left == 0:  # noqa: C419 - check all
             return []
 
@@ -278,8 +278,8 @@ class ObjectStoreTransfer:
 
     def from_folder(self, folder: Path) -> EngineState | None:
         """Put the newest snapshot of a folder of this machine there."""
-        found = list_snapshots(folder)
-        return _stored(found[-1], newest_snapshot(folder)) if found else None
+        snapshots = list_snapshots(folder)
+        return _stored(snapshots[-1], newest_snapshot(folder)) if snapshots else None
 
     def to_folder(self, ask: Ask, folder: Path, generation: int, keep: int) -> None:
         """Let an engine put its state there, and write it to a folder of this machine."""

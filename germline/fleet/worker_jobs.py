@@ -69,16 +69,13 @@ class EpisodesJob:
     The environments run in grader processes on the engine's machine, because an episode has a
     message for every turn of the model. They need the answers and facts of the examples.
 
-    Attributes:
-        graders: of the task, pickled: the same bytes are the same graders.
-        first_member: index of the first member in the population.
-        max_turns: most turns of the model in one episode.
+    `first_member` is the index of the first member in the population.
     """
 
     members: Members
     examples: Sequence[Example]
     decoding: Decoding
-    graders: bytes
+    graders: bytes  # pickled settings: the same bytes are the same graders
     first_member: int
     max_turns: int = 1
 

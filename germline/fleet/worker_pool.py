@@ -86,10 +86,7 @@ class WorkerPool:
     def wait_ready(self) -> dict[WorkerSlot, str]:
         """Wait until the first engines have loaded; make them ready and return their digests.
 
-        Raises:
-            GermlineError: an engine cannot be loaded, all were lost while loading, or there are not
-                the resources for as many as are needed.
-            EngineFault: loading raised something else.
+        What loading an engine raises is raised here.
         """
         digests: dict[WorkerSlot, str] = {}
         while (loading := self._in(WorkerState.LOADING)) and not (
@@ -150,14 +147,8 @@ class WorkerPool:
         A job whose engine was lost is not yielded, nor is one that no engine was ready for: the
         caller dispatches it again.
 
-        Args:
-            jobs: in the order in which they are begun.
-            deadline: until when to wait, by the clock of the pool, once all jobs are begun; engines
-                that are still at a job then are late. None: until all are done.
-
-        Raises:
-            GermlineError: a job raised it, or every engine was given up.
-            EngineFault: a job raised something else.
+        Once all jobs are begun, they are awaited until the `deadline`, by the clock of the pool;
+        engines that are still at a job then are late. What a job raises is raised here.
         """
         waiting = deque(jobs)
         keys: dict[WorkerSlot, Key] = {}
@@ -188,12 +179,7 @@ class WorkerPool:
                 self._send(slot, jobs[keys[slot]])
 
     def broadcast(self, job: EngineJob) -> dict[WorkerSlot, Any]:
-        """Send a job to every ready engine; return the results of those that are still ready.
-
-        Raises:
-            GermlineError: the job raised it, or every engine was given up.
-            EngineFault: the job raised something else.
-        """
+        """Send a job to every ready engine; return the results of those that are still ready."""
         results: dict[WorkerSlot, Any] = {}
         asked: set[WorkerSlot] = set()
         while any(slot not in results for slot in self.ready_slots()):
@@ -235,7 +221,7 @@ class WorkerPool:
         if not busy:
             raise self._all_given_up()
         ends = [self._placement_deadline(busy), until, *map(self._hang_deadline, busy)]
-        end = min((one for one in ends if one is not None), default=None)
+        end = min((moment for moment in ends if moment is not None), default=None)
         timeout = None if end is None else min(max(0.0, end - self.clock()), LONGEST_WAIT_S)
         slots = {id(slot.remote): slot for slot in busy}
         finished = []

@@ -41,10 +41,7 @@ class ServiceAwayError(NotScoredError):
 class HttpService:
     """Sends requests to a service; thread-safe.
 
-    Args:
-        config: where the service is, and how long to wait for it.
-        name_of: the name of a field of `config` in errors, such as `task.scorers.helpful.url`.
-        clock: in seconds.
+    `name_of` returns the name of a field of the config in errors, as `task.scorers.helpful.url`.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class GermlineServiceScorer(ServiceScorer):
         none = [None] * len(items)
         truncated = response.get(f"{field}_truncated") or none
         reasons = response.get(f"{field}_missing") or none
-        if any(not isinstance(one, list) or len(one) != len(items) for one in (truncated, reasons)):
+        if any(not isinstance(row, list) or len(row) != len(items) for row in (truncated, reasons)):
             raise _unreadable(response, f"`{field}_truncated` and `{field}_missing` of its length")
         return [
             missing(str(reason)) if reason else Score(score.value, score.missing, cut)

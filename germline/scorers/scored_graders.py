@@ -35,13 +35,10 @@ class ScorerPart:
 
 
 class ScoredGraders:
-    """Grades completions by a pool and by scorers; a context manager.
+    """Grades completions by a pool and by scorers, which have the name of their part.
 
-    Args:
-        graders: grade the other parts of the rubric.
-        configs: the scorers by the name of their part.
-        text_of: the text that scorers get of a completion, such as without its thinking.
-        weight_of: what the reward of an example is multiplied by.
+    Scorers get the `text_of` a completion, such as without its thinking. The reward of an example
+    is multiplied by its `weight_of`.
     """
 
     def __init__(

@@ -17,12 +17,9 @@ _FIELD = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The score of one completion.
+    """The score of one completion; `missing` says why the value is NaN.
 
-    Attributes:
-        value: NaN when it is missing.
-        missing: why it is missing; None for a score.
-        truncated: whether the text was longer than the model reads; None: not known.
+    `truncated` says whether the text was longer than the model reads, where that is known.
     """
 
     value: float

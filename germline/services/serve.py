@@ -234,11 +234,8 @@ def endpoint(
 ) -> Iterator[tuple[UvicornService, ServedWeights]]:
     """Load the weights of a source, and listen during a `with` block; call `run` of the server.
 
-    Args:
-        source: a run directory, a model, or a PEFT adapter.
-        generation: of a run, the one that `center` names; default: the newest.
-        overrides: settings `engine.*` and `microbatch.*`.
-        settings: of the server.
+    The source is a run directory, a model, or a PEFT adapter. Of a run, `center` names the weights
+    of the generation, by default the newest. Overrides are settings `engine.*` and `microbatch.*`.
     """
     settings = settings or ServeSettings()
     check_address(settings.host, settings.limits.token)

@@ -102,8 +102,8 @@ class TaskConformance:
             assert indices == list(range(len(indices)))
 
     def test_grader_and_examples_can_be_sent_to_another_process(self) -> None:
-        for one in (self.task.grader, self._some):
-            assert pickle.loads(pickle.dumps(one)) == one
+        for sent in (self.task.grader, self._some):
+            assert pickle.loads(pickle.dumps(sent)) == sent
 
     @property
     def _some(self) -> Example:

@@ -10,16 +10,7 @@ from germline.optimizers import Adam, Sgd
 from germline.spaces.subspace import COORDINATES
 from germline.testing import EngineConformance
 from germline.types import Decoding, Update
-from tests.tiny_engines import (
-    SPACES,
-    bits,
-    drawn,
-    engine,
-    examples,
-    population,
-    same_bits,
-    tokens,
-)
+from tests.tiny_engines import SPACES, bits, drawn, engine, examples, population, same_bits, tokens
 
 QUICK = {
     "toy": tuple(SPACES),

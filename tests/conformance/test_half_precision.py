@@ -5,15 +5,7 @@ from itertools import product
 import pytest
 import torch
 
-from benchmarks.dtypes import (
-    MODELS,
-    NARROW,
-    SPACES,
-    Logits,
-    compared,
-    measured,
-    merged_logits,
-)
+from benchmarks.dtypes import MODELS, NARROW, SPACES, Logits, compared, measured, merged_logits
 from germline.registry import sections
 from germline.types import Decoding
 from tests.tiny_engines import examples, folder, inprocess, population

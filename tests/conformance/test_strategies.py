@@ -7,13 +7,7 @@ import pytest
 from germline.config import Config, load_config
 from germline.registry import sections
 from germline.strategies import make_strategy
-from germline.testing import (
-    StrategyConformance,
-    noisy_steps,
-    rosenbrock,
-    rotated_ellipsoid,
-    sphere,
-)
+from germline.testing import StrategyConformance, noisy_steps, rosenbrock, rotated_ellipsoid, sphere
 
 RAW = {"antithetic": False, "learning_rate": 0.2}
 SETTINGS: dict[str, dict[str, Any]] = {

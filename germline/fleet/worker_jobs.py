@@ -75,7 +75,7 @@ class EpisodesJob:
     members: Members
     examples: Sequence[Example]
     decoding: Decoding
-    graders: bytes  # pickled settings: the same bytes are the same graders
+    graders: bytes  # pickled: the same bytes are the same graders
     first_member: int
     max_turns: int = 1
 

@@ -99,13 +99,12 @@ MESSAGES = {
         "`germline eval RUN --kl`",
         "`pip install 'germline[ray]'`,",
     ],
-    "to go on, set a larger number (germline resume RUN held_out.patience=null) here": [
-        "(germline resume RUN held_out.patience=null)"
+    "set a number (germline resume RUN held_out.patience=null), an unbalanced ` stays": [
+        "(germline resume RUN held_out.patience=null),"
     ],
     "Stopped after 3 generations. Resume with: germline resume 'runs/my run' --quiet": [
         "germline resume 'runs/my run' --quiet"
     ],
-    "an unbalanced ` does not lose a word of a message that is rather long": ["`"],
 }
 
 
@@ -116,13 +115,6 @@ def test_words_commands_and_settings_stay_whole(message, whole, width):
     assert " ".join(lines) == message
     assert all(any(text in line for line in lines) for text in whole)
     assert all(len(line) <= width or any(text in line for text in whole) for line in lines)
-
-
-def test_lines_that_fit_and_indents_are_kept():
-    text = "a list:\n  - one  column\n  - an item that is longer than the terminal"
-    assert wrap_words(text, 24).split("\n") == [
-        *("a list:", "  - one  column", "  - an item that is", "  longer than the", "  terminal")
-    ]
 
 
 def on_terminal(columns, *words, stream="stdout"):

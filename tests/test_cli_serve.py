@@ -70,9 +70,9 @@ def test_the_defaults_of_the_command_are_those_of_the_settings(served):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("nano", "-g", "newest"), "--generation=newest is neither a number nor best"),
+        (("nano", "-g", "newest"), "newest is neither a number nor best"),
         (("nano", "-g", "3"), "has no generation 3"),
-        (("--cost", "model", "--max-new-tokens", "5"), "--max-new-tokens=5 would be ignored"),
+        (("--cost", "model", "--max-new-tokens", "5"), "would be ignored with --reward"),
         (("no-such-model",), "no-such-model"),
         (("nano", "--host", "0.0.0.0"), "GERMLINE_TOKEN"),
         (("nano", "--host", "no.such.host.invalid", "--token", "x"), "--host"),

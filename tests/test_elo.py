@@ -264,7 +264,7 @@ def test_a_judge_whose_model_is_not_known_is_refused(trained, listed, said):
     [
         (("-g", "-1"), "has nothing to be compared with"),
         (("-g", "-1", "-g", "-1"), "@-1 is given twice"),
-        (("-g", "late", "-g", "1"), "--generation=late is neither a number nor best"),
+        (("-g", "late", "-g", "1"), "late is neither a number nor best"),
         (("-g", "-1", "-g", "3", "--anchor", "x"), "--anchor=x is not compared: use"),
         (("-g", "-1", "-g", "3", "strategy.sigma=1"), "elo: strategy.sigma=1 has no effect here"),
         (("-g", "-1", "-g", "3", "judge.token_env=NO_SUCH"), "judge.token_env=NO_SUCH"),

@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import pytest
-import yaml
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -15,7 +14,6 @@ from germline.endpoint.uvicorn_service import UvicornService
 from tests.documented_fields import absent, field_tables, undocumented
 from tests.scripted_server import listening
 from tests.tiny_classifiers import save_classifier
-from tests.toy_runs import settings
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -65,10 +63,6 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("json")
     done = germline("train", *TINY, "--out", str(folder / "run"))
     assert done.exit_code == 0, done.output
-    # A toy run that improves, which a study needs.
-    better = ("space={kind: low_rank, include: ['*mix*']}", "strategy.learning_rate=0.3")
-    toy = settings(*better, "generations=3", "held_out.examples=20")
-    (folder / "study.yaml").write_text(yaml.safe_dump(toy.model_dump(mode="json")))
     save_classifier(folder / "reward-model")
     return folder
 
@@ -134,14 +128,10 @@ def test_json_after_two_dashes_is_a_prompt():
     assert done.stdout == ""
 
 
-def test_numbers_that_json_lacks_are_null(capsys):
-    print_json({"a": float("nan"), "b": [float("inf"), 1.0]})
-    assert json.loads(capsys.readouterr().out) == {"a": None, "b": [None, 1.0]}
-
-
-def test_half_a_character_is_written_as_json_does(capsys):
-    print_json({"text": "a\ud800b\u00e9"})
-    assert json.loads(capsys.readouterr().out) == {"text": "a\ud800b\u00e9"}
+def test_numbers_and_half_characters_that_json_lacks_are_written(capsys):
+    print_json({"a": float("nan"), "b": [float("inf"), 1.0], "text": "a\ud800b\u00e9"})
+    written = json.loads(capsys.readouterr().out)
+    assert written == {"a": None, "b": [None, 1.0], "text": "a\ud800b\u00e9"}
 
 
 def test_a_hostile_text_that_wins_is_in_the_document_of_a_check(tmp_path):

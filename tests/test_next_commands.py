@@ -25,35 +25,29 @@ def words(run: RunDirectory) -> list[str]:
     return [command.split()[1] for command in next_commands(run)]
 
 
-def test_a_finished_run_is_exported_or_trained_on(tmp_path: Path) -> None:
+def test_a_run_is_exported_trained_on_or_resumed_as_its_state_allows(tmp_path: Path) -> None:
     run = made(tmp_path / "my run")
     assert next_commands(run) == [
         f"germline export '{run.path}' --out my-model",
         f"germline resume '{run.path}' generations=2",
         f"germline report '{run.path}' --open",
     ]
-
-
-def test_a_run_that_has_begun_is_resumed_and_a_schedule_is_not_bent(tmp_path: Path) -> None:
     begun = made(tmp_path / "begun", generations=0)
     assert next_commands(begun)[0] == f"germline resume {begun.path}"
-    sigma = {"kind": "linear", "start": 0.01, "end": 0.002}
+    sigma = {"kind": "linear", "start": 0.01, "end": 0.002}  # ends with the generations
     assert words(made(tmp_path / "schedule", strategy={"sigma": sigma})) == ["export", "report"]
+    # Toy weights have no file format.
+    assert words(made(tmp_path / "toy", engine="toy")) == ["resume", "report"]
 
 
-def test_a_toy_run_has_no_file_format_to_export_to(tmp_path: Path) -> None:
-    assert words(made(tmp_path / "run", engine="toy")) == ["resume", "report"]
-
-
-def test_the_best_generation_is_exported_where_it_is_not_the_last(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("last", "best"), [(0.6, " --generation best"), (0.75, "")])
+def test_the_best_generation_is_exported_where_it_is_not_the_last(
+    tmp_path: Path, last: float, best: str
+) -> None:
     run = made(tmp_path / "run", generations=10)
-    for generation, mean in ((0, 0.5), (5, 0.75), (10, 0.6)):
+    for generation, mean in ((0, 0.5), (5, 0.75), (10, last)):
         run.write_held_out(score(generation, mean), [], BATCH)
-    assert next_commands(run)[0] == f"germline export {run.path} --generation best --out my-model"
-    run = made(tmp_path / "equal", generations=10)
-    for generation, mean in ((0, 0.5), (5, 0.75), (10, 0.75)):
-        run.write_held_out(score(generation, mean), [], BATCH)
-    assert next_commands(run)[0] == f"germline export {run.path} --out my-model"
+    assert next_commands(run)[0] == f"germline export {run.path}{best} --out my-model"
 
 
 def test_a_run_named_by_a_dot_has_commands_that_work_elsewhere(

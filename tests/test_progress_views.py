@@ -2,23 +2,14 @@
 
 import io
 import math
-import os
-import pty
 import re
-import termios
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from germline.cli.progress_view import (
-    LOCAL_MODES,
-    Clock,
-    LiveView,
-    generation_line,
-    hide_control_characters,
-)
+from germline.cli.progress_view import Clock, LiveView, generation_line
 from germline.cli.run_loop import print_result
 from germline.config import load_config
 from germline.record import RunDirectory
@@ -117,22 +108,8 @@ def test_the_live_view_and_the_summary_break_no_word(run: RunDirectory, width: i
     print_result(console, run, quiet=True)
     lines = console.export_text().splitlines()
     assert max(map(len, lines[:-2])) <= width
-    words = {"generations", "members", "standard", "before", "training", "question", "directory"}
+    words = {"generations", "members", "standard", "question", "directory"}
     assert words <= set(re.findall(r"\w+", " ".join(lines)))
-
-
-def test_the_terminal_does_not_echo_control_characters_while_the_view_is_shown() -> None:
-    parent, child = pty.openpty()
-    before = termios.tcgetattr(child)
-    assert before[LOCAL_MODES] & termios.ECHOCTL
-    with os.fdopen(child, "r") as terminal_input:
-        restore = hide_control_characters(terminal_input)
-        assert not termios.tcgetattr(terminal_input)[LOCAL_MODES] & termios.ECHOCTL
-        restore()
-        assert termios.tcgetattr(terminal_input) == before
-    os.close(parent)
-    with (Path(__file__)).open(encoding="utf-8") as file:
-        hide_control_characters(file)()
 
 
 def test_a_plain_line_names_what_the_fitness_is_of() -> None:

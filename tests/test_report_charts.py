@@ -1,4 +1,4 @@
-"""Charts, word differences and wording: the small parts a report is made of."""
+"""Charts, the figure, word differences and wording: the small parts a report is made of."""
 
 import math
 import re
@@ -11,9 +11,9 @@ from germline.record import RunDirectory
 from germline.report import diff, html_page, text_format
 from germline.report.charts import COLORS, MOST_POINTS, Chart, Series, thin_out
 from germline.report.diff import DiffPiece
-from germline.report.plots import svg
+from germline.report.plots import draw_evolution, evolution_charts, svg
 from germline.report.run_facts import RunFacts
-from tests.synthetic_runs import DIGEST
+from tests.synthetic_runs import BATCH, DIGEST, record, score
 
 
 def chart(*series):
@@ -64,22 +64,76 @@ def test_long_series_are_averaged_in_groups_and_short_ones_are_not():
     assert thin_out([None, None] * MOST_POINTS) == [None] * MOST_POINTS
 
 
+# --- the figure
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDirectory.create(tmp_path / "run", load_config({}), DIGEST, threads=1)
+
+
+def test_the_figure_shows_fitness_with_gaps_and_scores_with_95_percent_intervals(run):
+    for generation, rewards in enumerate(([1.0, 0.0], [math.nan, math.nan], [3.0, 1.0])):
+        run.write(record(generation, [[one, one] for one in rewards]), BATCH)
+    for generation, mean in ((0, 0.25), (1, 0.75), (3, 0.5)):
+        run.write_held_out(score(generation, mean), [], BATCH)
+    fitness, held_out = evolution_charts(run)
+    curve, best = fitness.series
+    assert (list(curve.y), list(best.y)) == ([0.5, None, 2.0], [1.0, None, 3.0])
+    assert [curve.low[2], curve.high[2]] == pytest.approx([1.4, 2.6])
+    center, marked = held_out.series
+    assert held_out.title == "held-out exact"
+    assert list(center.y) == [0.25, 0.75, 0.5]
+    half = 1.96 * 0.05
+    assert [center.low[2], center.high[2]] == pytest.approx([0.5 - half, 0.5 + half])
+    assert marked.label == "best: 0.75 after 1"
+    assert draw_evolution(run) == run.path / "evolution.png"
+    assert run.figure.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("generations", [0, 1])
+def test_a_run_that_has_hardly_begun_can_be_drawn(run, generations):
+    for generation in range(generations):
+        run.write(record(generation), BATCH)
+    draw_evolution(run)
+
+
+def test_the_title_names_task_space_strategy_population_and_sigma():
+    config = load_config(
+        {
+            "task": "countdown",
+            "space": {"rank": 4},
+            "strategy": {
+                "population": 30,
+                "sigma": {"start": 0.01, "end": 0.001},
+                "learning_rate": 0.01,
+            },
+            "seed": 7,
+        }
+    )
+    assert text_format.run_title(config) == (
+        "countdown · nano · low_rank r = 4 · nes",
+        "N = 30, sigma 0.01 to 0.001, learning rate 0.01, run seed 7",
+    )
+    assert "· full ·" in text_format.run_title(load_config({"space": "full"}))[0]
+    assert (
+        text_format.run_title(load_config({}))[1]
+        == "N = 32, sigma auto, learning rate auto, run seed 0"
+    )
+
+
 # --- differences
 
 
-def test_words_that_only_one_text_has_are_changed():
+def test_words_that_only_one_text_has_are_changed_with_the_space_before_them():
     before, after = diff.diff_words("let me see. it is 8", "it is 9")
     assert before == [
-        DiffPiece("let me see. ", True),
-        DiffPiece("it is ", False),
-        DiffPiece("8", True),
+        DiffPiece("let me see.", True),
+        DiffPiece(" it is", False),
+        DiffPiece(" 8", True),
     ]
-    assert after == [DiffPiece("it is ", False), DiffPiece("9", True)]
-
-
-def test_a_space_between_two_changes_changes_with_them():
-    before, _ = diff.diff_words("one two", "three four")
-    assert before == [DiffPiece("one two", True)]
+    assert after == [DiffPiece("it is", False), DiffPiece(" 9", True)]
+    assert diff.diff_words("one two", "three four")[0] == [DiffPiece("one two", True)]
 
 
 @pytest.mark.parametrize("texts", [("", ""), ("a", ""), ("\n\n", " "), ("日本 語", "日本")])
@@ -110,51 +164,30 @@ def test_settings_that_are_unset_in_one_run_and_missing_in_the_other_are_not_com
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"),
+    ("write", "value", "expected"),
     [
-        (3e-6, "3 µs"),
-        (0.0125, "12.5 ms"),
-        (1.134, "1.13 s"),
-        (0.9996, "1 s"),
-        (0.9994, "999 ms"),
-        (100.0, "1:40 min"),
-        (4e3, "1:06:40 h"),
+        (text_format.seconds, 3e-6, "3 µs"),
+        (text_format.seconds, 0.0125, "12.5 ms"),
+        (text_format.seconds, 1.134, "1.13 s"),
+        (text_format.seconds, 0.9996, "1 s"),
+        (text_format.seconds, 0.9994, "999 ms"),
+        (text_format.seconds, 100.0, "1:40 min"),
+        (text_format.seconds, 4e3, "1:06:40 h"),
+        (text_format.seconds, 3e5, "3.47 days"),
+        (text_format.number, 999.4, "999"),
+        (text_format.number, 999.6, "1,000"),
+        (text_format.number, -999.6, "-1,000"),
+        (text_format.number, 0.00012345, "0.000123"),
+        (text_format.number, math.nan, "-"),
+        (text_format.signed, 123456.0, "+123,456"),
+        (text_format.size, 856e6, "856.0 MB"),
+        (text_format.percent, 0.0, "0 %"),
+        (text_format.percent, 0.0042, "0.42 %"),
+        (text_format.percent, 0.5, "50 %"),
     ],
 )
-def test_times_have_a_readable_unit(value, expected):
-    assert text_format.seconds(value) == expected
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (999.4, "999"),
-        (999.6, "1,000"),
-        (-999.6, "-1,000"),
-        (123456.0, "123,456"),
-        (0.00012345, "0.000123"),
-        (math.nan, "-"),
-    ],
-)
-def test_numbers_have_three_digits_and_never_an_exponent_that_a_comma_replaces(value, expected):
-    assert text_format.number(value) == expected
-    if value > 0:
-        assert text_format.signed(value) == f"+{expected}"
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (12.0, "12 bytes"),
-        (6424.0, "6.42 kB"),
-        (856e6, "856 MB"),
-        (24e9, "24 GB"),
-        (999.6e3, "1 MB"),
-        (2.5e15, "2,500 TB"),
-    ],
-)
-def test_sizes_have_a_readable_unit(value, expected):
-    assert text_format.size(value) == expected
+def test_values_have_a_readable_unit_and_three_digits(write, value, expected):
+    assert write(value) == expected
 
 
 def test_what_a_terminal_or_browser_might_obey_is_replaced_and_languages_are_kept():

@@ -148,7 +148,7 @@ def test_seeds_that_differ_too_much_do_not_decide(tmp_path: Path) -> None:
     first = train(tmp_path / "a", by_seed((0.3, 0.5, 0.4)), 2)
     second = train(tmp_path / "b", {5: 0.5, 6: 0.4, 7: 0.45, 8: 0.5}, 3, generations=2)
     assert (
-        "4 and 3 seeds do not decide: b minus a is +0.0625 (95 % interval -0.15 to +0.275, 4 and 3 "
+        "The seeds do not decide: b minus a is +0.0625 (95 % interval -0.15 to +0.275, 4 and 3 "
         "seeds, not paired, as the seeds differ). More seeds may decide"
     ) in report(first, second, "--out", tmp_path / "page.html").replace("\n", " ")
 
@@ -157,7 +157,7 @@ def test_the_same_difference_in_every_seed_has_no_interval(tmp_path: Path) -> No
     first = train(tmp_path / "a", by_seed((0.3, 0.4)), 2)
     for name, raised, shown in (("b", 0.1, "+0.1"), ("c", 0, "+0")):
         second = train(tmp_path / name, by_seed((0.3 + raised, 0.4 + raised)), ord(name))
-        assert f"2 seeds do not decide: {name} minus a is {shown} in all of them." in report(
+        assert f"seeds do not decide: {name} minus a is {shown} in all of 2 seeds." in report(
             first, second, "--out", tmp_path / "page.html"
         )
 
@@ -181,7 +181,7 @@ def test_a_seed_that_was_stopped_early_does_not_count(tmp_path: Path) -> None:
     assert group["over_seeds"]["end"]["mean"] == pytest.approx(0.35)
     assert group["counted"] == [str(folder / f"seed-{seed}") for seed in (0, 1)]
     listed = CliRunner().invoke(app, ["list", "runs", str(tmp_path)])
-    assert "0.1 -> 0.35" in listed.stdout
+    assert "2/3 seeds\t0.3 to 0.4\t" in listed.stdout
 
 
 def test_a_partly_trained_seed_counts_until_one_has_ended() -> None:

@@ -140,7 +140,6 @@ def test_errors_are_one_paragraph_with_what_was_found_and_what_to_do(shown, fold
         "train toy.yaml --quiet False",
         "train task=sums.py model=nano",
         "train toy.yaml --generations 5",
-        "train toy.yaml --no-such-option",
         "train toy.yaml seeds=0..2 seed=1",
         "train toy.yaml --out errors/run",
         "resume errors/run strategy.sigma=1",
@@ -154,15 +153,11 @@ def test_errors_are_one_paragraph_with_what_was_found_and_what_to_do(shown, fold
         "export errors/run",
         "report .",
         "list task",
-        "list tasks errors",
         "new 3-men",
-        "new random",
-        "new nowhere/riddles",
         "new --model nano",
         "check errors/nowhere.py",
         "serve nano strategy.sigma=1",
         "serve --reward model -g best",
-        "compare one two",
     )
     check_snapshot("errors", shown(*lines), folder)
 

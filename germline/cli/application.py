@@ -28,17 +28,6 @@ from germline.cli import (
 from germline.cli.arguments import examples_epilog
 from germline.cli.output import FLAG, INTERRUPTED, print_json, print_stderr
 
-OTHER_NAMES = {
-    "compare": "report",
-    "evaluate": "eval",
-    "finetune": "train",
-    "init": "new",
-    "ls": "list",
-    "replay": "export --verify",
-    "scorer": "serve --reward MODEL",
-}
-"""Commands of similar tools, and those of germline that do the same."""
-
 LOG_VARIABLE = "GERMLINE_LOG_LEVEL"
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -51,12 +40,6 @@ class UserErrorGroup(TyperGroup):
         end = args.index("--") if "--" in args else len(args)
         ctx.meta[FLAG] = FLAG in args[:end]
         return super().parse_args(ctx, args)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find a command; the name that another tool has for one is told ours."""
-        if args and args[0] in OTHER_NAMES:
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {OTHER_NAMES[args[0]]!r}?")
-        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; exit with a message and a status when it fails."""
@@ -77,18 +60,11 @@ class UserErrorGroup(TyperGroup):
 
 
 def _explain_setting(error: Any) -> None:
-    """Say how a setting is written where it is given as an option to a command with settings."""
-    option = getattr(error, "option_name", None)
-    if option is None or not hasattr(error, "possibilities") or error.ctx is None:
+    """Say how settings are written where one was given as an option to a command that has some."""
+    if not hasattr(error, "option_name") or not hasattr(error, "possibilities"):
         return  # not an unknown option
-    if not any("KEY=VALUE" in (part.metavar or "") for part in error.ctx.command.params):
-        return
-    from germline.config.reference import override_names
-
-    setting = option.lstrip("-").replace("-", "_")
-    if setting in {override.name for override in override_names()}:
-        error.possibilities = None  # options with similar names
-        error.message += f". Settings are written without dashes: {setting}=VALUE"
+    if any("KEY=VALUE" in (one.metavar or "") for one in error.ctx.command.params):
+        error.message += ". Settings are written without dashes, KEY=VALUE"
 
 
 def _fail(ctx: Any, kind: str, message: str, status: int) -> NoReturn:
@@ -111,17 +87,12 @@ class StderrHandler(logging.Handler):
 
 
 def set_log_level(level: str) -> None:
-    """Send germline's messages of this level and above to stderr.
-
-    Below `warning`, the default, they have the time and the module.
-    """
-    log = logging.getLogger("germline")
+    """Send germline's messages of this level and above to stderr, below `warning` with the time."""
+    log, handler = logging.getLogger("germline"), StderrHandler()
     log.setLevel(level.upper())
-    log.handlers = [one for one in log.handlers if not isinstance(one, StderrHandler)]
-    handler = StderrHandler()
     if level in ("debug", "info"):
         handler.setFormatter(logging.Formatter(FORMAT))
-    log.addHandler(handler)
+    log.handlers = [*(one for one in log.handlers if not isinstance(one, StderrHandler)), handler]
 
 
 FIRST_STEPS = (
@@ -142,7 +113,7 @@ app = typer.Typer(
 )
 
 
-def _print_version(*, requested: bool) -> bool:
+def _print_version(requested: Any) -> Any:
     if requested:
         from importlib.metadata import version
 
@@ -158,7 +129,7 @@ def germline(
         bool,
         typer.Option(
             "--version",
-            callback=lambda requested: _print_version(requested=requested),
+            callback=_print_version,
             is_eager=True,
             help="Print the version and exit.",
         ),

@@ -51,27 +51,30 @@ Run = Annotated[
     ),
 ]
 
-Generation = Annotated[
-    str | None,
-    typer.Option(
-        "--generation",
-        "-g",
-        metavar="GENERATION",
-        help="The weights of a run after this generation: a number, -1 for the start, or best "
-        "(highest held-out score). Default: the newest.",
-    ),
-]
 
-Generations = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--generation",
-        "-g",
-        metavar="GENERATION",
-        help="The weights of every run after this generation, once for each: a number, -1 for the "
-        "start, or best (highest held-out score). Default: the newest.",
-    ),
-]
+def read_generation(text: str) -> int | Literal["best"]:
+    """Read a generation on the command line: a number, or `best`."""
+    if text == "best":
+        return "best"
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text} is neither a number nor best: use best, the number of a generation from 0 on, "
+            "or -1, the start"
+        ) from None
+
+
+_GENERATION = typer.Option(
+    "--generation",
+    "-g",
+    metavar="GENERATION",
+    parser=read_generation,
+    help="The weights of a run after this generation: a number, -1 for the start, or best (highest "
+    "held-out score); eval and elo take several. Default: the newest.",
+)
+Generation = Annotated[Any, _GENERATION]
+Generations = Annotated[list[Any] | None, _GENERATION]
 
 TaskOption = Annotated[
     str | None,
@@ -89,7 +92,7 @@ Limit = Annotated[
 ]
 
 
-def _apply_force(ctx: Any, *, value: bool) -> bool:
+def _apply_force(ctx: Any, value: Any) -> Any:
     """Turn the refusals of `germline.run.preflight` into warnings until the command ends."""
     if value and not ctx.resilient_parsing:  # a shell that completes a word parses resiliently
         from germline.run.preflight import refusals_as_warnings
@@ -102,7 +105,7 @@ Force = Annotated[
     bool,
     typer.Option(
         "--force",
-        callback=lambda ctx, value: _apply_force(ctx, value=value),
+        callback=_apply_force,
         help="Warn where more processes, threads or members, or a larger model, are asked for than "
         "this machine is expected to hold, instead of refusing.",
     ),
@@ -110,45 +113,32 @@ Force = Annotated[
 """The option of commands that train; its callback does all there is to do."""
 
 
-def generation_of(
-    command: str, text: str | None, option: str = "--generation"
-) -> int | Literal["best"] | None:
-    """Return the generation that an option of a command names: a number, or `best`.
+def split_words(
+    command: str, words: Sequence[str] | None, prefixes: tuple[str, ...]
+) -> tuple[list[str], list[str]]:
+    """Tell sources from settings, which have an equals sign and are no folders.
 
     Raises:
-        GermlineError: the text is neither; None and "" mean that the option was not given.
+        GermlineError: a setting has no effect in this command: it has none of its prefixes.
     """
-    if not text:
-        return None
-    if text == "best":
-        return "best"
-    try:
-        return int(text)
-    except ValueError:
-        from germline.types import GermlineError
+    settings = [word for word in words or () if "=" in word and not Path(word).exists()]
+    for setting in settings:
+        if not setting.startswith(prefixes):
+            from germline.types import GermlineError
 
-        raise GermlineError(
-            f"{command}: {option}={text} is neither a number nor best: use {option} best, the "
-            f"number of a generation from 0 on, or {option} -1, the start"
-        ) from None
+            raise GermlineError(
+                f"{command}: {setting} has no effect here; settings start with "
+                f"{', '.join(prefixes)}"
+            )
+    return [word for word in words or () if word not in settings], settings
 
 
 def read_section(
     command: str, section: type[AnySection], settings: Sequence[str], prefix: str, **values: object
 ) -> AnySection:
-    """Return a section whose settings are given as words, such as `judge.model=large`.
+    """Return a section whose settings are given as words: `judge.model=large`.
 
     A template may be given as the name of a file that holds it.
-
-    Args:
-        command: for errors.
-        section: its class.
-        settings: the words.
-        prefix: how each of them starts, such as `judge.`.
-        values: further settings.
-
-    Raises:
-        GermlineError: a setting does not exist, or its value is impossible.
     """
     from pydantic import ValidationError
 
@@ -168,59 +158,31 @@ def read_section(
         first = error.errors(include_url=False)[0]
         place = first["loc"][0] if first["loc"] else ""
         why = first["msg"].removeprefix("Value error, ")
-        fields: Any = section
-        known = ", ".join(f"{prefix}{name}" for name in fields.model_fields if name not in values)
-        raise GermlineError(
-            f"{command}: {prefix}{place}: {why}; the settings are {known}"
-        ) from None
+        raise GermlineError(f"{command}: {prefix}{place}: {why}") from None
 
 
-def check_prefixes(
-    settings: Sequence[str], prefixes: tuple[str, ...], command: str, purpose: str
-) -> None:
-    """Check that settings are among those that a command reads: those that start with a prefix.
-
-    Raises:
-        GermlineError: a setting has no effect there; it says what the settings are of.
-    """
-    from germline.types import GermlineError
-
-    for setting in settings:
-        if not setting.startswith(prefixes):
-            raise GermlineError(
-                f"{command}: {setting} has no effect here; settings of {purpose} start with "
-                f"{', '.join(prefixes)}"
-            )
-
-
-def runs_of_source(source: str) -> list[str]:
-    """Return the runs in a folder of several run seeds; any other source alone, as it is given."""
+def runs_of_sources(sources: Sequence[str]) -> list[str]:
+    """Return the sources, with the runs of each folder of several run seeds in its place."""
     from germline.record.seed_study import is_seed_study, runs_of
 
-    path = Path(source)
-    return [str(run) for run in runs_of(path)] if is_seed_study(path) else [source]
-
-
-def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Tell sources from settings, which have an equals sign and are no folders."""
-    settings = [word for word in words if "=" in word and not Path(word).exists()]
-    return [word for word in words if word not in settings], settings
+    return [
+        str(run)
+        for source in sources
+        for run in (runs_of(Path(source)) if is_seed_study(Path(source)) else [source])
+    ]
 
 
 def task_section(
-    command: str, source: str, task: str | None, overrides: Sequence[str]
+    command: str, source: str, task: str | None, settings: Sequence[str]
 ) -> "TaskConfig | None":
-    """Return the task that is given, or the run's task with overrides; None: the run's task.
-
-    Raises:
-        GermlineError: there is neither a task nor a run.
-    """
+    """Return the task that is given, or the run's task with settings; None: the run's task."""
     from germline.config import load_config
     from germline.config.loader import read_task
     from germline.record import RunDirectory
     from germline.record.run_paths import check_no_missing_run
     from germline.types import GermlineError
 
+    overrides = [setting for setting in settings if setting.startswith("task.")]
     if task is not None:
         return load_config({"task": read_task(task)}, overrides).task
     check_no_missing_run(Path(source))

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from germline.cli import shell_completion
-from germline.cli.arguments import check_prefixes
+from germline.cli.arguments import split_words
 from germline.cli.output import AsJson, print_json, print_stdout, print_table
 
 if TYPE_CHECKING:
-    from germline.run.episode_checks import ExampleEpisode
     from germline.run.task_check import TaskCheckReport
 
 CHECK_EXAMPLES = (
@@ -57,7 +56,7 @@ def check(
     Grades gold, wrong, empty and hostile answers with its reward. Shows prompts as the model sees
     them, and plays an environment for one episode. Exits with status 1 when something is wrong.
     """
-    check_prefixes(overrides or [], ("task.", "graders."), "check", "a task")
+    split_words("check", overrides, ("task.", "graders."))
 
     from germline import run  # after the cheap checks, because this import is slow
 
@@ -89,28 +88,21 @@ def _show(report: "TaskCheckReport") -> None:
         typer.secho(head, bold=True)
         typer.echo(escape_control_characters(prompt.text).rstrip("\n"))
         typer.secho(f"gold answer: {escape_control_characters(prompt.answer) or '-'}\n", dim=True)
-    if report.episode is not None:
-        _show_episode(report.episode)
-    columns = ("tried", "number", "reward", "verdict", "remark")
+    if episode := report.episode:
+        replies = "the gold answer" if episode.reply else "empty"
+        typer.secho(f"example episode after this prompt (every reply is {replies})", bold=True)
+        for turn in episode.turns:
+            who = "model" if turn.role == "assistant" else "environment"
+            typer.echo(f"{who}: {escape_control_characters(turn.content) or '-'}")
+        ended = "max_turns is reached" if episode.is_cut else "the environment ends it"
+        ended = f"it fails: {episode.grade.failure}" if episode.grade.failure else ended
+        parts = ", ".join(f"{name} {number(part)}" for name, part in episode.grade.parts.items())
+        typer.secho(f"{ended}; reward {number(episode.grade.reward)} ({parts})\n", dim=True)
     rows = []
     for row in report.findings:
         ends = (min(row.rewards), max(row.rewards)) if row.rewards else ()
         reward = " to ".join(dict.fromkeys(map(number, ends))) or "-"
         rows.append((row.tried, str(row.count), reward, row.verdict, row.remark))
-    print_table(columns, rows)
+    print_table(("tried", "number", "reward", "verdict", "remark"), rows)
     if report.printed is not None:
         typer.echo(f"\nThe reward printed text; it is in {report.printed}")
-
-
-def _show_episode(episode: "ExampleEpisode") -> None:
-    from germline.report.text_format import escape_control_characters, number
-
-    replies = "the gold answer" if episode.reply else "empty"
-    typer.secho(f"example episode after this prompt (every reply is {replies})", bold=True)
-    for turn in episode.turns:
-        who = "model" if turn.role == "assistant" else "environment"
-        typer.echo(f"{who}: {escape_control_characters(turn.content) or '-'}")
-    ended = "max_turns is reached" if episode.is_cut else "the environment ends it"
-    ended = f"it fails: {episode.grade.failure}" if episode.grade.failure else ended
-    parts = ", ".join(f"{name} {number(part)}" for name, part in episode.grade.parts.items())
-    typer.secho(f"{ended}; reward {number(episode.grade.reward)} ({parts})\n", dim=True)

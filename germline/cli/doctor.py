@@ -23,7 +23,6 @@ DOCTOR_EXAMPLES = (
     "germline doctor --json > doctor.json      # for a bug report",
 )
 GIGABYTE = 1e9
-SCARCE_DISK_GB = 2.0
 
 # Frozen: these change only with NOISE_VERSION or the shipped nano model, or because of a bug.
 NOISE_DIGEST = "2a2c12ab0895b0ab2913e373424cb0ce355ea5bd7dbb326edc84da4f3a648cdd"
@@ -42,18 +41,15 @@ def doctor(*, as_json: AsJson = False) -> None:
     sections = {
         title: [row for check in checks for row in _rows(check)] for title, checks in CHECKS.items()
     }
-    broken = [row for rows in sections.values() for row in rows if row.state == "broken"]
+    every = [row for rows in sections.values() for row in rows]
+    broken = [row for row in every if row.state == "broken"]
     if as_json:
         plain = {title: [asdict(row) for row in rows] for title, rows in sections.items()}
         print_json({"healthy": not broken, **plain})
     else:
-        columns = ("state", "check", "remark")
-        rows = [
-            (row.state, row.name, f"{row.value} -> {row.remedy}" if row.remedy else row.value)
-            for rows in sections.values()
-            for row in rows
-        ]
-        print_table(columns, rows)
+        remarks = (f"{one.value} -> {one.remedy}" if one.remedy else one.value for one in every)
+        rows = [(one.state, one.name, text) for one, text in zip(every, remarks, strict=True)]
+        print_table(("state", "check", "remark"), rows)
         typer.echo(f"{len(broken)} checks failed" if broken else "All checks passed.")
     if broken:
         raise typer.Exit(1)
@@ -64,8 +60,8 @@ class InstallationCheck:
     """One fact about this installation; a row that is not `ok` has a remedy."""
 
     name: str
-    state: Literal["ok", "note", "broken"]
     value: str
+    state: Literal["ok", "note", "broken"] = "ok"
     remedy: str = ""
 
 
@@ -74,13 +70,13 @@ Check = Callable[[], Iterator[InstallationCheck]]
 
 def check_versions() -> Iterator[InstallationCheck]:
     """List the versions of Python, germline and what it requires, and the extras to install."""
-    yield InstallationCheck("python", "ok", f"{platform.python_version()}, {platform.platform()}")
+    yield InstallationCheck("python", f"{platform.python_version()}, {platform.platform()}")
     try:
         lines = metadata.requires("germline") or []
         named = metadata.metadata("germline").get_all("Provides-Extra") or []
-        yield InstallationCheck("germline", "ok", metadata.version("germline"))
+        yield InstallationCheck("germline", metadata.version("germline"))
     except metadata.PackageNotFoundError:
-        yield InstallationCheck("germline", "ok", "not installed, run from a folder")
+        yield InstallationCheck("germline", "not installed, run from a folder")
         return
     from packaging.requirements import Requirement
 
@@ -92,12 +88,11 @@ def check_versions() -> Iterator[InstallationCheck]:
             continue  # a tool for development
         name = needed.name if is_required else f"{needed.name} ({', '.join(extras)})"
         try:
-            yield InstallationCheck(name, "ok", metadata.version(needed.name))
+            yield InstallationCheck(name, metadata.version(needed.name))
         except metadata.PackageNotFoundError:
-            pip = (
-                f"pip install '{needed}'" if is_required else f"pip install 'germline[{extras[0]}]'"
-            )
-            yield InstallationCheck(name, "broken" if is_required else "note", "not installed", pip)
+            package = needed if is_required else f"germline[{extras[0]}]"
+            state: Literal["note", "broken"] = "broken" if is_required else "note"
+            yield InstallationCheck(name, "not installed", state, f"pip install '{package}'")
 
 
 def check_devices() -> Iterator[InstallationCheck]:
@@ -107,24 +102,22 @@ def check_devices() -> Iterator[InstallationCheck]:
     from germline.estimates.machine import available_bytes, total_bytes, usable_cores
     from germline.record.run_directory import describe_environment
 
-    cores, threads = usable_cores(), torch.get_num_threads()
+    threads = torch.get_num_threads()
     processor = describe_environment(threads)["processor"]
-    yield InstallationCheck("processor", "ok", f"{processor}, {cores} cores for this process")
+    about = f"{processor}, {usable_cores()} cores for this process, {threads} threads of PyTorch"
+    yield InstallationCheck("processor", about)
     free, memory = available_bytes() / GIGABYTE, total_bytes() / GIGABYTE
-    yield InstallationCheck("memory", "ok", f"{memory:.1f} GB, {free:.1f} GB available")
-    if threads > cores:
-        hint = f"more threads than cores slow each other down: set engine.threads={cores}"
-        yield InstallationCheck("threads", "note", f"{threads} of PyTorch", hint)
+    yield InstallationCheck("memory", f"{memory:.1f} GB, {free:.1f} GB available")
     for index in range(torch.cuda.device_count()):
-        about = torch.cuda.get_device_properties(index)
-        size = f"{about.name}, {about.total_memory / GIGABYTE:.1f} GB"
+        device = torch.cuda.get_device_properties(index)
+        size = f"{device.name}, {device.total_memory / GIGABYTE:.1f} GB"
         if torch.ones(64, 64, device=f"cuda:{index}").sum().item() == 64 * 64:
-            yield InstallationCheck(f"cuda:{index}", "ok", size)
+            yield InstallationCheck(f"cuda:{index}", size)
         else:
             remedy = "the GPU returns wrong results: check its driver"
-            yield InstallationCheck(f"cuda:{index}", "broken", size, remedy)
+            yield InstallationCheck(f"cuda:{index}", size, "broken", remedy)
     if not torch.cuda.is_available():
-        yield InstallationCheck("cuda", "ok", "PyTorch finds no GPU; everything runs on the CPU")
+        yield InstallationCheck("cuda", "PyTorch finds no GPU; everything runs on the CPU")
 
 
 def check_noise() -> Iterator[InstallationCheck]:
@@ -149,7 +142,7 @@ def check_update() -> Iterator[InstallationCheck]:
     yield _compared("nano model", engine.weights.digest(), MODEL_DIGEST)
     example = Example(0, "What is the capital of France?", "Paris", chat=True)
     answer = engine.generate([None], [example], Decoding(max_new_tokens=16))[0][0].text
-    yield InstallationCheck("generation", "ok", f"{example.prompt} {answer}")
+    yield InstallationCheck("generation", f"{example.prompt} {answer}")
     engine.apply(Update(0, 0, 0.005, 0.01, (1.0, -0.5, 0.25)))
     yield _compared("update", engine.weights.digest(), UPDATE_DIGEST)
 
@@ -164,23 +157,18 @@ def check_graders() -> Iterator[InstallationCheck]:
         (grade,) = parts.graders.submit([example.answer], [example]).result(timeout=60)
     if grade.failure or grade.reward <= 0:
         remedy = "check that programs may start processes on this machine"
-        yield InstallationCheck("graders", "broken", f"the right answer earned {grade}", remedy)
+        yield InstallationCheck("graders", f"the right answer earned {grade}", "broken", remedy)
     else:
-        yield InstallationCheck("graders", "ok", "a grader process started and graded")
+        yield InstallationCheck("graders", "a grader process started and graded")
 
 
 def check_environment() -> Iterator[InstallationCheck]:
     """Report the free disk space and the environment variables that germline depends on."""
     free = shutil.disk_usage(Path.cwd()).free / GIGABYTE
-    shown = f"{free:.1f} GB free in {Path.cwd()}"
-    if free < SCARCE_DISK_GB:
-        advice = "each snapshot is as large as the model: use --out DIR on another disk"
-        yield InstallationCheck("disk", "note", shown, advice)
-    else:
-        yield InstallationCheck("disk", "ok", shown)
+    yield InstallationCheck("disk", f"{free:.1f} GB free in {Path.cwd()}")
     for name in ("OMP_NUM_THREADS", "HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES"):
         if name in os.environ:
-            yield InstallationCheck(name, "ok", os.environ[name])
+            yield InstallationCheck(name, os.environ[name])
 
 
 CHECKS: dict[str, tuple[Check, ...]] = {
@@ -199,16 +187,13 @@ def _rows(check: Check) -> list[InstallationCheck]:
         what = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         name = check.__name__.removeprefix("check_")
         remedy = "reinstall germline and its dependencies"
-        rows.append(InstallationCheck(name, "broken", what, remedy))
+        rows.append(InstallationCheck(name, what, "broken", remedy))
     return rows
 
 
 def _compared(name: str, digest: str, expected: str) -> InstallationCheck:
     if digest == expected:
-        return InstallationCheck(name, "ok", f"digest {digest[:12]}, as expected")
-    return InstallationCheck(
-        name,
-        "broken",
-        f"digest {digest[:12]}, expected {expected[:12]}",
-        "runs of other machines cannot be replayed here: reinstall germline, numpy and torch",
-    )
+        return InstallationCheck(name, f"digest {digest[:12]}, as expected")
+    what = f"digest {digest[:12]}, expected {expected[:12]}"
+    remedy = "runs of other machines cannot be replayed here: reinstall germline, numpy and torch"
+    return InstallationCheck(name, what, "broken", remedy)

@@ -1,6 +1,5 @@
 """The command `germline elo`: a judge compares the completions of runs and models in pairs."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +11,8 @@ from germline.cli.arguments import (
     Limit,
     Split,
     TaskOption,
-    check_prefixes,
-    generation_of,
     read_section,
-    runs_of_source,
+    runs_of_sources,
     split_words,
     task_section,
 )
@@ -81,12 +78,9 @@ def elo(  # noqa: PLR0913 - the options of a command
     counts; ratings are Bradley-Terry's, on the scale of Elo, with bootstrap intervals. The command
     can be interrupted, and given again to go on.
     """
-    given, settings = split_words(sources)
-    check_prefixes(settings, COMPARISON_SETTINGS, "elo", "a comparison")
-    runs = [run for source in given for run in runs_of_source(source)]
-    generations = [generation_of("elo", text) for text in generation or [""]]
-    task_settings = [one for one in settings if one.startswith("task.")]
-    section = task_section("elo", runs[0], task, task_settings) if runs else None
+    given, settings = split_words("elo", sources, COMPARISON_SETTINGS)
+    runs = runs_of_sources(given)
+    section = task_section("elo", runs[0], task, settings) if runs else None
 
     from germline.config.scorers import PairwiseJudgeSettings
 
@@ -100,16 +94,16 @@ def elo(  # noqa: PLR0913 - the options of a command
 
     asked = PairwiseJudge(chosen)
     others = [one for one in settings if not one.startswith(("task.", "judge."))]
-    models = open_models(runs, section, generations, split=split, limit=limit, overrides=others)
+    models = open_models(
+        runs, section, generation or [None], split=split, limit=limit, overrides=others
+    )
     first = next(iter(models.values()))
     folder = first.directory.path if first.directory else Path()
     file = out or folder / f"elo-{first.task.name}-{split}.jsonl"
-    console = Console(stderr=True)
-    shown = not as_json and console.is_terminal
-    with console.status("loading ...") if shown else nullcontext() as status:
-        show = (lambda text: status.update(text)) if status else lambda _: None
+    # On a stream that is no terminal, a status shows nothing.
+    with Console(stderr=True, quiet=as_json).status("loading ...") as status:
         try:
-            result = compare_models(models, asked, file, anchor, show)
+            result = compare_models(models, asked, file, anchor, status.update)
         except KeyboardInterrupt:
             kept = "What is judged is kept: the same command goes on from there."
             raise KeyboardInterrupt(kept) from None
@@ -123,20 +117,14 @@ def _print_result(result: "EloResult") -> None:
     from germline.report import text_format
 
     metric = next(iter(result.scores.values())).metric
-    print_table(
-        ("model", "Elo", "95 % interval", "won", "lost", metric),
-        [
-            (
-                one.model,
-                f"{one.rating:.0f}",
-                f"{one.low:.0f} to {one.high:.0f}" if one.model != result.anchor else "anchor",
-                str(one.wins),
-                str(one.losses),
-                text_format.score(result.scores[one.model]),
-            )
-            for one in result.ratings
-        ],
-    )
+    rows = []
+    for one in result.ratings:
+        interval = f"{one.low:.0f} to {one.high:.0f}" if one.model != result.anchor else "anchor"
+        score = text_format.score(result.scores[one.model])
+        rows.append(
+            (one.model, f"{one.rating:.0f}", interval, str(one.wins), str(one.losses), score)
+        )
+    print_table(("model", "Elo", "95 % interval", "won", "lost", metric), rows)
     pairs = result.decided + result.abstained + result.no_verdict + result.identical
     print_stdout(
         f"{result.prompts} prompts, {pairs} pairs: {result.decided} decided, {result.abstained} "
@@ -151,13 +139,16 @@ def _print_result(result: "EloResult") -> None:
 
 
 def _values(result: "EloResult") -> dict[str, object]:
-    ratings = [
+    values = {name: value for name, value in vars(result).items() if name != "scores"}
+    values["ratings"] = [
         {
-            **{name: getattr(one, name) for name in ("model", "rating", "wins", "losses")},
+            "model": one.model,
+            "rating": one.rating,
+            "wins": one.wins,
+            "losses": one.losses,
             "interval_95": [one.low, one.high],
             "score": score_values(result.scores[one.model]),
         }
         for one in result.ratings
     ]
-    values = {**vars(result), "ratings": ratings}
-    return {name: value for name, value in values.items() if name != "scores"}
+    return values

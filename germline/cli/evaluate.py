@@ -1,7 +1,7 @@
 """The command `germline eval`: score runs and models on a task, one or several as a table."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -15,9 +15,7 @@ from germline.cli.arguments import (
     Source,
     Split,
     TaskOption,
-    check_prefixes,
-    generation_of,
-    runs_of_source,
+    runs_of_sources,
     split_words,
     task_section,
 )
@@ -99,91 +97,10 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     weights from its starting weights, along its completions, and the share of degenerate texts. For
     a run whose members vote, the KL is the mean over these members.
     """
-    more, settings = split_words(others or [])
-    check_prefixes(settings, EVALUATION_SETTINGS, "eval", "an evaluation")
-    task_settings = [setting for setting in settings if setting.startswith("task.")]
-    overrides = [setting for setting in settings if not setting.startswith("task.")]
-    sources = [run for given in (source, *more) for run in runs_of_source(given)]
-    generations = [generation_of("eval", text) for text in generation or [""]]
-    _check_single(sources, generations, out, task if kl else None, kl=kl)
-    section = task_section("eval", sources[0], task, task_settings)
-    task_of_all = section or _task_of_first_run(sources)
-
-    from germline import run  # after the cheap checks, because it imports torch
-    from germline.evaluation.score_difference import paired_difference
-    from germline.run.inference import measure_kl
-
-    rows: list[EvaluationRow] = []
-    for one in sources:
-        has_generations = len(sources) == 1 or _run_of(one) is not None
-        for number in generations if has_generations else [None]:
-            score, completions = run.evaluate(
-                one,
-                task_of_all,
-                split=split,
-                limit=limit,
-                overrides=overrides,
-                out=out,
-                generation=number,
-            )
-            difference = paired_difference(score, rows[0].score) if rows else None
-            rows.append(EvaluationRow(one, number, score, completions, difference))
-    if kl:
-        far, texts = measure_kl(sources[0], split=split, limit=limit, overrides=settings)
-        rows = [replace(rows[0], kl=far, texts=texts)]
-    if as_json:
-        print_json([_row_values(row) for row in rows])
-    elif len(rows) == 1:
-        _print_evaluation(rows[0], own_task=section is None)
-    else:
-        _print_rows(rows)
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationRow:
-    """One evaluation of the table.
-
-    Attributes:
-        generation: as it was asked for; None for the newest weights of a run, and for a model.
-        completions: the file that holds them.
-        difference: the score less that of the first row, on the examples that both could be
-            scored on; None in the first row, and where the examples differ.
-        kl: from the start of the run, where it was measured.
-        texts: shares of degenerate texts, likewise.
-    """
-
-    source: str
-    generation: int | Literal["best"] | None
-    score: "HeldOutScore"
-    completions: Path
-    difference: "PairedDifference | None"
-    kl: "KlDivergence | None" = None
-    texts: "DegenerateTextShares | None" = None
-
-
-def _run_of(source: str) -> "RunDirectory | None":
-    """Open a source if it is a run directory."""
-    from germline.record import RunDirectory
-
-    return RunDirectory.open(Path(source)) if (Path(source) / "run.json").exists() else None
-
-
-def _check_single(
-    sources: Sequence[str],
-    generations: Sequence[object],
-    out: Path | None,
-    task: str | None,
-    *,
-    kl: bool,
-) -> None:
-    """Refuse options that fit one source and one generation, where there are more.
-
-    Raises:
-        GermlineError: `--out` or `--kl` was given with several, or `--kl` with a generation or
-            without the run's own task.
-    """
     from germline.types import GermlineError
 
+    more, settings = split_words("eval", others, EVALUATION_SETTINGS)
+    sources, generations = runs_of_sources([source, *more]), generation or [None]
     several = len(sources) > 1 or len(generations) > 1
     if out is not None and several:
         raise GermlineError(
@@ -195,6 +112,63 @@ def _check_single(
             "eval: --kl measures the newest weights of one run on its own task: leave out the "
             "other sources, --generation and --task"
         )
+    section = task_section("eval", sources[0], task, settings)
+    task_of_all = section or _task_of_first_run(sources)
+
+    from germline import run  # after the cheap checks, because it imports torch
+    from germline.run.inference import measure_kl
+
+    rows = []
+    for one in sources:
+        has_generations = len(sources) == 1 or _run_of(one) is not None
+        for number in generations if has_generations else [None]:
+            score, completions = run.evaluate(
+                one,
+                task_of_all,
+                split=split,
+                limit=limit,
+                overrides=[setting for setting in settings if not setting.startswith("task.")],
+                out=out,
+                generation=number,
+            )
+            rows.append(EvaluationRow(one, number, score, completions))
+    if kl:
+        far, texts = measure_kl(sources[0], split=split, limit=limit, overrides=settings)
+        rows = [replace(rows[0], kl=far, texts=texts)]
+    if as_json:
+        print_json([_row_values(row, rows[0]) for row in rows])
+    elif len(rows) == 1:
+        _print_evaluation(rows[0], own_task=section is None)
+    else:
+        _print_rows(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRow:
+    """One evaluation of the table; its generation is as it was asked for, None for the newest.
+
+    The KL from the start of the run and the shares of degenerate texts are measured with `--kl`.
+    """
+
+    source: str
+    generation: int | Literal["best"] | None
+    score: "HeldOutScore"
+    completions: Path
+    kl: "KlDivergence | None" = None
+    texts: "DegenerateTextShares | None" = None
+
+    def minus(self, first: "EvaluationRow") -> "PairedDifference | None":
+        """Return the score less that of the first row, on the examples that both have."""
+        from germline.evaluation.score_difference import paired_difference
+
+        return None if self is first else paired_difference(self.score, first.score)
+
+
+def _run_of(source: str) -> "RunDirectory | None":
+    """Open a source if it is a run directory."""
+    from germline.record import RunDirectory
+
+    return RunDirectory.open(Path(source)) if (Path(source) / "run.json").exists() else None
 
 
 def _task_of_first_run(sources: Sequence[str]) -> "TaskConfig | None":
@@ -259,17 +233,11 @@ def _print_rows(rows: Sequence[EvaluationRow]) -> None:
     cells = []
     for row in rows:
         by_scorer = {one.metric: text_format.score(one) for one in row.score.scorers}
-        cells.append(
-            (
-                row.source,
-                _generation(row),
-                text_format.score(row.score),
-                str(row.score.n),
-                text_format.number(row.score.reward),
-                text_format.difference(row.difference) if row.difference else "",
-                *(by_scorer.get(name, "") for name in scorers),
-            )
-        )
+        difference = row.minus(rows[0])
+        first = (row.source, _generation(row), text_format.score(row.score), str(row.score.n))
+        reward = text_format.number(row.score.reward)
+        shown = text_format.difference(difference) if difference else ""
+        cells.append((*first, reward, shown, *(by_scorer.get(name, "") for name in scorers)))
     print_table((*columns, *scorers), cells)
     kind = text_format.kind_of_error(*(row.score for row in rows))
     print_stdout(
@@ -294,38 +262,31 @@ def _over_seeds(rows: Sequence[EvaluationRow]) -> list[str]:
     """Say the mean over the run seeds of each folder, and by how much the folders differ."""
     from germline.evaluation.seed_statistics import seed_difference, seed_statistics
     from germline.record.seed_study import is_seed_study
-    from germline.report.text_format import over_seeds
+    from germline.report.text_format import over_seeds, seed_difference_text
 
     groups: dict[tuple[Path, object], dict[int, float]] = {}
     for row in rows:
         folder, run = Path(row.source).parent, _run_of(row.source)
         if run is not None and is_seed_study(folder) and math.isfinite(row.score.mean):
-            seeds = groups.setdefault((folder, row.generation), {})
-            seeds[run.config.seed] = row.score.mean
+            groups.setdefault((folder, row.generation), {})[run.config.seed] = row.score.mean
     several = {key: values for key, values in groups.items() if len(values) > 1}
-    first: Mapping[int, float] = next(iter(several.values()), {})
     sentences = []
     for (folder, generation), values in several.items():
         at = "" if generation is None else f" at generation {generation}"
         mean = over_seeds(seed_statistics([*values.values()]))
-        sentence = f"over the {len(values)} run seeds of {folder}{at}: {mean}"
-        if values is not first:
-            found = seed_difference(values, first)
-            sentence += f"; {found.mean:+.3g}"
-            if found.interval is not None:
-                low, high = found.interval
-                sentence += f" (95 % interval {low:+.3g} to {high:+.3g}, {found.pairing})"
-            sentence += " to the first of these means"
-        sentences.append(sentence)
+        sentences.append(f"over the {len(values)} run seeds of {folder}{at}: {mean}")
+        if len(sentences) > 1:
+            difference = seed_difference_text(seed_difference(values, next(iter(several.values()))))
+            sentences[-1] += f"; {difference} to the first of these means"
     return sentences
 
 
-def _row_values(row: EvaluationRow) -> dict[str, object]:
+def _row_values(row: EvaluationRow, first: EvaluationRow) -> dict[str, object]:
     return {
         "source": row.source,
         "generation": row.generation,
         **score_values(row.score),
-        **difference_values(row.difference),
+        **difference_values(row.minus(first)),
         **({"kl": asdict(row.kl)} if row.kl else {}),
         **({"degenerate_texts": asdict(row.texts)} if row.texts else {}),
         "completions": row.completions,

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from germline.cli.arguments import Generation, Run, generation_of
+from germline.cli.arguments import Generation, Run
 from germline.cli.output import AsJson, print_json
 
 EXPORT_EXAMPLES = (
@@ -53,16 +53,15 @@ def export(
 
     if out is None and not verify:
         raise GermlineError("export: name the folder to write, --out DIR, or only --verify")
-    chosen = generation_of("export", generation)
     form: Any = {None: None, True: "merged", False: "adapter"}[merged]
     directory = RunDirectory.open(path)
     digest = None
     if verify:
-        number = generation_to_replay(directory, chosen)
+        number = generation_to_replay(directory, generation)
         digest = run.replay(path, number, out, form)
     elif out is not None:
-        run.export(path, out, form, chosen)
-        number = generation_to_export(directory, chosen)
+        run.export(path, out, form, generation)
+        number = generation_to_export(directory, generation)
     if as_json:
         files = sorted(one.name for one in out.iterdir()) if out else []
         values = {"run": path, "out": out, "generation": number, "files": files, "digest": digest}
@@ -75,6 +74,6 @@ def export(
     typer.echo(f"written to {out}")
     if directory.config.method.trains_center:
         which = f"after generation {number}" if number >= 0 else "before training"
-        score = ", which have the best held-out score" if chosen == "best" else ""
+        score = ", which have the best held-out score" if generation == "best" else ""
         typer.echo(f"weights {which} of {path}{score}")
     typer.echo(f'next:\n  germline generate {shlex.quote(str(out))} "your prompt"')

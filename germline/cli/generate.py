@@ -1,17 +1,13 @@
 """The command `germline generate`: generate answers to prompts."""
 
-import logging
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from germline.cli.arguments import Generation, Source, generation_of
+from germline.cli.arguments import Generation, Source
 from germline.cli.output import AsJson, print_json
-
-log = logging.getLogger(__name__)
 
 GENERATE_EXAMPLES = (
     'germline generate runs/sums "What is 7 plus 8?"',
@@ -35,11 +31,9 @@ def generate(  # noqa: PLR0913 - the options of the command
         bool | None,
         typer.Option(
             "--chat/--raw",
-            help=(
-                "Send prompts through the chat template, or as they are. Default: as the task of "
-                "the run sends its own, also for a model exported from it; through the template "
-                "for any other model."
-            ),
+            help="Send prompts through the chat template, or as they are. Default: as the task of "
+            "the run sends its own, also for a model exported from it; through the template for "
+            "any other model.",
             show_default=False,
         ),
     ] = None,
@@ -57,10 +51,8 @@ def generate(  # noqa: PLR0913 - the options of the command
     """Generate answers to prompts with a run or a model."""
     from germline.record.run_paths import check_source
 
-    chosen = generation_of("generate", generation)
     settings = [word for word in words if word.startswith(("engine=", "engine."))]
     prompts = [word for word in words if word not in settings]
-    _warn_of_settings(prompts)
     check_source(Path(source))
 
     from germline import run  # after the cheap checks, because it imports torch
@@ -75,7 +67,7 @@ def generate(  # noqa: PLR0913 - the options of the command
         top_p=top_p,
         seed=seed,
         overrides=settings,
-        generation=chosen,
+        generation=generation,
     )
     if as_json:
         print_json(
@@ -95,15 +87,3 @@ def generate(  # noqa: PLR0913 - the options of the command
             typer.secho(f"> {prompt}", bold=True)
         # A pipe gets the text unchanged; a terminal would interpret control characters in it.
         typer.echo(escape_control_characters(answer.text) if sys.stdout.isatty() else answer.text)
-
-
-def _warn_of_settings(prompts: Sequence[str]) -> None:
-    """Warn of prompts that were probably meant as settings, such as `task.chat=false`."""
-    from germline.config.reference import override_names
-
-    known = {one.name for one in override_names() if "." in one.name}
-    for prompt in prompts:
-        if prompt.partition("=")[0] in known:
-            log.warning(
-                "%s is answered as a prompt: generate takes settings of engine only", prompt
-            )

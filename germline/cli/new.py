@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from germline.cli import shell_completion
-from germline.cli.arguments import check_prefixes, split_words
+from germline.cli.arguments import split_words
 from germline.cli.output import AsJson, print_json
 
 NEW_EXAMPLES = (
@@ -75,7 +75,7 @@ def new(
     """
     from germline.types import GermlineError
 
-    names, settings = split_words(words or [])
+    names, settings = split_words("new", words, ("task.",))
     if model is not None and task is not None and len(names) <= 1:
         _write_config(model, task, settings, *map(Path, names), minutes=minutes, as_json=as_json)
     elif len(names) == 1 and not (model or task or minutes or settings):
@@ -90,15 +90,19 @@ def new(
 def _write_task(name: Path, *, as_json: bool) -> None:
     from germline.types import GermlineError
 
-    _check_name(name.name)
+    is_importable = name.name.isidentifier() and not keyword.iskeyword(name.name)
+    if not is_importable or name.name in sys.stdlib_module_names:
+        raise GermlineError(
+            f"new: {name.name!r} cannot name a Python file that tests import; use letters, digits "
+            "and _, and no name of a module of Python; for a config, give --model and --task"
+        )
     files = {template: name.with_name(file.format(name.name)) for template, file in FILES.items()}
     taken = [str(file) for file in files.values() if file.exists()]
     if taken:
         raise GermlineError(
             f"new: {', '.join(taken)} already exists; choose another name, or remove it"
         )
-    if not name.parent.is_dir():
-        raise GermlineError(f"new: there is no folder {str(name.parent)!r}; create it first")
+    name.parent.mkdir(parents=True, exist_ok=True)
     for template, file in files.items():
         text = (STARTING_POINT / template).read_text(encoding="utf-8")
         file.write_text(text.replace("NAME", name.name), encoding="utf-8")
@@ -109,21 +113,6 @@ def _write_task(name: Path, *, as_json: bool) -> None:
         [f"germline check {task}", f"python -m pytest {test}", f"germline train {config}"],
         as_json=as_json,
     )
-
-
-def _check_name(name: str) -> None:
-    from germline.types import GermlineError
-
-    if not name.isidentifier() or keyword.iskeyword(name):
-        raise GermlineError(
-            f"new: {name!r} cannot name a Python file that tests import; use letters, digits and "
-            "_, and give --model and --task for a config"
-        )
-    if name in sys.stdlib_module_names:
-        raise GermlineError(
-            f"new: {name} is a module of the standard library, which a file of that name would "
-            f"hide; choose another name, such as {name}_task"
-        )
 
 
 def _write_config(
@@ -139,7 +128,6 @@ def _write_config(
     from germline.record.atomic_files import check_writable
     from germline.types import GermlineError
 
-    check_prefixes(given, ("task.",), "new", "a task")
     model_name = re.sub(r"[^\w.-]+", "-", Path(model).name).strip("-").lower() or "model"
     file = out or Path(f"{Path(task).stem}-{model_name}.yaml")
     if file.exists():
@@ -147,7 +135,7 @@ def _write_config(
     check_writable(file)
     settings = load_config({"model": model, "task": task}, given)
 
-    from germline.cli.dry_run import memory_values
+    from germline.cli.train import memory_values
     from germline.estimates.machine import machine_here
     from germline.estimates.model_shape import local_weight_bytes, shape_of
     from germline.estimates.recommended_config import config_text, recommend
@@ -185,13 +173,9 @@ def _write_config(
         for setting, one in found.settings.items()
     ]
     about = "" if seconds is None else f", about {duration(seconds)} on this machine"
+    memory = memory_values(found.estimate)
     _print_written(
-        {
-            "file": file,
-            "settings": rows,
-            "memory": memory_values(found.estimate),
-            "run_s": seconds,
-        },
+        {"file": file, "settings": rows, "memory": memory, "run_s": seconds},
         [f"wrote {file}: {found.config.generations} generations{about}"],
         [f"germline train {name} --dry-run", f"germline train {name}"],
         as_json=as_json,

@@ -119,14 +119,15 @@ def print_json(document: object) -> None:
 
 def difference_values(difference: "PairedDifference | None") -> dict[str, object]:
     """Return a paired difference to the first row as values for JSON."""
-    return {
-        "difference_to_first": difference.mean if difference else None,
-        "difference_error": difference.standard_error if difference else None,
-        "difference_interval_95": list(difference.interval) if difference else None,
-        "difference_n": difference.n if difference else None,
-        "difference_higher": difference.higher if difference else None,
-        "difference_lower": difference.lower if difference else None,
+    fields = {
+        "difference_to_first": "mean",
+        "difference_error": "standard_error",
+        "difference_interval_95": "interval",
+        "difference_n": "n",
+        "difference_higher": "higher",
+        "difference_lower": "lower",
     }
+    return {key: getattr(difference, field, None) for key, field in fields.items()}
 
 
 def score_values(score: "HeldOutScore") -> dict[str, object]:

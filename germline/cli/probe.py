@@ -1,7 +1,6 @@
 """The command `germline probe`: find a sigma and a learning rate for a config."""
 
 import shlex
-from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -42,7 +41,8 @@ def probe(
     from germline.config import load_config
 
     settings = load_config(config, overrides or [])
-    folder = out or _new_folder(settings.task.title)
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    folder = out or Path("probes") / f"{settings.task.title}-{stamp}"
     from germline.record.atomic_files import check_writable
 
     check_writable(folder, folder=True)
@@ -65,46 +65,33 @@ def probe(
     typer.echo(f"\nfiles: {folder}\nnext:\n  {shlex.join(after)}")
 
 
-def _new_folder(task: str) -> Path:
-    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
-    return Path("probes") / f"{task}-{stamp}"
-
-
 def _show(advice: "ProbeAdvice") -> None:
+    rows = [
+        (
+            f"{row.sigma:g}",
+            f"{row.divergence:.2g}",
+            f"{row.garbage:.0%}",
+            f"{row.informative:.0%}",
+            "" if row.agreement is None else f"{row.agreement:.2f}",
+            f"{row.reward:.3g}",
+            "the center" if row is advice.center else advice.verdict(row),
+        )
+        for row in (advice.center, *advice.sigma_probes)
+    ]
     typer.echo("")
     columns = ("sigma", "KL", "degenerate", "examples differ", "agreement", "reward", "")
-    print_table(columns, list(_sigma_rows(advice)))
+    print_table(columns, rows)
     if advice.trials:
+        trials = [("untrained", "", f"{advice.untrained_score:.3g} (0)")]
+        for trial in advice.trials:
+            rate = "" if trial.learning_rate is None else f"{trial.learning_rate:g}"
+            scores = ", ".join(f"{score:.3g} ({done})" for done, score in trial.scores)
+            trials.append((f"{trial.sigma:g}", rate, scores))
         typer.echo("")
-        print_table(
-            ("sigma", "learning rate", "score (after generations)"), list(_trial_rows(advice))
-        )
+        print_table(("sigma", "learning rate", "score (after generations)"), trials)
     for paragraph in (*advice.reasons(), *(f"Note: {note}." for note in advice.notes)):
         print_stdout(f"\n{paragraph}")
     typer.secho("\nrecommended:", bold=True)
     for name, value in advice.overrides["strategy"].items():
         shown = value if isinstance(value, str) else f"{value:g}"
         typer.secho(f"  strategy.{name}={shown}", bold=True)
-
-
-def _sigma_rows(advice: "ProbeAdvice") -> Iterator[Sequence[str]]:
-    for row in (advice.center, *advice.sigma_probes):
-        agreement = "" if row.agreement is None else f"{row.agreement:.2f}"
-        verdict = "the center" if row is advice.center else advice.verdict(row)
-        yield (
-            f"{row.sigma:g}",
-            f"{row.divergence:.2g}",
-            f"{row.garbage:.0%}",
-            f"{row.informative:.0%}",
-            agreement,
-            f"{row.reward:.3g}",
-            verdict,
-        )
-
-
-def _trial_rows(advice: "ProbeAdvice") -> Iterator[Sequence[str]]:
-    yield "untrained", "", f"{advice.untrained_score:.3g} (0)"
-    for trial in advice.trials:
-        rate = "" if trial.learning_rate is None else f"{trial.learning_rate:g}"
-        scores = ", ".join(f"{score:.3g} ({done})" for done, score in trial.scores)
-        yield f"{trial.sigma:g}", rate, scores

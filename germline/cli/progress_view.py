@@ -2,10 +2,7 @@
 
 import math
 import os
-import sys
-import termios
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TextIO
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from rich.console import Console, Group, RenderableType
@@ -18,17 +15,10 @@ from rich.text import Text
 from germline.config import Config
 from germline.record import RunDirectory
 from germline.record.atomic_files import Row
-from germline.record.best_generation import best_score
-from germline.record.metrics_rows import (
-    fitness_summary,
-    generation_row,
-    mean_sigma,
-    scores_by_scorer,
-    step_in_sigmas,
-)
+from germline.record.metrics_rows import generation_row
 from germline.report import text_format
 from germline.report.findings import WINDOW, Finding, mean_signal
-from germline.report.text_format import number
+from germline.report.text_format import counted_by, number
 from germline.types import GenerationRecord, HeldOutScore, SigmaTrial
 
 STOPPING = "Finishing what is running, then stopping. Ctrl-C again stops at once."
@@ -38,9 +28,6 @@ OF_WEIGHTS = {"mean_abs": " x mean |W|", "std": " x std W", "rms": " x rms W"}
 
 NARROW = 60
 """Columns of a terminal from which on the bar has room beside the numbers."""
-
-LOCAL_MODES = 3
-"""Index of the local modes in what `termios.tcgetattr` returns."""
 
 FRAMES_PER_SECOND = 4
 
@@ -124,21 +111,18 @@ class LineView(SilentView):
 
 def generation_line(record: GenerationRecord, left: str, config: Config) -> str:
     """Format a generation as one line."""
-    fitness = {name: number(value) for name, value in fitness_summary(record.fitness).items()}
+    row = generation_row(record)
     width = len(str(record.generations - 1))
     parts = [
         f"generation {record.generation:>{width}} ({record.generation + 1}/{record.generations})",
-        f"fitness {fitness['mean']}",
-        f"20-80 % of {config.method.graded}s {fitness['p20']} to {fitness['p80']}",
-        f"best {fitness['max']}",
-        f"sigma {number(mean_sigma(record))}{_unit_of_sigma(config)}",
+        f"fitness {number(row['fitness']['mean'])}",
+        _spread(row, config),
+        _search(row, config),
+        _cost_weight(row),
+        *(_held_out(record.held_out) if record.held_out else ()),
+        _speed(row),
+        left,
     ]
-    if (step := step_in_sigmas(record.update)) is not None:
-        parts.append(f"step {number(step)} sigmas")
-    parts.append(_cost_weight(record.strategy_metrics))
-    if record.held_out is not None:
-        parts += _held_out(record.held_out)
-    parts += [_speed(record), left]
     return "  ".join(filter(None, parts))
 
 
@@ -160,12 +144,8 @@ class LiveView(SilentView):
 
     def start(self) -> None:
         """Show the panel."""
-        self._restore_echo = hide_control_characters(sys.stdin)
-        self._live = Live(
-            console=self.console,
-            get_renderable=self.render,
-            refresh_per_second=FRAMES_PER_SECOND,
-        )
+        rate = FRAMES_PER_SECOND
+        self._live = Live(console=self.console, get_renderable=self.render, refresh_per_second=rate)
         self._live.start()
 
     def generation(self, record: GenerationRecord, findings: Sequence[Finding] = ()) -> None:
@@ -194,7 +174,6 @@ class LiveView(SilentView):
         """Leave the last frame on the screen, without the hint about Ctrl-C."""
         self.footer = ""
         self._live.stop()
-        self._restore_echo()
 
     def render(self) -> RenderableType:
         """Build one frame."""
@@ -223,71 +202,33 @@ class LiveView(SilentView):
         for trial in self.trials[-2:]:
             yield "calibration", Text(_trial_line(trial).strip())
         if self.record is not None:
-            yield from self._generation_lines(self.record, self.rows[-1])
+            yield from self._generation_lines(self.rows[-1])
         if self.scores:
-            yield "held-out", Text("\n".join(self._held_out_lines()))
+            done = self.record.generation + 1 if self.record else 0
+            lines = text_format.score_lines(self.scores, counted_by(self.run.config), done)
+            yield "held-out", Text("\n".join(one.removeprefix("held-out ") for one in lines))
         for finding in self.findings:
             yield finding.level, Text(finding.sentence, style="red")
         if self.record is not None and (rollouts := self.run.last_rollouts):
             yield "sample", _sample(rollouts, self._width)
 
-    def _generation_lines(self, record: GenerationRecord, row: Row) -> Iterator[tuple[str, Text]]:
-        config, metrics = self.run.config, record.strategy_metrics
-        fitness = {name: number(value) for name, value in fitness_summary(record.fitness).items()}
-        yield "speed", Text("  ".join(filter(None, (_speed(record), self._clock.left))))
-        search = [f"sigma {number(row['sigma'])}{_unit_of_sigma(config)}"]
-        if (step := row.get("step_in_sigmas")) is not None:
-            search.append(f"step {number(step)} sigmas")
-        if row["learning_rate"] is not None:
-            search.append(f"learning rate {number(row['learning_rate'])}")
-        yield "search", Text("  ".join(search))
-        spread = (
-            f"  20-80 % of {config.method.graded}s {fitness['p20']} to {fitness['p80']}"
-            f"  best {fitness['max']}"
-        )
-        yield "fitness", Text.assemble((fitness["mean"], "bold blue"), spread)
+    def _generation_lines(self, row: Row) -> Iterator[tuple[str, Text]]:
+        config = self.run.config
+        yield "speed", Text("  ".join(filter(None, (_speed(row), self._clock.left))))
+        yield "search", Text(_search(row, config))
+        mean = (number(row["fitness"]["mean"]), "bold blue")
+        yield "fitness", Text.assemble(mean, f"  {_spread(row, config)}")
         yield "", Text(sparkline(self.means, min(MOST_BARS, self._width)), style="blue")
         parts = "  ".join(f"{name} {number(one)}" for name, one in row.get("parts", {}).items())
-        options = text_format.most_likely_options(metrics.get("option_probabilities", {}))
+        options = text_format.most_likely_options(row.get("option_probabilities", {}))
         for name, text in {
             "signal": _signal(self.rows),
             "parts": parts,
-            "cost": _cost_weight(metrics),
+            "cost": _cost_weight(row),
             "options": ", ".join(options),
         }.items():
             if text:
                 yield name, Text(text)
-
-    def _held_out_lines(self) -> Iterator[str]:
-        first, last, best = self.scores[0], self.scores[-1], best_score(self.scores)
-        text = f"{last.metric} {text_format.score(last)}"
-        if first.generation != last.generation:
-            text += f", before training {text_format.score(first)}"
-        if best is not None and best.mean not in (first.mean, last.mean):
-            text += f", best {number(best.mean)} after {best.generation}"
-        error = text_format.kind_of_error(first, last)
-        counted = text_format.counted_by(self.run.config)
-        yield f"{text}  ({error}, n {last.n}, {counted} {last.generation})"
-        for found in scores_by_scorer(self.scores).values():
-            line = text_format.scorer_line(*dict.fromkeys((found[0], found[-1])))
-            yield line.removeprefix("held-out ")
-
-
-def hide_control_characters(keyboard: TextIO) -> Callable[[], None]:
-    """Keep the terminal from echoing Ctrl-C as ^C, and return a function that undoes this.
-
-    The two characters move the cursor to the next line when the panel is as wide as the terminal,
-    and the next frame would then leave the upper border of this one on the screen.
-    """
-    try:
-        terminal = keyboard.fileno()
-        before = termios.tcgetattr(terminal)
-    except (OSError, ValueError, termios.error):
-        return lambda: None  # The input is not a terminal.
-    now = termios.tcgetattr(terminal)
-    now[LOCAL_MODES] &= ~termios.ECHOCTL
-    termios.tcsetattr(terminal, termios.TCSANOW, now)
-    return lambda: termios.tcsetattr(terminal, termios.TCSANOW, before)
 
 
 def sparkline(values: Sequence[float | None], width: int) -> str:
@@ -308,24 +249,33 @@ def _trial_line(trial: SigmaTrial) -> str:
     return f"  sigma {trial.sigma:g}: KL {number(trial.kl)} nats per token"
 
 
-def _cost_weight(metrics: Mapping[str, Any]) -> str:
+def _spread(row: Row, config: Config) -> str:
+    fitness = {name: number(value) for name, value in row["fitness"].items()}
+    between = f"{fitness['p20']} to {fitness['p80']}"
+    return f"20-80 % of {config.method.graded}s {between}  best {fitness['max']}"
+
+
+def _search(row: Row, config: Config) -> str:
+    """Describe sigma with its unit, the length of the step, and the learning rate."""
+    parts = [f"sigma {number(row['sigma'])}{OF_WEIGHTS.get(config.search.unit, '')}"]
+    if (step := row.get("step_in_sigmas")) is not None:
+        parts.append(f"step {number(step)} sigmas")
+    if row["learning_rate"] is not None:
+        parts.append(f"learning rate {number(row['learning_rate'])}")
+    return "  ".join(parts)
+
+
+def _cost_weight(row: Row) -> str:
     """Describe lambda and the mean cost of the center; empty where the reward has no lambda."""
-    if "lambda" not in metrics:
+    if "lambda" not in row:
         return ""
-    cost = metrics["center_cost"]
+    cost = row["center_cost"]
     of_center = "" if cost is None else f"  cost of the center {number(cost)}"
-    return f"lambda {number(metrics['lambda'])}{of_center}"
+    return f"lambda {number(row['lambda'])}{of_center}"
 
 
-def _unit_of_sigma(config: Config) -> str:
-    """Return the unit of sigma and the walk after a space; empty: that of the weights."""
-    return OF_WEIGHTS.get(config.search.unit, "")
-
-
-def _speed(record: GenerationRecord) -> str:
-    """Describe the tokens per second of a generation."""
-    seconds = record.evaluation.decode_seconds
-    return f"{number(record.evaluation.tokens / seconds if seconds > 0 else None)} tokens/s"
+def _speed(row: Row) -> str:
+    return f"{number(row['tokens_per_s'])} tokens/s"
 
 
 def _held_out(score: HeldOutScore) -> list[str]:

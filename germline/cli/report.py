@@ -80,19 +80,15 @@ def report(
         if len(facts) > 1:
             _print_comparison(facts, groups)
         for one in facts:
-            _print_findings(one, alone=len(facts) == 1)
+            if one.damage:
+                print_stderr(f"the journal is damaged: {one.damage}", "red")
+            of = f"{one.path}: " if len(facts) > 1 else ""
+            for finding in one.findings:
+                print_stdout(f"{of}{finding.level}: {finding.sentence}")
         earlier = ", in place of the page that was there" if replaces else ""
         print_stdout(f"written to {path}{earlier}")
     if browse and not webbrowser.open(path.resolve().as_uri()):
         print_stderr("no browser could be started: open the file in a browser")
-
-
-def _print_findings(run: "RunFacts", *, alone: bool) -> None:
-    if run.damage:
-        print_stderr(f"the journal is damaged: {run.damage}", "red")
-    for finding in run.findings:
-        line = f"{finding.level}: {finding.sentence}"
-        print_stdout(line if alone else f"{run.path}: {line}")
 
 
 def _print_comparison(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]") -> None:
@@ -109,7 +105,7 @@ def _print_comparison(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]")
                 text_format.score(run.scores[0]) if run.scores else "",
                 text_format.score(run.scores[-1]) if run.scores[1:] else "",
                 str(run.scores[-1].n) if run.scores else "",
-                text_format.difference(found.difference) if found.difference else found.why_none,
+                found if isinstance(found, str) else text_format.difference(found),
             )
             for run, found in zip(runs, compared_runs(runs, groups), strict=True)
         ],
@@ -131,7 +127,7 @@ def _print_comparison(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]")
         for group in groups
     ]
     print_table(("config", "metric", "seeds", "before", "after"), rows)
-    print_stdout("means over run seeds, from five seeds on with 95 % intervals (Student's t)")
+    print_stdout(text_format.MEANS_OVER_SEEDS)
     for group in groups:
         for sentence in filter(None, (group.verdict(groups[0]), group.left_out)):
             print_stdout(sentence)
@@ -146,7 +142,7 @@ def _as_json(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]") -> list[
             "findings": [finding.as_json() for finding in run.findings],
             "damage": run.damage,
             "score": score_values(run.scores[-1]) if run.scores else None,
-            **difference_values(found.difference),
+            **difference_values(None if isinstance(found, str) else found),
         }
         for run, found in zip(runs, compared_runs(runs, groups), strict=True)
     ]
@@ -160,8 +156,8 @@ def _group_as_json(group: "SeedGroup", first: "SeedGroup") -> dict[str, object]:
         "counted": [run.path for run in group.counted],
         "metric": group.metric,
         "over_seeds": {name: asdict(found) for name, found in group.statistics.items()},
-        "difference_to_first": found.mean if found else None,
-        "difference_interval_95": list(found.interval) if found and found.interval else None,
-        "difference_paired": found.paired if found else None,
+        "difference_to_first": found and found.mean,
+        "difference_interval_95": found and found.interval,
+        "difference_paired": found and found.paired,
         "verdict": group.verdict(first),
     }

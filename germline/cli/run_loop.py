@@ -2,10 +2,8 @@
 
 import shlex
 import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -25,65 +23,63 @@ from germline.cli.output import (
 from germline.cli.progress_view import LineView, LiveView, SilentView
 from germline.record import HeldOutRow, RunDirectory
 from germline.record.best_generation import best_score
-from germline.record.metrics_rows import paired_samples, scores_by_scorer
-from germline.record.seed_study import folder_to_resume
+from germline.record.metrics_rows import paired_samples
 from germline.report import text_format
 from germline.report.findings import findings
 from germline.report.run_facts import next_commands, resume_command
-from germline.types import GermlineError, HeldOutScore
+from germline.types import GermlineError
 
 if TYPE_CHECKING:
-    from germline.evaluation.seed_statistics import SeedStatistics
     from germline.run import Training
     from germline.studies.run_seeds import SeedStudy
 
 SHOWN_SAMPLES = 5
 
 
-def run_with_view(
-    begin: "Callable[[], Training]", *, quiet: bool, as_json: bool = False, of_several: bool = False
-) -> None:
-    """Run a training to its end or until Ctrl-C, and print a summary, or its values as JSON.
-
-    One `of_several` seeds has no next commands: they would leave its seeds with different lengths.
+def run_with_view(begin: "Callable[[], Training]", *, quiet: bool, as_json: bool) -> None:
+    """Begin a training and run it to its end or until Ctrl-C; print the result and what is next.
 
     Raises:
         typer.Exit: the training was stopped before its last generation.
     """
     quiet = quiet or as_json
-    console = Console()
-    with nullcontext() if quiet or not console.is_terminal else console.status("loading ..."):
+    with Console(quiet=quiet).status("loading ..."):  # shows nothing in a pipe
         training = begin()
-    run = training.directory
+    _run(training, quiet=quiet, as_json=as_json)
+    if not quiet:
+        lines = ["next:", *(f"  {command}" for command in next_commands(training.directory))]
+        _print_whole(Console(), "\n".join(lines))
+
+
+def _run(training: "Training", *, quiet: bool, as_json: bool = False) -> None:
+    console, run = Console(), training.directory
     if not quiet:
         _print_position(console, run)
+    is_interrupted = False
     try:
         _follow(training, _view(console, run, quiet=quiet))
     except KeyboardInterrupt:
-        _print_end(console, run, as_json=as_json)
-        raise typer.Exit(INTERRUPTED) from None
+        is_interrupted = True
     except GermlineError:
         if not as_json and run.journal.last_generation() >= 0:
             print_state(console, run)
         raise
-    _print_end(console, run, quiet=quiet, as_json=as_json, is_whole=True)
-    if not run.has_ended:
+    if as_json:
+        print_json(run_as_json(run))
+    else:
+        if not is_interrupted:
+            print_result(console, run, quiet=quiet)
+        print_state(console, run)
+    if is_interrupted or not run.has_ended:
         raise typer.Exit(INTERRUPTED)
-    if not quiet and not of_several:
-        lines = ["next:", *(f"  {command}" for command in next_commands(run))]
-        _print_whole(console, "\n".join(lines))
 
 
 @contextmanager
 def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     """Call `stop` at the first SIGINT or SIGTERM, raise KeyboardInterrupt at the next SIGINT.
 
-    Cluster schedulers send SIGTERM before they kill a process. Python lets only the main thread set
-    signal handlers; elsewhere Ctrl-C keeps its usual meaning.
+    Cluster schedulers send SIGTERM before they kill a process.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def handle(_signal: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -97,7 +93,7 @@ def stop_on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool = False) -> None:
+def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool) -> None:
     """Train every run seed of a study in turn, and print the statistics over the seeds.
 
     Raises:
@@ -113,7 +109,7 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool = Fals
         if not quiet:
             typer.echo(f"seed {training.config.seed}: {training.directory.path}")
         try:
-            run_with_view(partial(_same, training), quiet=quiet, of_several=True)
+            _run(training, quiet=quiet)
         except typer.Exit:
             folder = shlex.quote(str(study.out))
             print_stdout(f"To train all seeds to their end: germline resume {folder}")
@@ -128,18 +124,13 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool = Fals
         (str(one.seed), *map(text_format.score, (one.start, one.best, one.end)))
         for one in summary.results
     ]
-    statistics = summary.statistics().values()
-    rows.append(("mean", *(text_format.number(one.mean) for one in statistics)))
-    rows.append(("95 % interval", *map(_interval, statistics)))
-    rows.append(
-        (
-            "smallest to largest",
-            *(" to ".join(map(text_format.number, (s.smallest, s.largest))) for s in statistics),
-        )
-    )
+    statistics, number = summary.statistics().values(), text_format.number
+    ends = (f"{number(one.smallest)} to {number(one.largest)}" for one in statistics)
+    rows.append(("mean", *map(text_format.over_seeds, statistics)))
+    rows.append(("smallest to largest", *ends))
     typer.echo("")
     print_table(("seed", "before", "best", "after"), rows)
-    print_stdout(f"report over all seeds: {report}")
+    print_stdout(f"{text_format.MEANS_OVER_SEEDS}\nreport over all seeds: {report}")
     if not quiet:
         print_stdout(
             "To compare it with another config, train that with the same seeds, and then: "
@@ -172,18 +163,21 @@ def run_as_json(run: RunDirectory) -> dict[str, Any]:
 
 def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
     """Print held-out answers and scores before and after training, findings, paths of files."""
-    scores = run.held_out()
-    if not quiet and len(scores) > 1 and scores[0].samples and scores[-1].samples:
-        console.print(completions_table(scores[0], scores[-1], console.width))
-    for line in (
-        *_scores([row.score for row in scores], run.journal.last_generation() + 1),
-        *_voters(run),
-        *(
-            f"prompt options of the center: {one}"
-            for one in text_format.center_options(run.generations())
-        ),
-        *(f"{finding.level}: {finding.sentence}" for finding in findings(run)),
-    ):
+    rows, counted = run.held_out(), text_format.counted_by(run.config)
+    if not quiet and len(rows) > 1 and rows[0].samples and rows[-1].samples:
+        console.print(completions_table(rows[0], rows[-1], console.width))
+    done = run.journal.last_generation() + 1
+    lines = text_format.score_lines([row.score for row in rows], counted, done)
+    if voters := run.ensemble():
+        alone = text_format.number(voters[0]["score"])
+        lines.append(
+            f"the score is that of a vote of {len(voters)} members; the member with the best "
+            f"training fitness scores {alone}"
+        )
+    options = text_format.center_options(run.generations())
+    lines += [f"prompt options of the center: {one}" for one in options]
+    lines += [f"{finding.level}: {finding.sentence}" for finding in findings(run)]
+    for line in lines:
         print_sentence(console, line)
     _print_whole(console, f"run directory: {run.path}")
     for name, path in (("figure", run.figure), ("report", run.report)):
@@ -199,8 +193,9 @@ def print_state(console: Console, run: RunDirectory) -> None:
         print_sentence(
             console,
             f"Stopped early after {done} of {total} generations: the last {patience} held-out "
-            f"scores were not better than the best one, {_best(early)} "
-            f"(held_out.patience={patience}). To train on: {resume_command(run)}",
+            f"scores were not better than the best one, {text_format.score(early)} after "
+            f"{early.generation} updates (held_out.patience={patience}). To train on: "
+            f"{resume_command(run)}",
         )
     elif not run.has_ended:
         where = f"after generation {done - 1} ({done} of {total} done)"
@@ -237,23 +232,6 @@ def _print_whole(console: Console, line: str) -> None:
     console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def _print_end(
-    console: Console,
-    run: RunDirectory,
-    *,
-    quiet: bool = True,
-    as_json: bool,
-    is_whole: bool = False,
-) -> None:
-    """Print where a training ended, before that its result if it wrote the whole of it."""
-    if as_json:
-        print_json(run_as_json(run))
-        return
-    if is_whole:
-        print_result(console, run, quiet=quiet)
-    print_state(console, run)
-
-
 def _view(console: Console, run: RunDirectory, *, quiet: bool) -> SilentView:
     """Return the view of a training; the live one reads the rows so far, a quiet run does not."""
     if quiet:
@@ -281,69 +259,16 @@ def _follow(training: "Training", view: SilentView) -> None:
 def _print_position(console: Console, run: RunDirectory) -> None:
     """Say from where a run continues, or that it has nothing left to do."""
     done, total = run.journal.last_generation() + 1, run.config.generations
+    text = ""
     if done and run.has_ended:
-        folder = shlex.quote(str(folder_to_resume(run.path)))
-        print_sentence(
-            console,
-            f"This run is finished ({done} of {total} generations): nothing is trained. For more: "
-            f"germline resume {folder} generations={2 * total}",
-        )
+        text = f"This run is finished ({done} of {total} generations): nothing is trained."
     elif done:
-        print_sentence(console, f"Continuing after {done} of {total} generations.")
+        text = f"Continuing after {done} of {total} generations."
     elif run.ancestors:
         parent = run.ancestors[-1]
-        print_sentence(
-            console,
+        text = (
             f"A new run from the weights of {parent.path} after generation {parent.generation}, "
-            f"with run seed {run.config.seed}.",
+            f"with run seed {run.config.seed}."
         )
-
-
-def _scores(scores: Sequence[HeldOutScore], done: int) -> list[str]:
-    if not any(score.n for score in scores):
-        return ["held-out: no example could be scored"] if scores else []
-    first, last, best = scores[0], scores[-1], best_score(scores)
-    values = text_format.score(first)
-    if last.generation != first.generation:
-        values += f" -> {text_format.score(last)}"
-    error = text_format.kind_of_error(first, last)
-    line = f"held-out {last.metric}: {values} (mean and {error}, n {last.n})"
-    if best is not None and best.mean not in (first.mean, last.mean):
-        line += f", best: {_best(best)}"
-    ends = (first, last) if last.generation != first.generation else (last,)
-    if rewards := text_format.mean_rewards(*ends):
-        line += f", {rewards}"
-    if last.generation < done:
-        line += f"; scored last after {last.generation} of {done} updates"
-    by_scorer = (
-        text_format.scorer_line(*dict.fromkeys((found[0], found[-1])))
-        for found in scores_by_scorer(scores).values()
-    )
-    return [line, *by_scorer]
-
-
-def _best(score: HeldOutScore) -> str:
-    return f"{text_format.score(score)} after {score.generation} updates"
-
-
-def _voters(run: RunDirectory) -> list[str]:
-    voters = run.ensemble()
-    if not voters:
-        return []
-    alone = text_format.number(voters[0]["score"])
-    return [
-        f"the score is that of a vote of {len(voters)} members; the member with the best training "
-        f"fitness scores {alone}"
-    ]
-
-
-def _same(training: "Training") -> "Training":
-    return training
-
-
-def _interval(one: "SeedStatistics") -> str:
-    from germline.evaluation.seed_statistics import FEWEST_SEEDS
-
-    if not one.has_interval:
-        return f"needs {FEWEST_SEEDS} seeds"
-    return f"{text_format.number(one.low)} to {text_format.number(one.high)}"
+    if text:
+        print_sentence(console, text)

@@ -10,14 +10,13 @@ import typer
 from germline.cli import shell_completion
 from germline.cli.arguments import (
     Generation,
-    check_prefixes,
-    generation_of,
     read_section,
     split_words,
 )
 from germline.cli.output import AsJson, print_json
 
 if TYPE_CHECKING:
+    from germline.config.scorers import ClassifierSettings
     from germline.endpoint.uvicorn_service import UvicornService
 
 TOKEN_VARIABLE = "GERMLINE_TOKEN"
@@ -95,90 +94,72 @@ def serve(  # noqa: PLR0913 - the options of a command
 
     Ctrl-C ends the server.
     """
+    from germline.endpoint import serve_extra
+    from germline.record.run_paths import check_source
     from germline.types import GermlineError
 
-    sources, settings = split_words(words or [])
     scorers = {role: one for role, one in (("reward", reward), ("cost", cost)) if one is not None}
+    sources, settings = split_words("serve", words, ("",) if scorers else SERVED_SETTINGS)
     if len(sources) + bool(scorers) != 1:
         raise GermlineError(
             f"serve: found {', '.join([*sources, *scorers.values()]) or 'nothing to serve'}: name "
             "one run or model, or --reward MODEL, --cost MODEL or both"
         )
-    ignored = {"generation": generation, "max-new-tokens": max_new_tokens}
-    for option, value in ignored.items():
-        if scorers and value is not None:
-            raise GermlineError(
-                f"serve: --{option}={value} would be ignored with --reward and --cost, which score "
-                "texts: drop it"
-            )
-    if scorers:
-        _serve_scorers(scorers, settings, host, port, token, as_json=as_json)
-        return
-    check_prefixes(settings, SERVED_SETTINGS, "serve", "a server")
-    chosen = generation_of("serve", generation)
-    from germline.endpoint import serve_extra
-    from germline.record.run_paths import check_source
-
-    (source,) = sources
-    check_source(Path(source))
+    if scorers and (generation, max_new_tokens) != (None, None):
+        raise GermlineError(
+            "serve: --generation and --max-new-tokens would be ignored with --reward and --cost, "
+            "which score texts: drop them"
+        )
+    if sources:
+        check_source(Path(sources[0]))
     with serve_extra("germline serve"):
         from germline.endpoint.http_app import HttpLimits
+        from germline.services.scorer import scorer_service
         from germline.services.serve import ServeSettings, endpoint
-    listening = ServeSettings(
-        host, 8000 if port is None else port, HttpLimits(token), max_new_tokens or 1024
-    )
-    with endpoint(source, chosen, settings, listening) as (server, weights):
-        names = weights.names()
-        center = weights.select("center").fingerprint
-        values = {
-            "base_url": f"{server.url}/v1",
-            "models": names,
-            "center": center,
-            "needs_token": token is not None,
-            "chat": weights.sends_chats,
-        }
+    port = (8100 if scorers else 8000) if port is None else port
+    if scorers:
+        limits = HttpLimits(token, max_request_bytes=16_000_000)
+        classifier = _classifier(settings)
+        with scorer_service(scorers, classifier, host, port, limits) as server:
+            values: dict[str, object] = {"url": server.url, "models": scorers}
+            lines = f"{' and '.join(scorers.values())} at {server.url}"
+            _run_until_interrupt(server, lines, values, token, as_json=as_json)
+        return
+    listening = ServeSettings(host, port, HttpLimits(token), max_new_tokens or 1024)
+    with endpoint(sources[0], generation, settings, listening) as (server, weights):
+        names, center = weights.names(), weights.select("center").fingerprint
+        values = {"base_url": f"{server.url}/v1", "models": names, "center": center}
         shown = ", ".join(names if len(names) <= 4 else [*names[:3], "...", names[-1]])
-        lines = f"{source} at {server.url}/v1\nmodels: {shown}; center has digest {center[:16]}"
+        lines = f"{sources[0]} at {server.url}/v1\nmodels: {shown}; center has digest {center[:16]}"
         if not weights.sends_chats:
             lines += (
                 "\nThe run sent its prompts as they are: ask /v1/completions. /v1/chat/completions "
                 "uses the chat template, which the run did not."
             )
-        _run_until_interrupt(server, lines, values, as_json=as_json)
+        values["chat"] = weights.sends_chats
+        _run_until_interrupt(server, lines, values, token, as_json=as_json)
 
 
-def _serve_scorers(
-    models: Mapping[str, str],
-    settings: Sequence[str],
-    host: str,
-    port: int | None,
+def _classifier(settings: Sequence[str]) -> "ClassifierSettings":
+    from germline.config.scorers import ClassifierSettings
+
+    found = read_section("serve", ClassifierSettings, settings, "")
+    if isinstance(found.label, str) and found.label.isdecimal():
+        return found.model_copy(update={"label": int(found.label)})
+    return found
+
+
+def _run_until_interrupt(
+    server: "UvicornService",
+    lines: str,
+    values: Mapping[str, object],
     token: str | None,
     *,
     as_json: bool,
 ) -> None:
-    from germline.config.scorers import ClassifierSettings
-    from germline.endpoint import serve_extra
-
-    classifier = read_section("serve", ClassifierSettings, settings, "")
-    if isinstance(classifier.label, str) and classifier.label.isdecimal():
-        classifier = classifier.model_copy(update={"label": int(classifier.label)})
-    with serve_extra("germline serve"):
-        from germline.endpoint.http_app import HttpLimits
-        from germline.services.scorer import scorer_service
-    limits = HttpLimits(token, max_request_bytes=16_000_000)
-    port = 8100 if port is None else port
-    with scorer_service(models, classifier, host, port, limits) as server:
-        lines = f"{' and '.join(models.values())} at {server.url}"
-        values = {"url": server.url, "models": models, "needs_token": token is not None}
-        _run_until_interrupt(server, lines, values, as_json=as_json)
-
-
-def _run_until_interrupt(
-    server: "UvicornService", lines: str, values: Mapping[str, object], *, as_json: bool
-) -> None:
     """Print what a server serves, as text or as JSON, and run it until Ctrl-C."""
     if as_json:
-        print_json(values)
+        print_json({**values, "needs_token": token is not None})
     else:
         typer.echo(f"{lines}\nCtrl-C ends the server.")
     with suppress(KeyboardInterrupt):

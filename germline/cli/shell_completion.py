@@ -51,10 +51,7 @@ def complete_tasks(incomplete: str) -> Offers:
 
 
 def complete_settings(incomplete: str) -> Offers:
-    """Offer `strategy.sigma=0.005`: settings with their default, and after `=` their choices.
-
-    If no setting matches, offer files of settings.
-    """
+    """Offer settings with their default, after `=` their choices, else files of settings."""
     from germline.config.reference import OPEN, REQUIRED, override_names
 
     name, equals, typed = _split_by_bash() or incomplete.partition("=")
@@ -65,16 +62,13 @@ def complete_settings(incomplete: str) -> Offers:
     offers = {}
     for entry in override_names():
         default = entry.setting.default
-        word = "" if default in (OPEN, REQUIRED) else default
-        offers[f"{entry.name}={word}"] = entry.setting.meaning
+        value = "" if default in (OPEN, REQUIRED) else default
+        offers[f"{entry.name}={value}"] = entry.setting.meaning
     return _matching(offers, incomplete) or _files(incomplete, ".yaml", ".yml")
 
 
 def _split_by_bash() -> tuple[str, str, str] | None:
-    """Join a word that bash splits at its equals sign: `space`, `=`, `lo`.
-
-    bash treats the three parts as words, and replaces only the part under the cursor.
-    """
+    """Join a word that bash splits at its equals sign into three words: `space`, `=`, `lo`."""
     words = os.environ.get("COMP_WORDS", "").split()
     here = int(os.environ.get("COMP_CWORD", "0") or 0)
     cut = [*words[:here], words[here] if here < len(words) else ""][-3:]

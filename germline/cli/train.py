@@ -1,22 +1,20 @@
 """The commands `germline train` and `germline resume`."""
 
+import math
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from germline.cli.arguments import (
-    ConfigFile,
-    Force,
-    Overrides,
-    Run,
-    generation_of,
-)
-from germline.cli.output import AsJson, print_stderr
+from germline.cli.arguments import ConfigFile, Force, Overrides, Run, read_generation
+from germline.cli.output import AsJson, print_json, print_stdout, print_table
 
 if TYPE_CHECKING:
     from germline.config import Config
+    from germline.estimates.memory import Estimate
     from germline.run import Training
+    from germline.run.dry_run import DryRun
 
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the result, no progress.")]
 
@@ -73,14 +71,11 @@ def train(  # noqa: PLR0913 - the options of a command
     With seeds=0..4 (or seeds=0,3,7) the config is trained once with each of these run seeds, in one
     folder, and a report over all of them is written.
     """
-    from germline.config import load_config
-    from germline.config import smoke_config as shrunk
+    from germline.config import load_config, smoke_config
 
     seeds, others = _seeds(overrides or [])
     settings = load_config(config, others)  # reports errors before torch is imported
-
-    settings = shrunk(settings) if smoke else settings
-
+    settings = smoke_config(settings) if smoke else settings
     if dry:
         _print_dry_run(settings, seeds, out, as_json=as_json)
         return
@@ -90,13 +85,7 @@ def train(  # noqa: PLR0913 - the options of a command
     if seeds is not None:
         from germline.studies.run_seeds import train_seeds
 
-        study = train_seeds(settings, seeds, out)
-        if len(study.seeds) == 1:
-            print_stderr(
-                f"seeds={seeds} is one run seed; several are a range or a list (seeds=0..4, "
-                "seeds=0,3,7)"
-            )
-        run_seeds_with_view(study, quiet=quiet, as_json=as_json)
+        run_seeds_with_view(train_seeds(settings, seeds, out), quiet=quiet, as_json=as_json)
         return
 
     def begin() -> "Training":
@@ -112,10 +101,11 @@ def resume(
     overrides: Overrides = None,
     *,
     start: Annotated[
-        str | None,
+        Any,
         typer.Option(
             "--from",
             metavar="GENERATION",
+            parser=read_generation,
             help="Begin a new run from the weights after this generation; best is the one with "
             "the best held-out score, -1 the start. All settings except model and space may be "
             "changed.",
@@ -154,33 +144,26 @@ def resume(
             "drop it, or give the generation to start from (--from best)"
         )
     if is_seed_study(path):
-        if any(override.startswith("seeds=") for override in overrides or []):
-            raise GermlineError(
-                f"resume: {path} goes on with the seeds it was begun with; to add some, repeat "
-                f"its germline train with more seeds and --out {path}, which keeps the seeds "
-                "that are trained"
-            )
         if start is not None:
             check_single_run(path)
         from germline.studies.run_seeds import SeedStudy
 
-        study = SeedStudy.open(path, overrides or [])
-        run_seeds_with_view(study, quiet=quiet, as_json=as_json)
+        run_seeds_with_view(SeedStudy.open(path, overrides or []), quiet=quiet, as_json=as_json)
         return
 
     def begin() -> "Training":
         from germline import run
 
-        generation = generation_of("resume", start, "--from")
-        if generation is None:
+        if start is None:
             return run.resume(path, overrides or [])
-        return run.fork(path, generation, overrides or [], out)
+        return run.fork(path, start, overrides or [], out)
 
     run_with_view(begin, quiet=quiet, as_json=as_json)
 
 
 def _print_dry_run(config: "Config", seeds: str | None, out: Path | None, *, as_json: bool) -> None:
-    from germline.cli.dry_run import print_dry_run
+    """Print what a training would do; exit with status 1 if it is not expected to fit."""
+    from germline.run.dry_run import dry_run
 
     runs = 1
     if seeds is not None:
@@ -189,19 +172,119 @@ def _print_dry_run(config: "Config", seeds: str | None, out: Path | None, *, as_
         study = train_seeds(config, seeds, out)
         config = study.config.model_copy(update={"seed": study.seeds[0]})
         runs, out = len(study.seeds), study.path(study.seeds[0])
-    if not print_dry_run(config, out, runs=runs, as_json=as_json):
+    plan = dry_run(config, out)
+    if as_json:
+        print_json(as_plain(plan, runs))
+    else:
+        _show(plan, runs)
+    if not plan.fits:
         raise typer.Exit(1)
+
+
+def as_plain(plan: "DryRun", runs: int) -> dict[str, Any]:
+    """Return a dry run as values for JSON."""
+    texts, found = plan.texts, plan.estimate
+    return {
+        "out": str(plan.out),
+        "runs": runs,
+        "config": plan.config.model_dump(mode="json"),
+        "batch": {
+            "members": plan.config.strategy.population,
+            "examples": texts.examples,
+            "scored_per_member": plan.config.method.scored_rows(texts.examples),
+            "training_examples": plan.training_examples,
+            "prompt_tokens": texts.prompt,
+            "shared_prompt_tokens": texts.prefix,
+            "new_tokens": texts.new_tokens,
+            "microbatches": None if found is None else found.work.microbatches,
+            "microbatch_rows": None if found is None else found.work.rows,
+        },
+        "memory": None if found is None else memory_values(found),
+        "fits": plan.fits,
+        "sources": [asdict(one) for one in plan.sources],
+    }
+
+
+def memory_values(found: "Estimate") -> dict[str, Any]:
+    """Return the memory of an estimate as values for JSON."""
+    available = {place: found.available(place) for place in found.places}
+    return {
+        "machine": found.machine.name,
+        "searched": found.work.searched,
+        "parts": [
+            {"name": part.name, "where": part.place, "when": part.phase, "bytes": round(part.bytes)}
+            for part in found.parts
+        ],
+        "needed": {place: round(found.needed(place)) for place in found.places},
+        "available": {at: None if math.isinf(n) else round(n) for at, n in available.items()},
+    }
+
+
+def _show(plan: "DryRun", runs: int) -> None:
+    from germline.config.config_files import as_yaml
+    from germline.estimates.memory import LESS_MEMORY
+    from germline.report.diff import changed_settings
+    from germline.report.text_format import size
+
+    typer.secho("config (what differs from the defaults; --json has all settings)", bold=True)
+    typer.echo(as_yaml(changed_settings(plan.config)))
+    typer.secho("run", bold=True)
+    for line in _run(plan, runs):
+        print_stdout(f"  {line}")
+    typer.echo("")
+    if plan.estimate is not None:
+        found, on_gpu = plan.estimate, plan.estimate.machine.on_gpu
+        rows = [
+            (part.name, part.place if on_gpu else "host", part.phase, size(part.bytes))
+            for part in sorted(found.parts, key=lambda part: part.place)
+            if part.bytes
+        ]
+        print_table(("memory", "place", "phase", "size"), rows)
+        for place in found.places:
+            available = found.available(place)
+            of = "" if math.isinf(available) else f" of {size(available)} available"
+            needed = size(found.needed(place))
+            print_stdout(f"{place} memory of {found.machine.name}: {needed} at once{of}")
+        typer.echo("")
+    for source in plan.sources:
+        where = "on this machine" if source.is_here else "would be downloaded"
+        bytes_of = "" if source.bytes is None else f", {size(source.bytes)}"
+        print_stdout(f"{source.what} {source.name}: {where}{bytes_of}")
+    if not plan.fits:
+        typer.secho(f"It does not fit. Less is needed by {LESS_MEMORY}.", fg="red")
+    typer.echo("Nothing was written.")
+
+
+def _run(plan: "DryRun", runs: int) -> list[str]:
+    texts, config = plan.texts, plan.config
+    members, per_member = f"{config.strategy.population or 'some'} members", ""
+    if not config.method.members_generate:
+        per_member = f", scored by {members}"
+        members = f"{config.method.generated_rows(1)} samples"
+    of_task = "" if plan.training_examples is None else f" of {plan.training_examples:,}"
+    batch = f"{members} x {texts.examples} examples{of_task}{per_member}"
+    count = "" if runs == 1 else f", {runs} times"
+    lines = [
+        f"in {plan.out}{count}: {config.generations} generations of {batch}",
+        f"prompts of at most {texts.prompt} tokens ({texts.prefix} of them shared), completions of "
+        f"at most {texts.new_tokens}",
+    ]
+    if plan.estimate is not None:
+        work = plan.estimate.work
+        lines.append(
+            f"{work.searched:,} numbers searched ({config.space.kind}); microbatches per "
+            f"generation: {work.microbatches} of {work.rows} rows"
+        )
+    return lines
 
 
 def _seeds(overrides: list[str]) -> tuple[str | None, list[str]]:
     """Take `seeds=` out of the overrides."""
     from germline.types import GermlineError
 
-    seeds = [
-        override.removeprefix("seeds=") for override in overrides if override.startswith("seeds=")
-    ]
-    others = [override for override in overrides if not override.startswith("seeds=")]
-    if seeds and any(other.startswith("seed=") for other in others):
+    seeds = [one.removeprefix("seeds=") for one in overrides if one.startswith("seeds=")]
+    others = [one for one in overrides if not one.startswith("seeds=")]
+    if seeds and any(one.startswith("seed=") for one in others):
         raise GermlineError(
             f"seeds={seeds[-1]} names every run seed, so seed= would be ignored: drop one of them"
         )

@@ -54,11 +54,8 @@ Style = Literal["line", "thin", "dashed", "points"]
 class Series:
     """Values over generations or updates; None is a gap.
 
-    Attributes:
-        low: lower ends of a band, or of the intervals of points.
-        high: upper ends.
-        color: place in `COLORS`.
-        style: `points` have intervals, lines have bands.
+    `low` and `high` are the ends of the intervals of points, or of the band of a line; `color` is a
+    place in `COLORS`.
     """
 
     label: str
@@ -83,7 +80,6 @@ class Chart:
     caption: str
     x_label: str
     series: Sequence[Series]
-    log_y: bool = False
 
     @property
     def alt(self) -> str:
@@ -104,10 +100,10 @@ def curves(run: RunFacts) -> list[Chart]:
     if run.config.search.has_measured_rate:
         caption = f"Root mean square of the steps, in sigmas.{calibrated(run)}"
         made.append(_column(run, "step_in_sigmas", caption))
-    made += [
-        _column(run, "lambda", "Weight of the cost in the reward; fitness falls as it grows."),
-        _column(run, "center_cost", "Mean cost of the center's completions in the batch."),
-    ]
+    caption = "Weight of the cost in the reward; fitness falls as it grows."
+    made.append(_column(run, "lambda", caption))
+    caption = "Mean cost of the center's completions in the batch."
+    made.append(_column(run, "center_cost", caption))
     return [chart for chart in made if chart and chart.series]
 
 
@@ -199,14 +195,18 @@ def signals(run: RunFacts) -> list[Chart]:
 def options(rows: Sequence[Row]) -> list[Chart]:
     """Chart the probabilities of every prompt setting that was searched, a line per option."""
     searched = [row for row in rows if row.get("option_probabilities")]
+    caption = "Probability with which a member uses each; the center uses the most likely one."
     charts = []
     for name, by_option in searched[-1]["option_probabilities"].items() if searched else ():
-        series = []
-        for color, option in enumerate(by_option):
-            values = [row["option_probabilities"][name][option] for row in searched]
-            label = short_option(option)
-            series.append(Series(label, _x(searched), thin_out(values), color=color))
-        caption = "Probability with which a member uses each; the center uses the most likely one."
+        series = [
+            Series(
+                short_option(option),
+                _x(searched),
+                thin_out([row["option_probabilities"][name][option] for row in searched]),
+                color=color,
+            )
+            for color, option in enumerate(by_option)
+        ]
         charts.append(Chart(bounded_text(name, LONGEST_NAME), caption, "generation", series))
     return charts
 
@@ -231,19 +231,17 @@ def compared(runs: Sequence[RunFacts], colors: Sequence[int]) -> list[Chart]:
 
 def over_seeds(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Chart the mean over run seeds of each config, with the band from worst to best seed."""
-    charts = []
-    for metric in dict.fromkeys(group.metric for group in groups):
-        series = []
-        for color, group in enumerate(groups):
-            if group.metric == metric:
-                x, values = group.over_updates()
-                bounds = (values.min(axis=1).tolist(), values.max(axis=1).tolist())
-                series.append(
-                    Series(group.name, x, values.mean(axis=1).tolist(), *bounds, color=color)
-                )
-        caption = "Mean over run seeds, with the band from the worst to the best seed."
-        charts.append(Chart(f"held-out {metric} over seeds", caption, "updates", series))
-    return charts
+    caption = "Mean over run seeds, with the band from the worst to the best seed."
+    by_metric: dict[str, list[Series]] = {}
+    for color, group in enumerate(groups):
+        x, values = group.over_updates()
+        ends = (values.min(axis=1).tolist(), values.max(axis=1).tolist())
+        series = Series(group.name, x, values.mean(axis=1).tolist(), *ends, color=color)
+        by_metric.setdefault(group.metric, []).append(series)
+    return [
+        Chart(f"held-out {metric} over seeds", caption, "updates", series)
+        for metric, series in by_metric.items()
+    ]
 
 
 def calibrated(run: RunFacts) -> str:
@@ -310,9 +308,7 @@ def _held_out_scorers(run: RunFacts) -> list[Chart]:
     for name, scores in found.items():
         shown = bounded_text(name, LONGEST_NAME)
         better = "higher" if scores[-1].higher_is_better else "lower"
-        caption = (
-            f"Score of the same completions by {shown}, with 95 % intervals; {better} is better."
-        )
+        caption = f"Score of the same completions, with 95 % intervals; {better} is better."
         series = [_points(scored_as(run.config), scores, 2)]
         charts.append(Chart(f"held-out {shown}", caption, counted_by(run.config), series))
     return charts
@@ -346,6 +342,5 @@ def _part(run: RunFacts, name: str) -> Chart:
 
 def _is_shown(series: Series) -> bool:
     """Whether a curve shows anything: in most runs all weights change, and none is empty."""
-    return any(series.y) and not (
-        series.label == MOVED and all(one == 1 for one in series.y if one)
-    )
+    is_whole = series.label == MOVED and all(one == 1 for one in series.y if one)
+    return any(series.y) and not is_whole

@@ -19,7 +19,7 @@ from germline.evaluation.seed_statistics import (
 )
 from germline.record.seed_study import counted_seeds, is_seed_study
 from germline.report.run_facts import RunFacts
-from germline.report.text_format import number, signed
+from germline.report.text_format import number, seed_difference_text
 
 SMALLEST_GROUP = 2
 
@@ -31,13 +31,7 @@ MORE_SEEDS = (
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """The runs of one folder of several run seeds.
-
-    Attributes:
-        name: of the folder.
-        runs: one for each seed.
-        counted: those of them whose scores are averaged, as `counted_seeds` says.
-    """
+    """The runs of one folder of several run seeds; `counted_seeds` says which are averaged."""
 
     name: str
     runs: Sequence[RunFacts]
@@ -89,20 +83,13 @@ class SeedGroup:
         found = self.minus(first)
         if found is None:
             return ""
-        names = f"{self.name} minus {first.name}"
-        seeds = str(found.seeds[0]) if found.paired else "{} and {}".format(*found.seeds)
-        if found.interval is None:
-            return f"{seeds} seeds do not decide: {names} is {signed(found.mean)} in all of them."
-        low, high = map(signed, found.interval)
-        about = (
-            f"{names} is {signed(found.mean)} (95 % interval {low} to {high}, {seeds} seeds, "
-            f"{found.pairing})."
-        )
+        about = f"{self.name} minus {first.name} is {seed_difference_text(found)}"
         if not found.decides:
-            return f"{seeds} seeds do not decide: {about} {MORE_SEEDS}"
+            more = f" {MORE_SEEDS}" if found.interval else ""
+            return f"The seeds do not decide: {about}.{more}"
         higher_is_better = self.counted[0].scores[-1].higher_is_better
         word = "better" if (found.mean > 0) == higher_is_better else "worse"
-        return f"{self.name} is {word} than {first.name} by {number(abs(found.mean))}: {about}"
+        return f"{self.name} is {word} than {first.name} by {number(abs(found.mean))}: {about}."
 
 
 def seed_groups(runs: Sequence[RunFacts]) -> list[SeedGroup]:
@@ -126,29 +113,13 @@ def seed_groups(runs: Sequence[RunFacts]) -> list[SeedGroup]:
     return groups
 
 
-@dataclass(frozen=True)
-class ComparedRun:
-    """A run of a comparison, and the run that its last score is compared with.
-
-    Attributes:
-        difference: the last score less that of the other run; None for a run that is compared with
-            itself, and where `why_none` says why there is none.
-        why_none: the reason; empty if there is a difference, or for a run compared with itself.
-    """
-
-    difference: PairedDifference | None
-    why_none: str
-
-
-def compared_runs(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> list[ComparedRun]:
-    """Compare the last score of each run with that of the first run.
+def compared_runs(
+    runs: Sequence[RunFacts], groups: Sequence[SeedGroup]
+) -> list[PairedDifference | str]:
+    """Return the last score of each run less that of the first run, or why there is no difference.
 
     Where several configs have several run seeds each, a run is compared with the run of the first
-    config that has the same seed.
-
-    Args:
-        runs: of the comparison.
-        groups: of them, as `seed_groups` returns them.
+    config that has the same seed. The reason is empty for a run that is compared with itself.
     """
     if len(groups) < 2:
         return [_compared(run, runs[0]) for run in runs]
@@ -161,22 +132,20 @@ def comparison_heading(groups: Sequence[SeedGroup]) -> str:
     return "the first" if len(groups) < 2 else f"{groups[0].name}, same seed"
 
 
-def _compared(run: RunFacts, other: RunFacts | None) -> ComparedRun:
+def _compared(run: RunFacts, other: RunFacts | None) -> PairedDifference | str:
     if other is None:
-        return ComparedRun(None, "none: no run has the same seed")
+        return "none: no run has the same seed"
     if run is other:
-        return ComparedRun(None, "")
+        return ""
     for one, name in ((run, "this run"), (other, other.name)):
         if not one.scores or not one.scores[-1].generation:
-            return ComparedRun(None, f"none: {name} has no score after training")
+            return f"none: {name} has no score after training"
     if run.metric != other.metric:
-        why = f"none: the metrics differ ({run.metric}, {other.metric} of {other.name})"
-        return ComparedRun(None, why)
+        return f"none: the metrics differ ({run.metric}, {other.metric} of {other.name})"
     difference = paired_difference(run.scores[-1], other.scores[-1])
     if _asked(run) != _asked(other) or not difference:
-        why = "none: scored on other examples (germline eval scores both on the same)"
-        return ComparedRun(None, why)
-    return ComparedRun(difference, "")
+        return "none: scored on other examples (germline eval scores both on the same)"
+    return difference
 
 
 def _asked(run: RunFacts) -> list[tuple[str, str]]:

@@ -10,7 +10,9 @@ from pydantic import BaseModel
 
 from germline.config import Config
 
-WORD = re.compile(r"\w+|\s+|[^\w\s]")
+WORD = re.compile(r"\s*\w+|\s*[^\w\s]|\s+")
+"""A word or a sign, with the white space before it."""
+
 ALWAYS = ("model", "task", "space", "strategy", "generations", "seed")
 """Settings that are shown even if they are the defaults."""
 
@@ -26,39 +28,21 @@ class DiffPiece:
 def diff_words(before: str, after: str) -> tuple[list[DiffPiece], list[DiffPiece]]:
     """Split two texts into pieces, so that the pieces of only one of them can be marked."""
     one, other = WORD.findall(before), WORD.findall(after)
+    old, new = [word.strip() for word in one], [word.strip() for word in other]
     # Without junk detection, which would not match the most frequent words of a long text.
-    codes = SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
-    kept = [(tag == "equal", one[a:b], other[c:d]) for tag, a, b, c, d in codes]
+    codes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     return (
-        _pieces([(same, old) for same, old, _ in kept if old]),
-        _pieces([(same, new) for same, _, new in kept if new]),
+        [DiffPiece("".join(one[a:b]), tag != "equal") for tag, a, b, _, _ in codes if b > a],
+        [DiffPiece("".join(other[c:d]), tag != "equal") for tag, _, _, c, d in codes if d > c],
     )
-
-
-def _pieces(runs: Sequence[tuple[bool, Sequence[str]]]) -> list[DiffPiece]:
-    """Join words to pieces; a space between two changed pieces counts as changed too."""
-    texts = ["".join(run) for _, run in runs]
-    changed = [not same for same, _ in runs]
-    for place in range(1, len(runs) - 1):
-        if texts[place].isspace() and changed[place - 1] and not runs[place + 1][0]:
-            changed[place] = True
-    joined: list[DiffPiece] = []
-    for text, new in zip(texts, changed, strict=True):
-        if joined and joined[-1].changed == new:
-            text = joined.pop().text + text
-        joined.append(DiffPiece(text, new))
-    return joined
 
 
 def changed_settings(config: Config) -> dict[str, Any]:
     """Return the settings that differ from the defaults, and always those of `ALWAYS`."""
-    found = _changed(config)
-    values = config.model_dump(mode="json")
+    found, values = _changed(config), config.model_dump(mode="json")
     for name in ALWAYS:
-        value = getattr(config, name)
-        found.setdefault(
-            name, values[name]["kind"] if isinstance(value, BaseModel) else values[name]
-        )
+        is_section = isinstance(getattr(config, name), BaseModel)
+        found.setdefault(name, values[name]["kind"] if is_section else values[name])
     return {name: found[name] for name in (*ALWAYS, *found) if name in found}
 
 

@@ -50,13 +50,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a run has recorded, as far as rules look at it.
-
-    Attributes:
-        rows: of generations.jsonl, in order.
-        scores: held out, in order.
-        rollouts: rows of rollouts.jsonl.
-    """
+    """What a run has recorded, as far as rules look at it: its rows and scores, in order."""
 
     config: Config
     rows: Sequence[Row] = ()
@@ -89,12 +83,9 @@ RULES: dict[str, Rule] = {}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that the numbers of a run show.
+    """Something that the numbers of a run show, with the measured values.
 
-    Attributes:
-        code: name of the rule.
-        level: `warning`: the run should be changed; `note`: a number should be read with care.
-        values: the measured values.
+    A `warning` says that the run should be changed, a `note` how a number should be read.
     """
 
     code: str
@@ -124,12 +115,7 @@ class Finding:
 
 
 def find(run: Recorded, *needs: str) -> list[Finding]:
-    """Return the findings about a run, in the order of `RULES`.
-
-    Args:
-        run: what it has recorded.
-        needs: only rules that need these; default: all.
-    """
+    """Return what the rules that need `needs` find, or all rules, in the order of `RULES`."""
     return [
         Finding(code, rule.level, values)
         for code, rule in RULES.items()
@@ -139,11 +125,7 @@ def find(run: Recorded, *needs: str) -> list[Finding]:
 
 
 def findings(run: RunDirectory | Path | str) -> list[Finding]:
-    """Return the findings about a run, training or not.
-
-    Args:
-        run: its directory.
-    """
+    """Return the findings about a run directory, training or not."""
     return find(recorded(run if isinstance(run, RunDirectory) else RunDirectory.open(Path(run))))
 
 
@@ -244,6 +226,7 @@ def _ties(run: Recorded) -> Iterator[Values]:
     few = (informative is not None and informative < FEW_EXAMPLES) or (
         pairs is not None and pairs < FEW_PAIRS and not groups
     )
+    larger_sigma = "use a larger sigma (with sigma=auto, strategy.sigma.target_kl)"
     if silent >= QUIET or (few and len(rows) >= QUIET):
         yield {
             "silent": silent,
@@ -251,9 +234,7 @@ def _ties(run: Recorded) -> Iterator[Values]:
             "pairs_share": pairs,
             "fitness": rows[-1]["fitness"]["mean"],
             "who": "samples" if groups else "members",
-            "remedy": "raise method.temperature or method.group_size"
-            if groups
-            else "use a larger sigma (with sigma=auto, strategy.sigma.target_kl)",
+            "remedy": "raise method.temperature or method.group_size" if groups else larger_sigma,
         }
 
 

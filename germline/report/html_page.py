@@ -51,11 +51,7 @@ def write_report(paths: Path | str | Sequence[Path | str], out: Path | str | Non
 
 
 def read_runs(paths: Path | str | Sequence[Path | str]) -> list[RunFacts]:
-    """Return the facts of runs, each run once.
-
-    Raises:
-        GermlineError: there is no run, or one cannot be read.
-    """
+    """Return the facts of runs, each run once."""
     given = [paths] if isinstance(paths, (Path, str)) else list(paths)
     folders = {Path(path).resolve(): Path(path) for path in given}
     if not folders:
@@ -66,14 +62,9 @@ def read_runs(paths: Path | str | Sequence[Path | str]) -> list[RunFacts]:
 def page_path(runs: Sequence[RunFacts], out: Path | str | None = None) -> Path:
     """Return the file of the page about these runs, and refuse to replace anything but a page.
 
-    Args:
-        runs: of the page.
-        out: the file; default: `report.html` in the run directory, or in the folder of run seeds
-            where these are all of its runs; of other runs, a file in the working directory whose
-            name has those of the runs.
-
-    Raises:
-        GermlineError: `out` is a folder, or a file that is no HTML page.
+    The default is `report.html` in the run directory, or in the folder of run seeds where these are
+    all of its runs; of other runs, a file in the working directory whose name has those of the
+    runs.
     """
     path = _default_path(runs) if out is None else Path(out)
     if path.is_dir():
@@ -100,35 +91,31 @@ def render_page(runs: Sequence[RunFacts]) -> str:
     """Return the page about these runs."""
     groups = seed_groups(runs)
     colors = _colors(runs, groups)
-    sections = [
-        _section(run, place, color)
-        for place, (run, color) in enumerate(zip(runs, colors, strict=True))
-    ]
-    template = _environment().get_template("page.html")
-    return template.render(
-        title=f"{', '.join(run.name for run in runs)} · germline report",
-        sections=sections,
-        groups=groups,
-        over_seeds=charts.over_seeds(groups),
-        compared=compared_runs(runs, groups),
-        compared_with=comparison_heading(groups),
-        curves=charts.compared(runs, colors) if len(runs) > 1 else [],
-        different=_differing(runs),
-        written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
-        germline=installed_version("germline") or "unknown",
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            title=f"{', '.join(run.name for run in runs)} · germline report",
+            sections=[_section(run, at, colors[at]) for at, run in enumerate(runs)],
+            groups=groups,
+            over_seeds=charts.over_seeds(groups),
+            compared=compared_runs(runs, groups),
+            compared_with=comparison_heading(groups),
+            curves=charts.compared(runs, colors) if len(runs) > 1 else [],
+            different=_differing(runs),
+            written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
+            germline=installed_version("germline") or "unknown",
+        )
     )
 
 
 def _section(run: RunFacts, place: int, color: int) -> dict[str, Any]:
     """Return what the page shows of one run."""
-    title = [
-        text_format.escape_control_characters(one) for one in text_format.run_title(run.config)
-    ]
     return {
         "run": run,
         "id": f"run-{place}",
         "tone": charts.COLORS[color % len(charts.COLORS)],
-        "title": title,
+        "title": [*map(text_format.escape_control_characters, text_format.run_title(run.config))],
         "charts": {
             "Curves": charts.curves(run),
             "Parts of the reward": charts.parts(run),
@@ -201,18 +188,13 @@ def _colors(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> list[int]:
 def _numbers(run: RunFacts) -> list[dict[str, Any]]:
     """Return the rows of the table of numbers: the start, and evenly spaced generations."""
     scores = {score.generation: score for score in run.scores}
-    step = -(-len(run.rows) // MOST_ROWS)
-    last = len(run.rows) - 1
-    start = {"updates": 0, "fitness": None, "score": scores.get(0)}
-    return [start] + [
-        {
-            "updates": row["generation"] + 1,
-            "fitness": row["fitness"],
-            "score": scores.get(row["generation"] + 1),
-        }
+    step, last = -(-len(run.rows) // MOST_ROWS), len(run.rows) - 1
+    fitness = {0: None} | {
+        row["generation"] + 1: row["fitness"]
         for place, row in enumerate(run.rows)
         if place % step == 0 or place == last or row["generation"] + 1 in scores
-    ]
+    }
+    return [{"updates": n, "fitness": one, "score": scores.get(n)} for n, one in fitness.items()]
 
 
 def _differing(runs: Sequence[RunFacts]) -> Mapping[str, Sequence[str]]:

@@ -6,7 +6,7 @@ pyplot: no global state, no window, no backend to choose.
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,32 +47,14 @@ def evolution_charts(run: RunDirectory) -> list[Chart]:
     return [charts.fitness(facts), charts.held_out(facts)]
 
 
-def draw_panels(
-    path: Path,
-    title: str,
-    panels: Sequence[Chart],
-    marks: Mapping[str, float] | None = None,
-    *,
-    log_x: bool = False,
-) -> None:
-    """Write charts below each other over one horizontal axis as a picture.
-
-    Args:
-        path: the PNG file.
-        title: above all.
-        panels: from above.
-        marks: name -> place of a vertical line through all panels.
-        log_x: whether the horizontal axis is logarithmic.
-    """
+def draw_panels(path: Path, title: str, panels: Sequence[Chart], *, log_x: bool = False) -> None:
+    """Write charts below each other over one horizontal axis as a PNG file."""
     figure = Figure(figsize=(8, 1.2 + 5 / (1 + len(panels)) * len(panels)), dpi=150)
     figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
     rows = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-    for row, (axes, panel) in enumerate(zip(rows, panels, strict=True)):
+    for axes, panel in zip(rows, panels, strict=True):
         _draw_chart(axes, panel)
         axes.set_ylabel(panel.title, color=INK)
-        for (name, place), style in zip((marks or {}).items(), ("-", "--", ":"), strict=False):
-            label = "" if row else name  # said once is enough
-            axes.axvline(place, color=FAINT, linewidth=1.2, linestyle=style, label=label)
         if axes.get_legend_handles_labels()[0]:  # above the axes, where it covers no curve
             axes.legend(
                 loc="lower right", bbox_to_anchor=(1, 0.99), frameon=False, fontsize=8, ncols=3
@@ -124,8 +106,6 @@ def _draw_chart(axes: Axes, chart: Chart) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
     for series in chart.series:
         _draw_series(axes, series)
-    if chart.log_y:
-        axes.set_yscale("log")  # what is not above 0 is left out
     if not chart.series:
         text = f"no {chart.title} yet"
         axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=FAINT)

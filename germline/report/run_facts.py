@@ -47,10 +47,9 @@ RARE = ("calibrate_s", "held_out_s")
 
 @dataclass(frozen=True, slots=True)
 class HeldOutAnswer:
-    """One held-out prompt with the center's answers before and after training.
+    """One held-out prompt with the center's answers before and, once there is one, after training.
 
-    The pieces of an answer mark the words that the other answer lacks. `after` is None while there
-    is no later sample.
+    The pieces of an answer mark the words that the other answer lacks.
     """
 
     prompt: str
@@ -177,18 +176,13 @@ class RunFacts:
     @cached_property
     def last_rollouts(self) -> list[Row]:
         """Recorded rollouts of the last generation, best first, their texts shortened."""
-        return [
-            row
-            | {
-                "prompt": bounded_text(row["prompt"]),
-                "completion": bounded_text(
-                    transcript(row["completion"], row.get("turns", ()), row.get("ended"))
-                ),
-                "failure": bounded_text(row["failure"] or ""),
-            }
-            for row in self.run.rollouts()
-            if row["generation"] == self.done - 1
-        ]
+        found = []
+        for row in self.run.rollouts():
+            if row["generation"] == self.done - 1:
+                text = transcript(row["completion"], row.get("turns", ()), row.get("ended"))
+                texts = {"prompt": row["prompt"], "completion": text, "failure": row["failure"]}
+                found.append(row | {key: bounded_text(one or "") for key, one in texts.items()})
+        return found
 
     @cached_property
     def parts(self) -> list[TimePart]:
@@ -199,17 +193,12 @@ class RunFacts:
                 laps.setdefault(key, []).append(seconds)
         whole = sum(map(sum, laps.values())) or 1.0
         scored = {} if self.config.method.members_generate else {"grading_s": "scoring, grading"}
-        names = {**PARTS, **scored}
-        parts = [
-            TimePart(
-                key,
-                names.get(key, escape_control_characters(key.removesuffix("_s"))),
-                sum(found),
-                float(np.median(found)),
-                sum(found) / whole,
-            )
-            for key, found in laps.items()
-        ]
+        parts = []
+        for key, found in laps.items():
+            unnamed = escape_control_characters(key.removesuffix("_s"))
+            name = {**PARTS, **scored}.get(key, unnamed)
+            total = sum(found)
+            parts.append(TimePart(key, name, total, float(np.median(found)), total / whole))
         return sorted(parts, key=lambda part: -part.total_s)
 
     @property
@@ -257,25 +246,24 @@ def next_commands(run: RunDirectory) -> list[str]:
     # `.` and `..` would not mean the run in another working directory.
     folder = run.path if run.path.name not in ("", "..") else run.path.resolve()
     path = shlex.quote(str(folder))
-    commands = [f"germline report {path} --open"]
-    if resume := resume_command(run, folder):
-        commands.insert(0, resume)
+    commands = []
     if not run.config.engine.has_own_model and run.journal.last_generation() >= 0:
         best = " --generation best" if _is_best_earlier(run) else ""
-        commands.insert(0, f"germline export {path}{best} --out my-model")
-    return commands
+        commands.append(f"germline export {path}{best} --out my-model")
+    if resume := resume_command(run, folder):
+        commands.append(resume)
+    return [*commands, f"germline report {path} --open"]
 
 
 def resume_command(run: RunDirectory, folder: Path | None = None) -> str:
     """Return the command that trains on; empty where a schedule ends with the generations."""
-    path = shlex.quote(str(folder_to_resume(folder or run.path)))
+    command = f"germline resume {shlex.quote(str(folder_to_resume(folder or run.path)))}"
     if run.stopped_early:
-        return f"germline resume {path} held_out.patience={2 * (run.config.held_out.patience or 1)}"
+        return f"{command} held_out.patience={2 * (run.config.held_out.patience or 1)}"
     if not run.has_ended:
-        return f"germline resume {path}"
-    if run.config.strategy.whole_run:
-        return ""
-    return f"germline resume {path} generations={2 * run.config.generations}"
+        return command
+    whole = run.config.strategy.whole_run
+    return "" if whole else f"{command} generations={2 * run.config.generations}"
 
 
 def _is_best_earlier(run: RunDirectory) -> bool:

@@ -6,32 +6,31 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+from rich.filesize import decimal
 
 from germline.config import Config, Nes
 from germline.evaluation import confidence_interval
 from germline.evaluation.score_difference import PairedDifference
-from germline.evaluation.seed_statistics import SeedStatistics
+from germline.evaluation.seed_statistics import SeedDifference, SeedStatistics
+from germline.record.best_generation import best_score
+from germline.record.metrics_rows import scores_by_scorer
 from germline.types import HeldOutScore
 
 JOINERS = "\u200c\u200d"
 """Invisible characters that are kept: Persian words and family emoji need them."""
 
-
 ALL_EQUAL = "(all values equal)"
 """Shown instead of a standard error of 0, which equal values do not justify: see `caution`."""
 
+MEANS_OVER_SEEDS = "means over run seeds, from five seeds on with 95 % intervals (Student's t)"
 
 ROUNDED_UP = 999.5
 """From here on three digits round to 1,000, which `.3g` writes as 1e+03."""
 
 DAY_S = 86_400
-YEAR_S = 365 * DAY_S
 
-LONGEST_TEXT = 1200
-"""Characters shown of a prompt or a completion."""
-
-LONGEST_OPTION = 40
-"""Characters of a prompt option that are shown."""
+LONGEST_TEXT, LONGEST_OPTION = 1200, 40
+"""Characters shown of a prompt or a completion, and of a prompt option."""
 
 LONGEST_COMMON = 60
 """Characters that prompts may have in common at the start before that start is omitted."""
@@ -60,9 +59,7 @@ def percent(share: float | int) -> str:
 
 
 def duration(seconds: float | int) -> str:
-    """Format seconds as m:ss min or h:mm:ss h; from two days on, as days, and then as years."""
-    if seconds >= 2 * YEAR_S:
-        return f"{number(seconds / YEAR_S)} years"
+    """Format seconds as m:ss min or h:mm:ss h; from two days on, as days."""
     if seconds >= 2 * DAY_S:
         return f"{number(seconds / DAY_S)} days"
     minutes, rest = divmod(round(seconds), 60)
@@ -83,11 +80,7 @@ def seconds(value: float | int) -> str:
 
 def size(count: float | int) -> str:
     """Format a number of bytes in decimal units."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < ROUNDED_UP:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{number(count)} TB"
+    return decimal(round(count))
 
 
 def score(value: HeldOutScore) -> str:
@@ -126,6 +119,16 @@ def over_seeds(value: SeedStatistics) -> str:
     return f"{number(value.mean)}{interval}"
 
 
+def seed_difference_text(value: SeedDifference) -> str:
+    """Format a difference over run seeds, with its 95 % interval and the numbers of seeds."""
+    seeds = str(value.seeds[0]) if value.paired else "{} and {}".format(*value.seeds)
+    if value.interval is None:
+        return f"{signed(value.mean)} in all of {seeds} seeds"
+    low, high = map(signed, value.interval)
+    about = f"95 % interval {low} to {high}, {seeds} seeds, {value.pairing}"
+    return f"{signed(value.mean)} ({about})"
+
+
 def scorer_line(*scores: HeldOutScore) -> str:
     """Format scores of one of `held_out.scorers`, first to last, with how many texts have none."""
     values = " -> ".join(
@@ -136,13 +139,37 @@ def scorer_line(*scores: HeldOutScore) -> str:
     return f"held-out scorer {scores[-1].metric}: {values}{better}"
 
 
+def score_lines(scores: Sequence[HeldOutScore], counted: str, done: int = 0) -> list[str]:
+    """Describe the first, the last and the best held-out score, and those by scorers, in lines.
+
+    Args:
+        scores: held out, in order.
+        counted: the unit in which they are counted; see `counted_by`.
+        done: updates of the run, which are said where there are some since the last score.
+    """
+    if not any(one.n for one in scores):
+        return ["held-out: no example could be scored"] if scores else []
+    last, best = scores[-1], best_score(scores)
+    ends = (scores[0], last) if last.generation != scores[0].generation else (last,)
+    values = " -> ".join(map(score, ends))
+    line = f"held-out {last.metric}: {values} (mean and {kind_of_error(*ends)}, n {last.n})"
+    if best is not None and best.mean not in [one.mean for one in ends]:
+        line += f", best: {score(best)} after {best.generation} {counted}"
+    if rewards := mean_rewards(*ends):
+        line += f", {rewards}"
+    if last.generation < done:
+        line += f"; scored last after {last.generation} of {done} {counted}"
+    by_scorer = scores_by_scorer(scores).values()
+    return [line, *(scorer_line(*dict.fromkeys((one[0], one[-1]))) for one in by_scorer)]
+
+
 def error(value: HeldOutScore) -> str:
     """Format the standard error or the interval of a held-out score; see `kind_of_error`."""
-    if not value.proportion:
-        if value.n == 1:
-            return "(one example: no standard error)"
-        return f"± {number(value.standard_error)}" if value.standard_error else ALL_EQUAL
-    return "[{}, {}]".format(*map(number, confidence_interval(value)))
+    if value.proportion:
+        return "[{}, {}]".format(*map(number, confidence_interval(value)))
+    if value.n == 1:
+        return "(one example: no standard error)"
+    return f"± {number(value.standard_error)}" if value.standard_error else ALL_EQUAL
 
 
 def kind_of_error(*values: HeldOutScore) -> str:
@@ -164,14 +191,11 @@ def caution(value: HeldOutScore) -> str:
     if value.n == 1:
         return "one example has no standard error"
     if value.standard_error == 0:
-        share = min(1.0, 3 / value.n)
         return (
             f"all {value.n} values are equal, so there is no standard error: up to "
-            f"{share:.0%} of other examples may differ"
+            f"{min(1.0, 3 / value.n):.0%} of other examples may differ"
         )
-    if value.n < FEW_EXAMPLES:
-        return f"a standard error of {value.n} examples is rough"
-    return ""
+    return f"a standard error of {value.n} examples is rough" if value.n < FEW_EXAMPLES else ""
 
 
 def escape_control_characters(text: str) -> str:
@@ -187,12 +211,12 @@ def escape_control_characters(text: str) -> str:
 
 def most_likely_options(probabilities: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Name the most likely prompt option of every setting, with its probability."""
-    found = []
-    for name, options in probabilities.items():
-        option = max(options, key=lambda one: options[one])
-        text = short_option(option)
-        found.append(f"{escape_control_characters(name)} {text} ({options[option]:.0%})")
-    return found
+    likely = {name: max(some, key=some.__getitem__) for name, some in probabilities.items()}
+    return [
+        f"{escape_control_characters(name)} {short_option(option)} "
+        f"({probabilities[name][option]:.0%})"
+        for name, option in likely.items()
+    ]
 
 
 def center_options(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -202,8 +226,7 @@ def center_options(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def short_option(option: str) -> str:
     """Shorten a prompt option to one line."""
-    shown = escape_control_characters(" ".join(option.split()))
-    return shown if len(shown) <= LONGEST_OPTION else shown[: LONGEST_OPTION - 1] + "…"
+    return one_line_excerpt(" ".join(option.split()), LONGEST_OPTION)
 
 
 def bounded_text(text: str, longest: int = LONGEST_TEXT) -> str:

@@ -39,7 +39,6 @@ class Example:
         context: (role, content) of each message before the prompt.
         token_ids: the prompt as token ids, which then take the place of the other fields.
         turns: what the model and an environment wrote after the prompt; the model goes on from it.
-        date: that the chat template gets for today, as 2026-01-31; empty: the day it is.
         sample: which of several completions of its prompt this is; each has sampling noise of its
             own.
     """
@@ -52,7 +51,6 @@ class Example:
     context: tuple[tuple[str, str], ...] = ()
     token_ids: tuple[int, ...] = ()
     turns: tuple[Turn, ...] = ()
-    date: str = ""
     sample: int = 0
 
 

@@ -4,6 +4,7 @@ import datetime
 import json
 import re
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,18 @@ from tokenizers.processors import TemplateProcessing
 
 import germline
 from germline.config import load_config
+from germline.endpoint.openai_requests import ChatRequest, Message
+from germline.endpoint.row_generator import RowGenerator
+from germline.endpoint.rows import RowRequest
 from germline.engines import pretrained
 from germline.engines.pretrained import load_tokenizer
-from germline.engines.prompt_batch import encode_prompt
+from germline.engines.prompt_batch import PromptEncoder, encode_prompt
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run.dry_run import dry_run
 from germline.run.model_prompts import check_prompt_lengths, fit_task, with_prompt_date
 from germline.run.preflight import check_run
+from germline.services.serve import ServedWeights
 from germline.tasks import make_task
 from germline.types import Example, GermlineError
 
@@ -89,7 +94,7 @@ def test_rows_that_do_not_fit_can_be_left_out(tmp_path, caplog):
         fit_task(config, make_task(config.task.model_copy(update={"path": path})))
 
 
-CLOCK = "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}"
+CLOCK = "{% set form = '%d %b %Y' %}{{ strftime_now(form) }} {{ messages[0].content }}"
 
 
 def test_a_run_records_the_date_that_the_chat_template_writes(tmp_path):
@@ -102,10 +107,34 @@ def test_a_run_records_the_date_that_the_chat_template_writes(tmp_path):
     germline.train(config, path).run()
     recorded = RunDirectory.open(path).config
     assert recorded.task.prompt_date == datetime.datetime.now().astimezone().date().isoformat()
-    later = recorded.task.model_copy(update={"prompt_date": "2024-07-26"})
-    tokenizer, _ = load_tokenizer(str(model))
-    (example, *_) = make_task(later).examples("test")
-    assert tokenizer.decode(encode_prompt(tokenizer, example)).startswith("26 Jul 2024 What is")
+
+
+def test_all_that_asks_the_weights_of_a_run_uses_the_recorded_date(tmp_path, monkeypatch):
+    model = shutil.copytree(NANO_DIR, tmp_path / "model")
+    (model / "chat_template.jinja").write_text(CLOCK)
+    read: list[str] = []
+    known = PromptEncoder._known
+
+    def note(encoder, example, ids):
+        read.append(encoder._pretrained.tokenizer.decode(ids))
+        return known(encoder, example, ids)
+
+    monkeypatch.setattr(PromptEncoder, "_known", note)
+    task = {"kind": "arithmetic", "max_new_tokens": 2, "prompt_date": "2024-07-26"}
+    config = load_config({**TINY, "model": str(model), "task": task})
+    path = str(tmp_path / "run")
+    germline.train(config, path).run()
+    germline.generate(path, ["What is 1 + 2?"])
+    for own in (None, load_config({"task": {"kind": "countdown", "chat": True}}).task):
+        germline.evaluate(path, own, limit=2)
+    with closing(ServedWeights.open(path)) as weights:
+        request = ChatRequest(model="center", messages=[Message(role="user", content="Hello")])
+        decoding = request.decoding(4)
+        RowGenerator(weights).encode(
+            RowRequest(weights.select("center"), request.example(), decoding, 4)
+        )
+    assert len(read) > 10
+    assert all(text.startswith("26 Jul 2024 ") for text in read)
 
 
 @pytest.mark.parametrize("prompt", ["<|im_start|>What is 1?", "What is 1?"])

@@ -164,7 +164,8 @@ class RowGenerator:
                     param="messages" if example.chat else "prompt",
                     code="context_length_exceeded",
                 )
-            ids = encode_prompt(self._tokenized.pretrained.tokenizer, example)
+            pretrained = self._tokenized.pretrained
+            ids = encode_prompt(pretrained.tokenizer, example, pretrained.date)
         return tuple(encoder.encode(replace(example, token_ids=tuple(ids))))
 
     def _cut(self, row: EncodedRow, completion: Completion) -> Completion:

@@ -130,7 +130,8 @@ class InProcessEngine:
         """Load the model of a config and make its masters; `generates` has no effect."""
         section = config.engine
         assert isinstance(section, InProcess)
-        return cls(load_pretrained(source), space, optimizer, section, config.search.unit)
+        pretrained = load_pretrained(source, config.task.prompt_date)
+        return cls(pretrained, space, optimizer, section, config.search.unit)
 
     @torch.inference_mode()
     def generate(

@@ -44,15 +44,17 @@ class PretrainedModel:
         model: with parameters in the half-precision dtype of its files, or else in fp32.
         stored_dtype: the dtype in config.json, in which `engine.dtype=auto` serves on a GPU.
         source: the folder or Hugging Face id; of a GGUF file, the folder of its floats.
+        date: which a chat template gets for today, as 2026-01-31; None: the day it is.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     stored_dtype: torch.dtype
     source: str
+    date: str | None = None
 
 
-def load_pretrained(source: str) -> PretrainedModel:
+def load_pretrained(source: str, date: str | None = None) -> PretrainedModel:
     """Load a folder, a GGUF file or a hub id, in the dtype of its files if that is half precision.
 
     No fp32 copy of bf16 weights is made here: engines convert the searched tensors to fp32, one by
@@ -78,9 +80,8 @@ def load_pretrained(source: str) -> PretrainedModel:
     check_finite(source, model)
     model.eval().requires_grad_(requires_grad=False)
     stored = getattr(config, "dtype", None)
-    return PretrainedModel(
-        model, tokenizer, stored if isinstance(stored, torch.dtype) else torch.float32, source
-    )
+    dtype = stored if isinstance(stored, torch.dtype) else torch.float32
+    return PretrainedModel(model, tokenizer, dtype, source, date)
 
 
 def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, int | None]:

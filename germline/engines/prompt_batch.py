@@ -5,7 +5,6 @@ the cache holds it, even where a chat template would write it in another way (te
 thinking of earlier turns).
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,11 +19,17 @@ from germline.engines.pretrained import PretrainedModel, end_ids
 from germline.engines.rows_in_progress import control_ids
 from germline.types import Completion, Example, GermlineError
 
-_CLOCK = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1\s*\)""")
+CLOCK = "strftime_now"
+"""The function by which a chat template reads the clock."""
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[int]:
-    """Tokenize one prompt, through the chat template where `example.chat` is set."""
+def encode_prompt(
+    tokenizer: PreTrainedTokenizerBase, example: Example, date: str | None = None
+) -> list[int]:
+    """Tokenize one prompt, through the chat template where `example.chat` is set.
+
+    The template writes `date`, such as 2026-01-31, for today; None: the day it is.
+    """
     if example.chat:
         if not tokenizer.chat_template:
             raise GermlineError(
@@ -34,9 +39,9 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, example: Example) -> list[
         ids = _through_template(
             tokenizer,
             (*example.context, ("user", example.prompt)),
+            date,
             return_dict=False,
             tokenizer_kwargs={"verbose": False},
-            chat_template=_at_date(tokenizer, example.date) if example.date else None,
         )
     else:
         ids = _tokenized(tokenizer, example.prompt)
@@ -63,12 +68,16 @@ def _tokenized(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     return ids
 
 
-def _at_date(tokenizer: PreTrainedTokenizerBase, date: str) -> str:
-    """Return the chat template with a date in each place in which it would read the clock."""
+@lru_cache(maxsize=8)
+def _at_date(template: str, date: str | None) -> str:
+    """Return a chat template whose clock stands at a date: its own macro hides the function."""
+    if date is None:
+        return template
     day = datetime.fromisoformat(date)
-    return _CLOCK.sub(
-        lambda found: repr(day.strftime(found[2])), str(tokenizer.get_chat_template())
-    )
+    parts = ("%" + part for part in [*"aAbBcdeHIjmMpSUwWxXyY", "-d", "-m"])
+    changes = "".join(f".replace({part!r}, {day.strftime(part)!r})" for part in parts)
+    macro = f"{{% macro {CLOCK}(format) %}}{{{{ format{changes} }}}}{{% endmacro %}}"
+    return macro + "{{ '' }}" + template  # after a block, a line break would be dropped
 
 
 @lru_cache(maxsize=8)
@@ -78,11 +87,17 @@ def longest_token(tokenizer: PreTrainedTokenizerBase) -> int:
 
 
 def _through_template(
-    tokenizer: PreTrainedTokenizerBase, turns: Sequence[tuple[str, str]], **settings: object
+    tokenizer: PreTrainedTokenizerBase,
+    turns: Sequence[tuple[str, str]],
+    date: str | None,
+    **settings: object,
 ) -> Any:
     messages = [{"role": role, "content": content} for role, content in turns]
+    template = _at_date(str(tokenizer.get_chat_template()), date)
     try:
-        return tokenizer.apply_chat_template(messages, add_generation_prompt=True, **settings)
+        return tokenizer.apply_chat_template(
+            messages, add_generation_prompt=True, chat_template=template, **settings
+        )
     except Exception as error:  # a template is code of the model's folder
         raise GermlineError(
             f"task.chat=true, but the tokenizer's chat template fails ({error}): fix the template "
@@ -98,7 +113,12 @@ REPLY_MARK = "GERMLINE-REPLY"
 
 
 def encode_answer(
-    tokenizer: PreTrainedTokenizerBase, message: str, *, chat: bool, after: str
+    tokenizer: PreTrainedTokenizerBase,
+    message: str,
+    *,
+    chat: bool,
+    after: str,
+    date: str | None = None,
 ) -> list[int]:
     """Tokenize a message that answers a turn of the model, with what the chat template adds.
 
@@ -107,7 +127,7 @@ def encode_answer(
     text = message
     if chat:
         turns = (("user", "x"), ("assistant", REPLY_MARK), ("user", message))
-        rendered = str(_through_template(tokenizer, turns, tokenize=False))
+        rendered = str(_through_template(tokenizer, turns, date, tokenize=False))
         _, mark, text = rendered.partition(REPLY_MARK)
         if not mark:
             raise GermlineError(
@@ -146,12 +166,12 @@ class PromptEncoder:
             return self._encode_turns(example)
         if example.token_ids:
             return self._known(example, list(example.token_ids))
-        key = (example.prompt, example.chat, example.context, example.date)
+        key = (example.prompt, example.chat, example.context)
         if key not in self._encoded:
             if len(self._encoded) >= PROMPTS_KEPT:
                 self._encoded.clear()
             self._encoded[key] = self._known(
-                example, encode_prompt(self._pretrained.tokenizer, example)
+                example, encode_prompt(self._pretrained.tokenizer, example, self._pretrained.date)
             )
         return self._encoded[key]
 
@@ -188,9 +208,9 @@ class PromptEncoder:
         return self._answer(message, example.chat, end)
 
     def _encode_answer(self, message: str, chat: bool, end: int | None) -> list[int]:  # noqa: FBT001 - positional for the cache
-        tokenizer = self._pretrained.tokenizer
+        tokenizer, date = self._pretrained.tokenizer, self._pretrained.date
         after = "" if end is None else str(tokenizer.decode([end]))
-        return encode_answer(tokenizer, message, chat=chat, after=after)
+        return encode_answer(tokenizer, message, chat=chat, after=after, date=date)
 
     @property
     def context_tokens(self) -> int | None:

@@ -224,8 +224,7 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     directory, config = open_source(source, None, overrides)
     if chat is None:
         chat = _as_trained(directory, config)
-    date = config.task.prompt_date or ""
-    examples = [Example(i, prompt, "", chat, date=date) for i, prompt in enumerate(prompts)]
+    examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
     settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
     last = generation_of_source(source, directory, generation)
     opened = (

@@ -31,9 +31,6 @@ log = logging.getLogger(__name__)
 TOKENIZED = 64
 """How many prompts, the longest in bytes, are tokenized to find the longest one."""
 
-CLOCK = "strftime_now"
-"""The function by which a chat template reads the clock."""
-
 TEMPLATE_TOKENS = 256
 """More tokens than a chat template adds to a prompt."""
 
@@ -214,7 +211,8 @@ def _tokenizer(source: str) -> "PreTrainedTokenizerBase":
 
 def _has_clock(model: str) -> bool:
     """Tell whether the chat template of a model reads the clock."""
-    from germline.estimates.model_shape import local_model_folder  # it imports torch: slow
+    from germline.engines.prompt_batch import CLOCK  # it imports torch: slow
+    from germline.estimates.model_shape import local_model_folder
 
     folder = local_model_folder(model)
     if folder is None:

@@ -7,8 +7,9 @@ of every run is in `germline.run.reward_check`.
 import math
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +101,7 @@ def check_task(
     made = without_overlong(config, make_task(config.task))
     # Imported here: it imports torch, which loading a task does not need.
     from germline.engines.pretrained import load_tokenizer
+    from germline.engines.prompt_batch import encode_prompt
 
     tokenizer, context = load_tokenizer(model_source(config.model))
     decoding = make_decoding(config, made)
@@ -110,7 +112,8 @@ def check_task(
         findings = [examples_row(made), *_reward_rows(made, graders, tokenizer, decoding)]
         episode = _episode(made, graders) if prompts else None
     findings += check_tools(made, config, printed)
-    finding, shown = _prompts(made, tokenizer, context, decoding, prompts, episode)
+    encode = partial(encode_prompt, tokenizer, date=config.task.prompt_date)
+    finding, shown = _prompts(made, encode, tokenizer, context, decoding, prompts, episode)
     findings.append(finding)
     wrote = printed.exists() and printed.stat().st_size > 0
     if not wrote:  # graders in this process leave the file
@@ -327,6 +330,7 @@ def _episode(task: Task, graders: Graders) -> ExampleEpisode | None:
 
 def _prompts(
     task: Task,
+    encode: Callable[[Example], list[int]],
     tokenizer: "PreTrainedTokenizerBase",
     context: int | None,
     decoding: Decoding,
@@ -335,11 +339,10 @@ def _prompts(
 ) -> tuple[TaskCheckRow, tuple[ShownPrompt, ...]]:
     """Encode every prompt as the engine does, and decode some of them for display."""
     from germline.engines.context_length import context_remedy
-    from germline.engines.prompt_batch import encode_prompt
 
     everything = [*task.examples("train"), *task.examples("test")]
     try:
-        encoded = [encode_prompt(tokenizer, example) for example in everything]
+        encoded = [*map(encode, everything)]
     except GermlineError as error:
         return TaskCheckRow("prompts", len(everything), (), "wrong", str(error)), ()
     lengths = [len(ids) for ids in encoded]
@@ -356,7 +359,7 @@ def _prompts(
     shown_at = places(len(task.examples("train")), count)
     if episode is not None:
         first = first_message(everything[0], episode.begin)
-        encoded[0], shown_at = encode_prompt(tokenizer, first), [0]
+        encoded[0], shown_at = encode(first), [0]
     shown = tuple(
         ShownPrompt(tokenizer.decode(encoded[place]), len(encoded[place]), everything[place].answer)
         for place in shown_at

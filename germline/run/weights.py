@@ -208,6 +208,7 @@ def open_source(
     if task is None:
         return directory, load_config(config, overrides)
     defaults = {name: Config.model_fields[name].default for name in TRAINED_BY}
+    task = task.model_copy(update={"prompt_date": task.prompt_date or config.task.prompt_date})
     judged = load_config(config.model_copy(update={"task": task, **defaults}), overrides)
     # The method determines the unit of sigma, in which voting members are perturbed.
     return directory, judged.model_copy(update={name: getattr(config, name) for name in TRAINED_BY})

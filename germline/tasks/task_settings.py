@@ -17,7 +17,7 @@ from germline.protocols import Task
 from germline.tasks.thinking import strip_thinking
 from germline.types import Example, GermlineError, PromptVariant, Split
 
-PROMPT_SETTINGS = ("system_prompt", "few_shot", "prompt_date", "train_examples", "strip_thinking")
+PROMPT_SETTINGS = ("system_prompt", "few_shot", "train_examples", "strip_thinking")
 FEW_SHOT_SEED = 0
 """Of the order of solved examples: the same ones in every run, so that scores compare."""
 
@@ -82,8 +82,6 @@ def apply_prompt_settings(task: Task, config: TaskBase) -> Task:
 def _prompted(example: Example, config: TaskBase, formatter: PromptFormatter) -> Example:
     if config.few_shot:
         example = formatter.format_prompt(example, PromptVariant(few_shot=config.few_shot))
-    if config.prompt_date:
-        example = replace(example, date=config.prompt_date)
     if config.system_prompt is None:
         return example
     if not example.chat:

@@ -108,7 +108,8 @@ class ServedEngine(ABC):
     ) -> "ServedEngine":
         """Construct the engine of a run's config; without `generates`, the masters alone."""
         engine = cls if generates else MastersOnlyEngine
-        return engine(config, load_pretrained(source), space, optimizer)
+        pretrained = load_pretrained(source, config.task.prompt_date)
+        return engine(config, pretrained, space, optimizer)
 
     def generate(
         self, members: Members, examples: Sequence[Example], decoding: Decoding

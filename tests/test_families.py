@@ -31,6 +31,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "deepseek_v3": LATENT,  # those of experts
     "nemotron": {},  # rotates a part of each head
     "glm4_moe": {},  # peft takes its dense layers for experts
+    "beam": {},  # also where all layers are dense
     "falcon": {},  # has linear layers of its own
     "phimoe": {},  # its router is a subclass of a linear layer
     "opt": {},
@@ -97,6 +98,16 @@ def test_a_family_exports_what_its_engine_computes(family, tmp_path):
     expected = alone.log_probabilities(population(2).members, EXAMPLES, texts)
     for ours, theirs in zip(chain(*stacked), chain(*expected), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-3)
+
+
+def test_an_adapter_that_peft_would_rename_is_refused_by_name(tmp_path):
+    source = save_tiny(tmp_path / "base", "laguna", num_hidden_layers=2)
+    engine = inprocess(str(source), RANDOM)
+    renamed = r"shared_experts\.gate_proj as .* family laguna, .*\(--merged\)"
+    with pytest.raises(GermlineError, match=renamed):
+        engine.save_adapter(tmp_path / "adapter")
+    assert not (tmp_path / "adapter").exists()
+    engine.save_model(tmp_path / "merged")
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,7 @@ def write_adapter(
         "lora_dropout": 0.0,
         "fan_in_fan_out": all(layer.transposed for layer in layers),
         "inference_mode": True,
-        **_targets(layers, base.tensors),
+        **_targets(layers, base),
     }
     folder.mkdir(parents=True, exist_ok=True)
     stored = {PREFIX + name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -223,17 +223,43 @@ def _in_order(file: bytes) -> bytes:
     return len(text).to_bytes(8, "little") + text + file[end:]
 
 
-def _targets(layers: Sequence[TensorInfo], tensors: Sequence[TensorInfo]) -> dict[str, Any]:
+def _takes_for_experts(names: Sequence[str], source: str) -> bool:
+    """Tell whether peft takes modules with `EXPERT_NAMES` for experts, as the family has some.
+
+    Raises:
+        GermlineError: it would give a module another name, which the model does not have.
+    """
+    from transformers import PreTrainedConfig  # slow, and the toy model needs none of it
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+    from transformers.core_model_loading import WeightRenaming, rename_source_key
+
+    try:
+        family = str(PreTrainedConfig.get_config_dict(source)[0].get("model_type"))
+    except OSError:
+        return False
+    conversions = get_checkpoint_conversion_mapping(family) or []
+    renamings = [one for one in conversions if isinstance(one, WeightRenaming)]
+    for name in names:
+        if (read := rename_source_key(f"{name}.", renamings, [])[0]) != f"{name}.":
+            raise GermlineError(
+                f"export: peft would read {name} as {read[:-1]} in models of the family {family}, "
+                "and load it wrongly: export the merged model (--merged)"
+            )
+    return any("experts" in str(one.source_patterns) for one in conversions)
+
+
+def _targets(layers: Sequence[TensorInfo], base: BaseModel) -> dict[str, Any]:
     """Name the adapted modules: by last names, as servers expect, or else by full names.
 
-    In mixtures, peft takes some last names for those of experts, as checkpoints of transformers 4
-    had them; it takes the same layers where their weights are named as parameters.
+    In families with experts, peft takes some last names for those of experts, as checkpoints of
+    transformers 4 had them; it takes the same layers where their weights are named as parameters.
     """
-    has_experts = any(info.kind == "expert" for info in tensors)
-    mistaken = [one for one in layers if has_experts and _module(one).endswith(EXPERT_NAMES)]
+    named = [one for one in layers if _module(one).endswith(EXPERT_NAMES)]
+    names = [*map(_module, layers)]
+    mistaken = named if named and _takes_for_experts(names, base.source) else []
     modules = [layer for layer in layers if layer not in mistaken]
     return {
-        **_target_modules(modules, tensors),
+        **_target_modules(modules, base.tensors),
         **({"target_parameters": sorted(one.name for one in mistaken)} if mistaken else {}),
     }
 

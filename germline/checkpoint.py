@@ -5,16 +5,16 @@ damaged snapshot or different arithmetic stops with an error.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from germline import noise
+from germline.optimizers.base import StoredState
 from germline.protocols import MasterWeights, Strategy
 from germline.record import JournalEntry
 from germline.record.atomic_files import atomic_replace
@@ -159,32 +159,10 @@ def _load_newest(
             continue
         try:
             with safe_open(path, framework="pt") as file:
-                state = _StoredTensors(file)
+                state = StoredState(file.get_tensor, file.keys())
                 if weights.digest(state) == entries[number].digest:
                     weights.load_state(state)
                     return number
         except (SafetensorError, OSError, ValueError, GermlineError):
             continue
     return -1
-
-
-class _StoredTensors(Mapping[str, Any]):
-    """The tensors of an open safetensors file, each read when it is asked for.
-
-    A snapshot of all weights is as large as the masters, so it is never held in memory.
-    """
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-        self._names = frozenset(file.keys())
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self._names:
-            raise KeyError(name)
-        return self._file.get_tensor(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)

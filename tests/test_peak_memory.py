@@ -1,15 +1,19 @@
 """Training needs little more memory than inference: in tensor bytes, which repeat exactly."""
 
 import tracemalloc
+from copy import deepcopy
 
 import pytest
 import torch
 
 from benchmarks.memory import PROMISED_SHARE, LiveTensors, configured, distinct, endless
 from benchmarks.memory import peak as peak_of
+from germline.checkpoint import restore, save_snapshot
 from germline.config import Full, LowRank
 from germline.engines.master_weights import Masters
-from germline.optimizers import Sgd
+from germline.noise import NOISE_VERSION
+from germline.optimizers import Adam, Sgd
+from germline.record import JournalEntry
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.tasks import make_task
@@ -94,3 +98,29 @@ def test_an_update_needs_one_tensor_beside_the_weights_however_many_members(sect
     assert live.peak - weights <= one + scratch + 2**20
     # numpy's: the sum itself, whose memory the tensor shares, and a piece per thread.
     assert arrays <= one + 2**21 * torch.get_num_threads()
+
+
+@pytest.mark.parametrize("optimizer", [Adam(), Sgd(momentum=0.9)])
+def test_a_snapshot_is_loaded_without_a_second_copy_of_masters_or_moments(optimizer, tmp_path):
+    infos = [TensorInfo(f"layers.{n}.up.weight", (1024, 1024), "linear", n) for n in range(8)]
+
+    def weights():
+        tensors = {info.name: torch.zeros(info.shape) for info in infos}
+        return Masters(tensors, infos, make_space(LowRank()), deepcopy(optimizer), "constant")
+
+    trained, base = weights(), weights().digest()
+    update = Update(0, 0, 0.1, 1.0, (0.3, -0.2))
+    trained.apply(update)
+    entries = [JournalEntry(update, trained.digest(), NOISE_VERSION)]
+    save_snapshot(trained, tmp_path, 0, keep=1)
+    resumed = weights()
+    with LiveTensors() as live:
+        for tensor in resumed.tensors.values():
+            tensor.detach()  # seen before there is anything else
+        assert restore(resumed, entries, tmp_path, base, 0) == entries[0].digest
+    one = 2**22
+    state = sum(tensor.nbytes for tensor in resumed.state().values())
+    assert state == 8 * one * (3 if isinstance(optimizer, Adam) else 2)
+    # Digests read a tensor in each thread.
+    assert live.peak <= state + (max(2, torch.get_num_threads()) + 1) * one
+    assert resumed.state().keys() == trained.state().keys()

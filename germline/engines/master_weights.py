@@ -21,6 +21,7 @@ from torch import Tensor
 from germline.engines.digests import root_digest, tensor_digests
 from germline.engines.model_tensors import first_not_finite
 from germline.optimizers import AscentOptimizer
+from germline.optimizers.base import StoredState
 from germline.protocols import BaseModel, MemberAdapter, Members, Space
 from germline.spaces.sigma_units import SUFFIX, SigmaScales
 from germline.types import (
@@ -330,7 +331,8 @@ class Masters:
             master.copy_(stored)
         rest = [name for name in state if name not in self.tensors]
         scales = {name: state[name] for name in rest if name.endswith(SUFFIX)}
-        self.optimizer.load_state_dict({name: state[name] for name in rest if name not in scales})
+        moments = [name for name in rest if name not in scales]
+        self.optimizer.load_state_dict(StoredState(state.__getitem__, moments))
         self._scales.load_state_dict(scales)
         self._rescale()
 

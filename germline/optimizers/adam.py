@@ -9,6 +9,7 @@ from germline import config
 from germline.optimizers.fp32_arithmetic import (
     ScratchBuffers,
     check_step_tensors,
+    copy_of_state,
     flat_chunks,
     integer_power,
     round_to_fp32,
@@ -87,22 +88,18 @@ class Adam:
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Replace the moments by copies of those given; refuse those of another optimizer."""
-        moments = {}
+        pairs = {}
         for key in sorted(state):
-            name, _, moment = key.rpartition(".")
-            pair = (state.get(f"{name}.m"), state.get(f"{name}.v"))
-            if moment not in ("m", "v") or pair[0] is None or pair[1] is None:
+            name = key[:-2]
+            pairs[name] = (f"{name}.m", f"{name}.v")
+            if key not in pairs[name] or not state.keys() >= {*pairs[name]}:
                 raise ValueError(
                     f"optimizer state {key!r} is not one of a pair <tensor>.m, <tensor>.v; "
                     "the snapshot is damaged or from another optimizer"
                 )
-            if state[key].dtype != torch.float32:
-                raise ValueError(
-                    f"optimizer state {key!r} is {state[key].dtype}, not torch.float32; moments "
-                    "are saved as they are, never cast"
-                )
-            moments[name] = (pair[0].clone(), pair[1].clone())
-        self._moments = moments
+        self._moments = {}  # none is in memory twice
+        for name, (first, second) in pairs.items():
+            self._moments[name] = (copy_of_state(state, first), copy_of_state(state, second))
 
     def _moments_of(self, name: str, master: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the moments of a tensor, on its device; they are 0 before its first step."""

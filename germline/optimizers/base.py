@@ -1,6 +1,6 @@
 """Protocol of optimizers; `engines.master_weights.Masters` calls it per tensor."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -44,4 +44,26 @@ class AscentOptimizer(Protocol):
         """Return the state, sorted by key; not copies."""
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Replace the state by copies of what `state_dict` returned."""
+        """Replace the state by copies of what `state_dict` returned, made one by one."""
+
+
+class StoredState(Mapping[str, torch.Tensor]):
+    """Tensors of a snapshot, each read when it is asked for.
+
+    A snapshot is as large as masters and moments, so it is never held in memory.
+    """
+
+    def __init__(self, read: Callable[[str], torch.Tensor], names: Collection[str]) -> None:
+        self._read = read
+        self._names = frozenset(names)
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._names))
+
+    def __len__(self) -> int:
+        return len(self._names)

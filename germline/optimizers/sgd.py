@@ -8,6 +8,7 @@ from germline import config
 from germline.optimizers.fp32_arithmetic import (
     ScratchBuffers,
     check_step_tensors,
+    copy_of_state,
     flat_chunks,
     round_to_fp32,
     zeros_for_state,
@@ -73,13 +74,14 @@ class Sgd:
                 f"optimizer=sgd has no state but was given {sorted(state)[0]!r}; "
                 "resume with the optimizer the run was started with"
             )
-        for key, tensor in state.items():
-            if not key.endswith(".m") or tensor.dtype != torch.float32:
-                raise ValueError(
-                    f"optimizer state {key!r} ({tensor.dtype}) is not a momentum <tensor>.m of "
-                    "torch.float32; resume with the optimizer the run was started with"
-                )
-        self._velocities = {key.removesuffix(".m"): saved.clone() for key, saved in state.items()}
+        if other := [key for key in state if not key.endswith(".m")]:
+            raise ValueError(
+                f"optimizer state {min(other)!r} is not a momentum <tensor>.m; resume with the "
+                "optimizer the run was started with"
+            )
+        self._velocities = {}  # none is in memory twice
+        for key in state:
+            self._velocities[key.removesuffix(".m")] = copy_of_state(state, key)
 
     def _gathered(self, name: str, gradient: torch.Tensor) -> torch.Tensor:
         """Add the gradient to the velocity of its tensor, and return the velocity."""

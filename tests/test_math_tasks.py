@@ -43,7 +43,17 @@ BOTH, LENIENT, WRONG = (1.0, 1.0), (0.0, 1.0), (0.0, 0.0)
         ("18 #### 17", WRONG),
         ("#### 180", WRONG),
         ("#### -18", WRONG),
-        ("The answer is 18 or 19: 19", LENIENT),  # the first number after the words counts
+        ("The answer is 18 or 19: 19", WRONG),
+        *((f"#### 18{more}", WRONG) for more in (" or 19", ", 19", ";19", " and 19", " (or 19)")),
+        *(
+            (f"#### 18{more}", WRONG)
+            for more in (" to 20", "-20", ":19", "|19", " 19", " / 19 / 20")
+        ),
+        *((f"The answer is 18{more}", WRONG) for more in (" or 19 eggs", " to 20", "-20.", ", 19")),
+        *(
+            (f"#### 18{more}", BOTH)
+            for more in (" (see 2)", ". 2 days", ", as 9 * 2 = 18", " or so")
+        ),
         ("16, 17, 18, 19", WRONG),
         ("####", WRONG),
         ("#### eighteen", WRONG),
@@ -129,6 +139,25 @@ def test_the_number_of_a_word_problem_is_read_twice(text, expected):
         (r"\boxed{1 1/2}", "1.5", BOTH),
         (r"\boxed{1½}", "1.5", BOTH),
         (r"\boxed{90°}", r"90^\circ", BOTH),
+        (r"\boxed{0.5}", r"50\%", BOTH),
+        (r"\boxed{50\%}", "0.5", BOTH),
+        (r"\boxed{50}", r"50\%", BOTH),
+        (r"\boxed{5000}", r"50\%", WRONG),
+        (r"\boxed{5000\%}", r"50\%", WRONG),
+        (r"\boxed{1 or 2}", "2", WRONG),
+        (r"\boxed{1 \text{ or } 2}", "2", WRONG),
+        (r"\boxed{1}\boxed{2}", "1", WRONG),
+        (r"\boxed{1-2}", "2", WRONG),
+        (r"\boxed{1;2}", "2", WRONG),
+        (r"\boxed{(1,2]}", "(1,2)", WRONG),
+        (r"\boxed{(2,1)}", "(1,2)", WRONG),
+        (r"\boxed{\begin{pmatrix}12\end{pmatrix}}", r"\begin{pmatrix}1\\2\end{pmatrix}", WRONG),
+        (r"\boxed{\pm 5}", "5", WRONG),
+        (r"\boxed{x > 3}", "3", WRONG),
+        (r"\boxed{A, B, C}", "A", WRONG),
+        ("\\boxed{٣}", "3", WRONG),
+        (r"\boxed{-\infty}", r"\infty", WRONG),
+        (r"\boxed{3 \cdot 10^5}", "300000", BOTH),
         ("The answer is 3 and 5", "5,3", LENIENT),
         ("The answer is = - 5", "-5", LENIENT),
         (r"\boxed{boxed}", "5", WRONG),

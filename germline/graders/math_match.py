@@ -24,6 +24,7 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -68,12 +69,16 @@ _MEASURED = re.compile(
     r")\.?$"
 )
 _HASHES = "####"
-_PART = rf"{UNSIGNED}(?:\s*/\s*{UNSIGNED}(?!\s*/))?"
-_STRICT_NUMBER = re.compile(
-    rf"\s*({SIGN}(?:[0-9]+\s+(?=[0-9]+\s*/))?{_PART}(?:,{_PART})*)"  # or a list of numbers
+_PART = rf"{UNSIGNED}(?:\s*/\s*(?>{UNSIGNED})(?!\s*/))?"
+_AMOUNT = rf"{SIGN}(?:[0-9]+\s+(?=[0-9]+\s*/))?{_PART}"
+# What stands between several numbers, so that none of them is the answer: `5, 6`, `5 to 6`, `5-6`.
+_BETWEEN = (
+    r"(?:[ \t]{0,3}(?:[,;|:&/-]|\.{2,3}|(?<=[ \t])\(?(?:and|or|to)\b)[ \t]{0,3}){1,2}"
+    r"|[ \t]{1,3}(?![0-9]+\s*/)"
 )
-_AND = re.compile(r"\s*,?\s+(?:and|or)\s+")
-_LIST = re.compile(rf"{SIGN}{_PART}(?:,\s*{SIGN}{_PART})+")
+_NUMBERS = re.compile(rf"{_AMOUNT}(?:(?:{_BETWEEN}){_AMOUNT})*")
+_NUMBER_OR_LIST = re.compile(rf"{_AMOUNT}(?:,{_PART})*")  # of a text, where commas part sentences
+_SEPARATOR = re.compile(rf"(?<=[0-9])(?:{_BETWEEN})(?={_AMOUNT})")
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _ARGUMENT = re.compile(  # of a box without braces
     r"\\[dt]?frac\s*(?:\{[^{}]*\}|\w)\s*(?:\{[^{}]*\}|\w)|\\[A-Za-z]+(?:\s*\{[^{}]*\})*"
@@ -120,9 +125,11 @@ def strict_answer(text: str, marker: Marker) -> str | None:
     _, hashes, after = text.rpartition(_HASHES)
     if not hashes:
         return None
-    number = with_plain_signs(f"={after[:LONGEST_ANSWER]}")  # after it, a sign may have a space
-    found = _STRICT_NUMBER.match(number, 1)
-    return found.group(1) if found else None
+    number = with_plain_signs(
+        f"={after[:LONGEST_ANSWER].lstrip()}"
+    )  # after it, a sign may have a space
+    found = _NUMBERS.match(number, 1)
+    return _listed(found) if found else None
 
 
 def lenient_answer(text: str) -> str | None:
@@ -138,8 +145,8 @@ def lenient_answer(text: str) -> str | None:
             return stated
     if formulas := list(_FORMULA.finditer(text)):
         return _inside(formulas[-1])
-    numbers = _numbers(text)
-    return numbers[-1] if numbers else None
+    last = deque(_NUMBER_OR_LIST.finditer(text), maxlen=1)
+    return last[0].group() if last else None
 
 
 def boxed_answer(text: str) -> str | None:
@@ -167,8 +174,10 @@ def is_equal(answer: str, gold: str) -> bool:
     if mine == golden:
         return bool(mine)
     numbers = parse_number(_plain(_UNIT.sub("", answer.strip()))), parse_number(golden)
-    if None not in numbers:
-        return numbers[0] == numbers[1]
+    if numbers[0] is not None and numbers[1] is not None:
+        # Beside a number without a sign, 50 % is 0.5, and 50 where the question asks for percent.
+        factor = Fraction(100) ** (("%" in gold) - ("%" in answer))
+        return numbers[1] in (numbers[0], numbers[0] * factor)
     # The library adds numbers that stand side by side: 3 5 would be 8.
     if not mine or _APART.search(mine) or _COSTLY.search(answer) or not _is_nested_well(answer):
         return False
@@ -219,8 +228,11 @@ def _inside(formula: re.Match[str]) -> str:
     return next(group for group in formula.groups() if group is not None).strip()
 
 
-def _numbers(text: str) -> list[str]:
-    return [found.group(1) for found in _STRICT_NUMBER.finditer(text)]
+def _listed(numbers: re.Match[str]) -> str:
+    """Return a number, or several with a comma between them; `2:1` and `5-6` stay as they are."""
+    return _SEPARATOR.sub(
+        lambda found: found[0] if found[0].strip() in (":", "-", "/") else ",", numbers[0]
+    )
 
 
 def _is_nested_well(text: str) -> bool:
@@ -235,11 +247,9 @@ def _is_nested_well(text: str) -> bool:
 
 def _first_number(text: str) -> str:
     """Return the first number of a text with a unit, or a list, or a text without a number."""
-    if _LIST.fullmatch(items := _AND.sub(",", text)):
-        return items
-    numbers = _numbers(text)
+    numbers = _NUMBERS.search(text)
     is_number = _MEASURED.match(text) or not re.search(r"[\\^/]", text)
-    return numbers[0] if numbers and is_number else text
+    return _listed(numbers) if numbers and is_number else text
 
 
 def _plain(text: str) -> str:

@@ -181,6 +181,10 @@ def test_training_on_fewer_examples_leaves_the_held_out_ones() -> None:
         ("no tag", "no tag", ""),
         ("<think>a</think> x <think>b</think> 3", "3", "3"),
         ("<think>a</think>3 <think>no end", "3 ", "3 "),
+        ("<think>a<think>b</think>c</think>3", "3", "3"),
+        ("<think>a <think> tag</think>3", "3", "3"),
+        ("<THINK>a</Think> 3", "3", "3"),
+        ("<Think>no end", "", ""),
     ],
 )
 def test_thinking_is_removed(text: str, rest: str, rest_if_opened: str) -> None:

@@ -1,6 +1,7 @@
 """Remove what a reasoning model thinks from a completion before it is graded."""
 
 import copy
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -77,14 +78,15 @@ def without_thinking(text: str, tag: str, *, is_opened: bool = False) -> str:
     """Return the text outside thinking blocks: after the last closing tag, up to an opening one.
 
     A block that is not closed is a completion that ran out of tokens before it answered; the
-    opening tag may be the end of the prompt (`is_opened`), where chat templates write it.
+    opening tag may be the end of the prompt (`is_opened`), where chat templates write it. Tags may
+    be in capitals.
     """
-    _, closed, rest = text.rpartition(f"</{tag}>")
+    *closed, rest = re.split(rf"</{tag}>\s*", text, flags=re.IGNORECASE)
     if is_opened and not closed:
         return ""
-    return (rest.lstrip() if closed else text).partition(f"<{tag}>")[0]
+    return re.split(f"<{tag}>", rest, maxsplit=1, flags=re.IGNORECASE)[0]
 
 
 def is_open(prompt: str, tag: str) -> bool:
     """Tell whether a prompt, as the model reads it, ends with an opening tag."""
-    return prompt.rstrip().endswith(f"<{tag}>")
+    return prompt.rstrip().lower().endswith(f"<{tag}>".lower())

@@ -125,6 +125,9 @@ def test_public_methods_are_tools_described_by_signature_and_docstring():
         (call("count", until=2).replace("arguments", "parameters"), ">\n[0, 1]\n<"),  # Llama
         ('<tool_call>{"name": "wait", "arguments": null}</tool_call>', "waited"),
         ('<tool_call>{"name": "wait", "arguments": "null"}</tool_call>', "waited"),
+        ('<tool_call>{"name": "wait", "arguments": ""}</tool_call>', "waited"),
+        ('<tool_call>{"function": {"name": "wait", "arguments": "{}"}}</tool_call>', "waited"),
+        ('<tool_call>{"name": "count", "arguments": ["x1"]}</tool_call>', "must be a JSON object"),
         ('<tool_call>{"name": "wait", "arguments": 0}</tool_call>', "must be a JSON object"),
         (call("count", till=2), "Error: wrong arguments of count: missing a required.*'until'"),
         (call("count", until="5"), "arguments of count: 'until' must be integer, found '5'"),

@@ -2,10 +2,10 @@ r"""Tools of environments, in the format of Hermes and Qwen models.
 
     <tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>
 
-Llama models write `parameters` instead of `arguments`, which is read as well. Null, or neither of
-them, is a call without arguments. A reply may hold several calls. A call that cannot be made (no
-JSON, an unknown tool, wrong arguments, an exception in the tool) is answered with a response that
-begins with `Error:`.
+Llama models write `parameters` instead of `arguments`, and OpenAI's API has both fields within
+`function`; these are read as well. Null, nothing or neither of them is a call without arguments. A
+reply may hold several calls. A call that cannot be made (no JSON, an unknown tool, wrong arguments,
+an exception in the tool) is answered with a response that begins with `Error:`.
 
 Python's `json` reads more than JSON has: `NaN`, `Infinity`, `1e999`, and halves of surrogate pairs
 (`"\ud800"`), which no tokenizer reads. No tool gets them.
@@ -131,12 +131,14 @@ def parse_call(call: str) -> tuple[str, dict[str, Any]] | None:
     """Return the name of the tool and the arguments; None where the call is not well formed."""
     try:
         asked = json.loads(call)
+        if isinstance(function := asked.get("function"), dict):
+            asked = function
         name, arguments = str(asked["name"]), asked.get("arguments")
         if arguments is None:
             arguments = asked.get("parameters")
-        if isinstance(arguments, str):
+        if isinstance(arguments, str) and arguments:
             arguments = json.loads(arguments)
-        return name, {} if arguments is None else dict(arguments)
+        return (name, arguments or {}) if isinstance(arguments or {}, dict) else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 

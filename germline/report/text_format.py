@@ -43,6 +43,7 @@ def number(value: float | int | None) -> str:
     """Format a number with about three digits; a dash if there is none."""
     if value is None or not math.isfinite(value):
         return "-"
+    value += 0  # -0.0 is 0
     return f"{value:,.0f}" if abs(value) >= ROUNDED_UP else f"{value:.3g}"
 
 

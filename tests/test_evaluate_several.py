@@ -58,15 +58,16 @@ def test_every_generation_scores_what_the_run_recorded(trained: Path, tmp_path: 
 def test_models_of_the_same_name_have_files_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "model").symlink_to(NANO_DIR)
+    sources = ("b/model", "./model", "../model")
+    (tmp_path / "here" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    for source in sources:
+        Path(source).symlink_to(NANO_DIR)
     words = ("--task", "arithmetic", "--limit", 2, "--json")
-    rows = json.loads(germline_eval("a/model", "b/model", "nano", *words))
+    rows = json.loads(germline_eval(*sources, *words))
     files = [row["completions"] for row in rows]
     assert len({*files}) == 3
-    assert all((tmp_path / file).exists() for file in files)
+    assert all(Path(file).exists() for file in files)
 
 
 def test_the_table_has_a_row_for_every_source_and_generation(

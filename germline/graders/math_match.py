@@ -125,9 +125,8 @@ def strict_answer(text: str, marker: Marker) -> str | None:
     _, hashes, after = text.rpartition(_HASHES)
     if not hashes:
         return None
-    number = with_plain_signs(
-        f"={after[:LONGEST_ANSWER].lstrip()}"
-    )  # after it, a sign may have a space
+    after = after[:LONGEST_ANSWER].lstrip()
+    number = with_plain_signs(f"={after}")  # after it, a sign may have a space
     found = _NUMBERS.match(number, 1)
     return _listed(found) if found else None
 

@@ -7,6 +7,7 @@ from __future__ import annotations  # help() shows the names of types as they ar
 
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -323,8 +324,12 @@ def _completions_file(source: str, split: Split, evaluated: SourceEvaluation) ->
     """Name the file of completions: in the run directory, or of a model, which has none."""
     of_task = f"{evaluated.task.name}-{split}"
     if evaluated.directory is None:
-        # As in the cache of Hugging Face: a/model and b/model have files of their own.
-        name = source.lstrip("./").rstrip("/").replace("/", "--")
+        # As in the cache of Hugging Face: a/model and b/model have files of their own, and so have
+        # model and ../model.
+        path = Path(os.path.abspath(source))  # noqa: PTH100 - pathlib keeps `..`
+        is_below = path.is_relative_to(Path.cwd()) and path != Path.cwd()
+        place = str(path.relative_to(Path.cwd()) if is_below else path)
+        name = place.strip("/").replace("/", "--")
         return Path(f"completions-{name[-LONGEST_NAME:]}-{of_task}.jsonl")
     last = evaluated.generation
     after = "start" if last == -1 else last

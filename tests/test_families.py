@@ -8,7 +8,12 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, Gemma3Config
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3Config,
+    SiglipVisionConfig,
+    SiglipVisionModel,
+)
 
 import germline
 from germline.config import Full, Lora, LowRank
@@ -148,7 +153,7 @@ def test_a_family_whose_config_looks_well_is_refused_where_its_logits_differ(tmp
         inprocess(str(source))
 
 
-@pytest.mark.parametrize("space", [Full(layers="0-1"), LowRank(), Lora()])
+@pytest.mark.parametrize("space", [Full(), Full(layers="0-1"), LowRank(), Lora()])
 def test_matrices_that_text_cannot_feel_are_not_searched(space, tmp_path):
     vision = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
     vision |= {"num_hidden_layers": 3, "image_size": 28, "patch_size": 14}
@@ -175,6 +180,18 @@ def test_matrices_that_text_cannot_feel_are_not_searched(space, tmp_path):
     member = population(2, sigma=0.1).members[0]
     tokens = torch.arange(30, 40)[None]
     assert not torch.equal(engine.logits(member, tokens), engine.logits(None, tokens))
+
+
+def test_a_part_of_another_input_within_the_decoder_is_not_searched(monkeypatch):
+    model = AutoModelForCausalLM.from_config(tiny_config("qwen2", num_hidden_layers=1))
+    vision = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
+    sizes = {"num_hidden_layers": 1, "image_size": 28, "patch_size": 14}
+    model.model.vision = SiglipVisionModel(SiglipVisionConfig(**vision, **sizes))
+    monkeypatch.setattr(type(model.config), "sub_configs", {"vision_config": SiglipVisionConfig})
+    kinds = {info.name: info.kind for info in list_tensors(model)}
+    towers = {name for name in kinds if ".vision." in name}
+    assert len(towers) > 10
+    assert {name for name, kind in kinds.items() if kind == "non_text"} == towers
 
 
 def test_texts_for_which_longrope_would_change_the_angles_of_a_batch_are_refused(tmp_path):

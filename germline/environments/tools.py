@@ -138,7 +138,8 @@ def parse_call(call: str) -> tuple[str, dict[str, Any]] | None:
             arguments = asked.get("parameters")
         if isinstance(arguments, str) and arguments:
             arguments = json.loads(arguments)
-        return (name, arguments or {}) if isinstance(arguments or {}, dict) else None
+        arguments = {} if arguments in (None, "", []) else arguments
+        return (name, arguments) if isinstance(arguments, dict) else None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 

@@ -1,5 +1,6 @@
 """Load a Hugging Face causal language model and its tokenizer, with errors a user can act on."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ from germline.engines.gguf_file import unpacked_folder
 from germline.engines.hub_access import hub_access
 from germline.engines.model_tensors import first_not_finite
 from germline.types import GermlineError
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -216,10 +219,23 @@ def generation_config(pretrained: PretrainedModel) -> GenerationConfig:
     """Return how weights of a run generate: greedily, to the tokens that ended texts in the run.
 
     A run applies nothing else of the model's own generation_config.json, such as a
-    repetition_penalty.
+    repetition_penalty; what is left out is named in a warning.
     """
     own = pretrained.model.generation_config
     kept = {name: getattr(own, name, None) for name in ("bos_token_id", "pad_token_id")}
+    dropped = {
+        name: value
+        for name, value in own.to_diff_dict().items()
+        if value
+        and not name.endswith("_token_id")
+        and not name.startswith("_")
+        and name not in ("transformers_version", "use_cache")
+    }
+    if dropped:
+        log.warning(
+            "generation_config.json: the run did not apply %s of %s, so the folder leaves it out",
+            *(", ".join(f"{name}={value}" for name, value in dropped.items()), pretrained.source),
+        )
     ends = end_ids(pretrained)
     return GenerationConfig(**kept, eos_token_id=ends[0] if len(ends) == 1 else [*ends] or None)
 

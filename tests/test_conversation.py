@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from germline import noise
-from germline.engines import decode, decode_batch
+from germline.engines import decode
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.prompt_batch import PromptEncoder, encode_answer
 from germline.engines.sampling import choose_tokens
@@ -120,7 +120,7 @@ def test_rows_of_ended_conversations_leave_the_batch():
         talk(made, population(6).members, rows, ends=lambda m, r, turn: m > 1 or r > 7)
     sizes = [size for size, _ in shapes]
     assert sizes[0] in (6, 72)  # the shared prefix, once per member, or all rows
-    assert set(sizes[-5:]) == {decode_batch.SMALLEST_BATCH}
+    assert set(sizes[-5:]) == {decode.SMALLEST_BATCH}
 
 
 @pytest.mark.parametrize("samples", [1, 4])

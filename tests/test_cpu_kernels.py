@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-import germline.engines.decode_batch
+import germline.engines.decode
 from germline.engines import cpu_kernels
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.nano import NANO_DIR
@@ -129,7 +129,7 @@ def test_prompts_read_in_pieces_give_the_texts_of_prompts_read_whole(model, spac
                 assert held == rows * width * mask.shape[3] * mask.dtype.itemsize
 
     handle = engine.model.base_model.register_forward_hook(see, with_kwargs=True)
-    monkeypatch.setattr(germline.engines.decode_batch, "PREFILL_TOKENS", 100)
+    monkeypatch.setattr(germline.engines.decode, "PREFILL_TOKENS", 100)
     pieces = tokens(engine.generate(members, examples(chat=True), GREEDY))
     handle.remove()
     assert pieces == whole

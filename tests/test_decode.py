@@ -8,9 +8,8 @@ import torch
 from transformers import AutoTokenizer
 
 import germline.engines.decode
-import germline.engines.decode_batch
 from germline import noise
-from germline.engines.decode_batch import DecodeBatch
+from germline.engines.decode import DecodeBatch
 from germline.engines.prompt_batch import pad_prompts
 from germline.engines.rows_in_progress import CompletionDecoder, Detokenizer, RowsInProgress
 from germline.engines.sampling import choose_tokens
@@ -141,7 +140,6 @@ def test_a_shared_prefix_gives_the_tokens_of_whole_prompts(space, chat, monkeypa
     assert len(pad_prompts([engine.encoder.encode(example) for example in batch], 0).prefix) > 3
     # Three members alone do not make 16 rows, so a dense member needs a prefix of 16 tokens.
     monkeypatch.setattr(germline.engines.decode, "SMALLEST_BATCH", 2)
-    monkeypatch.setattr(germline.engines.decode_batch, "SMALLEST_BATCH", 2)
     widths = []
     handle = engine.model.register_forward_hook(
         lambda _m, _a, kwargs, _o: widths.append(kwargs["input_ids"].shape[1]), with_kwargs=True

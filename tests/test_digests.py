@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from germline.config import Full, Lora, LowRank, Singular, SpaceConfig, Subspace
-from germline.engines import digests
+from germline.engines import model_tensors
+from germline.engines.model_tensors import root_digest, tensor_digests
 from germline.optimizers import Adam
 from germline.types import Update
 from tests.tiny_engines import inprocess
@@ -40,13 +41,13 @@ def update(generation):
 @pytest.mark.parametrize("space", SECTIONS)
 def test_a_frozen_tensor_is_hashed_once_in_a_run(space, monkeypatch):
     hashed: Counter[str] = Counter()
-    leaf = digests._leaf
+    leaf = model_tensors._leaf
 
     def counted(name, tensor):
         hashed[name] += 1
         return leaf(name, tensor)
 
-    monkeypatch.setattr(digests, "_leaf", counted)
+    monkeypatch.setattr(model_tensors, "_leaf", counted)
     engine = inprocess("qwen2", SECTIONS[space], Adam())
     weights = engine.weights
     weights.digest()
@@ -71,24 +72,22 @@ def test_the_digest_is_that_of_all_tensors_and_moments_hashed_anew(space):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_tensor_in_half_precision_has_the_leaf_of_its_fp32_values(dtype, monkeypatch):
-    monkeypatch.setattr(digests, "CHUNK", 7)
+    monkeypatch.setattr(model_tensors, "CHUNK", 7)
     tensor = torch.linspace(-3, 3, 40).reshape(5, 8).to(dtype)
-    assert digests.tensor_digests({"w": tensor}) == digests.tensor_digests({"w": tensor.float()})
-    assert digests.root_digest(digests.tensor_digests({"w": tensor}).values()) == in_one_go(
-        {"w": tensor}
-    )
+    assert tensor_digests({"w": tensor}) == tensor_digests({"w": tensor.float()})
+    assert root_digest(tensor_digests({"w": tensor}).values()) == in_one_go({"w": tensor})
 
 
-@pytest.mark.parametrize("numbers", [40, digests.FEW // 2 + 1])
+@pytest.mark.parametrize("numbers", [40, model_tensors.FEW // 2 + 1])
 def test_threads_hash_many_numbers_and_none_starts_for_few(numbers, monkeypatch):
     hashed_in = set()
-    leaf = digests._leaf
+    leaf = model_tensors._leaf
 
     def watched(name, tensor):
         hashed_in.add(threading.current_thread())
         return leaf(name, tensor)
 
-    monkeypatch.setattr(digests, "_leaf", watched)
+    monkeypatch.setattr(model_tensors, "_leaf", watched)
     tensors = {name: torch.linspace(-3, 3, numbers) for name in ("a", "b")}
-    assert digests.root_digest(digests.tensor_digests(tensors).values()) == in_one_go(tensors)
-    assert (threading.current_thread() in hashed_in) == (2 * numbers <= digests.FEW)
+    assert root_digest(tensor_digests(tensors).values()) == in_one_go(tensors)
+    assert (threading.current_thread() in hashed_in) == (2 * numbers <= model_tensors.FEW)

@@ -11,7 +11,7 @@ import torch
 from benchmarks.memory import LiveTensors
 from germline.config import load_config
 from germline.config.config_files import preset_configs
-from germline.engines.decode_batch import PREFILL_BYTES
+from germline.engines.decode import PREFILL_BYTES
 from germline.engines.inprocess import InProcessEngine, torch_device
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.estimates import machine

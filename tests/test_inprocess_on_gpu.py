@@ -12,7 +12,7 @@ import torch
 import germline
 from germline import tensor_noise
 from germline.config import Full, load_config
-from germline.engines import batched_dense, batched_lora, cpu_kernels, decode_batch
+from germline.engines import batched_dense, batched_lora, cpu_kernels, decode
 from germline.optimizers import Adam
 from germline.record import RunDirectory
 from germline.run import resume
@@ -63,7 +63,7 @@ MEMBERS = [*population(4, sigma=0.05).members, None]
 def as_on_gpu(monkeypatch):
     """Let the CPU compute as a GPU does."""
     monkeypatch.setattr(batched_lora, "COLUMNWISE_RANK", 0)
-    monkeypatch.setattr(decode_batch, "PREFILL_TOKENS", 1 << 40)
+    monkeypatch.setattr(decode, "PREFILL_TOKENS", 1 << 40)
     monkeypatch.setattr(batched_dense, "FEW_ROWS", 0)
     monkeypatch.setattr(cpu_kernels, "_is_fp32_on_cpu", lambda _model: False)
 
@@ -113,8 +113,8 @@ def test_long_prompts_are_read_in_pieces_that_follow_from_the_model(monkeypatch)
     config = there.model.config
     length = max(len(there.encoder.encode(one)) for one in examples()) + 4
     each = (3 * config.intermediate_size + 4 * config.hidden_size + 2 * length) * 4
-    monkeypatch.setattr(decode_batch, "PREFILL_BYTES", 100 * each + 1)
-    monkeypatch.setattr(decode_batch, "PREFILL_TOKENS", 100)
+    monkeypatch.setattr(decode, "PREFILL_BYTES", 100 * each + 1)
+    monkeypatch.setattr(decode, "PREFILL_TOKENS", 100)
     read = []
     for engine in (near, there):
         engine.model.base_model.register_forward_hook(

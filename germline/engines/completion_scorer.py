@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from germline.engines.cpu_kernels import FusedDecoder
-from germline.engines.decode_batch import DecodeBatch
+from germline.engines.decode import DecodeBatch
 from germline.engines.prompt_batch import distinct_prompts, pad_prompts
 
 Tokens = Sequence[int]

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from germline.engines.decode import TokenDecoder
-from germline.engines.decode_batch import SMALLEST_BATCH, DecodeBatch, rows_needed_first
+from germline.engines.decode import SMALLEST_BATCH, DecodeBatch, TokenDecoder, rows_needed_first
 from germline.engines.prompt_batch import PromptEncoder, distinct_prompts, pad_prompts
 from germline.engines.sampling import draw_sampling_noise
 from germline.protocols import Conversations, Reply

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from germline.config import Config, InProcess
 from germline.engines.batched_dense import dense_members
+from germline.engines.batched_lora import LoraMembers, LowRankMembers
 from germline.engines.completion_scorer import LOGITS_AT_ONCE, CompletionScorer
 from germline.engines.conversation import ConversationBatch, ConversationTurns, reply_from
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
 from germline.engines.dtypes import serving_dtype
-from germline.engines.lora_members import LoraMembers, LowRankMembers
 from germline.engines.master_weights import Masters, searched_names
 from germline.engines.model_tensors import list_tensors, place_tensors
 from germline.engines.module_forwards import HeadInput

@@ -18,8 +18,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from germline.engines.digests import root_digest, tensor_digests
-from germline.engines.model_tensors import first_not_finite
+from germline.engines.model_tensors import first_not_finite, root_digest, tensor_digests
 from germline.optimizers import AscentOptimizer
 from germline.optimizers.base import StoredState
 from germline.protocols import BaseModel, MemberAdapter, Members, Space
@@ -295,7 +294,7 @@ class Masters:
             )
 
     def digest(self, state: Mapping[str, Tensor] | None = None) -> str:
-        """Return the digest of all tensors, moments and scales; see `digests.py`.
+        """Return the digest of all tensors, moments and scales; see `model_tensors`.
 
         Frozen tensors are hashed at the first digest and never again: nothing writes to them.
         `state` is what the masters would have loaded; None: what they have.

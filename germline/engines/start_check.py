@@ -6,7 +6,7 @@ import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 
 from germline.engines.cpu_kernels import INCOMPATIBLE, FusedDecoder
-from germline.engines.decode_batch import DecodeBatch
+from germline.engines.decode import DecodeBatch
 from germline.engines.kv_cache import FULL, SLIDING
 from germline.engines.prompt_batch import pad_prompts
 from germline.types import GermlineError

@@ -40,7 +40,7 @@ from germline.config import AutoSigma, Config, InProcess
 from germline.config.scorers import Classifier
 from germline.engines.completion_scorer import LOGITS_AT_ONCE, TOKENS_AT_ONCE
 from germline.engines.cpu_kernels import SMALL_SCORES
-from germline.engines.decode_batch import (
+from germline.engines.decode import (
     PREFILL_TOKENS,
     SMALLEST_BATCH,
     prefill_tokens_on_gpu,

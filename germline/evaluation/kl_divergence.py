@@ -31,7 +31,7 @@ the exact divergence up to 0.01 nats (`docs/methods.md`).
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -147,10 +147,11 @@ def _reading(ours: Tensor, theirs: Tensor, completion: Completion) -> TextDiverg
     return TextDivergence(float(divergence), float(surprise), len(tokens), log_q.shape[-1])
 
 
+@dataclass
 class MemberKl:
     """Measures members on training examples; the center generates its answers once, when needed.
 
-    Args:
+    Attributes:
         fleet: the engines that generate and score texts.
         batch_of: the batch of any generation.
         generation: the generation whose batch is used first; small batches are joined with those of
@@ -158,42 +159,34 @@ class MemberKl:
         decoding: of the generation.
         on_trial: is called before and after each measurement.
         present: returns the examples as the center is prompted with them, and its decoding.
+        trials: the measurements so far.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        batch_of: Callable[[int], Sequence[Example]],
-        generation: int,
-        decoding: Decoding,
-        on_trial: Callable[[SigmaTrial], None] = lambda _trial: None,
-        present: Present = lambda examples, decoding: (examples, decoding),
-    ) -> None:
-        self.trials: list[SigmaTrial] = []
-        self._on_trial = on_trial
-        self._present = present
-        self._fleet = fleet
-        self._batch_of = batch_of
-        self._generation = generation
-        self._decoding = replace(decoding, max_new_tokens=min(TOKENS, decoding.max_new_tokens))
-        self._examples: list[Example] = []
-        self._written: list[Completion] = []
+    fleet: Fleet
+    batch_of: Callable[[int], Sequence[Example]]
+    generation: int
+    decoding: Decoding
+    on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
+    present: Present = lambda examples, decoding: (examples, decoding)
+    trials: list[SigmaTrial] = field(default_factory=list)
+    _examples: list[Example] = field(default_factory=list)
+    _written: list[Completion] = field(default_factory=list)
 
     def __call__(self, members: Sequence[Perturbation]) -> float:
         """Return equation (5) of members that are antithetic pairs and share a sigma."""
         sigma = as_seed_perturbation(members[0]).sigma
-        self._on_trial(SigmaTrial(sigma))
+        self.on_trial(SigmaTrial(sigma))
         kl = self._measured(members)
         self.trials.append(SigmaTrial(sigma, kl))
-        self._on_trial(self.trials[-1])
+        self.on_trial(self.trials[-1])
         return kl
 
     def _measured(self, members: Sequence[Perturbation]) -> float:
         if not self._written:  # Most generations do not calibrate sigma and need no answers.
-            self._write(count_examples(self._decoding.max_new_tokens, len(members)))
+            self._write(len(members))
         center, *pairs = (
             np.array([value for text in row for value in text], dtype=np.float64)
-            for row in self._fleet.query(
+            for row in self.fleet.query(
                 LogProbabilitiesQuery(
                     [None, *members], self._examples, [self._written] * (1 + len(members))
                 )
@@ -201,10 +194,14 @@ class MemberKl:
         )
         return float(np.mean(center - np.mean(pairs, axis=0)))
 
-    def _write(self, count: int) -> None:
+    def _write(self, members: int) -> None:
         """Generate the center's answers, and keep the examples whose answers are not empty."""
-        examples, decoding = self._present(self._gathered(count), self._decoding)
-        rollouts = self._fleet.evaluate_center(examples, decoding).rollouts
+        new_tokens = min(TOKENS, self.decoding.max_new_tokens)
+        examples, decoding = self.present(
+            self._gathered(count_examples(new_tokens, members)),
+            replace(self.decoding, max_new_tokens=new_tokens),
+        )
+        rollouts = self.fleet.evaluate_center(examples, decoding).rollouts
         answered = [
             turn
             for turns in map(model_turns, examples, rollouts)
@@ -223,7 +220,7 @@ class MemberKl:
     def _gathered(self, count: int) -> list[Example]:
         by_index: dict[int, Example] = {}
         for later in range(count):
-            batch = self._batch_of(self._generation + later)
+            batch = self.batch_of(self.generation + later)
             by_index |= {example.index: example for example in batch}
             if len(by_index) >= count:
                 break

@@ -55,6 +55,12 @@ def rows(count, signals=SOUND, failure=None, **changes):
     return [generation_row(made(g, signals, failure, **changes)) for g in range(count)]
 
 
+def written(directory, log, generation):
+    """Let a generation be seen after its row was written."""
+    directory.last_row = generation_row(generation)
+    log.on_generation(generation)
+
+
 def silent(count):
     return [made(g, NOTHING, zeros=g + 1, zeros_in_a_row=g + 1) for g in range(count)]
 
@@ -285,10 +291,11 @@ def test_scores_are_tested_only_when_there_is_a_new_one(falling, monkeypatch, ca
         return held_out(run)
 
     monkeypatch.setattr(RunDirectory, "held_out", counted)
-    log = FindingLog(RunDirectory.open(falling), make_task(CONFIG.task))
+    directory = RunDirectory.open(falling)
+    log = FindingLog(directory, make_task(CONFIG.task))
     before = len(reads)
     for generation in range(3):
-        log.on_generation(made(17 + generation))
+        written(directory, log, made(17 + generation))
         assert [one.code for one in log.findings] == ["decline"]
     assert len(reads) == before
     assert caplog.text.count("has declined since update 4") == 1
@@ -298,7 +305,7 @@ def test_a_training_logs_each_warning_once(tmp_path, caplog):
     directory = RunDirectory.create(tmp_path / "run", CONFIG, DIGEST, 1)
     log = FindingLog(directory, make_task(CONFIG.task))
     for generation, one in enumerate([*silent(5), *[made(0)] * 20, *silent(4)]):
-        log.on_generation(replace(one, generation=generation))
+        written(directory, log, replace(one, generation=generation))
     (said,) = caplog.messages
     assert said.startswith("after 3 generations: Little or no signal")
 

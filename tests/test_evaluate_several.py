@@ -58,15 +58,17 @@ def test_every_generation_scores_what_the_run_recorded(trained: Path, tmp_path: 
 def test_models_of_the_same_name_have_files_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources = ("b/model", "./model", "../model")
-    (tmp_path / "here" / "b").mkdir(parents=True)
+    long = "m" * 120
+    sources = ("b/model", "./model", "../model", f"a/{long}", f"b/{long}")
+    for folder in ("a", "b"):
+        (tmp_path / "here" / folder).mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
     for source in sources:
         Path(source).symlink_to(NANO_DIR)
     words = ("--task", "arithmetic", "--limit", 2, "--json")
     rows = json.loads(germline_eval(*sources, *words))
     files = [row["completions"] for row in rows]
-    assert len({*files}) == 3
+    assert len({*files}) == 5
     assert all(Path(file).exists() for file in files)
 
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations  # help() shows the names of types as they are written here
 
+import hashlib
 import json
 import logging
 import os
@@ -330,7 +331,9 @@ def _completions_file(source: str, split: Split, evaluated: SourceEvaluation) ->
         is_below = path.is_relative_to(Path.cwd()) and path != Path.cwd()
         place = str(path.relative_to(Path.cwd()) if is_below else path)
         name = place.strip("/").replace("/", "--")
-        return Path(f"completions-{name[-LONGEST_NAME:]}-{of_task}.jsonl")
+        if len(name) > LONGEST_NAME:
+            name = f"{hashlib.sha256(name.encode()).hexdigest()[:8]}-{name[-LONGEST_NAME:]}"
+        return Path(f"completions-{name}-{of_task}.jsonl")
     last = evaluated.generation
     after = "start" if last == -1 else last
     ending = "" if last is None else f"-generation-{after}"

@@ -1,15 +1,22 @@
 """Settings of tasks: rewards, how completions are sampled, and the tasks that need no file."""
 
+import datetime
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from germline.config.base import KindOf, KindSection, Many, Section
 from germline.config.config_files import kind_of_file
 from germline.config.scorers import Scorers
 from germline.registry import register
+
+
+def _calendar_date(value: str) -> str:
+    """Refuse a text that is no year-month-day of the calendar."""
+    return datetime.datetime.strptime(value, "%Y-%m-%d").date().isoformat()
+
 
 KL_PART = "kl"
 """Name of the rubric part."""
@@ -67,7 +74,7 @@ class TaskBase(KlPenalty, KindSection):
     few_shot: int = Field(0, ge=0)
     """Number of solved training examples before every prompt, the same ones in every run and never
     the example itself."""
-    prompt_date: str | None = Field(None, pattern=r"^\d{4}-\d{2}-\d{2}$")
+    prompt_date: Annotated[str, AfterValidator(_calendar_date)] | None = None
     """Date (year-month-day) in prompts whose chat template writes today's; a run records the day
     on which it began."""
     overlong_prompts: Literal["error", "drop"] = "error"

@@ -102,14 +102,6 @@ def test_the_command_follows_the_run_too(countdown):
     assert shown() == shown("--raw") != shown("--chat")
 
 
-def test_a_setting_that_is_given_as_a_prompt_is_told(caplog):
-    words = ["generate", "nano", PROMPT, "task.chat=false", "x=1", "--max-new-tokens", "1"]
-    assert CliRunner().invoke(app, words).exit_code == 0
-    warnings = [one.getMessage() for one in caplog.records if one.levelname == "WARNING"]
-    assert sum("task.chat=false" in warning for warning in warnings) == 1
-    assert not any("x=1" in warning for warning in warnings)  # an equation is a prompt
-
-
 def test_the_card_says_how_prompts_were_sent(countdown, arithmetic):
     raw = model_card(RunDirectory.open(countdown), "x", "merged", 0)
     assert "as they are, without the chat template: `tokenizer(prompt, return_te" in raw

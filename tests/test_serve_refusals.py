@@ -83,7 +83,7 @@ def test_messages_that_no_template_takes_are_refused(url, messages, said):
         ("", "has no tokens: ''; give it some text"),
         ([], "at least 1 item"),
         ([[]], "at least 1 item"),
-        ([5, 10**6], "has token 1000000: the model"),
+        ([5, 10**6], "has token 1000000, but the model"),
         ([-1], "greater than or equal to 0"),
         ("word " * 1000, "context"),
         (None, "Field required"),

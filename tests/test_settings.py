@@ -124,7 +124,11 @@ CHANGES_THE_WEIGHTS = {
 
 
 def test_every_setting_has_a_row_or_is_named_in_another_test():
-    tests = "".join(file.read_text() for file in Path(__file__).parent.rglob("test_*.py"))
+    files = [
+        *Path(__file__).parent.rglob("test_*.py"),
+        Path(__file__).with_name("config_inputs.yaml"),
+    ]
+    tests = "".join(file.read_text() for file in files)
     used = {*re.findall(r"\w+", tests)}
     rows = {name.removesuffix(".kind") for name in CHANGES_THE_WEIGHTS}
     settings = {setting.name for setting in override_names()}

@@ -158,7 +158,7 @@ def test_turns_have_sampling_noise_of_their_own_and_members_share_it(monkeypatch
 
 def test_a_conversation_without_room_ends_and_the_others_go_on(tmp_path):
     made = inprocess("qwen2", SPACES["rank 1"])
-    made.pretrained.model.config.max_position_embeddings = 90
+    made.encoder.context_tokens = 90
     batch = examples(["x", "a much longer prompt that fills the context: " + "word " * 4])
     said = talk(made, [None], [batch], turns=4)
     short, long = said[0, 0][0], said[0, 1][0]

@@ -73,7 +73,7 @@ def test_the_limit_of_turns_ends_an_episode_unless_its_last_turn_did():
 
 def test_a_full_context_ends_an_episode_with_what_it_has_earned():
     made = inprocess("qwen2", SPACES["rank 1"])
-    made.pretrained.model.config.max_position_embeddings = 40
+    made.encoder.context_tokens = 40
     with pool(9) as graders:
         ((rollout,),) = play_episodes(made, graders, [None], game(9), DECODING)
     replies = [turn for turn in rollout.turns if turn.role == "assistant"]

@@ -1,4 +1,4 @@
-"""Check that prompts fit a model's context, and say what helps where they do not."""
+"""The context of a model, and what helps where a prompt does not fit."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -26,14 +26,13 @@ def context_limit(setting: Callable[[str], Any]) -> tuple[int | None, str]:
     return min(known, default=(None, name))
 
 
-def check_context(prompt: int, new: int, context: int | None, named: str) -> None:
-    """Refuse a prompt and `max_new_tokens` beyond a model's context, which is called `named`."""
-    if context is not None and prompt + new > context:
-        raise GermlineError(
-            f"task: the longest prompt takes {prompt} tokens and max_new_tokens={new}, "
-            f"together {prompt + new}, above the model's context ({named}) of {context}: "
-            f"{context_remedy(prompt, context)}"
-        )
+def context_error(prompt: int, new: int, context: int, named: str) -> GermlineError:
+    """Return the error of a prompt and `max_new_tokens` beyond a context that is called `named`."""
+    return GermlineError(
+        f"task: the longest prompt takes {prompt} tokens and max_new_tokens={new}, "
+        f"together {prompt + new}, above the model's context ({named}) of {context}: "
+        f"{context_remedy(prompt, context)}"
+    )
 
 
 def context_remedy(prompt: int, context: int) -> str:

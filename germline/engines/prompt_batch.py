@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from germline.engines.context_length import check_context, context_limit
+from germline.engines.context_length import context_error, context_limit
 from germline.engines.pretrained import PretrainedModel, end_ids
 from germline.engines.rows_in_progress import control_ids
 from germline.types import Completion, Example, GermlineError
@@ -143,6 +143,8 @@ class PromptEncoder:
     """Encodes prompts once with the tokenizer of a model, and checks them against the model.
 
     Attributes:
+        context_tokens: the longest text of the model, in tokens; None where its config names no
+            limit.
         special_ids: control tokens, which are not part of a text, end tokens included.
         padding_id: a token of the model that fills rows.
     """
@@ -150,6 +152,10 @@ class PromptEncoder:
     def __init__(self, pretrained: PretrainedModel) -> None:
         self._pretrained = pretrained
         self._model_tokens = int(pretrained.model.get_input_embeddings().num_embeddings)
+        config = pretrained.model.config.get_text_config()
+        self.context_tokens, self._limit_name = context_limit(
+            lambda name: getattr(config, name, None)
+        )
         self._encoded: dict[tuple[object, ...], list[int]] = {}
         # Members often get the same answer; there are too many different ones to keep them all.
         self._answer = lru_cache(PROMPTS_KEPT)(self._encode_answer)
@@ -212,18 +218,10 @@ class PromptEncoder:
         after = "" if end is None else str(tokenizer.decode([end]))
         return encode_answer(tokenizer, message, chat=chat, after=after, date=date)
 
-    @property
-    def context_tokens(self) -> int | None:
-        """The longest text of the model, in tokens; None where its config names no limit."""
-        return self._context_limit()[0]
-
-    def _context_limit(self) -> tuple[int | None, str]:
-        config = self._pretrained.model.config.get_text_config()
-        return context_limit(lambda name: getattr(config, name, None))
-
     def check_length(self, prompt: int, new: int) -> None:
         """Check that the longest prompt and `max_new_tokens` fit in the model's context."""
-        check_context(prompt, new, *self._context_limit())
+        if self.context_tokens is not None and prompt + new > self.context_tokens:
+            raise context_error(prompt, new, self.context_tokens, self._limit_name)
 
 
 @dataclass(frozen=True)

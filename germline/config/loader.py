@@ -146,10 +146,10 @@ def check_format_version(file: Path, facts: object) -> None:
     version, versions = known.get("format_version"), known.get("versions")
     if version != FORMAT_VERSION:
         writer = versions.get("germline") if isinstance(versions, Mapping) else None
-        remedy = f"open the run with germline {writer}, which wrote it"
+        remedy = f"open the run with the germline that wrote it ({writer}), or " if writer else ""
         raise GermlineError(
             f"{file}: format_version is {version!r}, and this germline reads {FORMAT_VERSION}: "
-            f"{remedy if writer else 'restore the file from a copy'}"
+            f"{remedy}restore the file from a copy"
         )
 
 

@@ -102,7 +102,9 @@ def _as_request_error(error: RequestValidationError) -> RequestError:
     first, *others = error.errors()
     if first["type"] == "json_invalid":
         return RequestError(400, f"the body is not JSON: {first['ctx']['error']}")
-    place = [str(part)[:100] for part in first["loc"] if part != "body"]
+    # Pydantic adds the alternative of a type that it tried, such as constrained-str.
+    parts = [str(part)[:100] for part in first["loc"] if part != "body"]
+    place = [part for part in parts if not part.startswith(("constrained-", "list["))]
     alternatives = [other for other in others if [*map(str, other["loc"][1:2])] == place[:1]]
     needed = dict.fromkeys(problem["msg"] for problem in (first, *alternatives))
     said = f"{'.'.join(place) or 'the body'}: {'; or '.join(needed)}"

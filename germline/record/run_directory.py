@@ -151,8 +151,8 @@ class RunDirectory:
         except GermlineError as error:
             raise GermlineError(
                 f"{file}: {error}. germline {facts['versions'].get('germline')} wrote this config, "
-                f"and this is {installed_version('germline')}: use that version, restore the file "
-                "from a copy, or correct the setting"
+                f"and this is {installed_version('germline')}: use a version that knows the "
+                "setting, restore the file from a copy, or correct the setting"
             ) from None
 
     @property

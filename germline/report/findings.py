@@ -358,8 +358,8 @@ def _solved(run: Recorded) -> Iterator[Values]:
     "note",
     "scores",
     "The held-out {metric} has not clearly improved: {before} before training, {after} now "
-    "(difference {difference}, 95 % interval {interval}). More held-out examples or generations "
-    "decide it.",
+    "(difference {difference}, 95 % interval {interval}, {differing}). More held-out examples or "
+    "generations decide it.",
 )
 def _not_learned(run: Recorded) -> Iterator[Values]:
     best = best_score(run.scores)
@@ -367,11 +367,15 @@ def _not_learned(run: Recorded) -> Iterator[Values]:
         return
     start, last = run.scores[0], run.scores[-1]
     found = paired_difference(last, start)
+    changed = found.higher + found.lower if found else "some"
     yield {
         "metric": start.metric.replace("_", " "),
         "before": start.mean,
         "after": last.mean,
         "difference": signed(found.mean if found else last.mean - start.mean),
-        "interval": "{} to {}".format(*map(signed, found.interval)) if found else "unknown",
+        "interval": "{} to {}".format(*map(signed, found.interval))
+        if found and found.n > 1
+        else "unknown",
+        "differing": f"{changed} of {last.n} examples differ",
         "rewards": [start.reward, last.reward],
     }

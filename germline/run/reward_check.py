@@ -72,11 +72,12 @@ def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
         failed = f"fails on every answer that was tried{gold}: {grades[0].failure}"
         if not isinstance(task, EpisodeTask):
             raise GermlineError(
-                f"{place}: the reward {failed}. `germline check` shows more of a task file"
+                f"{place}: the reward {failed}. `germline check TASK` shows more of a task "
+                "in a file"
             )
         log.warning(
-            "%s: the environment %s; an episode that fails earns the floor. `germline check` "
-            "shows more of a task file",
+            "%s: the environment %s; an episode that fails earns the floor. `germline check TASK` "
+            "shows more of a task in a file",
             *(place, failed),
         )
     elif not isinstance(task, EpisodeTask) and not section.scorers:  # they may cost money

@@ -334,7 +334,7 @@ def _form(config: Config, form: Form | None) -> Form:
     if form == "adapter" and not config.space.trains_an_adapter:
         raise GermlineError(
             f"this run has space.kind={config.space.kind} and so no adapter to write: write the "
-            "whole model (--merged)"
+            "whole model, merged"
         )
     return form or ("adapter" if config.space.trains_an_adapter else "merged")
 

@@ -243,7 +243,7 @@ def _takes_for_experts(names: Sequence[str], source: str) -> bool:
         if (read := rename_source_key(f"{name}.", renamings, [])[0]) != f"{name}.":
             raise GermlineError(
                 f"export: peft would read {name} as {read[:-1]} in models of the family {family}, "
-                "and load it wrongly: export the merged model (--merged)"
+                "and load it wrongly: export the merged model"
             )
     return any("experts" in str(one.source_patterns) for one in conversions)
 

@@ -306,7 +306,7 @@ def test_every_cell_of_a_csv_file_is_its_text(tmp_path: Path, kind: str) -> None
         ("rows.csv", b"question,answer\ncaf\xe9,1\n", "cannot be read as UTF-8"),
         ("rows.csv", b"question,answer\na,b\nc,d,e\n", "line 3: there must be 2 cells"),
         ("rows.csv", b"prompt;answer\nx;1\ny;2\n", "fields found: `prompt;answer`"),
-        ("rows.csv", b'prompt,answer\n"x,1\n', "not valid CSV"),
+        ("rows.csv", b'prompt,answer\n"x,1\n', "line 2: not valid CSV"),
         ("rows.csv", b"question,answer\n", "holds no rows"),
         ("rows.json", b'{"question": ', "line 1: not valid JSON: .*column 14"),
         ("rows.json", b'[{"question": "a"}, 3]', "row 1: a row must be a JSON object"),

@@ -198,6 +198,22 @@ def test_an_answer_that_costs_too_much_is_wrong_at_once(answer, monkeypatch):
     assert not is_equal(answer, r"\frac{1}{2}")
 
 
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        *((f"3{between}600", "3600") for between in (" and ", " or ", " to ", ";", " ", ", ")),
+        ("10-12", "-2"),
+        ("5 - 3", "2"),
+        ("7 - 7", "0"),
+        ("10:5", "2"),
+        ("2026-11-26", "1989"),
+    ],
+)
+def test_several_numbers_are_neither_one_number_nor_a_sum(answer, gold):
+    assert graded("####", f"#### {answer}", gold) == WRONG
+    assert graded("####", f"The answer is {answer}", gold) == WRONG
+
+
 @pytest.mark.parametrize("gold", ["5", "x^2", "(x+1)^{999}"])
 @pytest.mark.parametrize("answer", ["(x+1)^{998}", "(a+b+c)^{29}", r"\frac{x^{999}-1}{x-1}"])
 def test_expressions_with_other_values_are_wrong_without_being_expanded(answer, gold, monkeypatch):

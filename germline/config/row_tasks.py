@@ -1,6 +1,7 @@
 """Settings of tasks of rows: your own, those of datasets, and environments from a file."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -30,12 +31,19 @@ class FileTask(TaskBase):
         return self.path.stem
 
 
+def _as_written(template: object) -> object:
+    """Undo YAML, which reads a bare `{question}` as a mapping from `question` to nothing."""
+    if isinstance(template, Mapping) and list(template.values()) == [None]:
+        return f"{{{next(iter(template))}}}"
+    return template
+
+
 class CustomTask(TaskBase):
     """Settings of tasks made of rows of your own."""
 
     columns: dict[str, str] = Field({})
     """Field of a row -> column that holds it, such as `{prompt: question, answer: solution}`."""
-    template: str | None = None
+    template: Annotated[str | None, BeforeValidator(_as_written)] = None
     """Prompt with `{field}` for fields of the row; default: its `prompt`, or its `question`."""
     split_seed: int = 0
     """Seed of the 80/20 train/test split where no held-out rows are given."""

@@ -79,6 +79,7 @@ _BETWEEN = (
 _NUMBERS = re.compile(rf"{_AMOUNT}(?:(?:{_BETWEEN}){_AMOUNT})*")
 _NUMBER_OR_LIST = re.compile(rf"{_AMOUNT}(?:,{_PART})*")  # of a text, where commas part sentences
 _SEPARATOR = re.compile(rf"(?<=[0-9])(?:{_BETWEEN})(?={_AMOUNT})")
+_RANGE = re.compile(rf"{UNSIGNED}(?:[:-]{UNSIGNED})+")  # or a ratio or a date, and no difference
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
 _ARGUMENT = re.compile(  # of a box without braces
     r"\\[dt]?frac\s*(?:\{[^{}]*\}|\w)\s*(?:\{[^{}]*\}|\w)|\\[A-Za-z]+(?:\s*\{[^{}]*\})*"
@@ -170,8 +171,8 @@ def is_equal(answer: str, gold: str) -> bool:
     if len(answer) > LONGEST_ANSWER:
         return False
     mine, golden = _plain(answer), _plain(gold)
-    if mine == golden:
-        return bool(mine)
+    if mine == golden or _RANGE.fullmatch(mine):
+        return mine == golden != ""
     numbers = parse_number(_plain(_UNIT.sub("", answer.strip()))), parse_number(golden)
     if numbers[0] is not None and numbers[1] is not None:
         # Beside a number without a sign, 50 % is 0.5, and 50 where the question asks for percent.
@@ -229,8 +230,9 @@ def _inside(formula: re.Match[str]) -> str:
 
 def _listed(numbers: re.Match[str]) -> str:
     """Return a number, or several with a comma between them; `2:1` and `5-6` stay as they are."""
+    kept = (":", "-", "/")
     return _SEPARATOR.sub(
-        lambda found: found[0] if found[0].strip() in (":", "-", "/") else ",", numbers[0]
+        lambda found: found[0] if found[0].strip() in kept or found[0] == "," else ", ", numbers[0]
     )
 
 

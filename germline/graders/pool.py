@@ -269,13 +269,16 @@ def qualified_name(function: Callable[..., object]) -> str:
 
 
 def _pickled(grader: Grader | EpisodeGrader, name: str) -> bytes:
-    if not can_be_imported(grader):
+    try:
+        if name.startswith("__main__."):
+            raise pickle.PicklingError("it is defined in the script that is running")
+        return pickle.dumps(grader)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise GermlineError(
-            f"graders: {name} cannot be imported by a worker process (a lambda, a function inside "
-            "another one, or of the script that is running): move the grader to a module, as a "
-            "function or a small frozen dataclass"
-        )
-    return pickle.dumps(grader)
+            f"graders: {name} cannot be imported by a worker process ({error}): move the grader "
+            "to a module, as a function or a small frozen dataclass, not a lambda or a function "
+            "inside another"
+        ) from error
 
 
 def can_be_imported(grader: Grader | EpisodeGrader) -> bool:

@@ -76,7 +76,7 @@ def file_settings(file: TaskFile, kind: type[AnySettings]) -> AnySettings:
         return kind.model_validate(getattr(file.module, "settings", {}))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        name = ".".join(map(str, first["loc"]))
+        name = str(first["loc"][0]) if first["loc"] else ""
         hint = "" if name in kind.model_fields else did_you_mean(name, kind.model_fields)
         setting = f"settings[{name!r}]{hint}" if name else "settings"
         why = first["msg"].removeprefix("Value error, ")

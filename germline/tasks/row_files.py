@@ -129,7 +129,8 @@ def _csv_rows(text: str, path: Path) -> Iterator[PlacedRow]:
                 )
             yield place, {name: cell for name, cell in cells.items() if cell}
     except csv.Error as error:
-        raise GermlineError(f"{path}, line {reader.line_num}: not valid CSV: {error}") from None
+        place = f"{path}, line {reader.reader.line_num}"
+        raise GermlineError(f"{place}: not valid CSV: {error}") from None
 
 
 def placed_rows(rows: Iterable[Any], name: str) -> list[PlacedRow]:

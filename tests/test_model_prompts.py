@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer
 
 import germline
 from germline.config import load_config
@@ -18,10 +19,16 @@ from germline.endpoint.rows import RowRequest
 from germline.engines import pretrained
 from germline.engines.pretrained import load_tokenizer
 from germline.engines.prompt_batch import PromptEncoder, encode_prompt
+from germline.estimates.workload import text_lengths
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run.dry_run import dry_run
-from germline.run.model_prompts import check_prompt_lengths, fit_task, with_prompt_date
+from germline.run.model_prompts import (
+    _PromptLimit,
+    check_prompt_lengths,
+    fit_task,
+    with_prompt_date,
+)
 from germline.run.preflight import check_run
 from germline.services.serve import ServedWeights
 from germline.tasks import make_task
@@ -107,6 +114,29 @@ def test_a_run_records_the_date_that_the_chat_template_writes(tmp_path):
     germline.train(config, path).run()
     recorded = RunDirectory.open(path).config
     assert recorded.task.prompt_date == datetime.datetime.now().astimezone().date().isoformat()
+
+
+@pytest.mark.parametrize("form", ["%F", "%D %T", "%h %-d %u", "%A, %B %e", "%-H:%M %p", "%j%Z"])
+def test_a_recorded_date_is_written_in_any_format(form):
+    own = AutoTokenizer.from_pretrained(NANO_DIR)
+    own.chat_template = f"  {{% if true %}}\n{{{{ strftime_now('{form}') }}}}{{% endif %}}"
+    ids = encode_prompt(own, Example(0, "hi", "", chat=True), "2024-07-06")
+    assert own.decode(ids) == datetime.datetime(2024, 7, 6).strftime(form)
+
+
+def test_the_length_of_a_prompt_is_that_at_the_recorded_date(tmp_path):
+    model = shutil.copytree(NANO_DIR, tmp_path / "model")
+    clock = "{{ 'x x x x ' if strftime_now('%Y') == '1999' else '' }}{{ messages[0].content }}"
+    (model / "chat_template.jinja").write_text(clock)
+    counted = []
+    for date in (None, "1999-01-01"):
+        task = {"kind": "arithmetic", "prompt_date": date}
+        config = load_config({**TINY, "model": str(model), "task": task})
+        counted.append(text_lengths(config, make_task(config.task)).prompt)
+        limit = _PromptLimit.of(config, made := make_task(config.task))
+        assert limit is not None
+        assert max(map(limit.tokens, made.examples("train")[: config.batch_size])) == counted[-1]
+    assert counted[0] < counted[1]
 
 
 def test_all_that_asks_the_weights_of_a_run_uses_the_recorded_date(tmp_path, monkeypatch):

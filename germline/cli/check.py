@@ -56,7 +56,9 @@ def check(
     Grades gold, wrong, empty and hostile answers with its reward. Shows prompts as the model sees
     them, and plays an environment for one episode. Exits with status 1 when something is wrong.
     """
-    split_words("check", overrides, ("task.", "graders."))
+    others, _ = split_words("check", overrides, ("task.", "graders."))
+    if others:
+        raise typer.BadParameter(f"{others[0]!r} is no setting, such as task.stop=TEXT")
 
     from germline import run  # after the cheap checks, because this import is slow
 

@@ -1,5 +1,6 @@
 """The command `germline elo`: a judge compares the completions of runs and models in pairs."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,9 +102,10 @@ def elo(  # noqa: PLR0913 - the options of a command
     folder = first.directory.path if first.directory else Path()
     file = out or folder / f"elo-{first.task.name}-{split}.jsonl"
     # On a stream that is no terminal, a status shows nothing.
-    with Console(stderr=True, quiet=as_json).status("loading ...") as status:
+    with nullcontext() if as_json else Console(stderr=True).status("loading ...") as status:
+        show = status.update if status else lambda _: None
         try:
-            result = compare_models(models, asked, file, anchor, status.update)
+            result = compare_models(models, asked, file, anchor, show)
         except KeyboardInterrupt:
             kept = "What is judged is kept: the same command goes on from there."
             raise KeyboardInterrupt(kept) from None

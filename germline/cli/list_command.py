@@ -51,13 +51,13 @@ def show(
         ),
     ],
     folder: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             metavar="FOLDER",
-            help="With runs: the folder of the run directories.",
+            help="With runs: the folder of the run directories; default: runs.",
             autocompletion=shell_completion.complete_folders,
         ),
-    ] = Path("runs"),
+    ] = None,
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -73,8 +73,10 @@ def show(
     if what not in WHAT:
         raise typer.BadParameter(f"{what!r} is not one of {', '.join(WHAT)}")
     if what == "runs":
-        _list_runs(folder, as_json=as_json)
+        _list_runs(folder or Path("runs"), as_json=as_json)
         return
+    if folder:
+        raise typer.BadParameter(f"{str(folder)!r}: only `list runs` takes a folder")
     columns, rows = {"configs": _configs, "settings": _settings}.get(what, lambda: _names(what))()
     if as_json:
         names = ("name", *columns[1:])

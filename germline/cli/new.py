@@ -88,6 +88,7 @@ def new(
 
 
 def _write_task(name: Path, *, as_json: bool) -> None:
+    from germline.record.atomic_files import explain_write_errors
     from germline.types import GermlineError
 
     is_importable = name.name.isidentifier() and not keyword.iskeyword(name.name)
@@ -102,10 +103,11 @@ def _write_task(name: Path, *, as_json: bool) -> None:
         raise GermlineError(
             f"new: {', '.join(taken)} already exists; choose another name, or remove it"
         )
-    name.parent.mkdir(parents=True, exist_ok=True)
-    for template, file in files.items():
-        text = (STARTING_POINT / template).read_text(encoding="utf-8")
-        file.write_text(text.replace("NAME", name.name), encoding="utf-8")
+    with explain_write_errors(name.parent):
+        name.parent.mkdir(parents=True, exist_ok=True)
+        for template, file in files.items():
+            text = (STARTING_POINT / template).read_text(encoding="utf-8")
+            file.write_text(text.replace("NAME", name.name), encoding="utf-8")
     task, test, config = map(str, files.values())
     _print_written(
         {"files": [task, test, config]},

@@ -3,7 +3,7 @@
 import shlex
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,8 @@ def run_with_view(begin: "Callable[[], Training]", *, quiet: bool, as_json: bool
         typer.Exit: the training was stopped before its last generation.
     """
     quiet = quiet or as_json
-    with Console(quiet=quiet).status("loading ..."):  # shows nothing in a pipe
+    # A status takes what is written to a terminal, warnings too; in a pipe it shows nothing.
+    with nullcontext() if quiet else Console().status("loading ..."):
         training = begin()
     _run(training, quiet=quiet, as_json=as_json)
     if not quiet:

@@ -209,7 +209,8 @@ def _has_environment(path: Path) -> bool:
     The file is parsed and not run. One that cannot be read says so when the task is made.
     """
     try:
-        file = symtable.symtable(path.expanduser().read_bytes(), str(path), "exec")
+        source: Any = path.expanduser().read_bytes()  # whose encoding Python finds
+        file = symtable.symtable(source, str(path), "exec")
     except (OSError, SyntaxError, ValueError):
         return False
     symbols = [one for one in file.get_symbols() if not one.is_imported()]

@@ -74,10 +74,13 @@ def _at_date(template: str, date: str | None) -> str:
     if date is None:
         return template
     day = datetime.fromisoformat(date)
-    parts = ("%" + part for part in [*"aAbBcdeHIjmMpSUwWxXyY", "-d", "-m"])
+    padded = "deHIjklmMSUVWy"  # `%-d` is `%d` without its zero
+    parts = [
+        "%" + one for one in [*"aAbBcCDFgGhnpPrRstTuwxXYzZ", *padded, *("-" + p for p in padded)]
+    ]
     changes = "".join(f".replace({part!r}, {day.strftime(part)!r})" for part in parts)
     macro = f"{{% macro {CLOCK}(format) %}}{{{{ format{changes} }}}}{{% endmacro %}}"
-    return macro + "{{ '' }}" + template  # after a block, a line break would be dropped
+    return f"{macro}\n{template}"  # the line break after a block is dropped
 
 
 @lru_cache(maxsize=8)
@@ -93,8 +96,8 @@ def _through_template(
     **settings: object,
 ) -> Any:
     messages = [{"role": role, "content": content} for role, content in turns]
-    template = _at_date(str(tokenizer.get_chat_template()), date)
     try:
+        template = _at_date(str(tokenizer.get_chat_template()), date)
         return tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, chat_template=template, **settings
         )

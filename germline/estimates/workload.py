@@ -59,7 +59,7 @@ def text_lengths(config: Config, task: Task) -> TextLengths:
         return TextLengths(len(examples), prompt, 0, new_tokens)
     with silence_transformers():
         tokenizer, _ = load_tokenizer(str(folder))
-    prompts = [encode_prompt(tokenizer, example) for example in examples]
+    prompts = [encode_prompt(tokenizer, one, config.task.prompt_date) for one in examples]
     prefix = len(pad_prompts(prompts, 0).prefix) if len(prompts) > 1 else 0
     return TextLengths(len(examples), max(map(len, prompts)), prefix, new_tokens)
 

@@ -152,8 +152,9 @@ def sends_chats(config: Config) -> bool:
 class _PromptLimit:
     """The tokens that a prompt may have beside its completion."""
 
-    def __init__(self, source: str, context: int, named: str, new: int) -> None:
+    def __init__(self, source: str, context: int, named: str, new: int, date: str | None) -> None:
         self._source = source
+        self._date = date
         self.named = named
         self.prompt = context - new
         self.new = new
@@ -168,7 +169,7 @@ class _PromptLimit:
         if context is None:
             return None
         new = config.task.max_new_tokens or task.max_new_tokens
-        return cls(str(folder), context, named, new)
+        return cls(str(folder), context, named, new, config.task.prompt_date)
 
     def surely_fits(self, example: Example) -> bool:
         """Tell whether a prompt need not be tokenized, as a token has at least one byte."""
@@ -180,7 +181,7 @@ class _PromptLimit:
     def tokens(self, example: Example) -> int:
         from germline.engines.prompt_batch import encode_prompt
 
-        return len(encode_prompt(self._tokenizer, example))
+        return len(encode_prompt(self._tokenizer, example, self._date))
 
     @cached_property
     def _tokenizer(self) -> "PreTrainedTokenizerBase":
@@ -197,7 +198,8 @@ def _with_opened_thinking(config: Config, task: Task) -> Task:
 
     try:
         tokenizer = _tokenizer(model_source(config.model))
-        prompt = str(tokenizer.decode(encode_prompt(tokenizer, example)))
+        ids = encode_prompt(tokenizer, example, config.task.prompt_date)
+        prompt = str(tokenizer.decode(ids))
     except GermlineError:
         return task  # loading the model refuses it
     return open_thinking(task) if is_open(prompt, config.task.thinking_tag) else task

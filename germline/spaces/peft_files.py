@@ -234,9 +234,11 @@ def _takes_for_experts(names: Sequence[str], source: str) -> bool:
     from transformers.core_model_loading import WeightRenaming, rename_source_key
 
     try:
-        family = str(PreTrainedConfig.get_config_dict(source)[0].get("model_type"))
+        # The model is loaded, so its files are here: nothing asks the hub.
+        config, _ = PreTrainedConfig.get_config_dict(source, local_files_only=True)
     except OSError:
         return False
+    family = str(config.get("model_type"))
     conversions = get_checkpoint_conversion_mapping(family) or []
     renamings = [one for one in conversions if isinstance(one, WeightRenaming)]
     for name in names:

@@ -16,8 +16,7 @@ import pytest
 
 import germline
 from germline.example import Transcript
-from germline.graders import answer_match, builtin_rewards
-from germline.graders.builtin_rewards import BuiltinRubric
+from germline.graders import answer_match
 from germline.graders.pool import GraderPool, InProcessPool
 from germline.types import Example, GermlineError, Grade
 from tests import misbehaving_graders
@@ -180,13 +179,6 @@ def test_a_lambda_is_refused_as_a_grader():
         GraderPool(lambda text, example: {"good": 1.0}, {"good": 1.0}, {"good": 0.0})
 
 
-def test_a_grader_may_have_any_data():
-    grader = BuiltinRubric({"regex": (builtin_rewards.regex, {"pattern": "__main__"})})
-    with GraderPool(grader, {"regex": 1.0}, {"regex": 0.0}) as pool:
-        (one,) = pool.submit(["in __main__"], examples(1)).result(timeout=HANG_S)
-    assert one.reward == 1.0
-
-
 def test_a_floor_that_does_not_fit_the_rubric_is_refused():
     with pytest.raises(GermlineError, match=r"\['evil'\]"):
         GraderPool(answer_match.grade_length, {"good": 1.0}, {"evil": 0.0})
@@ -216,8 +208,7 @@ def test_closing_removes_an_empty_file_of_output_and_nothing_that_is_no_file(tmp
 
 def test_a_script_without_a_main_guard_can_grade(tmp_path):
     script = """
-        from germline.graders import answer_match, builtin_rewards
-from germline.graders.builtin_rewards import BuiltinRubric
+        from germline.graders import answer_match
         from germline.graders.pool import GraderPool
         from germline.types import Example
 

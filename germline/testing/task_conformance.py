@@ -67,7 +67,7 @@ class TaskConformance:
         texts = [text for text in (*TEXTS, *fuzz_text(300)) for _ in range(2)]
         examples = [task.examples("train")[0], task.examples("test")[-1]] * (len(texts) // 2)
         with GraderPool(task.grader, task.rubric, task.floor, timeout_s=20.0) as pool:
-            grades = pool.submit(texts, examples).result(timeout=60)
+            grades = pool.submit(texts, examples).result(timeout=600)
         failures = [(text, g.failure) for text, g in zip(texts, grades, strict=True) if g.failure]
         assert not failures
 

@@ -210,8 +210,8 @@ def test_an_answer_that_costs_too_much_is_wrong_at_once(answer, monkeypatch):
     ],
 )
 def test_several_numbers_are_neither_one_number_nor_a_sum(answer, gold):
-    assert graded("####", f"#### {answer}", gold) == WRONG
-    assert graded("####", f"The answer is {answer}", gold) == WRONG
+    assert graded("hashes", f"#### {answer}", gold) == WRONG
+    assert graded("hashes", f"The answer is {answer}", gold) == WRONG
 
 
 @pytest.mark.parametrize("gold", ["5", "x^2", "(x+1)^{999}"])

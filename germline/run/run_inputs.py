@@ -17,6 +17,7 @@ from typing import Any
 from germline.config import Conciseness, Config, load_config
 from germline.config.loader import read_settings
 from germline.config.rules import check_rules
+from germline.environments.tools import is_unicode
 from germline.registry import did_you_mean
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs, read_inputs
 from germline.types import GermlineError
@@ -111,7 +112,7 @@ def check_texts(name: str, values: object) -> None:
     for text in texts:
         if not isinstance(text, str):
             raise GermlineError(f"{name} must be a list of texts, found {values!r:.80}")
-        if any("\ud800" <= character <= "\udfff" for character in text):
+        if not is_unicode(text):
             raise GermlineError(f"{name} must be Unicode text, found {text!r:.80}")
 
 

@@ -26,6 +26,9 @@ CHARACTERS_PER_TOKEN = 3.0
 CHAT_TOKENS = 24
 """Tokens that a chat template adds to a prompt, assumed without a tokenizer."""
 
+GUESSED_TOKENS = 256
+"""Assumed tokens of prompts and completions; only memory in addition to the weights uses them."""
+
 
 @dataclass(frozen=True)
 class TextLengths:
@@ -62,6 +65,12 @@ def text_lengths(config: Config, task: Task) -> TextLengths:
     prompts = [encode_prompt(tokenizer, one, config.task.prompt_date) for one in examples]
     prefix = len(pad_prompts(prompts, 0).prefix) if len(prompts) > 1 else 0
     return TextLengths(len(examples), max(map(len, prompts)), prefix, new_tokens)
+
+
+def guessed_lengths(config: Config) -> TextLengths:
+    """Assume the lengths of texts where no task is loaded."""
+    new_tokens = config.task.max_new_tokens or GUESSED_TOKENS
+    return TextLengths(config.batch_size, GUESSED_TOKENS, 0, new_tokens)
 
 
 @dataclass(frozen=True)

@@ -22,12 +22,12 @@ from germline.estimates.model_shape import (
     local_weight_bytes,
     shape_of,
 )
-from germline.estimates.workload import TextLengths, text_lengths
+from germline.estimates.workload import TextLengths, guessed_lengths, text_lengths
 from germline.protocols import Task
 from germline.record.run_paths import choose_directory
 from germline.run.build_parts import make_graders, with_population
 from germline.run.model_prompts import without_overlong
-from germline.run.preflight import GUESSED_TOKENS, check_memory, check_run
+from germline.run.preflight import check_memory, check_run
 from germline.run.reward_check import check_custom_reward
 from germline.spaces import make_space
 from germline.strategies import make_strategy
@@ -83,9 +83,7 @@ def dry_run(
         if task is not None:
             _check_reward(config, task)
     shape = None if config.engine.has_own_model else shape_of(config.model)
-    new_tokens = config.task.max_new_tokens or GUESSED_TOKENS
-    guessed = TextLengths(config.batch_size, GUESSED_TOKENS, 0, new_tokens)
-    texts = guessed if task is None else text_lengths(config, task)
+    texts = guessed_lengths(config) if task is None else text_lengths(config, task)
     found: Estimate | None = None
     if shape is not None:
         config = _with_population(config, shape)

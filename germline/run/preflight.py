@@ -49,9 +49,6 @@ COUNTED = ("engine.threads", "fleet.engines", "strategy.population", "graders.wo
 CERTAIN = ("weights", "fp32 masters", "optimizer moments", "stored weights")
 """Parts of the memory that a run holds from its first generation to its last."""
 
-GUESSED_TOKENS = 256
-"""Assumed tokens of prompts and completions; only memory in addition to the weights uses them."""
-
 
 @contextmanager
 def refusals_as_warnings() -> Iterator[None]:
@@ -180,14 +177,12 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
     from germline.estimates.machine import machine_here
     from germline.estimates.memory import LESS_MEMORY, Estimate, memory_parts
     from germline.estimates.model_shape import shape_of
-    from germline.estimates.workload import TextLengths, workload
+    from germline.estimates.workload import guessed_lengths, workload
 
     machine = machine_here(config)
-    new_tokens = config.task.max_new_tokens or GUESSED_TOKENS
-    texts = TextLengths(config.batch_size, GUESSED_TOKENS, 0, new_tokens)
     try:
         shape = shape_of(config.model)
-        work = workload(config, shape, texts, on_gpu=machine.on_gpu)
+        work = workload(config, shape, guessed_lengths(config), on_gpu=machine.on_gpu)
     except GermlineError:
         return  # loading the model or the space raises the error
     if not searched:

@@ -230,10 +230,15 @@ def _inside(formula: re.Match[str]) -> str:
 
 def _listed(numbers: re.Match[str]) -> str:
     """Return a number, or several with a comma between them; `2:1` and `5-6` stay as they are."""
-    kept = (":", "-", "/")
-    return _SEPARATOR.sub(
-        lambda found: found[0] if found[0].strip() in kept or found[0] == "," else ", ", numbers[0]
-    )
+    return _SEPARATOR.sub(_comma, numbers[0])
+
+
+def _comma(separator: re.Match[str]) -> str:
+    """Write a separator as a comma; a hyphen after another separator is a sign, as in `5, -6`."""
+    between = separator[0].strip()
+    if between in (":", "-", "/") or separator[0] == ",":
+        return separator[0]
+    return ", -" if between.endswith("-") else ", "
 
 
 def _is_nested_well(text: str) -> bool:

@@ -7,9 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from germline import registry
-from germline.config import Config, SpaceBase, load_config
+from germline.config import Config, Full, Local, Lora, Ray, SpaceBase, load_config
 from germline.config.config_files import as_yaml, read_value
 from germline.config.reference import config_sections
+from germline.config.spaces import Singular
 from germline.types import GermlineError
 
 BASE = {"task": "arithmetic", "space": "low_rank", "strategy": {"population": 6, "sigma": 0.1}}
@@ -60,6 +61,16 @@ def test_a_plugin_cannot_replace_a_built_in_kind():
     with pytest.raises(GermlineError, match=message):
         registry.register("space", "theirs:Theirs")(Theirs)
     assert registry.implementation("space", "full").__module__ == "germline.spaces.full"
+
+
+def test_what_a_kind_can_do_holds_for_subclasses_of_other_kinds():
+    fleets = [Local(), Ray(), Local(engines=2)]
+    assert [one.in_process for one in fleets] == [True, False, False]
+    spaces = [Lora(), Full(), Singular(), Singular(init_adapter="folder")]
+    assert [one.trains_an_adapter for one in spaces] == [True, False, False, True]
+    of_plugin = {"kind": "mine"}
+    assert Local().model_copy(update=of_plugin).in_process
+    assert Lora().model_copy(update=of_plugin).trains_an_adapter
 
 
 # --- short forms and overrides

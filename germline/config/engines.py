@@ -156,7 +156,7 @@ class FleetBase(KindSection):
     @property
     def in_process(self) -> bool:
         """Whether the only engine of the run is in this process."""
-        return self.kind == "local" and self.engines == 1
+        return False
 
     @property
     def is_elsewhere(self) -> bool:
@@ -172,6 +172,11 @@ class Local(FleetBase):
     devices: Devices = "auto"
     """A device for each engine, such as `[cuda:0, cuda:1]`. `auto`: the GPUs in turn where
     `engine.device` is `auto` and there are GPUs, else `engine.device` for all."""
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the only engine of the run is in this process."""
+        return self.engines == 1
 
     @model_validator(mode="after")
     def _one_device_for_each(self) -> "Local":

@@ -23,7 +23,7 @@ class SpaceBase(KindSection):
     @property
     def trains_an_adapter(self) -> bool:
         """Whether what is searched can be written as a PEFT adapter."""
-        return self.kind == "lora" or getattr(self, "init_adapter", None) is not None
+        return getattr(self, "init_adapter", None) is not None
 
 
 @register("space", "germline.spaces.full:Full")
@@ -68,6 +68,11 @@ class Lora(LinearSpace):
     """Search B alone; A stays as it started."""
     init_adapter: str | None = None
     """Folder of a PEFT adapter to start from; default: a random one."""
+
+    @property
+    def trains_an_adapter(self) -> bool:
+        """Whether what is searched can be written as a PEFT adapter: always."""
+        return True
 
 
 @register("space", "germline.spaces.subspace:Subspace")

@@ -3,6 +3,7 @@
 import importlib
 import math
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -388,6 +389,8 @@ def test_an_environment_that_fails_before_the_first_reply_is_an_error(misdeed):
 def test_a_text_is_the_only_reply_of_its_episode():
     example = Example(index=0, prompt="?", answer="", chat=False)
     pool = InProcessPool(misbehaving_graders.play, RUBRIC, FLOOR, timeout_s=9.0, max_turns=3)
+    with pytest.raises(TypeError, match="InProcessPool cannot be pickled"):
+        pickle.dumps(pool)
     with pool:
         (as_text,) = pool.submit(["hello"], [example]).result()
         (started,) = pool.submit([Transcript((), 3)], [example]).result()

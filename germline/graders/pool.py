@@ -133,7 +133,7 @@ class GraderPool:
 
     def worker_setup(self, grader: Grader | EpisodeGrader) -> GraderSetup:
         """Return the first message to a worker process."""
-        return replace(self._setup, grader=_pickled(grader, self._name))
+        return replace(self._setup, grader=_pickled(grader))
 
     def submit(
         self, texts: Sequence[str | Transcript], examples: Sequence[Example]
@@ -268,7 +268,8 @@ def qualified_name(function: Callable[..., object]) -> str:
     return f"{named.__module__}.{getattr(named, '__qualname__', '?')}"
 
 
-def _pickled(grader: Grader | EpisodeGrader, name: str) -> bytes:
+def _pickled(grader: Grader | EpisodeGrader) -> bytes:
+    name = _name(grader)
     try:
         if name.startswith("__main__."):
             raise pickle.PicklingError("it is defined in the script that is running")
@@ -284,8 +285,8 @@ def _pickled(grader: Grader | EpisodeGrader, name: str) -> bytes:
 def can_be_imported(grader: Grader | EpisodeGrader) -> bool:
     """Whether a worker process can load a grader: it can be pickled, without the running script."""
     try:
-        return b"__main__" not in pickle.dumps(grader)
-    except (pickle.PicklingError, AttributeError, TypeError):
+        return b"__main__" not in _pickled(grader)
+    except GermlineError:
         return False
 
 
@@ -330,6 +331,10 @@ class InProcessPool(GraderPool):
     ) -> None:
         super().__init__(grader, rubric, floor, workers=0, timeout_s=timeout_s, max_turns=max_turns)
         self._grader = grader
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Refuse: the functions exist in this process only."""
+        raise TypeError("graders: an InProcessPool cannot be pickled: use a GraderPool")
 
     def submit(
         self, texts: Sequence[str | Transcript], examples: Sequence[Example]

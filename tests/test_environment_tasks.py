@@ -193,9 +193,10 @@ def test_an_environment_that_fails_on_the_replies_tried_is_trained_on_with_a_war
         ("def wrong(:", "python"),
     ],
 )
-def test_a_file_alone_is_an_environment_or_rewards(tmp_path, more, kind):
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_a_file_alone_is_an_environment_or_rewards(tmp_path, more, kind, encoding):
     path = tmp_path / "mine.py"
-    path.write_text(FILE + more, encoding="utf-8")
+    path.write_text(FILE + more, encoding=encoding)
     assert load_config({"task": str(path)}).task.kind == kind
     assert load_config({"task": {"path": str(path)}}).task.kind == kind
 

@@ -159,6 +159,7 @@ def test_the_number_of_a_word_problem_is_read_twice(text, expected):
         (r"\boxed{-\infty}", r"\infty", WRONG),
         (r"\boxed{3 \cdot 10^5}", "300000", BOTH),
         ("The answer is 3 and 5", "5,3", LENIENT),
+        ("#### 1,800", "1800", LENIENT),
         *((f"The answer is 3{between}-5", "3,-5", LENIENT) for between in (", ", ",", " and ")),
         *((f"The answer is 3{between}-5", "3,5", WRONG) for between in (", ", ",", " or ", ";")),
         ("The answer is = - 5", "-5", LENIENT),

@@ -98,7 +98,7 @@ def test_runs_of_other_spaces_have_no_adapter_to_write(call, tmp_path):
     other = run(tmp_path / "run", "generations=1")
     message = refusal(call, other, tmp_path / "out", "adapter")
     assert "space.kind=low_rank" in message
-    assert "--merged" in message
+    assert "write the whole model, merged" in message
     assert not (tmp_path / "out").exists()
 
 

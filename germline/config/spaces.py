@@ -15,7 +15,7 @@ class SpaceBase(KindSection):
     """Glob patterns of canonical tensor names to search."""
     exclude: Annotated[tuple[str, ...], Many] = ()
     """Glob patterns of tensor names to leave alone."""
-    layers: str | None = Field(None, coerce_numbers_to_str=True, pattern=r"^[\d,\s-]+$")
+    layers: str | None = Field(None, coerce_numbers_to_str=True)
     """Decoder layers to search, such as `0-9` or `0,3,20-23`, and no tensors outside layers."""
     has_coordinates: ClassVar[bool] = True
     """Whether a member may be any vector of the searched numbers."""

@@ -120,6 +120,15 @@ def test_a_conversation_is_written_in_the_chat_template_of_the_model(tmp_path):
     assert words.decode(lines.ids) == "a\nx\nb\nc"
 
 
+def test_a_chat_template_that_reads_the_clock_gives_the_same_score_on_every_day(tmp_path):
+    save_classifier(tmp_path, chat=True)
+    template = "{{ strftime_now('%d %b %Y') }} {{ messages[-1]['content'] }}"
+    (tmp_path / "chat_template.jinja").write_text(template)
+    model = classifier(tmp_path)
+    expected = model.encode_text("26 Jul 2024 c", add_special_tokens=False)
+    assert model.encode_pair(("c", Example(0, "b", "", chat=True))) == expected
+
+
 def test_a_model_of_several_classes_needs_to_be_told_which(tmp_path):
     save_classifier(tmp_path, labels=3)
     for wrong in (None, "LABEL_9"):

@@ -186,7 +186,9 @@ def test_layers_are_read_as_ranges_and_lists(tied, text, layers):
     assert parse_layers(text, tied) == layers
 
 
-@pytest.mark.parametrize("text", ["", "a", "0-", "-1", "0..2", "3.5", "1,,2", "0-1-2", "2-1", "0,2-1"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "0-", "-1", "0..2", "3.5", "1,,2", "0-1-2", "2-1", "0,2-1"]
+)
 def test_layers_of_another_form_are_refused_with_an_example(tied, text):
     message = refusal(Full(layers=text), tied)
     assert message == f"space.layers: {text!r} must look like 0-9 or 0,3,20-23"

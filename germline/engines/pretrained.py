@@ -223,13 +223,11 @@ def generation_config(pretrained: PretrainedModel) -> GenerationConfig:
     """
     own = pretrained.model.generation_config
     kept = {name: getattr(own, name, None) for name in ("bos_token_id", "pad_token_id")}
+    without_effect = {*kept, "eos_token_id", "transformers_version", "use_cache"}
     dropped = {
         name: value
         for name, value in own.to_diff_dict().items()
-        if value
-        and not name.endswith("_token_id")
-        and not name.startswith("_")
-        and name not in ("transformers_version", "use_cache")
+        if value and name not in without_effect and not name.startswith("_")
     }
     if dropped:
         log.warning(

@@ -69,7 +69,7 @@ def _tokenized(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
 
 
 @lru_cache(maxsize=8)
-def _at_date(template: str, date: str | None) -> str:
+def at_date(template: str, date: str | None) -> str:
     """Return a chat template whose clock stands at a date: its own macro hides the function."""
     if date is None:
         return template
@@ -97,7 +97,7 @@ def _through_template(
 ) -> Any:
     messages = [{"role": role, "content": content} for role, content in turns]
     try:
-        template = _at_date(str(tokenizer.get_chat_template()), date)
+        template = at_date(str(tokenizer.get_chat_template()), date)
         return tokenizer.apply_chat_template(
             messages, add_generation_prompt=True, chat_template=template, **settings
         )

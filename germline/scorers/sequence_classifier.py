@@ -27,7 +27,7 @@ from germline.config.scorers import Classifier, ClassifierSettings
 from germline.engines.dtypes import serving_dtype
 from germline.engines.inprocess import torch_device
 from germline.engines.pretrained import check_finite, loading_errors
-from germline.engines.prompt_batch import longest_token
+from germline.engines.prompt_batch import at_date, longest_token
 from germline.scorers.types import Item, NotScoredError, Score, missing, scored_text, sendable
 from germline.types import GermlineError
 
@@ -39,6 +39,9 @@ SHORTEST_PADDED = 32
 
 LONGEST_DEFAULT = 4096
 """Largest default of `max_tokens`: the context of long models would take too much memory."""
+
+DATE = "2024-07-26"
+"""What a chat template reads from the clock: scores are the same on every day. Llama's default."""
 
 PKU_HEAD = "ForScore"
 """In the name of an architecture: a reward or cost model of PKU-SafeRLHF."""
@@ -113,7 +116,10 @@ class SequenceClassifier:
         turns = [*example.context, ("user", example.prompt), ("assistant", text)]
         messages = [{"role": role, "content": sendable(content)} for role, content in turns]
         try:
-            chat = self._tokenizer.apply_chat_template(messages, tokenize=False)
+            template = at_date(str(self._tokenizer.get_chat_template()), DATE)
+            chat = self._tokenizer.apply_chat_template(
+                messages, chat_template=template, tokenize=False
+            )
         except Exception as error:  # noqa: BLE001 - a template may raise anything
             raise NotScoredError(
                 f"the chat template of the classifier fails ({error}): set template=lines"

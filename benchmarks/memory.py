@@ -33,9 +33,9 @@ from germline.engines.inprocess import InProcessEngine
 from germline.engines.pretrained import load_pretrained
 from germline.nano import NANO_DIR
 from germline.optimizers import make_optimizer
-from germline.protocols import Space
 from germline.run.build_parts import make_decoding
 from germline.spaces import make_space
+from germline.spaces.base import BaseSpace
 from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.types import Example
@@ -165,7 +165,7 @@ def distinct(engine: InProcessEngine, examples: Sequence[Example], copies: int) 
     ]
 
 
-def endless(config: Config, space: Space | None) -> InProcessEngine:
+def endless(config: Config, space: BaseSpace | None) -> InProcessEngine:
     """Load the nano model without an end token, so that all rows stay in the batch.
 
     In training, finished rows leave the batch, so peaks depend on the completions.

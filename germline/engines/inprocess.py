@@ -38,7 +38,8 @@ from germline.engines.subspace_forward import SubspaceMembers
 from germline.engines.teacher_forcing import PackedBatch, pack_completions
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
-from germline.protocols import Conversations, Members, Reply, Space, Texts
+from germline.protocols import Conversations, Members, Reply, Texts
+from germline.spaces.base import BaseSpace
 from germline.types import (
     Completion,
     Decoding,
@@ -80,7 +81,7 @@ class InProcessEngine:
     def __init__(
         self,
         pretrained: PretrainedModel,
-        space: Space | None,
+        space: BaseSpace | None,
         optimizer: AscentOptimizer,
         config: InProcess,
         sigma_unit: str = "constant",
@@ -122,7 +123,7 @@ class InProcessEngine:
         cls,
         config: Config,
         source: str,
-        space: Space | None,
+        space: BaseSpace | None,
         optimizer: AscentOptimizer,
         *,
         generates: bool = True,
@@ -257,7 +258,7 @@ class InProcessEngine:
             row += len(rows)
         return logits
 
-    def _make_members(self, space: Space | None, config: InProcess) -> _Members | None:
+    def _make_members(self, space: BaseSpace | None, config: InProcess) -> _Members | None:
         if space is None:
             return None
         parts = self.model, self.serving, self.weights

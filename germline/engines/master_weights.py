@@ -21,7 +21,8 @@ from torch import Tensor
 from germline.engines.model_tensors import first_not_finite, root_digest, tensor_digests
 from germline.optimizers import AscentOptimizer
 from germline.optimizers.base import StoredState
-from germline.protocols import BaseModel, MemberAdapter, Members, Space
+from germline.protocols import Members
+from germline.spaces.base import BaseModel, BaseSpace, MemberAdapter
 from germline.spaces.sigma_units import SUFFIX, SigmaScales
 from germline.types import (
     GermlineError,
@@ -34,7 +35,9 @@ from germline.types import (
 )
 
 
-def searched_names(space: Space | None, infos: Sequence[TensorInfo], source: str) -> frozenset[str]:
+def searched_names(
+    space: BaseSpace | None, infos: Sequence[TensorInfo], source: str
+) -> frozenset[str]:
     """Return the parameters of the model itself that a space searches."""
     if space is None or not space.searches_weights:
         return frozenset()
@@ -71,7 +74,7 @@ class Masters:
         self,
         tensors: Mapping[str, Tensor],
         infos: Sequence[TensorInfo],
-        space: Space | None,
+        space: BaseSpace | None,
         optimizer: AscentOptimizer,
         sigma_unit: str,
         source: str = "",

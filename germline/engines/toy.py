@@ -20,7 +20,8 @@ from germline.engines.model_tensors import list_tensors
 from germline.engines.sampling import choose_tokens, draw_sampling_noise
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
-from germline.protocols import Conversations, Members, Reply, Space, Texts
+from germline.protocols import Conversations, Members, Reply, Texts
+from germline.spaces.base import BaseSpace
 from germline.types import (
     Completion,
     Decoding,
@@ -64,7 +65,7 @@ class ToyEngine:
     context_tokens = CONTEXT_TOKENS
 
     def __init__(
-        self, space: Space | None, optimizer: AscentOptimizer, sigma_unit: str = "constant"
+        self, space: BaseSpace | None, optimizer: AscentOptimizer, sigma_unit: str = "constant"
     ) -> None:
         model = _ToyModel()
         masters = {name: p.detach() for name, p in model.named_parameters()}
@@ -76,7 +77,7 @@ class ToyEngine:
         cls,
         config: Config,
         source: str,
-        space: Space | None,
+        space: BaseSpace | None,
         optimizer: AscentOptimizer,
         *,
         generates: bool = True,

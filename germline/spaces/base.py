@@ -1,31 +1,102 @@
-"""What spaces share: dense noise, units of sigma, merging and export.
+"""What a space is: which numbers are searched, and how a direction changes each tensor.
 
-`BaseSpace` has a default for every method of `protocols.Space` that does not depend on how noise is
-drawn; the defaults are those of a space that searches the model's own parameters. `DenseSpace`
-draws independent noise for every searched number. A space derives from one of them, or from
-`coordinates.CoordinateSpace`.
+`BaseSpace` has a default for every method that does not depend on how noise is drawn; the defaults
+are those of a space that searches the model's own parameters. `DenseSpace` draws independent noise
+for every searched number. A space derives from one of them, or from `coordinates.CoordinateSpace`.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from germline import tensor_noise
-from germline.protocols import BaseModel, MemberAdapter, Members, Theta
+from germline.protocols import Members
 from germline.spaces.peft_files import write_adapter
 from germline.spaces.sigma_units import exact_mean_square, measure_unit, measured_name
 from germline.tensor_noise import NoiseStream
-from germline.types import SeedPerturbation, TensorInfo, Update, as_seed_perturbation
+from germline.types import Perturbation, SeedPerturbation, TensorInfo, Update, as_seed_perturbation
 
 
-class BaseSpace:
-    """The defaults: theta is parameters of the model, and the space has no adapter.
+@dataclass(frozen=True)
+class BaseModel:
+    """The model without the tensors that a space adds to it.
 
     Attributes:
+        source: the folder or Hugging Face id.
+        tensors: the parameters of the model, in canonical order.
+        digest: computes the digest of the fp32 weights.
+        weights: the starting weights by canonical name.
+        sigma_unit: `strategy.sigma_unit`, what sigma and learning rate are multiples of.
+    """
+
+    source: str
+    tensors: tuple[TensorInfo, ...]
+    digest: Callable[[], str]
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    sigma_unit: str = "constant"
+
+
+@dataclass(frozen=True)
+class MemberAdapter:
+    """One member as a LoRA adapter for an inference engine.
+
+    Attributes:
+        tensors: `<module>.lora_A.weight` `[rank, in]` and `<module>.lora_B.weight` `[out, rank]`
+            of every adapted layer, in fp32, under PEFT's names.
+    """
+
+    rank: int
+    tensors: Mapping[str, Tensor]
+
+    def config(self) -> dict[str, object]:
+        """Return the content of PEFT's `adapter_config.json`."""
+        parts = (name.removesuffix(".lora_A.weight") for name in self.tensors)
+        modules = sorted({part.rpartition(".")[2] for part in parts if ".lora_B." not in part})
+        return {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "r": self.rank,
+            "lora_alpha": self.rank,
+            "target_modules": modules,
+            "bias": "none",
+        }
+
+
+@runtime_checkable
+class Theta(Protocol):
+    """The weights of an engine, as far as a space reads them.
+
+    Attributes:
+        searched: the tensors that `BaseSpace.select` keeps.
+        adapted: the linear layers that have a LoRA adapter.
+        units: per searched tensor, what sigma and learning rate are multiples of.
+    """
+
+    base: BaseModel
+    searched: tuple[TensorInfo, ...]
+    adapted: tuple[TensorInfo, ...]
+    units: dict[str, float]
+
+    def member_values(self, member: Perturbation | None) -> dict[str, Tensor]:
+        """Return all tensors by name; those searched are center + displacement of the member."""
+
+
+class BaseSpace(ABC):
+    """Which numbers are searched, and how a direction changes each tensor.
+
+    Attributes:
+        family: how members differ from the center, which decides how an engine runs them in its
+            forward pass: `dense`, `low_rank`, `adapter` or `coordinates`.
+        searches_weights: whether the searched tensors are parameters of the model; otherwise they
+            are additional tensors, which `begin` returns.
+        direction_rank: rank of one direction's noise in a matrix; None: full rank.
+        adapter_rank: rank of `member_adapters`; None: members cannot be written as LoRA adapters.
         scale: the factor of B A, where the space has an adapter.
     """
 
@@ -36,36 +107,48 @@ class BaseSpace:
     scale = 1.0
 
     def begin(self, base: BaseModel) -> Mapping[TensorInfo, Tensor]:
-        """Add no tensor to the model."""
+        """Return the tensors that the space adds to the model, fp32 on the CPU, in order: none."""
         return {}
 
+    @abstractmethod
     def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         """Keep the tensors that are searched, in the order given."""
-        raise NotImplementedError
 
     def searched_shapes(self, tensors: Sequence[TensorInfo]) -> list[tuple[int, ...]]:
         """Return the shapes of the searched tensors in a model of these parameters."""
         return [tensor.shape for tensor in self.select(tensors)]
 
     def numbers_per_member(self, tensors: Sequence[TensorInfo]) -> int:
-        """Return 0: a member has weights of its own."""
+        """Count the numbers that a member adds to shared weights; 0: it has weights of its own."""
         return 0
 
     def unit(self, tensor: TensorInfo, base: BaseModel, start: Mapping[str, Tensor]) -> float:
-        """Measure one searched tensor of the starting weights."""
+        """Return what sigma and learning rate are multiples of in one searched tensor.
+
+        `start` has all starting tensors by name, those of `begin` included.
+        """
         is_rms = base.sigma_unit == "rms"
         name = measured_name(tensor, start) if is_rms else tensor.name
         return measure_unit(base.sigma_unit, name, start[name])
 
+    @abstractmethod
     def noise(
         self, member: SeedPerturbation, tensor: TensorInfo, device: torch.device | None = None
     ) -> Tensor:
-        """Draw the unit noise of a member's direction, fp32 of the tensor's shape."""
-        raise NotImplementedError
+        """Draw the unit noise of a member's direction (without sign and sigma), as fp32."""
 
     def mean_squares(self, members: Sequence[SeedPerturbation], tensor: TensorInfo) -> list[float]:
-        """Return the mean square of each direction's unit noise, drawn one after another."""
+        """Return the mean square of each direction's unit noise in one tensor, of exact sums."""
         return [exact_mean_square(self.noise(member, tensor)) for member in members]
+
+    @abstractmethod
+    def gradient(
+        self, update: Update, tensor: TensorInfo, device: torch.device | None = None
+    ) -> Tensor:
+        """Sum coefficients times noise over directions, in a fixed order, as fp32.
+
+        The sum is computed on `device`; None is the CPU.
+        """
 
     def write_perturbed(
         self,
@@ -79,14 +162,20 @@ class BaseSpace:
         out.copy_(self.noise(member, tensor, center.device).mul_(scale).add_(center))
 
     def changed_weights(self, theta: Theta) -> tuple[TensorInfo, ...]:
-        """Return the searched tensors."""
+        """Return the parameters of the model that members or updates change, in canonical order.
+
+        Empty where theta is an adapter, which inference engines keep apart from the model.
+        """
         return theta.searched
 
-    def apply_coordinates(self, values: dict[str, Tensor]) -> None:
-        """Do nothing: there are no coordinates."""
+    def apply_coordinates(self, values: dict[str, Tensor]) -> None:  # noqa: B027 - most have none
+        """Change weights by what coordinates the space has: none."""
 
     def merge(self, values: dict[str, Tensor], adapted: Sequence[TensorInfo]) -> None:
-        """Add what coordinates change, then the adapter: W + scale * B A."""
+        """Merge coordinates, then the adapter (W + scale * B A), by replacing entries of `values`.
+
+        `values` has all tensors of the center or of a member; `adapted` layers have an adapter.
+        """
         self.apply_coordinates(values)
         for layer in adapted:
             a, b = (values[name] for name in layer.adapter_names)
@@ -106,7 +195,7 @@ class BaseSpace:
         write_adapter(folder, adapter, adapted, alpha=self.scale * rank, base=base)
 
     def member_adapters(self, members: Members, theta: Theta) -> list[MemberAdapter]:
-        """Refuse: members of this space cannot be written as LoRA adapters."""
+        """Return members (None: the center) as LoRA adapters, where `adapter_rank` is set."""
         raise TypeError(f"members of {type(self).__name__} are not adapters")
 
 

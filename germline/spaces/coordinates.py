@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from germline.protocols import Theta
-from germline.spaces.base import DenseSpace, add_to_matrix
+from germline.spaces.base import DenseSpace, Theta, add_to_matrix
 from germline.types import TensorInfo
 
 

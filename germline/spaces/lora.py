@@ -25,8 +25,8 @@ from pathlib import Path
 import torch
 
 from germline import config, noise
-from germline.protocols import BaseModel, MemberAdapter, Members, Theta
-from germline.spaces.base import DenseSpace
+from germline.protocols import Members
+from germline.spaces.base import BaseModel, DenseSpace, MemberAdapter, Theta
 from germline.spaces.peft_files import PREFIX, adapter_tensor_infos, read_adapter
 from germline.spaces.sigma_units import measure_unit, root_mean_square
 from germline.spaces.tensor_selection import (

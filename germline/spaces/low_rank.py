@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import torch
 
 from germline import config, tensor_noise
-from germline.protocols import MemberAdapter, Members, Theta
-from germline.spaces.base import BaseSpace, SharedDirections
+from germline.protocols import Members
+from germline.spaces.base import BaseSpace, MemberAdapter, SharedDirections, Theta
 from germline.spaces.peft_files import PREFIX
 from germline.spaces.sigma_units import UNITS, exact_dot
 from germline.spaces.tensor_selection import check_rank, factor_sides, select_linear

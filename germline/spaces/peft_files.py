@@ -10,14 +10,16 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from germline.protocols import BaseModel
 from germline.types import GermlineError, TensorInfo
+
+if TYPE_CHECKING:
+    from germline.spaces.base import BaseModel
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +71,7 @@ class StoredAdapter:
     base_digest: str | None
     tensors: Mapping[str, torch.Tensor]
 
-    def check_base(self, base: BaseModel) -> None:
+    def check_base(self, base: "BaseModel") -> None:
         """Compare the digests of the weights where they are known, else the names of the models."""
         if self.base_digest is not None:
             if (found := base.digest()) != self.base_digest:
@@ -92,7 +94,7 @@ class StoredAdapter:
                 f"space.alpha={self.alpha:g}"
             )
 
-    def tensors_beside(self, base: BaseModel) -> Mapping[TensorInfo, torch.Tensor]:
+    def tensors_beside(self, base: "BaseModel") -> Mapping[TensorInfo, torch.Tensor]:
         """Return A and B of the layers of a model, in the order of the layers."""
         self.check_base(base)
         adapter = {}
@@ -184,7 +186,7 @@ def write_adapter(
     layers: Sequence[TensorInfo],
     *,
     alpha: float,
-    base: BaseModel,
+    base: "BaseModel",
 ) -> None:
     """Write an adapter as a folder that plain `peft` loads: the same tokens in fp32.
 
@@ -250,7 +252,7 @@ def _takes_for_experts(names: Sequence[str], source: str) -> bool:
     return any("experts" in str(one.source_patterns) for one in conversions)
 
 
-def _targets(layers: Sequence[TensorInfo], base: BaseModel) -> dict[str, Any]:
+def _targets(layers: Sequence[TensorInfo], base: "BaseModel") -> dict[str, Any]:
     """Name the adapted modules: by last names, as servers expect, or else by full names.
 
     In families with experts, peft takes some last names for those of experts, as checkpoints of

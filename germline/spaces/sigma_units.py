@@ -28,15 +28,18 @@ The sums of (1) are exact (integers), so a replay has the same bits on every mac
 
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from germline.protocols import Space
 from germline.schedules import scale_within
 from germline.types import GermlineError, SeedPerturbation, SigmaUpdate, TensorInfo, Update
+
+if TYPE_CHECKING:
+    from germline.spaces.base import BaseSpace
 
 CHUNK = 1 << 20
 """Numbers squared at once: a copy of an embedding in fp64 is 1 GB and more."""
@@ -97,7 +100,7 @@ class SigmaScales:
         return float(self._scales[name]) if name in self._scales else 1.0
 
     def apply(
-        self, update: Update, sigma_update: SigmaUpdate, space: Space, tensor: TensorInfo
+        self, update: Update, sigma_update: SigmaUpdate, space: "BaseSpace", tensor: TensorInfo
     ) -> None:
         """Change the scale of one tensor by one update: equation (1)."""
         members = [

@@ -34,7 +34,7 @@ from pathlib import Path
 import torch
 
 from germline import config
-from germline.protocols import BaseModel
+from germline.spaces.base import BaseModel
 from germline.spaces.coordinates import CoordinateSpace, MatrixDirections
 from germline.spaces.peft_files import StoredAdapter, read_adapter
 from germline.spaces.sigma_units import measure_unit

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from germline.config import Full, Lora, LowRank, Singular, SpaceConfig, Subspace
-from germline.protocols import BaseModel
 from germline.registry import implementation, sections
 from germline.spaces import make_space
+from germline.spaces.base import BaseModel
 from germline.testing import SpaceConformance
 from germline.testing.space_conformance import LAYER, TWIN, member_of_direction
 from tests.tiny_engines import drawn

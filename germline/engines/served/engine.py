@@ -36,8 +36,9 @@ from germline.engines.prompt_batch import PromptEncoder
 from germline.engines.rows_in_progress import CompletionDecoder
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer, make_optimizer
-from germline.protocols import Conversations, Members, Reply, Space, Texts
+from germline.protocols import Conversations, Members, Reply, Texts
 from germline.spaces import make_space
+from germline.spaces.base import BaseSpace
 from germline.types import (
     Completion,
     Decoding,
@@ -76,7 +77,7 @@ class ServedEngine(ABC):
         self,
         config: Config,
         pretrained: PretrainedModel,
-        space: Space | None,
+        space: BaseSpace | None,
         optimizer: AscentOptimizer,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -101,7 +102,7 @@ class ServedEngine(ABC):
         cls,
         config: Config,
         source: str,
-        space: Space | None,
+        space: BaseSpace | None,
         optimizer: AscentOptimizer,
         *,
         generates: bool = True,
@@ -285,7 +286,10 @@ def masters_of_config(config: Config, source: str, *, searched: bool) -> Masters
 
 
 def make_masters(
-    pretrained: PretrainedModel, space: Space | None, optimizer: AscentOptimizer, sigma_unit: str
+    pretrained: PretrainedModel,
+    space: BaseSpace | None,
+    optimizer: AscentOptimizer,
+    sigma_unit: str,
 ) -> Masters:
     """Build masters of a model: bit-identical in every process.
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from germline.engines.served.http_client import HttpConnection, RequestRefused
-from germline.protocols import MemberAdapter
+from germline.spaces.base import MemberAdapter
 from germline.types import Decoding, EngineLost, GermlineError
 
 OLDEST = "0.5.23"

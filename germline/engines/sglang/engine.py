@@ -33,7 +33,8 @@ from germline.engines.sglang.server_check import (
     server_dtype,
 )
 from germline.optimizers import AscentOptimizer
-from germline.protocols import MemberAdapter, Members, Space
+from germline.protocols import Members
+from germline.spaces.base import BaseSpace, MemberAdapter
 from germline.types import Decoding, EngineLost, GermlineError, Perturbation
 
 log = logging.getLogger(__name__)
@@ -56,7 +57,7 @@ class SglangEngine(ServedEngine):
         self,
         config: Config,
         pretrained: PretrainedModel,
-        space: Space | None,
+        space: BaseSpace | None,
         optimizer: AscentOptimizer,
     ) -> None:
         section = config.engine

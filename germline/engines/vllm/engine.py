@@ -14,7 +14,8 @@ from germline.engines.pretrained import PretrainedModel
 from germline.engines.served.engine import Prompts, ServedEngine, Tokens
 from germline.engines.vllm.in_process import GenerateRequest, InProcessLlm
 from germline.optimizers import AscentOptimizer
-from germline.protocols import Members, Space
+from germline.protocols import Members
+from germline.spaces.base import BaseSpace
 from germline.types import Decoding, GermlineError, MeanUpdate, Perturbation, Update
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ class VllmEngine(ServedEngine):
         self,
         config: Config,
         pretrained: PretrainedModel,
-        space: Space | None,
+        space: BaseSpace | None,
         optimizer: AscentOptimizer,
     ) -> None:
         section = config.engine

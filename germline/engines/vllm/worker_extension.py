@@ -31,7 +31,7 @@ from germline.config import Config
 from germline.engines.master_weights import Masters
 from germline.engines.served.engine import masters_of_config
 from germline.engines.vllm.in_process import ADAPTER_PATH
-from germline.protocols import MemberAdapter
+from germline.spaces.base import MemberAdapter
 from germline.types import EngineLost, GermlineError, MeanUpdate, Perturbation, Update
 
 ADAPTERS_PER_DRAW = 16

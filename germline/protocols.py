@@ -1,22 +1,20 @@
-"""The protocols of strategies, spaces, engines, fleets and tasks.
+"""What strategies, engines, fleets and tasks must be able to do: the contract between packages.
 
-They are the contract between packages; the protocols of spaces are in `spaces.py`, those of
-strategies in `strategies.py`. Arguments and results are data types of `types.py`, except inside an
-engine, where a space returns tensors (typed here without importing torch).
+Arguments and results are data types of `types.py`, without torch; what a space must be able to do
+is in `germline.spaces.base`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
 from germline.example import Transcript
-from germline.protocols.spaces import BaseModel, MemberAdapter, Space, Theta
-from germline.protocols.strategies import Strategy
 from germline.types import (
     Completion,
     Decoding,
@@ -27,6 +25,7 @@ from germline.types import (
     Perturbation,
     Population,
     Rollout,
+    SignalPower,
     Split,
     Update,
     UpdateSize,
@@ -36,33 +35,6 @@ if TYPE_CHECKING:
     import torch
 
     from germline.record import JournalEntry
-
-__all__ = [
-    "BaseModel",
-    "Closable",
-    "Conversations",
-    "Engine",
-    "EngineQuery",
-    "EpisodeGrader",
-    "EpisodePlayer",
-    "EpisodeTask",
-    "Fleet",
-    "Grader",
-    "GraderProtocol",
-    "MasterWeights",
-    "MemberAdapter",
-    "Members",
-    "Reply",
-    "ScoringGroup",
-    "Shaping",
-    "Space",
-    "Strategy",
-    "Task",
-    "TextScorer",
-    "Texts",
-    "Theta",
-    "VotableTask",
-]
 
 Answer = TypeVar("Answer")
 AnswerOut = TypeVar("AnswerOut", covariant=True)
@@ -95,6 +67,56 @@ class ScoringGroup:
     members: Members
     examples: Sequence[Example]
     completions: Sequence[Completion]
+
+
+class Strategy(ABC):
+    """Proposes the members of a generation and computes its update, without tensors.
+
+    `ask` depends on run seed and generation, and in a strategy that adapts on the earlier updates.
+    """
+
+    @abstractmethod
+    def ask(self, generation: int) -> Population:
+        """Return the members of a generation."""
+
+    @abstractmethod
+    def tell(
+        self,
+        population: Population,
+        utilities: Float[np.ndarray, "members"],
+        fitness: Float[np.ndarray, "members"] | None = None,
+        center: float | None = None,
+        power: SignalPower | None = None,
+    ) -> Update | MeanUpdate:
+        """Turn utilities into the coefficients of the next step of theta, or into the step itself.
+
+        Args:
+            population: what `ask` returned.
+            utilities: shaped fitness, one per member; 0 where the rewards are missing.
+            fitness: of the members; NaN: missing.
+            center: fitness of the center, where `population.evaluate_center` requests it.
+            power: signal and noise of the generation; None where noise cannot be measured.
+        """
+
+    @abstractmethod
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
+        """Restore the state after the updates of a stopped run, from generation 0 on.
+
+        Returns:
+            The updates, with the offsets that a journal leaves out of a `MeanUpdate`.
+        """
+
+    def calibrate(  # noqa: B027 - most strategies are given their sigma
+        self, generation: int, divergence: Callable[[Sequence[Perturbation]], float]
+    ) -> None:
+        """Choose a generation's sigma by trials; the loop calls this before each `ask`.
+
+        `divergence` measures the KL divergence of members, in nats per token or NaN.
+        """
+
+    def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
+        """Return JSON values by name, which a row of the update's generation will have."""
+        return {}
 
 
 @runtime_checkable

@@ -152,17 +152,20 @@ def test_all_that_asks_the_weights_of_a_run_uses_the_recorded_date(tmp_path, mon
     monkeypatch.setattr(PromptEncoder, "_known", note)
     task = {"kind": "arithmetic", "max_new_tokens": 2, "prompt_date": "2024-07-26"}
     config = load_config({**TINY, "model": str(model), "task": task})
-    path = str(tmp_path / "run")
+    path, exported = str(tmp_path / "run"), str(tmp_path / "export")
     germline.train(config, path).run()
-    germline.generate(path, ["What is 1 + 2?"])
-    for own in (None, load_config({"task": {"kind": "countdown", "chat": True}}).task):
-        germline.evaluate(path, own, limit=2)
-    with closing(ServedWeights.open(path)) as weights:
-        request = ChatRequest(model="center", messages=[Message(role="user", content="Hello")])
-        decoding = request.decoding(4)
-        RowGenerator(weights).encode(
-            RowRequest(weights.select("center"), request.example(), decoding, 4)
-        )
+    germline.export(path, exported)
+    countdown = load_config({"task": {"kind": "countdown", "chat": True}}).task
+    germline.evaluate(path, limit=2)
+    for source in (path, exported):
+        germline.generate(source, ["What is 1 + 2?"])
+        germline.evaluate(source, countdown, limit=2)
+        with closing(ServedWeights.open(source)) as weights:
+            request = ChatRequest(model="center", messages=[Message(role="user", content="Hello")])
+            decoding = request.decoding(4)
+            RowGenerator(weights).encode(
+                RowRequest(weights.select("center"), request.example(), decoding, 4)
+            )
     assert len(read) > 10
     assert all(text.startswith("26 Jul 2024 ") for text in read)
 

@@ -4,8 +4,8 @@ The card is written as well as the run allows: what the run did not record is le
 that cannot be written is a warning, because the weights are there. Absolute paths are shortened to
 their last part, as a card is often published. The license is left to the user.
 
-`germline.json` beside it names the task and says whether prompts go through the chat template, for
-`germline eval`, `generate` and `serve` of the folder.
+`germline.json` beside it names the task and says whether prompts go through the chat template, and
+at which date, for `germline eval`, `generate` and `serve` of the folder.
 """
 
 import json
@@ -39,7 +39,11 @@ Form = Literal["adapter", "merged"]
 def write_model_card(run: RunDirectory, folder: Path, form: Form, last: int) -> None:
     """Write the card of exported weights beside them; warn if that fails."""
     try:
-        facts = {"task": _task(run), "chat": sends_chats(run.config)}
+        facts = {
+            "task": _task(run),
+            "chat": sends_chats(run.config),
+            "prompt_date": run.config.task.prompt_date,
+        }
         write_atomically(folder / EXPORT_FACTS, json.dumps(facts).encode())
         text = model_card(run, folder.name, form, last)
         write_atomically(folder / CARD, text.encode("utf-8", "backslashreplace"))

@@ -21,6 +21,7 @@ from germline.record.best_generation import best_score
 from germline.record.run_paths import check_source
 from germline.run.build_parts import make_engine
 from germline.run.model_card import Form, write_model_card
+from germline.run.model_prompts import read_export_facts
 from germline.run.run_inputs import LoadedModel, check_choice, read_run_inputs, with_model_folder
 from germline.spaces.peft_files import is_adapter, read_adapter, rename_base
 from germline.strategies import make_strategy
@@ -203,6 +204,9 @@ def open_source(
     if directory is None:
         values = adapter_settings(path) if is_adapter(path) else {"model": str(source)}
         tasks = {} if task is None else {"task": task.model_dump()}
+        date = read_export_facts(path).get("prompt_date")
+        if date and not (task and task.prompt_date):
+            overrides = (f"task.prompt_date={date}", *overrides)
         return None, load_config({**values, **tasks}, overrides)
     config = directory.config
     if task is None:

@@ -19,6 +19,8 @@ SITE_TOOLS := .venv/.site-tools
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt $(PIP_ARGS)
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 16
 CODE := germline tests benchmarks checks
+# Where arrays have shapes, which mypy does not see. Checking every call of the rest takes minutes.
+SHAPED := germline.engines,germline.evaluation,germline.methods,germline.noise,germline.optimizers,germline.shaping,germline.signal_metrics,germline.spaces,germline.strategies,germline.tensor_noise,germline.types
 
 # PyPI's torch for Linux is a CUDA build of several GB; PyTorch's own index has the CPU build.
 TORCH_INDEX := https://download.pytorch.org/whl/cpu
@@ -83,7 +85,7 @@ spelling: $(TEST_TOOLS)  ## check the spelling, which is American (codespell)
 	@$(BIN)/codespell
 
 check: lint types imports rules spelling docs  ## all of the above and every test, the slow ones too; what CI runs
-	@$(PYTEST) --jaxtyping-packages=germline,beartype.beartype $(PYTEST_ARGS)
+	@$(PYTEST) --jaxtyping-packages=$(SHAPED),beartype.beartype $(PYTEST_ARGS)
 
 engines: $(TEST_TOOLS)  ## build the environments of vLLM and SGLang (gigabytes, once per machine)
 	@PIP_ARGS='$(PIP_ARGS)' $(BIN)/python -m checks.engines.build

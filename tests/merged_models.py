@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import germline
 from germline.config import Lora, SpaceConfig
 from germline.engines.master_weights import Masters
-from germline.spaces.coordinates import CoordinateSpace
+from germline.spaces.base import CoordinateSpace
 from germline.types import SeedPerturbation
 from tests.tiny_engines import directions, drawn
 

@@ -18,7 +18,7 @@ from germline.record import RunDirectory
 from germline.run import evaluate, export, replay, resume, train
 from germline.run.build_parts import make_engine
 from germline.run.weights import load_engine
-from germline.spaces.coordinates import CoordinateSpace
+from germline.spaces.base import CoordinateSpace
 from germline.types import Decoding
 from tests.tiny_engines import bits, examples, folder, same_bits, tokens
 from tests.toy_runs import SETTINGS, finish, journal, stopped_after

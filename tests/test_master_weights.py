@@ -93,21 +93,6 @@ def test_a_tensor_that_could_never_move_is_refused_with_two_remedies(sigma_unit,
     assert "sigma_unit=constant" in message
 
 
-def test_searched_tensors_in_half_precision_are_refused():
-    infos = INFOS[:1]
-    halves = {infos[0].name: torch.ones(6, 4, dtype=torch.bfloat16)}
-    with pytest.raises(
-        GermlineError, match=r"up_proj\.weight is torch\.bfloat16: load it in float32"
-    ):
-        Masters(halves, infos, make_space(Full()), Sgd(), "constant")
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
-def test_frozen_tensors_that_fp32_cannot_hold_are_refused(dtype):
-    with pytest.raises(GermlineError, match=f"w is {dtype}: convert"):
-        Masters({"w": torch.zeros(2, dtype=dtype)}, (), None, Sgd(), "constant")
-
-
 def test_applying_without_a_space_is_refused():
     tensors = {info.name: torch.zeros(info.shape) for info in INFOS}
     with pytest.raises(GermlineError, match="without a space"):

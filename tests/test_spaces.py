@@ -101,18 +101,14 @@ def test_routers_and_experts_of_a_mixture_are_told_from_what_every_token_passes(
 
 
 @pytest.mark.parametrize("section", [LowRank(), Lora()])
-def test_a_mixture_is_refused_with_the_setting_the_tensors_the_remedy_and_the_model(section):
+def test_a_mixture_is_refused_with_the_setting_a_tensor_and_the_remedy(section):
     with pytest.raises(GermlineError) as caught:
         inprocess("qwen3_moe", section)
     message = str(caught.value)
     for words in (
         f"space.kind={section.kind} can perturb linear layers only",
-        "experts of a mixture, which see the tokens routed to them: "
-        "model.layers.0.mlp.experts.gate_up_proj [4, 64, 64], "
-        "model.layers.0.mlp.experts.down_proj [4, 64, 32] and 2 more",
-        "its routers: model.layers.0.mlp.gate.weight [4, 64], model.layers.2",
+        "model.layers.0.mlp.experts.gate_up_proj [4, 64, 64] (kind expert; 5 more)",
         "with space.unsupported=skip, or use space.kind=full",
-        f"(model={folder('qwen3_moe')})",
     ):
         assert words in message
 
@@ -126,7 +122,6 @@ def test_a_layer_too_thin_for_a_rank_is_refused_with_the_pattern_that_leaves_it_
     assert "space.rank=2 is above the smaller side of model.layers.0.mlp.shared_expert" in message
     pattern = "*.shared_expert_gate.weight"
     assert f"use at most 1, or exclude it (space.exclude=['{pattern}'])" in message
-    assert str(folder("qwen2_moe")) in message
     remedied = section.model_copy(update={"exclude": (pattern,)})
     assert inprocess("qwen2_moe", remedied).weights.searched
 
@@ -291,7 +286,8 @@ def test_noise_of_many_tensors_is_the_noise_of_each():
     together = space.noises_of(members, LAYERS)
     assert list(together) == [tensor.name for tensor in LAYERS]
     for tensor in LAYERS:
-        assert torch.equal(together[tensor.name], space.noises(members, tensor))
+        alone = [space.noise(member, tensor) for member in members]
+        assert torch.equal(together[tensor.name], torch.stack(alone))
 
 
 class Signs(BaseSpace):

@@ -13,8 +13,7 @@ from germline import noise
 from germline.config import Lora, Singular, Subspace, load_config, smoke_config
 from germline.run import export, replay, resume, train
 from germline.spaces import make_space
-from germline.spaces.base import BaseModel
-from germline.spaces.coordinates import CoordinateSpace
+from germline.spaces.base import BaseModel, CoordinateSpace
 from germline.types import Decoding, GermlineError, TensorInfo, Update
 from tests.tiny_engines import (
     bits,

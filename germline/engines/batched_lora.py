@@ -30,7 +30,7 @@ from germline.protocols import Members
 from germline.spaces.base import SharedDirections
 from germline.spaces.lora import Lora
 from germline.spaces.low_rank import LowRank
-from germline.types import TensorInfo, VectorPerturbation
+from germline.types import SeedPerturbation, TensorInfo, VectorPerturbation
 
 COLUMNWISE_RANK = 4
 """On a CPU, up to this rank, A is applied elementwise: thin matrix products take longer."""
@@ -66,12 +66,11 @@ class BatchedLora:
 
     def __init__(self, model: nn.Module, layers: Sequence[TensorInfo], rank: int) -> None:
         self._latest = _Latest()
-        self._by_name: dict[str, _Correction] = {}
+        self._corrections: list[_Correction] = []
         self._applied: LowRankFactors | None = None
         of_a = of_b = _Span(0, 0)
         groups = _groups(layers)
         self.layers = [info for group in groups for info in group]
-        self._rank = rank
         for group in groups:
             _, into = group[0].out_in_features
             of_b = of_b.next(rank * into * len(group))
@@ -79,38 +78,14 @@ class BatchedLora:
             for place, info in enumerate(group):
                 of_a = of_a.next(rank * info.out_in_features[0])
                 layer = model.get_submodule(info.name.removesuffix(".weight"))
-                self._by_name[info.name] = _Correction(layer, of_a, projection, place)
-        self._sizes = (of_a.stop, of_b.stop)
-
-    def arranged(self, a: Tensor, b: Tensor) -> LowRankFactors:
-        """Arrange factors that are given layer after layer: `[members, sum of out (in) x rank]`.
-
-        They are not copied where the rank is 1.
-        """
-        if self._rank == 1:
-            return LowRankFactors(a, b)
-        of_a, of_b = self._sizes
-        factors = LowRankFactors(a.new_empty(len(a), of_a), b.new_empty(len(b), of_b))
-        for given, view, side in ((a, self.a, 0), (b, self.b, 1)):
-            sizes = [info.out_in_features[side] * self._rank for info in self.layers]
-            for info, part in zip(self.layers, given.split(sizes, dim=1), strict=True):
-                view(factors, info.name).copy_(part.unflatten(1, (-1, self._rank)).mT)
-        return factors
-
-    def a(self, factors: LowRankFactors, layer: str) -> Tensor:
-        """View the A factors of one layer, `[members, rank, out]`."""
-        return self._by_name[layer].a_of(factors)
-
-    def b(self, factors: LowRankFactors, layer: str) -> Tensor:
-        """View the B factors of one layer, `[members, rank, in]`."""
-        return self._by_name[layer].b_of(factors)
+                self._corrections.append(_Correction(layer, of_a, projection, place))
 
     @contextmanager
     def applied(self, factors: LowRankFactors) -> Iterator[None]:
         """Let the model's layers add these corrections during a `with` block."""
         self._bind(factors)
         try:
-            with replaced_forwards([(one.layer, one) for one in self._by_name.values()]):
+            with replaced_forwards([(one.layer, one) for one in self._corrections]):
                 yield
         finally:
             self._latest.forget()
@@ -123,7 +98,7 @@ class BatchedLora:
 
     def _bind(self, factors: LowRankFactors) -> None:
         self._applied = factors
-        for correction in self._by_name.values():
+        for correction in self._corrections:
             correction.bind(factors)
 
 
@@ -208,18 +183,10 @@ class _Correction:
         self._stored = parameters["weight"]
         self._bias = parameters.get("bias")
 
-    def a_of(self, factors: LowRankFactors) -> Tensor:
-        return self.span.of(factors.a, self.projection.rank)
-
-    def b_of(self, factors: LowRankFactors) -> Tensor:
-        rank = self.projection.rank
-        group = self.projection.span.of(factors.b, self.projection.layers * rank)
-        return group[:, self.place * rank : (self.place + 1) * rank]
-
     def bind(self, factors: LowRankFactors) -> None:
         if self.place == 0:
             self.projection.bind(factors)
-        a = self.a_of(factors)
+        a = self.span.of(factors.a, self.projection.rank)
         self._weight = self._stored.t() if isinstance(self.layer, nn.Linear) else self._stored
         if self.projection.columnwise:
             columns = a[:, :, None].unbind(1)
@@ -288,21 +255,25 @@ class LowRankMembers(_FactorMembers):
         """
         if all(member is None for member in members):
             return None
-        device = self._like.device
-        shared = SharedDirections.of(members, device)
-        layers = self.corrections.layers
-        a, b = (
-            self.space.sides(
-                shared.drawn, [(info, side ^ info.transposed) for info in layers], device
-            )
-            for side in (0, 1)
-        )
-        factors = self.corrections.arranged(a, b)
-        for info in self.corrections.layers:
-            if (unit := self.masters.units[info.name]) != 1:
-                self.corrections.a(factors, info.name).mul_(unit)
-        a, b = factors.of(shared.which)
+        shared = SharedDirections.of(members, self._like.device)
+        a, b = (self._drawn(shared.drawn, side)[shared.which] for side in (0, 1))
         return LowRankFactors(a.mul_(shared.scale[:, None]).to(self._like), b.to(self._like))
+
+    def _drawn(self, members: Sequence[SeedPerturbation], side: int) -> Tensor:
+        """Draw A (side 0), times the unit of its layer, or B as the corrections need it."""
+        layers = self.corrections.layers
+        sides = [(info, side ^ info.transposed) for info in layers]
+        drawn = self.space.sides(members, sides, self._like.device)
+        sizes = [info.out_in_features[side] * self.space.rank for info in layers]
+        parts = drawn.split(sizes, dim=1)
+        if side == 0:
+            for info, part in zip(layers, parts, strict=True):
+                if (unit := self.masters.units[info.name]) != 1:
+                    part.mul_(unit)
+        if self.space.rank == 1:
+            return drawn
+        arranged = [part.unflatten(1, (-1, self.space.rank)).mT.flatten(1) for part in parts]
+        return torch.cat(arranged, dim=1)
 
 
 class LoraMembers(_FactorMembers):

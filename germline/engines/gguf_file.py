@@ -33,7 +33,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from germline.engines.checkpoint_files import check_complete
 from germline.record.atomic_files import explain_write_errors
-from germline.types import GermlineError
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +49,7 @@ def unpacked_folder(source: str, *, weights: bool = True) -> Path:
     Without weights, it may hold only the config and the tokenizer.
     """
     file = Path(source).expanduser().absolute()
-    with _reading_errors(file):
-        about = file.stat()
+    about = file.stat()
     key = f"{file}\0{about.st_size}\0{about.st_mtime_ns}\0{transformers.__version__}"
     name = hashlib.sha256(os.fsencode(key)).hexdigest()[:16]
     with explain_write_errors(Path(HF_ASSETS_CACHE)):
@@ -75,12 +73,11 @@ def unpack(file: Path, folder: Path) -> None:
 
 
 def _write_config(file: Path, folder: Path) -> None:
-    with _reading_errors(file):
-        from gguf import GGUFReader
+    from gguf import GGUFReader
 
-        reader = GGUFReader(file)
-        config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
-        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    reader = GGUFReader(file)
+    config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
+    tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
     config.dtype = torch.float32
     generation = GenerationConfig.from_model_config(config)
     generation._from_model_config = False  # or the next line is lost on loading
@@ -106,7 +103,7 @@ def _write_model(file: Path, light: Path, folder: Path) -> None:
     A model that was loaded from GGUF refuses to be saved, so its weights move into another one.
     """
     config = AutoConfig.from_pretrained(light)
-    with _reading_errors(file), redirect_stderr(io.StringIO()):  # a progress bar
+    with redirect_stderr(io.StringIO()):  # a progress bar
         loaded, report = AutoModelForCausalLM.from_pretrained(
             file.parent,
             gguf_file=file.name,
@@ -124,18 +121,6 @@ def _write_model(file: Path, light: Path, folder: Path) -> None:
     with _new_folder(folder) as temporary:
         shutil.copytree(light, temporary)
         model.save_pretrained(temporary)
-
-
-@contextmanager
-def _reading_errors(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:  # the libraries raise anything for what they do not know
-        said = " ".join(str(error).split()).rstrip(".")
-        raise GermlineError(
-            f"model={file} cannot be read by transformers {transformers.__version__} ({said}): "
-            "install germline[gguf] if it misses a package, or give the model's Hugging Face folder"
-        ) from error
 
 
 @contextmanager

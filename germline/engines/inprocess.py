@@ -98,7 +98,7 @@ class InProcessEngine:
         infos = list_tensors(pretrained.model)
         values = place_tensors(
             pretrained.model,
-            searched_names(space, infos, pretrained.source),
+            searched_names(space, infos),
             *(self.device, self.dtype, host),
             separate=space is not None and space.family == "dense",
         )

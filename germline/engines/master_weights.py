@@ -8,7 +8,6 @@ values of all tensors, never of rounded serving copies.
 
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -35,25 +34,11 @@ from germline.types import (
 )
 
 
-def searched_names(
-    space: BaseSpace | None, infos: Sequence[TensorInfo], source: str
-) -> frozenset[str]:
+def searched_names(space: BaseSpace | None, infos: Sequence[TensorInfo]) -> frozenset[str]:
     """Return the parameters of the model itself that a space searches."""
     if space is None or not space.searches_weights:
         return frozenset()
-    with _model_in_errors(source):
-        return frozenset(info.name for info in space.select(infos))
-
-
-@contextmanager
-def _model_in_errors(source: str) -> Iterator[None]:
-    """Add the name of the model to the errors of a space, which gets tensors only."""
-    try:
-        yield
-    except GermlineError as error:
-        if not source or source in str(error):
-            raise
-        raise GermlineError(f"{error} (model={source})") from None
+    return frozenset(info.name for info in space.select(infos))
 
 
 class Masters:
@@ -100,14 +85,12 @@ class Masters:
         given, infos = dict(tensors), tuple(infos)
         digest = partial(self._digest_of, given, list(given))
         self.base = BaseModel(source, infos, digest, given, sigma_unit)
-        with _model_in_errors(source):
-            begun = space.begin(self.base) if space else {}
-            device = device or next(iter(given.values())).device
-            self.tensors |= {info.name: tensor.to(device) for info, tensor in begun.items()}
-            self.infos = (*infos, *begun)
-            self.searched = space.select(self.infos) if space else ()
+        begun = space.begin(self.base) if space else {}
+        device = device or next(iter(given.values())).device
+        self.tensors |= {info.name: tensor.to(device) for info, tensor in begun.items()}
+        self.infos = (*infos, *begun)
+        self.searched = space.select(self.infos) if space else ()
         self.adapted = tuple(one for one in infos if one.adapter_names[0] in self.tensors)
-        _check_dtypes(self.tensors, self.searched)
         self._starting_units = {
             info.name: space.unit(info, self.base, self.tensors) if space else 1.0
             for info in self.searched
@@ -337,18 +320,3 @@ class Masters:
         self.optimizer.load_state_dict(StoredState(state.__getitem__, moments))
         self._scales.load_state_dict(scales)
         self._rescale()
-
-
-def _check_dtypes(tensors: Mapping[str, Tensor], searched: Sequence[TensorInfo]) -> None:
-    """Check that masters are fp32, and that fp32 holds all frozen values, as digests hash fp32."""
-    names = {info.name for info in searched}
-    for name, tensor in tensors.items():
-        if name in names and tensor.dtype != torch.float32:
-            raise GermlineError(
-                f"masters must be float32, but {name} is {tensor.dtype}: load it in float32"
-            )
-        if not tensor.is_floating_point() or tensor.dtype.itemsize > torch.float32.itemsize:
-            raise GermlineError(
-                f"weights must be float32 or narrower, but {name} is {tensor.dtype}: convert the "
-                "model's files to float32"
-            )

@@ -101,7 +101,7 @@ def unpacked_source(source: str, *, weights: bool = True) -> str:
     """
     if not is_gguf(source):
         return source
-    with silence_transformers():
+    with loading_errors(source):
         return str(unpacked_folder(source, weights=weights))
 
 

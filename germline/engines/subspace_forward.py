@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from germline.engines.master_weights import Masters
 from germline.engines.module_forwards import replaced_forwards
 from germline.protocols import Members
-from germline.spaces.coordinates import CoordinateSpace, MatrixDirections
+from germline.spaces.base import CoordinateSpace, MatrixDirections
 from germline.types import TensorInfo
 
 MemberCoordinates = Mapping[str, Tensor]

@@ -2,7 +2,8 @@
 
 `BaseSpace` has a default for every method that does not depend on how noise is drawn; the defaults
 are those of a space that searches the model's own parameters. `DenseSpace` draws independent noise
-for every searched number. A space derives from one of them, or from `coordinates.CoordinateSpace`.
+for every searched number, `CoordinateSpace` for coordinates of fixed directions. A space derives
+from one of them.
 """
 
 import math
@@ -202,26 +203,16 @@ class BaseSpace(ABC):
 class DenseSpace(BaseSpace):
     """Independent noise for every searched number, in the stream of the tensor's name."""
 
-    def noises(
-        self,
-        members: Sequence[SeedPerturbation],
-        tensor: TensorInfo,
-        device: torch.device | None = None,
-    ) -> Tensor:
-        """Draw the unit noise of directions of one generation, fp32 `[members, *shape]`."""
-        first = members[0]
-        directions = [member.direction for member in members]
-        stream = NoiseStream(first.run_seed, first.generation, tensor.name)
-        drawn = tensor_noise.normals(stream, directions, math.prod(tensor.shape), device=device)
-        return drawn.view(-1, *tensor.shape)
-
     def noises_of(
         self,
         members: Sequence[SeedPerturbation],
         tensors: Sequence[TensorInfo],
         device: torch.device | None = None,
     ) -> Mapping[str, Tensor]:
-        """Draw the `noises` of many tensors by name: faster where tensors are small."""
+        """Draw the noise of directions of one generation: faster where tensors are small.
+
+        Returns fp32 `[members, *shape]` by name.
+        """
         first = members[0]
         sizes = {tensor.name: math.prod(tensor.shape) for tensor in tensors}
         directions = [member.direction for member in members]
@@ -238,7 +229,10 @@ class DenseSpace(BaseSpace):
         self, member: SeedPerturbation, tensor: TensorInfo, device: torch.device | None = None
     ) -> Tensor:
         """Draw the unit noise of a member's direction, fp32 of the tensor's shape."""
-        return self.noises([member], tensor, device)[0]
+        stream = NoiseStream(member.run_seed, member.generation, tensor.name)
+        size = math.prod(tensor.shape)
+        drawn = tensor_noise.normals(stream, [member.direction], size, device=device)
+        return drawn.view(tensor.shape)
 
     def gradient(
         self, update: Update, tensor: TensorInfo, device: torch.device | None = None
@@ -248,6 +242,56 @@ class DenseSpace(BaseSpace):
         size = math.prod(tensor.shape)
         total = tensor_noise.weighted_sum(stream, update.coefficients, size, device=device)
         return total.view(tensor.shape)
+
+
+class MatrixDirections(NamedTuple):
+    """The directions of one frozen matrix M `[out, in]`, which becomes M + A diag(z) B^T.
+
+    Attributes:
+        coordinates: canonical name of z.
+        a: `[out, k]`, fp32.
+        b: `[in, k]`, fp32.
+    """
+
+    coordinates: str
+    a: Tensor
+    b: Tensor
+
+
+class CoordinateSpace(DenseSpace):
+    """Coordinates z of fixed directions, which all members share; z has dense noise.
+
+    A subclass chooses `matrices` and their `directions` in `begin`.
+
+    Attributes:
+        matrices: the matrices that coordinates change; known once the space has begun.
+    """
+
+    family = "coordinates"
+    searches_weights = False
+
+    def __init__(self) -> None:
+        self.matrices: tuple[TensorInfo, ...] = ()
+
+    def directions(self, matrix: TensorInfo) -> MatrixDirections:
+        """Return the directions of one of `matrices`, on the CPU."""
+        raise NotImplementedError
+
+    def numbers_per_member(self, tensors: Sequence[TensorInfo]) -> int:
+        """Count the coordinates."""
+        return sum(math.prod(shape) for shape in self.searched_shapes(tensors))
+
+    def changed_weights(self, theta: Theta) -> tuple[TensorInfo, ...]:
+        """Return the weights that coordinates change, and those that have an adapter."""
+        names = {info.name for info in (*self.matrices, *theta.adapted)}
+        return tuple(info for info in theta.base.tensors if info.name in names)
+
+    def apply_coordinates(self, values: dict[str, Tensor]) -> None:
+        """Add A diag(z) B^T to every matrix, on the device of the matrix's directions."""
+        for matrix in self.matrices:
+            directions = self.directions(matrix)
+            z = values[directions.coordinates].cpu()
+            add_to_matrix(values, matrix, (directions.a * z) @ directions.b.T)
 
 
 class SharedDirections(NamedTuple):

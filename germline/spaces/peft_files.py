@@ -6,7 +6,6 @@ a run never starts from an adapter of this project on another model.
 """
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -20,8 +19,6 @@ from germline.types import GermlineError, TensorInfo
 
 if TYPE_CHECKING:
     from germline.spaces.base import BaseModel
-
-log = logging.getLogger(__name__)
 
 CONFIG = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
@@ -138,6 +135,7 @@ def read_adapter(folder: Path) -> StoredAdapter:
     tensors = {}
     try:
         settings = dict(json.loads((folder / CONFIG).read_bytes()))
+        _check_plain(folder, settings)
         with safe_open(folder / TENSORS, framework="pt") as file:
             metadata = file.metadata() or {}
             for key in file.keys():  # noqa: SIM118 - not a dict
@@ -148,7 +146,6 @@ def read_adapter(folder: Path) -> StoredAdapter:
             f"space.init_adapter: {str(folder)!r} is no PEFT adapter ({type(error).__name__}: "
             f"{error}): give a folder that holds {CONFIG} and {TENSORS}"
         ) from error
-    _check_plain(folder, settings)
     base = str(settings.get("base_model_name_or_path") or "")
     return StoredAdapter(folder, rank, alpha, base, metadata.get(DIGEST), tensors)
 
@@ -169,10 +166,8 @@ def _check_plain(folder: Path, settings: dict[str, Any]) -> None:
 
 def rename_base(folder: Path, base: str) -> None:
     """Let an adapter that was written name another place of its base model."""
-    file = folder / CONFIG
-    settings = {**json.loads(file.read_bytes()), "base_model_name_or_path": base}
-    text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
-    file.write_text(text, encoding="utf-8")
+    settings = json.loads((folder / CONFIG).read_bytes())
+    _write_settings(folder, {**settings, "base_model_name_or_path": base})
 
 
 def is_adapter(folder: Path) -> bool:
@@ -208,6 +203,10 @@ def write_adapter(
     stored = {PREFIX + name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     written = save(stored, metadata={"format": "pt", DIGEST: base.digest()})
     (folder / TENSORS).write_bytes(_in_order(written))
+    _write_settings(folder, settings)
+
+
+def _write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")
 

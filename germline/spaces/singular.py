@@ -34,8 +34,7 @@ from pathlib import Path
 import torch
 
 from germline import config
-from germline.spaces.base import BaseModel
-from germline.spaces.coordinates import CoordinateSpace, MatrixDirections
+from germline.spaces.base import BaseModel, CoordinateSpace, MatrixDirections
 from germline.spaces.peft_files import StoredAdapter, read_adapter
 from germline.spaces.sigma_units import measure_unit
 from germline.spaces.tensor_selection import no_adapted_layers_error, select_linear

@@ -32,8 +32,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from germline import config, noise
-from germline.spaces.base import BaseModel
-from germline.spaces.coordinates import CoordinateSpace, MatrixDirections
+from germline.spaces.base import BaseModel, CoordinateSpace, MatrixDirections
 from germline.spaces.sigma_units import measure_unit
 from germline.spaces.tensor_selection import select_linear
 from germline.types import GermlineError, TensorInfo

@@ -1,18 +1,15 @@
 """Which tensors are searched: glob patterns over canonical names, and ranges of decoder layers."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from germline.config import Lora, LowRank, Singular, SpaceBase, Subspace
 from germline.types import GermlineError, TensorInfo, TensorKind
 
-UNSUPPORTED: Mapping[TensorKind, str] = {
-    "expert": "the experts of a mixture, which see the tokens routed to them: ",
-    "router": "its routers: ",
-    "other": "",
-}
-"""Kinds of matrices that are not linear layers, and their introduction in an error."""
+UNSUPPORTED: Sequence[TensorKind] = ("expert", "router", "other")
+"""Kinds of matrices that are not linear layers, such as the experts of a mixture, which see the
+tokens routed to them."""
 
 
 def select_tensors(tensors: Sequence[TensorInfo], config: SpaceBase) -> tuple[TensorInfo, ...]:
@@ -63,10 +60,12 @@ def select_linear(
     linear = tuple(tensor for tensor in kept if tensor.kind == "linear")
     unsupported = [tensor for tensor in kept if tensor.kind != "linear"]
     if unsupported and (config.unsupported == "refuse" or not linear):
+        first, more = unsupported[0], len(unsupported) - 1
+        found = f"{first.name} {list(first.shape)} (kind {first.kind}; {more} more)"
         remedy = "leave them unperturbed with space.unsupported=skip, or " if linear else ""
         raise GermlineError(
             f"space.kind={config.kind} can perturb linear layers only, but the settings also "
-            f"select {_by_kind(unsupported)}: {remedy}use space.kind=full"
+            f"select {found}: {remedy}use space.kind=full"
         )
     return linear
 
@@ -84,17 +83,6 @@ def check_rank(rank: int, tensor: TensorInfo) -> None:
             f"space.rank={rank} is above the smaller side of {tensor.name} {list(tensor.shape)}: "
             f"use at most {most}, or exclude it (space.exclude={[pattern]})"
         )
-
-
-def _by_kind(tensors: Sequence[TensorInfo]) -> str:
-    """Name tensors that are not linear layers, grouped by kind."""
-    parts = []
-    for kind, what in UNSUPPORTED.items():
-        names = [f"{tensor.name} {list(tensor.shape)}" for tensor in tensors if tensor.kind == kind]
-        if names:
-            more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-            parts.append(f"{what}{', '.join(names[:2])}{more}")
-    return "; ".join(parts)
 
 
 def no_adapted_layers_error(config: Lora | Singular) -> GermlineError:

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from germline.spaces.base import BaseSpace
-from germline.spaces.coordinates import CoordinateSpace
+from germline.spaces.base import BaseSpace, CoordinateSpace
 from germline.spaces.lora import Lora
 from germline.spaces.low_rank import LowRank
 from germline.types import SeedPerturbation, TensorInfo, Update

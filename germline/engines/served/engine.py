@@ -13,11 +13,10 @@ are about equally likely.
 """
 
 import hashlib
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import torch
 
@@ -67,8 +66,10 @@ Prompts = Sequence[Sequence[SeededPrompt]]
 """Prompts of each member: `[members][rows]`."""
 
 
-class ServedEngine(ABC):
+class ServedEngine:
     """Masters in this process; a subclass evaluates members in an inference engine.
+
+    The class itself has masters alone, for exports: no inference engine need be installed.
 
     A dtype of None is what `engine.dtype` says for this machine.
     """
@@ -108,7 +109,7 @@ class ServedEngine(ABC):
         generates: bool = True,
     ) -> "ServedEngine":
         """Construct the engine of a run's config; without `generates`, the masters alone."""
-        engine = cls if generates else MastersOnlyEngine
+        engine = cls if generates else ServedEngine
         pretrained = load_pretrained(source, config.task.prompt_date)
         return engine(config, pretrained, space, optimizer)
 
@@ -201,11 +202,9 @@ class ServedEngine(ABC):
         self.weights.save_adapter(folder)
         save_tokenizer(self.pretrained, folder)
 
-    @abstractmethod
     def close(self) -> None:
         """End what was started for this run; a user's server gets its own weights back."""
 
-    @abstractmethod
     def _generate_tokens(
         self, members: Members, prompts: Prompts, decoding: Decoding
     ) -> list[list[Tokens]]:
@@ -213,16 +212,17 @@ class ServedEngine(ABC):
 
         The tokens may go on after a stop string: `CompletionDecoder` cuts them.
         """
+        raise _nothing_serves()
 
-    @abstractmethod
     def _score_tokens(
         self, members: Members, prompts: Sequence[Tokens], written: Sequence[Sequence[Tokens]]
     ) -> list[list[Sequence[float]]]:
         """Return the log-probability of each token of `written[members][prompts]`."""
+        raise _nothing_serves()
 
-    @abstractmethod
     def _write_weights(self, member: Perturbation | None) -> None:
         """Write a member's tensors (None: the center's) into the served weights."""
+        raise _nothing_serves()
 
     def _write(self, member: Perturbation | None) -> None:
         """Put a member (None: the center) into the served weights, if it is not there already."""
@@ -253,26 +253,10 @@ class ServedEngine(ABC):
         return [self.encoder.encode(example) for example in examples]
 
 
-class MastersOnlyEngine(ServedEngine):
-    """The masters of a run without its inference engine, which need not be installed."""
-
-    def close(self) -> None:
-        """Do nothing: nothing was started."""
-
-    def _generate_tokens(self, *_: object) -> NoReturn:
-        self._refuse()
-
-    def _score_tokens(self, *_: object) -> NoReturn:
-        self._refuse()
-
-    def _write_weights(self, member: Perturbation | None) -> NoReturn:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
-        raise GermlineError(
-            "these weights were rebuilt for an export, without an inference engine: they cannot be "
-            "evaluated"
-        )
+def _nothing_serves() -> GermlineError:
+    return GermlineError(
+        "these weights were rebuilt for an export: no inference engine serves them"
+    )
 
 
 def masters_of_config(config: Config, source: str, *, searched: bool) -> Masters:
@@ -297,7 +281,7 @@ def make_masters(
     """
     model = pretrained.model
     infos = list_tensors(model)
-    searched = searched_names(space, infos, pretrained.source)
+    searched = searched_names(space, infos)
     values = {}
     for name, parameter in model.named_parameters():
         if name in searched:

@@ -1,23 +1,21 @@
 """Adam as gradient ascent: every number moves by about the learning rate per step."""
 
 import math
-from collections.abc import Mapping
 
 import torch
 
 from germline import config
+from germline.optimizers.base import MomentOptimizer
 from germline.optimizers.fp32_arithmetic import (
     ScratchBuffers,
     check_step_tensors,
-    copy_of_state,
     flat_chunks,
     integer_power,
     round_to_fp32,
-    zeros_for_state,
 )
 
 
-class Adam:
+class Adam(MomentOptimizer):
     """Adam (Kingma and Ba, 2015, algorithm 1) as ascent, with t = step_index + 1.
 
         m <- beta1 m + (1 - beta1) g             v <- beta2 v + (1 - beta2) g^2
@@ -27,22 +25,14 @@ class Adam:
     """
 
     def __init__(self, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8) -> None:
+        super().__init__("mv")
         self._beta1, self._beta2, self._epsilon = beta1, beta2, epsilon
-        self._moments: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
         self._scratch = ScratchBuffers(torch.float32, torch.float32, torch.float64)
 
     @classmethod
     def from_config(cls, settings: config.Adam) -> "Adam":
         """Construct it from its config section."""
         return cls(settings.beta1, settings.beta2, settings.epsilon)
-
-    @property
-    def bytes_per_number(self) -> int:
-        """Size of the state per searched number."""
-        return 8
-
-    def begin(self, masters: Mapping[str, torch.Tensor]) -> None:
-        """Do nothing: the optimizer does not use the starting weights."""
 
     def step(
         self,
@@ -61,7 +51,7 @@ class Adam:
         rate = round_to_fp32(learning_rate * unit / (1 - integer_power(self._beta1, t)))
         root = round_to_fp32(1 / math.sqrt(1 - integer_power(self._beta2, t)))
         epsilon = round_to_fp32(self._epsilon)
-        for theta, g, m, v in flat_chunks(master, gradient, *self._moments_of(name, master)):
+        for theta, g, m, v in flat_chunks(master, gradient, *self.moments_of(name, master)):
             change, denominator, wide = self._scratch.like(theta)
             torch.mul(m, keep_m, out=m)
             torch.mul(g, add_m, out=change)
@@ -78,33 +68,3 @@ class Adam:
             torch.div(m, denominator, out=change)
             torch.mul(change, rate, out=change)
             torch.add(theta, change, out=theta)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the moments, sorted by key; not copies."""
-        state = {}
-        for name, (m, v) in self._moments.items():
-            state[f"{name}.m"], state[f"{name}.v"] = m, v
-        return dict(sorted(state.items()))
-
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Replace the moments by copies of those given; refuse those of another optimizer."""
-        pairs = {}
-        for key in sorted(state):
-            name = key[:-2]
-            pairs[name] = (f"{name}.m", f"{name}.v")
-            if key not in pairs[name] or not state.keys() >= {*pairs[name]}:
-                raise ValueError(
-                    f"optimizer state {key!r} is not one of a pair <tensor>.m, <tensor>.v; "
-                    "the snapshot is damaged or from another optimizer"
-                )
-        self._moments = {}  # none is in memory twice
-        for name, (first, second) in pairs.items():
-            self._moments[name] = (copy_of_state(state, first), copy_of_state(state, second))
-
-    def _moments_of(self, name: str, master: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the moments of a tensor, on its device; they are 0 before its first step."""
-        if name not in self._moments:
-            self._moments[name] = (torch.zeros_like(master), torch.zeros_like(master))
-        m, v = (zeros_for_state(name, moment, master) for moment in self._moments[name])
-        self._moments[name] = (m, v)
-        return m, v

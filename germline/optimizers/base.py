@@ -1,4 +1,4 @@
-"""Protocol of optimizers; `engines.master_weights.Masters` calls it per tensor."""
+"""What optimizers do, and their state; `engines.master_weights.Masters` calls one per tensor."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol, runtime_checkable
@@ -45,6 +45,58 @@ class AscentOptimizer(Protocol):
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Replace the state by copies of what `state_dict` returned, made one by one."""
+
+
+class MomentOptimizer:
+    """An optimizer whose state is fp32 tensors for every searched tensor, 0 before its first step.
+
+    Keys of the state are `<tensor>.<letter>`, with each of the given letters.
+    """
+
+    def __init__(self, letters: str) -> None:
+        self._letters = letters
+        self._tensors: dict[str, torch.Tensor] = {}
+
+    @property
+    def bytes_per_number(self) -> int:
+        """Size of the state per searched number."""
+        return 4 * len(self._letters)
+
+    def begin(self, masters: Mapping[str, torch.Tensor]) -> None:
+        """Do nothing: the optimizer does not use the starting weights."""
+
+    def moments_of(self, name: str, master: torch.Tensor) -> list[torch.Tensor]:
+        """Return the moments of a tensor, one per letter, on its device."""
+        keys = [f"{name}.{letter}" for letter in self._letters]
+        for key in keys:
+            kept = self._tensors[key] if key in self._tensors else torch.zeros_like(master)
+            if kept.shape != master.shape:
+                raise ValueError(
+                    f"optimizer state {key!r} has shape {tuple(kept.shape)} but the tensor has "
+                    f"{tuple(master.shape)}; the snapshot belongs to another model"
+                )
+            self._tensors[key] = kept.to(master.device)
+        return [self._tensors[key] for key in keys]
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the moments, sorted by key; not copies."""
+        return dict(sorted(self._tensors.items()))
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Replace the moments by copies of those given; refuse those of another optimizer."""
+        names = {key.rpartition(".")[0] for key in state}
+        keys = {f"{name}.{letter}" for name in names for letter in self._letters}
+        if other := keys ^ state.keys():
+            raise ValueError(
+                f"optimizer state {min(other)!r} is missing or of another optimizer; resume with "
+                "the optimizer the run was started with"
+            )
+        self._tensors = {}  # none is in memory twice
+        for key in sorted(keys):
+            tensor = state[key]
+            if tensor.dtype != torch.float32:
+                raise ValueError(f"optimizer state {key!r} is {tensor.dtype}, not torch.float32")
+            self._tensors[key] = tensor.clone()
 
 
 class StoredState(Mapping[str, torch.Tensor]):

@@ -17,7 +17,7 @@ The journal holds coefficients and not weights, so a replayed step must give the
   addition to masters, gradient and moments.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -61,31 +61,6 @@ def check_step_tensors(name: str, master: torch.Tensor, gradient: torch.Tensor) 
             f"gradient of {name!r} is {tuple(gradient.shape)} on {gradient.device} but the master "
             f"is {tuple(master.shape)} on {master.device}; they must agree"
         )
-
-
-def zeros_for_state(name: str, kept: torch.Tensor, master: torch.Tensor) -> torch.Tensor:
-    """Return an optimizer's state of a tensor, of the master's shape, on its device."""
-    if kept.shape != master.shape:
-        raise ValueError(
-            f"moments of {name!r} have shape {tuple(kept.shape)} but the tensor has "
-            f"{tuple(master.shape)}; the snapshot belongs to another model"
-        )
-    return kept.to(master.device)
-
-
-def copy_of_state(state: Mapping[str, torch.Tensor], key: str) -> torch.Tensor:
-    """Return a copy of a tensor of an optimizer's state.
-
-    Raises:
-        ValueError: it is not fp32.
-    """
-    tensor = state[key]
-    if tensor.dtype != torch.float32:
-        raise ValueError(
-            f"optimizer state {key!r} is {tensor.dtype}, not torch.float32; moments are saved as "
-            "they are, never cast"
-        )
-    return tensor.clone()
 
 
 def round_to_fp32(number: float) -> float:

@@ -13,7 +13,9 @@ from transformers import AutoModelForCausalLM
 
 from germline import noise
 from germline.config import Lora, load_config, smoke_config
-from germline.types import Decoding, GermlineError, Update
+from germline.protocols import BaseModel
+from germline.spaces.peft_files import write_adapter
+from germline.types import Decoding, GermlineError, TensorInfo, Update
 from tests.tiny import save_tiny
 from tests.tiny_engines import (
     SPACES,
@@ -177,6 +179,12 @@ def test_an_adapter_that_is_more_than_lora_is_refused_by_what_it_has(settings, w
     assert "plain LoRA" in message
 
 
+def test_an_adapter_of_another_method_is_refused_by_its_name(tmp_path):
+    by_peft(tmp_path)
+    replace_config('{"peft_type": "IA3", "target_modules": ["q_proj"]}')(tmp_path)
+    assert "peft_type='IA3', and only plain LoRA" in refusal(started, tmp_path)
+
+
 def test_an_adapter_of_the_weights_of_experts_is_refused(tmp_path):
     by_peft(tmp_path)
     file = tmp_path / "adapter_config.json"
@@ -337,6 +345,17 @@ def test_modules_are_named_as_shortly_as_they_can_be(section, targets, layers, t
     inside = {name.replace(".default", ""): tensor for name, tensor in loaded.items()}
     assert {name for name in inside if "lora_" in name} == set(stored)
     assert all(torch.equal(inside[name], tensor) for name, tensor in stored.items())
+
+
+def test_layers_of_images_that_are_called_alike_are_left_alone(tmp_path):
+    layer = TensorInfo("model.language_model.layers.0.self_attn.q_proj.weight", (4, 4), "linear", 0)
+    image = TensorInfo("model.vision.layers.0.self_attn.q_proj.weight", (4, 4), "non_text", None)
+    base = BaseModel("base", (layer, image), lambda: "digest")
+    a, b = layer.adapter_names
+    factors = {a: torch.zeros(1, 4), b: torch.zeros(4, 1)}
+    write_adapter(tmp_path, factors, [layer], alpha=1.0, base=base)
+    settings = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert settings["target_modules"] == [layer.name.removesuffix(".weight")]
 
 
 def test_what_was_written_is_where_another_run_starts(tmp_path):

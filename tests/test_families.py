@@ -18,6 +18,7 @@ from transformers import (
 import germline
 from germline.config import Full, Lora, LowRank
 from germline.engines.model_tensors import list_tensors
+from germline.engines.pretrained import load_pretrained, save_pretrained
 from germline.run.dry_run import dry_run
 from germline.spaces.peft_files import read_adapter
 from germline.types import Decoding, Example, GermlineError, Update
@@ -70,6 +71,18 @@ def check_log_probabilities(model, engine, completions, found):
         assert tuple(before.argmax(-1).tolist()) == completion.tokens
         theirs = before[range(len(completion.tokens)), list(completion.tokens)]
         torch.testing.assert_close(torch.tensor(ours), theirs, atol=1e-3, rtol=1e-3)
+
+
+def test_saved_buffers_are_narrowed_only_where_that_is_exact(tmp_path):
+    source = save_tiny(tmp_path / "base", "deepseek_v3", num_hidden_layers=2, **LATENT)
+    loaded = load_pretrained(str(source))
+    model = loaded.model
+    name = next(name for name in model.state_dict() if name.endswith("e_score_correction_bias"))
+    model.get_buffer(name).fill_(0.1)
+    save_pretrained(loaded, dict(model.named_parameters()), tmp_path / "saved", torch.bfloat16)
+    stored = load_file(tmp_path / "saved" / "model.safetensors")
+    assert stored["model.norm.weight"].dtype == torch.bfloat16
+    assert torch.equal(stored[name], model.get_buffer(name))
 
 
 @pytest.mark.parametrize("family", every(FAMILIES))

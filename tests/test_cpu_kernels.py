@@ -76,7 +76,7 @@ def test_greedy_texts_of_the_nano_model_are_those_of_the_library():
     questions = examples([f"What is {i} + {3 * i}?" for i in range(20)], chat=True)
     engine = inprocess(str(NANO_DIR))
     ours = engine.generate([None], questions, Decoding(max_new_tokens=16))
-    engine._decoder.fused._parts.clear()
+    engine._fused._parts.clear()
     assert ours == engine.generate([None], questions, Decoding(max_new_tokens=16))
 
 
@@ -86,7 +86,7 @@ def test_a_part_gives_way_to_members_that_stand_in_its_module():
     norms = [m for m in engine.model.modules() if type(m).__name__.endswith("RMSNorm")]
     with engine._applied(members):
         stacked = [norm.forward for norm in norms]
-        with engine._decoder.fused.applied():
+        with engine._fused.applied():
             assert [norm.forward for norm in norms] == stacked
             assert type(engine.model.model.layers[0].self_attn.forward).__name__ == "_Attention"
 

@@ -21,7 +21,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import DecodeBatch
 from germline.engines.prompt_batch import distinct_prompts, pad_prompts
 
@@ -48,10 +47,9 @@ LOGITS_IN_CACHE = 1 << 16
 
 @dataclass(frozen=True)
 class CompletionScorer:
-    """Scores completions with one model, whose faster modules are `fused`."""
+    """Scores completions with one model."""
 
     model: PreTrainedModel
-    fused: FusedDecoder
     padding_id: int
 
     def members_at_once(self, prompts: Sequence[Tokens], texts: Texts) -> int:
@@ -64,9 +62,8 @@ class CompletionScorer:
         """Return the log-probabilities of all tokens, member by member and column by column."""
         table = _Texts.of(texts, self.padding_id)
         found = torch.empty(int(table.sizes.sum()), device=self.model.device)
-        with self.fused.applied():
-            for columns in _prompts_at_once(prompts, table.sizes):
-                self._score(prompts, table, columns, found)
+        for columns in _prompts_at_once(prompts, table.sizes):
+            self._score(prompts, table, columns, found)
         return found
 
     def _score(

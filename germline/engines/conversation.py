@@ -95,30 +95,29 @@ class ConversationBatch:
     def run(self) -> None:
         """Generate turn after turn until every conversation has ended."""
         decoding, tokens = self.turns.decoding, self.turns.tokens
-        with self.decoder.fused.applied():
-            batch, live = self._begin()
-            logits, turn = batch.prefill(), 0
-            while True:
-                start = batch.filled
-                texts = self.decoder.no_texts(decoding, self.members * self._slots)
-                texts.ignore(sorted(texts.unfinished - live))
-                self.decoder.write(batch, logits, texts, decoding, keeps_rows=True)
-                written = {
-                    (place := self._place(row)): texts.completion(row, tokens[place])
-                    for row in sorted(live)
-                }
-                answers = self.turns.answers(written)
-                if not answers:
-                    return
-                # The batch has not read the last token that it wrote.
-                steps, turn = batch.filled - start, turn + 1
-                unread = {
-                    self._row(place): [*written[place].tokens[steps:], *answer]
-                    for place, answer in answers.items()
-                }
-                read = self._read(batch, written, start)
-                live = set(unread)
-                logits = self._go_on(batch, read, unread, turn)
+        batch, live = self._begin()
+        logits, turn = batch.prefill(), 0
+        while True:
+            start = batch.filled
+            texts = self.decoder.no_texts(decoding, self.members * self._slots)
+            texts.ignore(sorted(texts.unfinished - live))
+            self.decoder.write(batch, logits, texts, decoding, keeps_rows=True)
+            written = {
+                (place := self._place(row)): texts.completion(row, tokens[place])
+                for row in sorted(live)
+            }
+            answers = self.turns.answers(written)
+            if not answers:
+                return
+            # The batch has not read the last token that it wrote.
+            steps, turn = batch.filled - start, turn + 1
+            unread = {
+                self._row(place): [*written[place].tokens[steps:], *answer]
+                for place, answer in answers.items()
+            }
+            read = self._read(batch, written, start)
+            live = set(unread)
+            logits = self._go_on(batch, read, unread, turn)
 
     def _begin(self) -> tuple[DecodeBatch, set[int]]:
         """Make the batch of all first messages; return it and the rows that are conversations."""

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.kv_cache import BufferedCache, SlidingWindow
 from germline.engines.prompt_batch import PaddedPrompts
 from germline.engines.rows_in_progress import Detokenizer, RowsInProgress
@@ -293,13 +292,9 @@ def _causal(mask: Tensor, start: int, width: int) -> Tensor:
 
 @dataclass(frozen=True)
 class TokenDecoder:
-    """Decodes with one model, whose faster modules are `fused`.
-
-    When others are dropped, `members_left` is called with the members that stay.
-    """
+    """Decodes with one model; when members are dropped, `members_left` gets those that stay."""
 
     model: PreTrainedModel
-    fused: FusedDecoder
     detokenize: Detokenizer
     end_ids: frozenset[int]
     members_left: Callable[[Tensor], None]
@@ -322,13 +317,12 @@ class TokenDecoder:
         example_of = torch.tensor([slot if slot < examples else 0 for slot in range(slots)])
         rows = torch.tensor(prompt_of)[example_of].repeat(members, 1)
         is_repeated = examples > len(prompts.lengths)
-        with self.fused.applied():
-            noise = sampling_noise[example_of].repeat(members, 1)
-            batch = DecodeBatch.of(self.model, prompts, rows, noise)
-            texts = self.no_texts(decoding, members * slots)
-            texts.ignore([m * slots + s for m in range(members) for s in range(examples, slots)])
-            logits = batch.prefill_distinct() if is_repeated else batch.prefill()
-            self.write(batch, logits, texts, decoding)
+        noise = sampling_noise[example_of].repeat(members, 1)
+        batch = DecodeBatch.of(self.model, prompts, rows, noise)
+        texts = self.no_texts(decoding, members * slots)
+        texts.ignore([m * slots + s for m in range(members) for s in range(examples, slots)])
+        logits = batch.prefill_distinct() if is_repeated else batch.prefill()
+        self.write(batch, logits, texts, decoding)
         return texts.completions(members, [prompts.lengths[prompt] for prompt in prompt_of])
 
     def no_texts(self, decoding: Decoding, rows: int) -> RowsInProgress:

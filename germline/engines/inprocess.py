@@ -110,13 +110,13 @@ class InProcessEngine:
         self._members = self._make_members(space, config)
         self.encoder = PromptEncoder(pretrained)
         self.special_ids = self.encoder.special_ids
-        fused = FusedDecoder(self.model)
-        self._scorer = CompletionScorer(self.model, fused, self.encoder.padding_id)
+        self._fused = FusedDecoder(self.model)
+        self._scorer = CompletionScorer(self.model, self.encoder.padding_id)
         ends = self.encoder.end_ids
         detokenize = Detokenizer(pretrained.tokenizer, ends)
         keep = self._members.keep if self._members else lambda _members: None
-        self._decoder = TokenDecoder(self.model, fused, detokenize, ends, keep)
-        check_cached_logits(self.model, fused)
+        self._decoder = TokenDecoder(self.model, detokenize, ends, keep)
+        check_cached_logits(self.model, self._fused)
 
     @classmethod
     def from_config(
@@ -146,7 +146,7 @@ class InProcessEngine:
         sampling_noise = draw_sampling_noise(examples, decoding)
         completions: list[list[Completion]] = []
         for together in self._groups(members):
-            with self._fits(len(together), len(examples)), self._applied(together):
+            with self._fits(len(together), len(examples)), self._fast(together):
                 completions += self._decoder.generate(
                     len(together), padded, prompt_of, sampling_noise, decoding
                 )
@@ -161,7 +161,7 @@ class InProcessEngine:
         for together in self._groups(members):
             own = prompts[first : first + len(together)]
             turns = ConversationTurns.of(self.encoder, own, decoding, reply_from(reply, first))
-            with self._fits(len(together), max(map(len, own))), self._applied(together):
+            with self._fits(len(together), max(map(len, own))), self._fast(together):
                 ConversationBatch(self._decoder, len(together), turns).run()
             first += len(together)
 
@@ -184,7 +184,7 @@ class InProcessEngine:
         texts = [[one.tokens for one in row] for row in completions]
         most, found, first = self._scorer.members_at_once(prompts, texts), [], 0
         for together in self._groups(members, most):
-            with self._applied(together):
+            with self._fast(together):
                 found.append(self._scorer.score(prompts, texts[first : first + len(together)]))
             first += len(together)
         numbers = iter(torch.cat(found).tolist())
@@ -281,6 +281,12 @@ class InProcessEngine:
             self.weights.check_members_supported(members)
             return nullcontext()
         return self._members.applied(members)
+
+    @contextmanager
+    def _fast(self, members: Members) -> Iterator[None]:
+        """Let the model compute these members, with faster modules where there are any."""
+        with self._applied(members), self._fused.applied():
+            yield
 
     @contextmanager
     def _fits(self, members: int, examples: int) -> Iterator[None]:

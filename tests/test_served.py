@@ -56,7 +56,7 @@ def test_a_member_s_adapter_gives_plain_peft_the_logits_of_the_inprocess_engine(
 @pytest.mark.parametrize("space", [Full(), Subspace(dimension=16)])
 def test_tensors_written_for_a_member_are_those_of_the_inprocess_engine(space):
     engine = inprocess(space=space)
-    assert not engine.weights.has_adapter_members
+    assert engine.weights.adapter_rank is None
     plain = load_pretrained(str(NANO_DIR)).model
     for member in [MEMBERS[1], None]:
         moved = dict(engine.weights.written_tensors(member))

@@ -37,10 +37,6 @@ class _BufferedLayer(DynamicLayer):
     def get_seq_length(self) -> int:
         return self.length
 
-    def take(self, rows: Tensor) -> None:
-        self.keys = _taken(self.keys, rows, self.length, self.capacity)
-        self.values = _taken(self.values, rows, self.length, self.capacity)
-
     def taken(self, rows: Tensor, capacity: int) -> "_BufferedLayer":
         layer = _BufferedLayer(capacity)
         layer.keys = _taken(self.keys, rows, self.length, capacity)
@@ -62,8 +58,8 @@ class BufferedCache(Cache):
 
     def take(self, rows: Tensor) -> None:
         """Keep these rows of every layer."""
-        for layer in self.layers:
-            layer.take(rows)
+        for number, layer in enumerate(self.layers):  # one by one: one copy in memory
+            self.layers[number] = layer.taken(rows, layer.capacity)
 
     def taken(self, rows: Tensor, capacity: int) -> "BufferedCache":
         """Return a cache of copies of these rows, which holds `capacity` positions."""

@@ -155,9 +155,9 @@ class Masters:
         return {info.name: values[info.name] for info in self.base.tensors}
 
     @property
-    def has_adapter_members(self) -> bool:
-        """Whether inference engines serve members as LoRA adapters; else weights are written."""
-        return self.space is not None and self.space.adapter_rank is not None
+    def adapter_rank(self) -> int | None:
+        """The rank of members as LoRA adapters; None: inference engines write their weights."""
+        return self.space.adapter_rank if self.space else None
 
     @property
     def adapter_layers(self) -> tuple[TensorInfo, ...]:

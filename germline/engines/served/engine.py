@@ -93,7 +93,7 @@ class ServedEngine:
         self.end_ids = sorted(self.encoder.end_ids)
         self.decoder = CompletionDecoder(pretrained.tokenizer, self.encoder.end_ids)
         self.weights = make_masters(pretrained, space, optimizer, config.search.unit)
-        self._adapters = self.weights.has_adapter_members
+        self._adapters = self.weights.adapter_rank is not None
         self._writes = bool(self.weights.changed_weights())
         # Whose tensors are in the served weights; None: those of an earlier center, or unknown.
         self._written: tuple[Perturbation | None] | None = None

@@ -43,7 +43,7 @@ def adapter_flags(masters: Masters) -> list[str]:
     """Return the flags a server needs for the adapters of a space."""
     names = (layer.name.removesuffix(".weight") for layer in masters.adapter_layers)
     modules = sorted({name.rpartition(".")[2] for name in names})
-    rank = str((masters.space and masters.space.adapter_rank) or 0)
+    rank = str(masters.adapter_rank)
     return ["--enable-lora", "--max-lora-rank", rank, "--lora-target-modules", *modules]
 
 

@@ -168,13 +168,14 @@ def llm_arguments(section: Vllm, masters: Masters, dtype: torch.dtype) -> dict[s
     cache_gb = section.kv_cache_gb or (None if on_gpu else CPU_KV_CACHE_GB)
     if cache_gb is not None:
         arguments["kv_cache_memory_bytes"] = int(cache_gb * 1e9)
-    if masters.has_adapter_members:
-        arguments |= _adapter_arguments(section, masters, dtype)
+    if masters.adapter_rank is not None:
+        arguments |= _adapter_arguments(section, masters, masters.adapter_rank, dtype)
     return arguments | section.options
 
 
-def _adapter_arguments(section: Vllm, masters: Masters, dtype: torch.dtype) -> dict[str, Any]:
-    needed = (masters.space and masters.space.adapter_rank) or 0
+def _adapter_arguments(
+    section: Vllm, masters: Masters, needed: int, dtype: torch.dtype
+) -> dict[str, Any]:
     rank = section.adapter_rank or next((one for one in RANKS if one >= needed), needed)
     slots = section.adapters
     if slots == "auto":

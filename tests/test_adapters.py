@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from germline import noise
 from germline.config import Lora, load_config, smoke_config
-from germline.protocols import BaseModel
+from germline.spaces.base import BaseModel
 from germline.spaces.peft_files import write_adapter
 from germline.types import Decoding, GermlineError, TensorInfo, Update
 from tests.tiny import save_tiny

@@ -34,10 +34,8 @@ class LocalFleet:
         self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
     ) -> Evaluation:
         """Evaluate the center alone: one member, so a microbatch holds as many rows in examples."""
-        repeated, microbatch = (
-            repeat_examples(examples, samples),
-            center_microbatch(self.microbatch),
-        )
+        repeated = repeat_examples(examples, samples)
+        microbatch = center_microbatch(self.microbatch)
         evaluation = evaluate_members(
             self.engine, self.graders, [None], repeated, microbatch, decoding
         )

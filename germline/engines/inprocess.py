@@ -145,7 +145,8 @@ class InProcessEngine:
         padded = pad_prompts(distinct, self.encoder.padding_id)
         sampling_noise = draw_sampling_noise(examples, decoding)
         completions: list[list[Completion]] = []
-        for together in self._groups(members):
+        for group in self._groups(members):
+            together = members[group]
             with self._fits(len(together), len(examples)), self._fast(together):
                 completions += self._decoder.generate(
                     len(together), padded, prompt_of, sampling_noise, decoding
@@ -157,13 +158,12 @@ class InProcessEngine:
         self, members: Members, prompts: Conversations, decoding: Decoding, reply: Reply
     ) -> None:
         """Hold conversations of several turns; what has been read stays in the cache."""
-        first = 0
-        for together in self._groups(members):
-            own = prompts[first : first + len(together)]
-            turns = ConversationTurns.of(self.encoder, own, decoding, reply_from(reply, first))
+        for group in self._groups(members):
+            together, own = members[group], prompts[group]
+            replies = reply_from(reply, group.start)
+            turns = ConversationTurns.of(self.encoder, own, decoding, replies)
             with self._fits(len(together), max(map(len, own))), self._fast(together):
                 ConversationBatch(self._decoder, len(together), turns).run()
-            first += len(together)
 
     @torch.inference_mode()
     def read(
@@ -182,11 +182,10 @@ class InProcessEngine:
         """Return each member's log-probabilities of its `completions[members][examples]`."""
         prompts = [self.encoder.encode(example) for example in examples]
         texts = [[one.tokens for one in row] for row in completions]
-        most, found, first = self._scorer.members_at_once(prompts, texts), [], 0
-        for together in self._groups(members, most):
-            with self._fast(together):
-                found.append(self._scorer.score(prompts, texts[first : first + len(together)]))
-            first += len(together)
+        found = []
+        for group in self._groups(members, self._scorer.members_at_once(prompts, texts)):
+            with self._fast(members[group]):
+                found.append(self._scorer.score(prompts, texts[group]))
         numbers = iter(torch.cat(found).tolist())
         return [[list(islice(numbers, len(one))) for one in row] for row in texts]
 
@@ -246,16 +245,15 @@ class InProcessEngine:
         are not joined: a copy would take as much memory again.
         """
         each = len(tokens) // len(members)
-        logits, row = [], 0
-        for together in self._groups(members):
-            some = slice(row, row + each * len(together))
+        logits = []
+        for group in self._groups(members):
+            some = slice(each * group.start, each * group.stop)
             rows = tokens[some].to(self.device)
             places = torch.arange(rows.shape[1], device=self.device).repeat(len(rows), 1)
             at = None if positions is None else positions[some].to(self.device)
-            with self._applied(together), self.head_input.only(at):
+            with self._applied(members[group]), self.head_input.only(at):
                 output = self.model(rows, position_ids=places, logits_to_keep=keep)
             logits.append(output.logits)
-            row += len(rows)
         return logits
 
     def _make_members(self, space: BaseSpace | None, config: InProcess) -> _Members | None:
@@ -266,15 +264,13 @@ class InProcessEngine:
             return make(*parts, space)
         return dense_members(*parts, config.members_per_batch)
 
-    def _groups(self, members: Members, most: int | None = None) -> list[Members]:
+    def _groups(self, members: Members, most: int | None = None) -> list[slice]:
         """Cut members into groups that run at once, of `most` members or fewer."""
         together = self._members.together if self._members else None
-        if together is None and most is None:
-            return [members]
-        most = min(one for one in (together, most) if one is not None)
-        groups = -(-len(members) // most)
+        limits = [limit for limit in (together, most) if limit is not None]
+        groups = -(-len(members) // min(limits, default=len(members)))
         size = -(-len(members) // groups)  # nearly equal groups: none of one or two
-        return [members[start : start + size] for start in range(0, len(members), size)]
+        return [slice(start, start + size) for start in range(0, len(members), size)]
 
     def _applied(self, members: Members) -> AbstractContextManager[None]:
         if self._members is None:

@@ -1,5 +1,7 @@
 """Log-probabilities of given completions: each member reads each distinct prompt once.
 
+Where the logits themselves are asked for, `pack_completions` makes one row of every text.
+
 The prompts are read into a key-value cache, whose rows are copied for the completions. The tokens
 of the completions are appended, padded on the right. The rows of a member are ordered by length,
 and rows of similar length are read together, so little padding is computed. The last token of a
@@ -12,7 +14,7 @@ attention between all completions of a member, which grows with the square of th
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -23,6 +25,7 @@ from transformers import PreTrainedModel
 
 from germline.engines.decode import DecodeBatch
 from germline.engines.prompt_batch import distinct_prompts, pad_prompts
+from germline.types import Completion
 
 Tokens = Sequence[int]
 Texts = Sequence[Sequence[Tokens]]
@@ -202,3 +205,51 @@ def _pieces(lengths: np.ndarray, members: int, most: int) -> Iterator[slice]:
     while path[-1]:
         path.append(cuts[path[-1]])
     return (slice(ends[start], ends[stop]) for start, stop in pairwise(reversed(path)))
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    """Rows of token ids `[members x examples, length]`, and the positions of their completions.
+
+    Rows are padded on the right, which needs no mask: later tokens do not change earlier logits.
+
+    Attributes:
+        keep: number of last positions whose logits predict all completions.
+        spans: for each row, the positions whose logits predict the tokens of its completion,
+            counted from `length - keep`, or in `positions`.
+        positions: those of the last `keep` whose logits are computed, `[rows, number]`; None: all.
+    """
+
+    rows: Tensor
+    keep: int
+    spans: tuple[slice, ...]
+    positions: Tensor | None = None
+
+    def at_completions(self) -> "PackedBatch":
+        """Return the batch with logits at each row's completion alone.
+
+        Those after the end of a shorter completion, or of the row, predict nothing.
+        """
+        sizes = [span.stop - span.start for span in self.spans]
+        starts = torch.tensor([span.start for span in self.spans])
+        positions = (starts[:, None] + torch.arange(max(sizes))).clamp(max=self.keep - 1)
+        return replace(self, spans=tuple(map(slice, sizes)), positions=positions)
+
+
+def pack_completions(
+    prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[Completion]], padding_id: int
+) -> PackedBatch:
+    """Append every completion `[members][examples]` to its prompt."""
+    pairs = [pair for row in completions for pair in zip(prompts, row, strict=True)]
+    texts = [[*prompt, *one.tokens] for prompt, one in pairs]
+    length = max(len(text) for text in texts)
+    # The logits of a prompt's last token predict the first token of the completion.
+    first = min(len(prompt) for prompt in prompts) - 1
+    return PackedBatch(
+        rows=torch.tensor([text + [padding_id] * (length - len(text)) for text in texts]),
+        keep=length - first,
+        spans=tuple(
+            slice(len(prompt) - 1 - first, len(prompt) - 1 - first + len(one.tokens))
+            for prompt, one in pairs
+        ),
+    )

@@ -16,7 +16,12 @@ from torch import Tensor, nn
 from germline.config import Config, InProcess
 from germline.engines.batched_dense import dense_members
 from germline.engines.batched_lora import LoraMembers, LowRankMembers
-from germline.engines.completion_scorer import LOGITS_AT_ONCE, CompletionScorer
+from germline.engines.completion_scorer import (
+    LOGITS_AT_ONCE,
+    CompletionScorer,
+    PackedBatch,
+    pack_completions,
+)
 from germline.engines.conversation import ConversationBatch, ConversationTurns, reply_from
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
@@ -35,7 +40,6 @@ from germline.engines.rows_in_progress import Detokenizer
 from germline.engines.sampling import draw_sampling_noise
 from germline.engines.start_check import check_cached_logits, unserved_family
 from germline.engines.subspace_forward import SubspaceMembers
-from germline.engines.teacher_forcing import PackedBatch, pack_completions
 from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Conversations, Members, Reply, Texts

@@ -30,14 +30,13 @@ the exact divergence up to 0.01 nats (`docs/methods.md`).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from germline.engines.teacher_forcing import split_completions
 from germline.episodes import model_turns
 from germline.evaluation.held_out import mean_and_error
 from germline.fleet.engine_queries import LogProbabilitiesQuery
@@ -125,7 +124,7 @@ def measure_texts(
         completions: the texts, `[members][examples]`.
     """
     readings: list[list[TextDivergence]] = [[] for _ in members]
-    for some, few in split_completions(completions, POSITIONS_AT_ONCE):
+    for some, few in _split(completions, POSITIONS_AT_ONCE):
         asked = examples[few]
         written = [row[few] for row in completions[some]]
         ours = tuned.read(members[some], asked, written)
@@ -231,3 +230,18 @@ def count_examples(new_tokens: int, members: int) -> int:
     """Return how many examples members are measured on, for answers of so many tokens."""
     most = min(MOST_EXAMPLES, TOKENS_IN_ALL // new_tokens, EXAMPLES_OF_MEMBER * members)
     return max(FEWEST_EXAMPLES, most)
+
+
+def _split(completions: Sequence[Sequence[Completion]], most: int) -> Iterator[tuple[slice, slice]]:
+    """Cut completions `[members][examples]` into pieces of members and of examples.
+
+    A piece has at most so many positions, unless a single completion is longer.
+    """
+    longest = max(len(one.tokens) for row in completions for one in row)
+    texts = max(1, most // max(1, longest))
+    width = min(texts, len(completions[0]))
+    height = max(1, texts // width)
+    for first in range(0, len(completions), height):
+        members = slice(first, min(first + height, len(completions)))
+        for place in range(0, len(completions[0]), width):
+            yield members, slice(place, min(place + width, len(completions[0])))

@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.memory import LiveTensors
 from germline.config import Full, Lora, LowRank, Singular, SpaceConfig, Subspace
-from germline.engines.dtypes import stored_dtype
+from germline.engines.checkpoint_files import stored_dtype
 from germline.engines.model_tensors import place_tensors, root_digest, tensor_digests
 from germline.engines.pretrained import load_pretrained
 from germline.optimizers import Sgd

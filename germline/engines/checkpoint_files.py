@@ -1,4 +1,4 @@
-"""Refuse models whose files would give other weights than a user expects, without an error.
+"""What the files of a model hold; refuse those that give other weights than a user expects.
 
 transformers draws missing weights at random, loads the integers of an undeclared quantization as
 numbers, and keeps two tensors that config.json ties. Damaged and missing files raise errors of the
@@ -7,18 +7,25 @@ libraries.
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import safe_open
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+from transformers.utils.hub import get_checkpoint_shard_files
 
 from germline.types import GermlineError
 
 log = logging.getLogger(__name__)
 
 FLOATS = ("F64", "F32", "F16", "BF16")
+
+NARROW = {"BF16": torch.bfloat16, "F16": torch.float16}
+"""Half-precision dtypes by the names of safetensors; fp32 represents all their values."""
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -62,18 +69,33 @@ def check_tied(source: str, model: PreTrainedModel) -> None:
 def check_not_quantized(source: str, config: PreTrainedConfig) -> None:
     """Check that a model is not quantized: the searched weights must be floats.
 
-    config.json and the files of a folder are read before any weight, so the libraries that unpack
-    quantized weights need not be installed.
+    config.json and the headers of the files are read before any weight, so the libraries that
+    unpack quantized weights need not be installed.
     """
-    files = sorted(Path(source).expanduser().glob("*.safetensors"))
-    if getattr(config, "quantization_config", None) or any(map(_has_integer_weights, files)):
+    # Other integers are masks and positions, which old models keep.
+    if getattr(config, "quantization_config", None) or any(
+        name.endswith("weight") and dtype not in FLOATS and numbers > 1
+        for name, dtype, numbers in _stored_tensors(source)
+    ):
         raise GermlineError(f"model: {source!r} is quantized: use the float model it was made from")
 
 
-def _has_integer_weights(file: Path) -> bool:
-    """Tell by names that end with `weight`: old models keep masks and positions as integers."""
-    with safe_open(file, framework="pt") as tensors:
-        slices = (tensors.get_slice(name) for name in tensors.keys() if name.endswith("weight"))  # noqa: SIM118 - not a dict
-        return any(
-            one.get_dtype() not in FLOATS for one in slices if math.prod(one.get_shape()) > 1
-        )
+def stored_dtype(source: str) -> torch.dtype:
+    """Return the half-precision dtype in which all weights of a model are stored, or else fp32."""
+    dtypes = {dtype for _, dtype, _ in _stored_tensors(source) if dtype.startswith(("F", "BF"))}
+    return NARROW.get(dtypes.pop(), torch.float32) if len(dtypes) == 1 else torch.float32
+
+
+def _stored_tensors(source: str) -> Iterator[tuple[str, str, int]]:
+    """Yield name, dtype and size of the tensors in the safetensors files of a model."""
+    kept = {"_raise_exceptions_for_missing_entries": False}
+    files = []
+    if single := cached_file(source, SAFE_WEIGHTS_NAME, **kept):
+        files = [single]
+    elif index := cached_file(source, SAFE_WEIGHTS_INDEX_NAME, **kept):
+        files, _ = get_checkpoint_shard_files(source, index)
+    for file in filter(os.path.isfile, files):
+        with safe_open(file, framework="pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - not a dict
+                tensor = tensors.get_slice(name)
+                yield name, tensor.get_dtype(), math.prod(tensor.get_shape())

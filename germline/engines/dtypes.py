@@ -12,27 +12,14 @@ while such a file is in use, replace it by renaming another file, never by writi
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
-from safetensors import safe_open
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
-from transformers.utils.hub import get_checkpoint_shard_files
 
 from germline.types import GermlineError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-NARROW = {"BF16": torch.bfloat16, "F16": torch.float16}
-"""Half-precision dtypes by the names of safetensors; fp32 represents all their values."""
-
-
-def stored_dtype(source: str) -> torch.dtype:
-    """Return the half-precision dtype in which all weights of a model are stored, or else fp32."""
-    names = {dtype for file in _weight_files(source) for dtype in _float_dtypes(file)}
-    return NARROW.get(names.pop(), torch.float32) if len(names) == 1 else torch.float32
 
 
 @contextmanager
@@ -55,25 +42,6 @@ def parameter_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def _weight_files(source: str) -> list[str]:
-    """List the safetensors files that transformers would load."""
-    kept = {"_raise_exceptions_for_missing_entries": False}
-    if single := cached_file(source, SAFE_WEIGHTS_NAME, **kept):
-        return [single]
-    if index := cached_file(source, SAFE_WEIGHTS_INDEX_NAME, **kept):
-        files, _ = get_checkpoint_shard_files(source, index)
-        return list(files)
-    return []
-
-
-def _float_dtypes(file: str) -> set[str]:
-    if not Path(file).is_file():
-        return set()
-    with safe_open(file, framework="pt") as tensors:
-        dtypes = {tensors.get_slice(name).get_dtype() for name in tensors.keys()}  # noqa: SIM118 - not a dict
-    return {dtype for dtype in dtypes if dtype.startswith(("F", "BF"))}
 
 
 def serving_dtype(name: str, stored: torch.dtype, *, on_gpu: bool) -> torch.dtype:

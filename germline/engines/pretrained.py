@@ -28,9 +28,14 @@ from transformers.utils.logging import (
 )
 
 from germline.config.config_files import is_gguf
-from germline.engines.checkpoint_files import check_complete, check_not_quantized, check_tied
+from germline.engines.checkpoint_files import (
+    check_complete,
+    check_not_quantized,
+    check_tied,
+    stored_dtype,
+)
 from germline.engines.context_length import context_limit
-from germline.engines.dtypes import parameter_dtype, stored_dtype
+from germline.engines.dtypes import parameter_dtype
 from germline.engines.gguf_file import unpacked_folder
 from germline.engines.hub_access import hub_access
 from germline.engines.model_tensors import first_not_finite

@@ -20,8 +20,7 @@ from transformers import (
 from transformers.utils.hub import cached_file
 
 from germline.config.config_files import is_gguf
-from germline.engines.checkpoint_files import weight_files
-from germline.engines.dtypes import stored_dtype
+from germline.engines.checkpoint_files import stored_dtype, weight_files
 from germline.engines.hub_access import hub_access
 from germline.engines.model_tensors import list_tensors
 from germline.engines.pretrained import check_causal, silence_transformers, unpacked_source

@@ -1,7 +1,6 @@
 """The project rules that no off-the-shelf tool checks; `make rules` runs them.
 
-Every rule is a function from one file to its violations. `tests/test_rules.py` checks that each
-rule finds one.
+Every rule is a function from one file to its violations.
 """
 
 import ast

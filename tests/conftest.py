@@ -81,6 +81,15 @@ def graded_in_process() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def engines_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let fleets of several engines have them here: a process imports torch for seconds."""
+    from tests.remote_engines import Chance, PickledEngine
+
+    monkeypatch.setattr("germline.run.build_fleet.EngineProcess", PickledEngine)
+    monkeypatch.setattr("germline.run.build_fleet.wait_for_outcome", Chance())
+
+
 def pytest_collection() -> None:
     """Collect no garbage while modules are imported: it took a fifth of the time of this."""
     gc.disable()

@@ -5,6 +5,7 @@ about faults is tested in milliseconds, and the same every time.
 """
 
 import os
+import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -19,6 +20,7 @@ from germline.fleet.remote_engine import (
     RemoteEngine,
     RemoteEngineLost,
     Wait,
+    run_and_catch,
 )
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import EngineJob
@@ -101,6 +103,37 @@ class Nearby:
             return JobDone(job(self.engine))
         except GermlineError as error:
             return JobRaised(error)
+
+
+class PickledEngine:
+    """An engine of a run in this process: load, jobs and outcomes are pickled, as to another."""
+
+    waits_for_resources = False
+
+    def __init__(
+        self, number: int, load: Callable[[], Engine], _environment: object = None
+    ) -> None:
+        self.name = f"engine {number}"
+        self._load = pickle.dumps(load)
+        self._engine: Engine | None = None
+        self._outcome: Outcome | None = None
+
+    def start(self) -> None:
+        self._outcome = run_and_catch(self._loaded)
+
+    def send(self, job: EngineJob) -> None:
+        message = pickle.dumps(job)
+        self._outcome = run_and_catch(lambda: pickle.loads(message)(self._engine))
+
+    def stop(self) -> None:
+        self._engine = None
+
+    def outcome(self) -> Outcome:
+        return pickle.loads(pickle.dumps(self._outcome))
+
+    def _loaded(self) -> str:
+        self._engine = pickle.loads(self._load)()
+        return self._engine.weights.digest()
 
 
 Fault = Callable[[Nearby, EngineJob], Outcome | None]

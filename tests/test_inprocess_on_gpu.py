@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import germline
-from germline import tensor_noise
 from germline.config import Full, load_config
 from germline.engines import batched_dense, batched_lora, cpu_kernels, decode
 from germline.optimizers import Adam
@@ -32,7 +31,6 @@ from tests.tiny_engines import (
 )
 from tests.toy_runs import SETTINGS, finish, journal, stopped_after
 
-MASTERS = ("device", "host")
 DECODINGS = {
     "greedy": Decoding(max_new_tokens=4),
     "sampled": Decoding(max_new_tokens=4, temperature=0.7, top_p=0.9, noise_seed=1),
@@ -41,20 +39,10 @@ DECODINGS = {
 FAMILIES = [
     ("gemma3", "lora"),
     ("gpt2", "rank 6"),
+    ("llama", "full"),
+    ("mistral", "rank 2"),
     ("qwen2 of few words", "rank 1"),
-    ("qwen2 of few words", "full"),
-    *(
-        pytest.param(*case, marks=pytest.mark.slow)
-        for case in (
-            ("llama", "rank 1"),
-            ("llama", "full"),
-            ("mistral", "rank 2"),
-            ("gemma3", "full"),
-            ("gpt2", "singular"),
-            ("qwen2 of few words", "subspace"),
-            ("qwen2 of few words", "lora"),
-        )
-    ),
+    ("qwen2 of few words", "subspace"),
 ]
 MEMBERS = [*population(4, sigma=0.05).members, None]
 
@@ -87,6 +75,7 @@ def on_host(engine):
         ("full", "host"),
         ("rank 1", "host"),
         ("lora", "host"),
+        ("subspace", "host"),
     ],
 )
 @pytest.mark.usefixtures("as_on_gpu")
@@ -96,6 +85,12 @@ def test_members_and_updates_have_the_bits_of_a_cpu_in_every_space(space, master
     assert {tensor.device for tensor in there.serving.values()} == {DEVICE}
     searched = {there.weights.tensors[info.name].device.type for info in there.weights.searched}
     assert searched == {simulated_gpu.NAME if masters == "device" else "cpu"}
+    if space in ("lora", "subspace", "singular"):
+        offsets = torch.linspace(-0.1, 0.1, near.weights.dimension).numpy()
+        moved = [VectorPerturbation(0, 0, offsets), None, VectorPerturbation(0, 1, -offsets)]
+        written = near.generate(moved, examples(), DECODINGS["greedy"])
+        assert there.generate(moved, examples(), DECODINGS["greedy"]) == written
+        assert tokens(written)[0] != tokens(written)[2]
     for generation, decoding in enumerate((DECODINGS["sampled"], DECODINGS["stopped"])):
         written = near.generate(MEMBERS, examples(), decoding)
         assert there.generate(MEMBERS, examples(), decoding) == written
@@ -159,40 +154,6 @@ def test_half_precision_has_the_bits_of_a_cpu(space, dtype):
     assert near.weights.digest() == there.weights.digest()
 
 
-@pytest.mark.parametrize("space", ["lora", "subspace", "singular"])
-@pytest.mark.parametrize("masters", MASTERS)
-@pytest.mark.usefixtures("as_on_gpu")
-def test_members_of_coordinates_have_the_bits_of_a_cpu(space, masters):
-    near, there = (
-        inprocess("qwen2", SPACES[space]),
-        far("qwen2", SPACES[space], master_device=masters),
-    )
-    offsets = torch.linspace(-0.1, 0.1, near.weights.dimension).numpy()
-    members = [VectorPerturbation(0, 0, offsets), None, VectorPerturbation(0, 1, -offsets)]
-    written = near.generate(members, examples(), DECODINGS["greedy"])
-    assert there.generate(members, examples(), DECODINGS["greedy"]) == written
-    assert tokens(written)[0] != tokens(written)[2]
-
-
-def test_noise_for_a_device_has_the_bits_of_the_cpu(monkeypatch):
-    monkeypatch.setattr(tensor_noise, "PIECE", 100)
-    sizes = {"one": 40, "two": 300}
-    drawn = [tensor_noise.concatenated_noise(3, 1, [2, 0], sizes, one) for one in (DEVICE, None)]
-    assert drawn[0].device == DEVICE
-    assert torch.equal(drawn[0].cpu(), drawn[1])
-    stream, center = tensor_noise.NoiseStream(3, 1, "two"), torch.linspace(-1, 1, 300)
-    expected = torch.empty(300, dtype=torch.bfloat16)
-    tensor_noise.write_perturbed(stream, 2, -0.1, center, expected)
-    for place in (DEVICE, torch.device("cpu")):
-        out = torch.empty(300, dtype=torch.bfloat16, device=DEVICE)
-        tensor_noise.write_perturbed(stream, 2, -0.1, center.to(place), out)
-        assert torch.equal(out.cpu(), expected)
-    sums = [
-        tensor_noise.weighted_sum(stream, [0.3, -1.0], 300, device=one) for one in (DEVICE, None)
-    ]
-    assert torch.equal(sums[0].cpu(), sums[1])
-
-
 # --- the contract of an engine, as plugin authors test it
 
 
@@ -212,14 +173,6 @@ class TestLowRank(_OnGpu):
     space = "rank 1"
 
 
-class TestLora(_OnGpu):
-    space = "lora"
-
-
-class TestSubspaceWithMastersOnTheHost(_OnGpu):
-    space, masters, sigma = "subspace", "host", 0.5
-
-
 # --- training
 
 
@@ -227,17 +180,13 @@ class TestSubspaceWithMastersOnTheHost(_OnGpu):
 @pytest.mark.parametrize(
     "overrides",
     [
-        pytest.param(("space=low_rank", "strategy.sigma=0.1"), marks=pytest.mark.slow),
         (
             "space=full",
             "strategy.optimizer=adam",
             "strategy.sigma=0.05",
             "engine.master_device=host",
         ),
-        pytest.param(
-            ("space={kind: lora, rank: 2}", "strategy.sigma=0.1", "engine.dtype=bfloat16"),
-            marks=pytest.mark.slow,
-        ),
+        ("space={kind: lora, rank: 2}", "strategy.sigma=0.1", "engine.dtype=bfloat16"),
     ],
 )
 @pytest.mark.usefixtures("as_on_gpu")
@@ -245,7 +194,7 @@ def test_a_run_has_the_journal_of_a_cpu_and_is_resumed_to_it(overrides, tmp_path
     def config(device):
         engine = {"kind": "inprocess", "device": device, "threads": 1}
         values = {**SETTINGS, "model": str(folder("qwen2")), "engine": engine, "generations": 2}
-        return load_config(values, overrides)
+        return load_config(values, [*overrides, "strategy.population=2", "held_out.examples=1"])
 
     near = finish(germline.train(config("cpu"), tmp_path / "near"))
     there = stopped_after(germline.train(config(simulated_gpu.NAME), tmp_path / "there"), 1)
@@ -270,7 +219,7 @@ def test_a_batch_that_does_not_fit_names_the_setting_and_leaves_no_trace():
     assert engine.generate([None], examples(), DECODINGS["greedy"])
 
 
-@pytest.mark.parametrize("masters", MASTERS)
+@pytest.mark.parametrize("masters", ["device", "host"])
 def test_memory_is_what_stays_and_generating_frees_the_rest(masters):
     gc.collect()
     before = simulated_gpu.held()

@@ -77,14 +77,15 @@ def test_what_needs_the_lost_lines_is_refused_with_a_remedy(
     assert f"germline export {path} --generation {kept - 1}" in str(error.value)
 
 
-def test_the_report_says_what_is_missing(cut: tuple[Path, int]) -> None:
+def test_the_list_and_the_report_say_what_is_missing(cut: tuple[Path, int]) -> None:
     path, kept = cut
+    (found,) = list_runs(path.parent)
+    assert isinstance(found, UnreadableRun)
+    assert (found.state, LOST.format(kept) in found.reason) == ("damaged", True)
     facts = RunFacts(path)
-    assert facts.damage is not None
-    assert LOST.format(kept) in facts.damage
+    assert LOST.format(kept) in str(facts.damage)
     assert facts.done == 4
-    page = germline.write_report(path).read_text()
-    assert f"generations {kept} to 3 are missing" in page
+    assert f"generations {kept} to 3 are missing" in germline.write_report(path).read_text()
 
 
 def test_a_kill_between_the_rows_and_the_journal_line_is_no_damage(
@@ -108,14 +109,6 @@ def test_a_resume_that_fails_releases_the_folder(cut: tuple[Path, int], trained:
     assert journal(path) == journal(trained)
     # The error was kept until here with the frames that opened the run, as a notebook keeps it.
     assert damaged.tb is not None
-
-
-def test_a_run_that_lost_lines_is_listed_as_damaged(cut: tuple[Path, int]) -> None:
-    path, kept = cut
-    (found,) = list_runs(path.parent)
-    assert isinstance(found, UnreadableRun)
-    assert found.state == "damaged"
-    assert LOST.format(kept) in found.reason
 
 
 @pytest.mark.parametrize(

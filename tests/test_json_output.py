@@ -59,7 +59,6 @@ def germline(*words):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with a finished run."""
     folder = tmp_path_factory.mktemp("json")
     done = germline("train", *TINY, "--out", str(folder / "run"))
     assert done.exit_code == 0, done.output
@@ -132,13 +131,3 @@ def test_numbers_and_half_characters_that_json_lacks_are_written(capsys):
     print_json({"a": float("nan"), "b": [float("inf"), 1.0], "text": "a\ud800b\u00e9"})
     written = json.loads(capsys.readouterr().out)
     assert written == {"a": None, "b": [None, 1.0], "text": "a\ud800b\u00e9"}
-
-
-def test_a_hostile_text_that_wins_is_in_the_document_of_a_check(tmp_path):
-    rows = [{"question": f"What is {n} + 3?", "answer": n + 3} for n in range(40)]
-    file = tmp_path / "sums.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = ["check", str(file), "task.reward=numeric", "--json"]
-    shown = CliRunner().invoke(app, command)
-    assert shown.exit_code == 0, shown.output
-    assert any("\ud800" in (row["text"] or "") for row in json.loads(shown.stdout)["checks"])

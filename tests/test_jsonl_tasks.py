@@ -61,37 +61,33 @@ def test_a_template_makes_the_prompt(tmp_path):
     }
 
 
-def test_a_template_of_one_field_needs_no_quotes(tmp_path):
-    made = task(written(tmp_path, *many()), "template={answer}")
-    assert {one.prompt for one in everything(made)} == set("0123456789")
-
-
-def test_the_answer_may_stand_in_another_field(tmp_path):
-    rows = [{"prompt": f"{n}?", "gold": f" {n}\n"} for n in range(5)]
-    made = task(written(tmp_path, *rows), "answer=gold")
-    assert {one.answer for one in everything(made)} == set("01234")
-
-
 @pytest.mark.parametrize(
-    ("answer", "rewards", "right", "wrong"),
+    ("answer", "overrides", "right", "wrong"),
     [
-        ("8", "exact", ["8"], ["9"]),
-        (8, "exact", ["8"], ["8.0"]),
-        (True, "exact", ["true"], ["True"]),
-        (["1", "one"], "exact", ["1", "one"], ['["1", "one"]', ""]),
-        ([3, 4], "numeric", ["3", "4.0"], ["34"]),
-        (["a+", "b+"], "regex", ["aa", "b"], ["c"]),
-        ([{"role": "assistant", "content": "9"}], "exact", ["9"], ["8"]),
-        ({"a": [1]}, "json", ['{"a": [1.0]}'], ["{}"]),
-        ([1, 2], "json", ["[1,2]"], ["1"]),
+        ("8", "reward=exact", ["8"], ["9"]),
+        (8, "reward=exact", ["8"], ["8.0"]),
+        (" 8\n", "reward=exact", ["8"], ["9"]),
+        (True, "reward=exact", ["true"], ["True"]),
+        (["1", "one"], "reward=exact", ["1", "one"], ['["1", "one"]', ""]),
+        ([{"role": "assistant", "content": "9"}], "reward=exact", ["9"], ["8"]),
+        ([3, 4], "reward=numeric", ["3", "4.0"], ["34"]),
+        (8, "reward=numeric tolerance=0.5", ["8.4"], ["8.6"]),
+        (["a+", "b+"], "reward=regex", ["aa", "b"], ["c"]),
+        (None, "reward=regex pattern=^[a-z]+$", ["word"], ["2 words"]),
+        ({"a": [1]}, "reward=json", ['{"a": [1.0]}'], ["{}"]),
+        ([1, 2], "reward=json", ["[1,2]"], ["1"]),
+        (None, "reward=json", ["[1]"], ["one"]),
     ],
 )
-def test_an_answer_is_text_or_a_list_or_messages(tmp_path, answer, rewards, right, wrong):
-    rows = [{"prompt": f"{n}?", "answer": answer} for n in range(2)]
-    made = task(written(tmp_path, *rows), f"reward={rewards}")
+def test_an_answer_is_text_or_a_list_or_messages(tmp_path, answer, overrides, right, wrong):
+    rows = [{"prompt": f"{n}?"} | ({} if answer is None else {"gold": answer}) for n in range(2)]
+    named = [] if answer is None else ["answer=gold"]
+    made = task(written(tmp_path, *rows), *overrides.split(), *named)
     example = made.examples("train")[0]
     assert [reward(made, text, example) for text in right] == [1.0] * len(right)
     assert [reward(made, text, example) for text in wrong] == [0.0] * len(wrong)
+    if answer is None or "regex" in overrides:
+        assert example.answer == ""  # a pattern is not what a model should write
 
 
 def test_the_field_of_an_answer_may_be_inside_another_one(tmp_path):
@@ -123,48 +119,12 @@ def test_a_rubric_weighs_its_rewards(tmp_path):
     assert made.floor == {"numeric": 0.0, "json": 0.0, "length": -2000.0}
 
 
-def test_the_metric_is_the_heaviest_or_the_one_named(tmp_path):
-    path = written(tmp_path, *many())
-    assert task(path, "reward={length: 0.1, exact: 1}").metric == "exact"
-    assert task(path, "reward={length: 0.1, exact: 0}", "metric=exact").metric == "exact"
-
-
-def test_the_order_of_a_rubric_changes_nothing(tmp_path):
+def test_the_metric_is_the_heaviest_or_the_one_named_whatever_the_order(tmp_path):
     path = written(tmp_path, *many())
     one, other = task(path, "reward={exact: 1, json: 1}"), task(path, "reward={json: 1, exact: 1}")
-    assert list(one.rubric) == list(other.rubric)
-    assert one.metric == other.metric
-
-
-def test_a_pattern_of_the_config_goes_for_every_row(tmp_path):
-    rows = [{"prompt": f"{n}?"} for n in range(5)]
-    made = task(written(tmp_path, *rows), "reward=regex", "pattern=^[a-z]+$")
-    example = made.examples("test")[0]
-    assert [reward(made, text, example) for text in ("word", "2 words")] == [1.0, 0.0]
-    assert example.answer == ""
-
-
-def test_a_row_may_bring_its_own_pattern(tmp_path):
-    rows = [{"prompt": f"{n}?", "answer": f"^{n}+$"} for n in range(5)]
-    made = task(written(tmp_path, *rows), "reward=regex")
-    example = made.examples("test")[0]
-    digit = example.prompt[0]
-    assert [reward(made, text, example) for text in (digit * 3, f"-{digit}")] == [1.0, 0.0]
-    assert example.answer == ""  # a pattern is not what a model should write
-
-
-def test_a_number_may_be_off_by_the_tolerance(tmp_path):
-    made = task(written(tmp_path, *many()), "reward=numeric", "tolerance=0.5")
-    example = made.examples("test")[0]
-    assert reward(made, f"{example.answer}.4", example) == 1.0
-    assert reward(made, f"{example.answer}.6", example) == 0.0
-
-
-def test_json_without_answers_asks_for_any_json(tmp_path):
-    rows = [{"prompt": f"{n}?"} for n in range(5)]
-    made = task(written(tmp_path, *rows), "reward=json")
-    example = made.examples("test")[0]
-    assert [reward(made, text, example) for text in ("[1]", "one")] == [1.0, 0.0]
+    assert (list(one.rubric), one.metric) == (list(other.rubric), other.metric)
+    assert task(path, "reward={length: 0.1, exact: 1}").metric == "exact"
+    assert task(path, "reward={length: 0.1, exact: 0}", "metric=exact").metric == "exact"
 
 
 @pytest.mark.parametrize(
@@ -180,18 +140,14 @@ def test_json_without_answers_asks_for_any_json(tmp_path):
             r"line 1: the field `answer` is missing; fields found: `question`, `gold`\. .*=NAME",
         ),
         ([{"text": "?"}], [], r"line 1: a row needs a `prompt`.*found: `text`\. .*task\.columns="),
-        ([{**ROW, "question": 5}], [], "line 1: the field `question` must be str, found 5"),
         ([{**ROW, "question": " "}], [], "line 1: the prompt is empty: ' '"),
         ([ROW, {**OTHER, "answer": None}], [], "line 2: the field `answer` is missing"),
-        ([ROW, {**OTHER, "answer": []}], [], "line 2: the field `answer` must be text or a number"),
         ([{**ROW, "answer": {"text": ["x"]}}, OTHER], [], r"line 1: .*, such as answer\.text"),
-        ([{**ROW, "answer": [["x"]]}, OTHER], [], "line 1: the field `answer` must be text"),
         (
             [{**ROW, "answer": [{"role": "user", "content": "9"}]}, OTHER],
             [],
             "line 1: the field `answer` must be text",
         ),
-        ([{**ROW, "answer": "3,4"}, OTHER], ["reward=numeric"], "line 1: .*one number"),
         (
             [ROW, {"answer": 1}],
             ["template=Tell me {question}"],
@@ -206,11 +162,6 @@ def test_json_without_answers_asks_for_any_json(tmp_path):
         ([{**ROW, "answer": "("}, OTHER], ["reward=json"], r"line 1: .* must be JSON .* '\('"),
         ([{**ROW, "answer": ""}, OTHER], ["reward=contains"], "line 1: .* must not be empty"),
         ([ROW, "[" * 100_000], [], "line 2: not valid JSON: maximum recursion depth"),
-        (
-            [{**ROW, "question": f"{n}?"} for n in range(30)],
-            ["sample_weight=w"],
-            "line 1: the field `w` is missing; fields found: ",
-        ),
         (
             [{**ROW, "w": 10**400}, {**OTHER, "w": 10**400}],
             ["sample_weight=w"],

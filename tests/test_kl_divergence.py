@@ -1,16 +1,12 @@
 """KL to the start model: exact, against plain transformers; zero for who did not move."""
 
-import json
 import math
-import re
 from dataclasses import replace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
-from typer.testing import CliRunner
 
-from germline.cli.application import app
 from germline.config import Full, Lora, LowRank, Subspace
 from germline.engines.toy import ToyEngine
 from germline.evaluation.kl_divergence import (
@@ -74,7 +70,6 @@ def by_hand(tuned, start, engine, examples, row):
         ("qwen2", "low_rank"),
         ("qwen2", "full"),
         ("qwen2", "lora"),
-        ("gpt2", "full"),
         ("gpt2", "subspace"),
         ("mistral", "low_rank"),
     ],
@@ -153,6 +148,8 @@ def test_readings_together_are_sums_over_texts_and_means_over_tokens():
     assert (found.per_token, found.per_text, found.texts, found.tokens) == (0.5, 2.0, 2, 8)
     assert found.standard_error == pytest.approx(1.0)
     assert found.perplexity == pytest.approx(math.e)
+    assert math.isnan(KlDivergence.of(readings[:1]).standard_error)
+    assert KlDivergence.of([TextDivergence(1.0, 1e6, 2, 100)]).perplexity == math.inf
 
 
 def test_a_text_is_improbable_when_a_token_costs_more_than_half_a_blind_guess():
@@ -160,19 +157,6 @@ def test_a_text_is_improbable_when_a_token_costs_more_than_half_a_blind_guess():
     assert not TextDivergence(0.0, 3 * half - 0.01, 3, 100).improbable
     assert TextDivergence(0.0, 3 * half + 0.01, 3, 100).improbable
     assert TextDivergence(0.0, math.nan, 3, 100).improbable
-
-
-def test_weights_thrown_far_off_have_an_infinite_perplexity():
-    assert KlDivergence.of([TextDivergence(1.0, 1e6, 2, 100)]).perplexity == math.inf
-
-
-def test_a_completion_reads_as_one_even_where_prompts_differ_in_length():
-    engine = inprocess("qwen2", LowRank(rank=1))
-    texts = [[Completion("", (5, 6, 7), "length", 0), Completion("", (8,), "length", 0)]]
-    read_together = engine.read([None], EXAMPLES[:2], texts)[0]
-    read_alone = engine.read([None], EXAMPLES[1:2], [texts[0][1:]])[0]
-    assert [len(one) for one in read_together] == [3, 1]
-    torch.testing.assert_close(read_together[1], read_alone[0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
@@ -198,24 +182,6 @@ def test_a_run_is_compared_with_its_own_start(trained):
     assert (far.texts, texts.texts) == (6, 6)
 
 
-def test_eval_tells_the_same_numbers_as_json(trained, tmp_path):
-    words = ["eval", str(trained), "--kl", "--limit", "4", "--out", str(tmp_path / "c")]
-    text = CliRunner().invoke(app, words).stdout
-    first, _far, texts, _where = text.splitlines()
-    assert first.startswith("length_difference")
-    assert re.match(r"degenerate texts \d+%: empty \d+%, special tokens only", texts)
-    shown = CliRunner().invoke(app, [*words, "--json"])
-    assert shown.exit_code == 0, shown.output
-    (row,) = json.loads(shown.stdout)
-    kl, degenerate = row["kl"], row["degenerate_texts"]
-    assert f"KL(now || start) {kl['per_token']:.3g} nats per token, {kl['per_text']:.3g} ±" in text
-    assert f"perplexity under the start model {kl['perplexity']:.3g}" in text
-    assert (kl["texts"], degenerate["texts"]) == (4, 4)
-    assert f"degenerate texts {degenerate['garbage']:.0%}: empty {degenerate['empty']:.0%}" in text
-    plain = json.loads(CliRunner().invoke(app, [*words[:2], *words[3:], "--json"]).stdout)
-    assert plain == [{name: row[name] for name in row if name not in ("kl", "degenerate_texts")}]
-
-
 def test_no_divergence_is_negative():
     logits = torch.randn(40, 300, generator=torch.Generator().manual_seed(0))
     written = Completion("", (0,) * 40, "length", 1)
@@ -224,16 +190,3 @@ def test_no_divergence_is_negative():
         _reading(nearly[:n], logits[:n], replace(written, tokens=(0,) * n)).divergence >= 0
         for n in range(1, 41)
     )
-
-
-def test_one_text_has_a_divergence_without_an_error(trained, tmp_path):
-    words = ["eval", str(trained), "--kl", "--limit", "1", "--out", str(tmp_path / "c")]
-    shown = CliRunner().invoke(app, words)
-    assert "± - per text" in shown.stdout
-
-
-@pytest.mark.parametrize("words", [["nano", "--task", "arithmetic", "--kl"], ["nano", "--kl"]])
-def test_what_has_no_start_is_not_compared_with_it(words):
-    shown = CliRunner().invoke(app, ["eval", *words])
-    assert shown.exit_code == 2
-    assert "--kl" in shown.stderr

@@ -18,7 +18,6 @@ from germline.methods.prompt_search import EvolutionStrategyMethod
 from germline.protocols import TextScorer
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts, make_engine
-from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.toy_runs import SETTINGS, finish, journal, run, settings, stopped_after
 from tests.wrappers import EngineWrapper, FleetWrapper
@@ -45,11 +44,7 @@ def evaluated(config, generation=0):
     with build_run_parts(config) as parts:
         population = parts.method.ask(generation)
         batch = parts.batch(generation)
-        return (
-            population,
-            batch,
-            members_of(parts, population, batch, parts.decoding),
-        )
+        return population, batch, members_of(parts, population, batch, parts.decoding)
 
 
 @pytest.mark.parametrize(
@@ -66,15 +61,6 @@ def test_the_estimators(estimator, per, expected):
     assert divergence(MEMBER, START, chosen) == pytest.approx(expected, rel=1e-12)
     assert divergence(START, START, chosen) == 0.0
     assert divergence([], [], chosen) == 0.0
-
-
-@pytest.mark.parametrize("estimator", ["k1", "k3"])
-def test_both_estimate_the_divergence_of_the_distributions(estimator):
-    p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.5, 0.3])
-    drawn = np.random.default_rng(0).choice(3, size=200_000, p=p)
-    chosen = KlPenalty(kl_coef=1.0, kl_estimator=estimator)
-    found = divergence(np.log(p)[drawn].tolist(), np.log(q)[drawn].tolist(), chosen)
-    assert found == pytest.approx(float((p * np.log(p / q)).sum()), abs=0.01)
 
 
 def test_a_reward_loses_the_divergence_of_the_member_that_wrote_the_completion():
@@ -112,7 +98,7 @@ def test_a_coefficient_of_0_reports_the_divergence_and_leaves_the_run_as_it_is(t
 
 
 def test_the_penalty_keeps_the_center_near_the_start(tmp_path):
-    def last_kl(name, coefficient):
+    def last_kl(coefficient):
         more = ("generations=12", "held_out.every=12", "task.kl_per=completion")
         config = settings(f"task.kl_coef={coefficient}", *more, "strategy.learning_rate=0.3")
         with build_run_parts(config) as parts:
@@ -123,7 +109,7 @@ def test_the_penalty_keeps_the_center_near_the_start(tmp_path):
             center = center_of(parts, parts.batch(0), parts.decoding)
         return np.mean([one.grade.parts["kl"] for one in center.rollouts])
 
-    assert last_kl("free", 0) > 2 * last_kl("held", 100) > 0
+    assert last_kl(0) > 2 * last_kl(100) > 0
 
 
 @pytest.mark.parametrize("space", ["low_rank", "{kind: lora, init_scale_b: 1}"])
@@ -150,7 +136,7 @@ def test_the_start_of_a_fork_is_where_it_forked(tmp_path):
     assert {rollout.grade.parts["kl"] for rollout in found.rollouts} == {0.0}
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("engines_in_process")
 def test_a_stopped_run_resumes_and_two_engines_write_the_same_journal(tmp_path):
     whole = run(tmp_path / "whole", COEF)
     without = run(tmp_path / "without")
@@ -195,15 +181,12 @@ def test_lambda_and_the_penalty_are_parts_of_one_reward(tmp_path):
         "kind": "safe_alignment",
         "path": str(SAMPLES / "safe_alignment_samples.jsonl"),
         "test_split": None,
-        "kl_coef": 3,
-    }
-    task |= {
         "scorers": {
             "reward": {"kind": "repetition"},
             "cost": {"kind": "length", "start": 0, "end": 9},
-        }
+        },
     }
-    task |= {"max_new_tokens": 8, "temperature": 1.0, "lambda_lr": 0.5}
+    task |= {"kl_coef": 3, "max_new_tokens": 8, "temperature": 1.0, "lambda_lr": 0.5}
     path = finish(germline.train(SETTINGS | {"task": task}, tmp_path / "run"))
     weights = [row["lambda"] for row in RunDirectory.open(path).generations()]
     for row in grades(path):
@@ -237,8 +220,6 @@ def test_a_completion_is_read_after_the_prompt_that_its_member_had():
 
 
 class Losing(FleetWrapper):
-    """A fleet that loses one completion."""
-
     def evaluate(self, population, batch, decoding):
         found = self.inner.evaluate(population, batch, decoding)
         rewards = found.rewards.copy()
@@ -263,24 +244,18 @@ def test_what_cannot_be_measured_is_missing_and_never_0():
 
 
 class Broken(EngineWrapper):
-    """A start model without any finite log-probability."""
-
     def log_probabilities(self, members, examples, completions):
         return [[[math.nan] * len(one.tokens) for one in row] for row in completions]
 
 
-def test_the_rubric_has_its_weight():
-    assert make_task(settings(COEF).task).rubric["kl"] == -0.5
-    assert "kl" not in make_task(settings().task).rubric
-
-
-def test_a_scorer_cannot_have_its_name():
-    scorer = "task.scorers.kl={kind: repetition}"
-    with pytest.raises(GermlineError, match=r"task\.kl_coef=0\.5 adds the part 'kl'"):
-        build_run_parts(settings(COEF, scorer))
-
-
-def test_episodes_are_refused():
-    task = "task={kind: guess_number, max_new_tokens: 4, max_turns: 2, kl_coef: 1}"
-    with pytest.raises(GermlineError, match=r"task\.kl_coef=1 is for single completions"):
-        build_run_parts(settings(task))
+@pytest.mark.parametrize(
+    "override",
+    [
+        "task.scorers.kl={kind: repetition}",
+        "task={kind: guess_number, max_new_tokens: 4, max_turns: 2, kl_coef: 1}",
+    ],
+    ids=["a scorer of its name", "episodes"],
+)
+def test_a_task_without_room_for_the_penalty_is_refused(override):
+    with pytest.raises(GermlineError, match=r"task\.kl_coef="):
+        build_run_parts(settings(COEF, override))

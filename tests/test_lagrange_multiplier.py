@@ -1,38 +1,31 @@
 """Reward minus lambda times cost: lambda adapts to the center, is in the journal, and resumes."""
 
-import io
 import json
 import math
-import shutil
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import germline
-from germline.cli.progress_view import LiveView, generation_line
 from germline.config import load_config
 from germline.config.row_tasks import SAMPLES
-from germline.config.scorers import ClassifierSettings
 from germline.methods.lagrange_multiplier import LagrangeTerm
+from germline.methods.reward_term import replace_grades
 from germline.record import RunDirectory
-from germline.report import text_format
 from germline.run.build_parts import build_run_parts
 from germline.run.weights import load_engine
-from germline.services.scorer import scorer_service
 from germline.types import (
     Completion,
     Evaluation,
     Example,
-    GermlineError,
     Grade,
     Rollout,
     StrategyState,
     Update,
 )
+from tests.hang_limit import HANG_S
 from tests.scripted_server import listening
-from tests.tiny_classifiers import save_pku_model
 from tests.toy_runs import LETTERS, SETTINGS, finish, journal, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -97,6 +90,17 @@ def next_lambda(term, generation):
     return told(term, [0.0, 0.0], generation)["lambda"]
 
 
+def test_every_rollout_has_its_new_grade_and_what_is_lost_stays_missing():
+    batch = [BATCH[0], BATCH[1], BATCH[0]]  # one example twice
+    given = [rollout(member, index, 0, 0) for member, index in ((0, 4), (0, 9), (0, 4), (1, 4))]
+    old = Evaluation(np.full((2, 3), 9.0), tuple(given), 5, 0.5)
+    new = replace_grades(old, batch, lambda one, e: replace(one.grade, reward=1.0 + e.index))
+    np.testing.assert_array_equal(new.rewards, [[5.0, 10.0, 5.0], [5.0, np.nan, 5.0]])
+    assert [one.grade.reward for one in new.rollouts] == [5.0, 10.0, 5.0, 5.0]
+    assert (new.tokens, new.decode_seconds) == (5, 0.5)
+    assert {one.grade.reward for one in old.rollouts} == {0.5}
+
+
 # --- the equations
 
 
@@ -135,15 +139,12 @@ def test_lambda_stays_within_its_bounds():
 
 def test_lambda_stays_where_the_cost_of_the_center_is_missing():
     search = lagrange_term()
+    assert told(lagrange_term(), [math.nan, 3.0])["center_cost"] == 3.0
     values = told(search, [math.nan, math.nan], 0)
     assert "center_cost" not in values
     update = Update(0, 0, 0.1, 0.1, (), strategy_state=StrategyState(values))
     assert search.metrics(update)["center_cost"] is None
     assert next_lambda(search, 1) == 2.0
-
-
-def test_a_missing_cost_of_some_texts_leaves_the_mean_of_the_others():
-    assert told(lagrange_term(), [math.nan, 3.0])["center_cost"] == 3.0
 
 
 def test_a_missing_reward_or_cost_is_a_missing_reward():
@@ -190,10 +191,7 @@ def test_lambda_reward_and_cost_are_recorded_and_drawn(tmp_path):
         assert row["parts"] == pytest.approx(means)
     for score in (one.score for one in directory.held_out()):
         assert score.reward == pytest.approx(-score.parts["reward"] - score.parts["cost"])
-    report = (path / "report.html").read_text()
-    assert "Weight of the cost in the reward" in report
-    assert "Mean cost of the center" in report
-    assert report.count("Part of the reward, weight -1.") == 2
+    assert "Mean cost of the center" in (path / "report.html").read_text()
 
 
 def test_the_fitness_of_a_member_is_mean_reward_minus_lambda_times_mean_cost(tmp_path):
@@ -205,11 +203,6 @@ def test_the_fitness_of_a_member_is_mean_reward_minus_lambda_times_mean_cost(tmp
             reward, cost = (np.mean([one[name] for one in parts]) for name in ("reward", "cost"))
             assert fitness == pytest.approx(-reward - weight * cost)
     assert weight > 1.0
-    lines = (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()
-    last = [row for row in map(json.loads, lines) if row["generation"] == 3]
-    for row in last:
-        expected = -row["parts"]["reward"] - weight * row["parts"]["cost"]
-        assert row["reward"] == pytest.approx(expected)
 
 
 SEARCHES = {
@@ -230,51 +223,11 @@ def test_a_stopped_run_resumes_to_the_same_bytes_and_is_replayed(tmp_path, kind)
     assert load_engine(directory).weights.digest() == last
 
 
-def test_a_run_that_was_killed_while_it_wrote_its_journal_resumes_to_the_same_bytes(tmp_path):
-    whole = toy_run(tmp_path / "whole")
-    cut = Path(shutil.copytree(whole, tmp_path / "cut"))
-    lines = journal(whole).splitlines(keepends=True)
-    (cut / "journal.jsonl").write_bytes(b"".join(lines[:3])[:-20])  # in the third line
-    shutil.rmtree(cut / "snapshots")
-    finish(germline.resume(cut))
-    assert journal(cut) == journal(whole)
-    assert RunDirectory.open(cut).generations()[-1]["lambda"] == state(whole, "lambda")[-1]
-
-
-def test_the_gate_alone_evaluates_no_center(tmp_path):
-    path = toy_run(tmp_path / "run", "generations=2", lambda_lr=0, safe_first=0.0)
-    assert state(path, "lambda") == [1.0, 1.0]
+@pytest.mark.parametrize(("gate", "weights"), [({"safe_first": 0.0}, 1.0), ({}, None)])
+def test_a_fixed_lambda_evaluates_no_center(tmp_path, gate, weights):
+    path = toy_run(tmp_path / "run", "generations=2", lambda_lr=0, **gate)
+    assert state(path, "lambda") == [weights] * 2
     assert state(path, "center_cost") == [None, None]
-    assert "Mean cost of the center" not in (path / "report.html").read_text()
-
-
-def test_lambda_and_the_cost_of_the_center_are_shown_while_a_run_trains(tmp_path):
-    training = germline.train(settings("generations=1"), tmp_path / "run")
-    console = Console(file=io.StringIO(), width=100, force_terminal=True)
-    view = LiveView(console, training.directory)
-    view.start()
-    for record in training:
-        view.generation(record)
-        cost = record.strategy_metrics["center_cost"]
-        line = f"lambda 1  cost of the center {text_format.number(cost)}"
-        assert line in generation_line(record, "", training.config)
-    view.close()
-    with console.capture() as shown:
-        console.print(view.render())
-    assert line in shown.get()
-
-
-@pytest.mark.slow
-def test_two_engines_write_the_journal_of_one(tmp_path):
-    one = toy_run(tmp_path / "one", "generations=2")
-    two = toy_run(tmp_path / "two", "generations=2", "fleet.engines=2")
-    assert journal(one) == journal(two)
-
-
-def test_a_fixed_lambda_is_the_weight_of_the_cost_and_leaves_the_journal_as_it_was(tmp_path):
-    path = toy_run(tmp_path / "run", "generations=2", lambda_lr=0)
-    assert state(path, "lambda") == [None, None]
-    assert "Weight of the cost" not in (path / "report.html").read_text()
 
 
 def test_prompt_options_are_searched_beside_lambda(tmp_path):
@@ -284,72 +237,6 @@ def test_prompt_options_are_searched_beside_lambda(tmp_path):
     assert {"lambda", "option_probabilities"} <= {*rows[-1]}
 
 
-# --- scorer services
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    """Tiny reward and cost models of random weights, in the format of PKU-SafeRLHF."""
-    folder = tmp_path_factory.mktemp("models")
-    return {
-        role: str(save_pku_model(folder / role, bias=bias))
-        for role, bias in (("reward", 0.0), ("cost", 9.0))
-    }
-
-
-def nano_settings(url, **task):
-    scorer = {"kind": "germline", "url": url}
-    cost = scorer | {"output": "cost", "weight": -1}
-    return load_config(
-        {
-            "task": {
-                "kind": "safe_alignment",
-                "path": str(SAMPLES / "safe_alignment_samples.jsonl"),
-                "test_split": None,
-                "scorers": {"reward": scorer, "cost": cost},
-                "max_new_tokens": 6,
-            }
-            | task,
-            "batch_size": 3,
-            "generations": 3,
-            "strategy": {"population": 4, "sigma": 0.02, "learning_rate": 0.02},
-            "held_out": {"examples": 2},
-            "record": {"tensorboard": False, "snapshot_every": 1, "figure_every": 1000},
-        }
-    )
-
-
-@pytest.mark.slow
-def test_nano_is_trained_on_a_reward_and_a_cost_model_and_resumes_to_the_same_bytes(
-    tmp_path, models
-):
-    classifier = ClassifierSettings(batch_size=4, template="pku")
-    with (
-        scorer_service(models, classifier, port=0) as server,
-        server.in_background() as url,
-    ):
-        whole = finish(germline.train(nano_settings(url), tmp_path / "whole"))
-        cut = stopped_after(germline.train(nano_settings(url), tmp_path / "cut"), 1)
-        finish(germline.resume(cut))
-    assert journal(cut) == journal(whole)
-    assert state(whole, "lambda")[-1] > 1.0
-    last = json.loads((whole / "rollouts.jsonl").read_text().splitlines()[-1])
-    assert {"reward", "cost", "reward_truncated", "cost_truncated"} == {*last["parts"]}
-
-
-def test_a_service_without_a_cost_model_stops_the_run_before_it_begins(tmp_path, models):
-    classifier = ClassifierSettings(batch_size=4, template="pku")
-    reward = {"reward": models["reward"]}
-    with (
-        scorer_service(reward, classifier, port=0) as server,
-        server.in_background() as url,
-        pytest.raises(GermlineError) as error,
-    ):
-        germline.train(nano_settings(url), tmp_path / "run")
-    assert "task.scorers.cost (kind=germline) scored none" in str(error.value)
-    assert "the service has no costs: start it with --cost MODEL" in str(error.value)
-
-
 def test_costs_that_are_none_or_nan_are_missing_and_never_0():
     costs = [None, math.nan, 1.5]
 
@@ -357,9 +244,11 @@ def test_costs_that_are_none_or_nan_are_missing_and_never_0():
         count = len(body["prompts"])
         return 200, {"rewards": [1.0] * count, "costs": costs[:count]}
 
-    with listening(reply) as server, build_run_parts(nano_settings(server.url)) as parts:
-        future = parts.graders.submit(["a", "b", "c"], parts.batch(0))
-        found = future.result(30)
+    with listening(reply) as server:
+        scorer = {"kind": "germline", "url": server.url}
+        scorers = {"reward": scorer, "cost": scorer | {"output": "cost", "weight": -1}}
+        with build_run_parts(settings(scorers=scorers)) as parts:
+            found = parts.graders.submit(["a", "b", "c"], parts.batch(0)[:3]).result(HANG_S)
     assert [math.isnan(grade.reward) for grade in found] == [True, True, False]
     assert found[2].reward == 1.0 - 1.5
     assert (found[0].failure or "").startswith("cost: the response has None")

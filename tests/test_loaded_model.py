@@ -15,13 +15,14 @@ from tests.test_from_python import ON_ROWS, ROWS
 from tests.tiny import save_tiny
 from tests.toy_runs import journal, stopped_after
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 SMALL = {
     "task": {"kind": "arithmetic", "max_new_tokens": 2},
     "batch_size": 2,
     "generations": 2,
     "strategy": {"population": 2, "sigma": 0.01, "learning_rate": 0.01},
     "held_out": {"every": 9, "examples": 2},
-    "graders": {"workers": 1},
     "record": {"tensorboard": False, "snapshot_every": 1},
 }
 
@@ -100,24 +101,16 @@ def test_a_folder_of_the_model_that_was_moved_is_named_again(tiny, tmp_path):
     germline.export(path, tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("given", "complaint"),
-    [
-        ({"model": "nano"}, "found 'nano': a folder or a Hugging Face id goes into the config"),
-        ({"tokenizer": 5}, "tokenizer: it belongs to a loaded model"),
-    ],
-)
-def test_what_is_no_loaded_model_is_refused(given, complaint, tmp_path):
-    with pytest.raises(GermlineError, match=complaint):
-        germline.train(SMALL, tmp_path, **given)
-
-
-def test_a_loaded_model_needs_its_tokenizer_and_no_other_model(tiny, tmp_path):
+def test_what_is_no_loaded_model_with_its_tokenizer_is_refused(tiny, tmp_path):
     _, loaded = tiny
-    with pytest.raises(GermlineError, match="a loaded model needs its tokenizer"):
-        germline.train(SMALL, tmp_path, model=loaded["model"])
-    with pytest.raises(GermlineError, match="and the config has model=gpt2: drop one of them"):
-        germline.train({**SMALL, "model": "gpt2"}, tmp_path, **loaded)
+    for model, given, complaint in (
+        ({}, {"model": "nano"}, "found 'nano': a folder or a Hugging Face id goes into the config"),
+        ({}, {"tokenizer": 5}, "tokenizer: it belongs to a loaded model"),
+        ({}, {"model": loaded["model"]}, "a loaded model needs its tokenizer"),
+        ({"model": "gpt2"}, loaded, "and the config has model=gpt2: drop one of them"),
+    ):
+        with pytest.raises(GermlineError, match=complaint):
+            germline.train({**SMALL, **model}, tmp_path, **given)
 
 
 def test_an_adapter_names_where_the_model_came_from(tiny, tmp_path):

@@ -36,32 +36,10 @@ def test_the_digest_follows_every_bit_of_every_tensor():
         flat[-1] = torch.nextafter(flat[-1], torch.tensor(100.0))
         assert changed.digest() != clean
     assert masters().digest() == clean
-
-
-def test_the_digest_sees_names_and_shapes_not_only_bytes():
     renamed = (TensorInfo("model.layers.0.mlp.gate_proj.weight", (6, 4), "linear", 0), *INFOS[1:])
     reshaped = (TensorInfo(INFOS[0].name, (4, 6), "linear", 0), *INFOS[1:])
-    digests = {
-        masters().digest(),
-        masters(infos=renamed).digest(),
-        masters(infos=reshaped).digest(),
-    }
+    digests = {masters(infos=infos).digest() for infos in (INFOS, renamed, reshaped)}
     assert len(digests) == 3
-
-
-def test_the_digest_covers_the_moments_of_the_optimizer():
-    moved = masters(optimizer=Adam())
-    moved.apply(UPDATE)
-    digest = moved.digest()
-    moved.optimizer.state_dict()[f"{INFOS[0].name}.v"][0, 0] += 1
-    assert moved.digest() != digest
-
-
-def test_tensors_outside_the_space_do_not_move():
-    moved, still = masters(make_space(LowRank())), masters()
-    moved.apply(UPDATE)
-    assert torch.equal(moved.tensors[INFOS[1].name], still.tensors[INFOS[1].name])
-    assert not torch.equal(moved.tensors[INFOS[0].name], still.tensors[INFOS[0].name])
 
 
 def test_an_update_moves_the_tensors_in_place():

@@ -13,7 +13,6 @@ from germline.types import Example, GermlineError
 from tests.hang_limit import HANG_S
 
 GSM8K_TEST = Path(__file__).parents[2] / "shared" / "data" / "gsm8k_test.jsonl"
-FOLDER = Path(__file__).parents[1] / "configs"
 PROBLEM = {"question": "How many?", "answer": "First <<1+1=2>>2.\nThen 1,018.\n#### 1,018"}
 
 
@@ -25,73 +24,41 @@ def graded(marker, text, gold):
 BOTH, LENIENT, WRONG = (1.0, 1.0), (0.0, 1.0), (0.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("2 * 9 = 18\n#### 18", BOTH),
-        ("####18", BOTH),
-        ("#### 18 dollars", BOTH),
-        ("#### $18.00", BOTH),
-        ("#### 17\nNo, wait.\n#### 18", BOTH),
-        ("#### The answer is 18", LENIENT),
-        ("The answer is 18.", LENIENT),
-        ("The answer is: $18$ dollars, in 2 days.", LENIENT),
-        ("So she makes \\boxed{18}.", LENIENT),
-        ("9 + 9 makes 18", LENIENT),
-        ("18", LENIENT),
-        ("#### 17", WRONG),
-        ("18 #### 17", WRONG),
-        ("#### 180", WRONG),
-        ("#### -18", WRONG),
-        ("The answer is 18 or 19: 19", WRONG),
-        *((f"#### 18{more}", WRONG) for more in (" or 19", ", 19", ";19", " and 19", " (or 19)")),
-        *(
-            (f"#### 18{more}", WRONG)
-            for more in (" to 20", "-20", ":19", "|19", " 19", " / 19 / 20")
-        ),
-        *((f"The answer is 18{more}", WRONG) for more in (" or 19 eggs", " to 20", "-20.", ", 19")),
-        *(
-            (f"#### 18{more}", BOTH)
-            for more in (" (see 2)", ". 2 days", ", as 9 * 2 = 18", " or so")
-        ),
-        ("16, 17, 18, 19", WRONG),
-        ("####", WRONG),
-        ("#### eighteen", WRONG),
-        ("", WRONG),
-        ("\\boxed{18", LENIENT),
-        ("#### 1e1", WRONG),
-        ("She makes 9 * $2 = $18 every day.", LENIENT),  # money is no formula
-        ("It costs $5.\nSo she pays $18.", LENIENT),
-        ("It costs $5 and then $18$", LENIENT),
-        ("It is $ 18 $.", LENIENT),
-        ("The answer is 9 + 9 = 18 eggs", LENIENT),
-        ("The answer is $9 + $9 = $18", LENIENT),
-        ("The answer is 18 km/h.", LENIENT),
-        ("The answer is 18 m^2", LENIENT),
-        ("#### 18 square meters", BOTH),
-        ("#### -$18", WRONG),
-        ("The answer is -$18.", WRONG),
-        ("The answer is \u221218.", WRONG),
-        ("So she has \u221218.", WRONG),
-        ("So she lost -$18", WRONG),
-        ("The answer is 36/2", LENIENT),
-        ("The answer is 18/1/h", WRONG),
-        ("On day 3, 18 eggs", LENIENT),
-        ("#### 36/2", BOTH),
-        ("#### 35 ½", WRONG),
-        ("#### - 18", WRONG),
-        ("The answer is 18 and 19", WRONG),  # a list
-        ("#### 18.000.000", WRONG),
-        ("#### 17 2/2", WRONG),
-        ("#### 18/2", WRONG),
-        ("#### 1,8", WRONG),
-        ("#### \u201318", WRONG),
-        ("#### 18,000", WRONG),
-        ("The answer is\n$$\n18\n$$", LENIENT),
-        ("The answer is:\n\\[\n9 + 9 = 18\n\\]", LENIENT),
-        ("The answer is\n```text\n18\n```", LENIENT),
-        ("**Answer:** \\(18\\)", LENIENT),
+READ = {
+    BOTH: [
+        *("2 * 9 = 18\n#### 18", "####18", "#### 18 dollars", "#### $18.00"),
+        "#### 17\nNo, wait.\n#### 18",
+        *(f"#### 18{more}" for more in (" (see 2)", ". 2 days", ", as 9 * 2 = 18", " or so")),
+        *("#### 18 square meters", "#### 36/2"),
     ],
+    LENIENT: [
+        *("#### The answer is 18", "The answer is 18."),
+        *("The answer is: $18$ dollars, in 2 days.", "So she makes \\boxed{18}."),
+        *("9 + 9 makes 18", "18", "\\boxed{18", "She makes 9 * $2 = $18 every day."),
+        *("It costs $5.\nSo she pays $18.", "It costs $5 and then $18$", "It is $ 18 $."),
+        *("The answer is 9 + 9 = 18 eggs", "The answer is $9 + $9 = $18"),
+        *("The answer is 18 km/h.", "The answer is 18 m^2", "The answer is 36/2"),
+        *("On day 3, 18 eggs", "The answer is\n$$\n18\n$$"),
+        *("The answer is:\n\\[\n9 + 9 = 18\n\\]", "The answer is\n```text\n18\n```"),
+        "**Answer:** \\(18\\)",
+    ],
+    WRONG: [
+        *("#### 17", "18 #### 17", "#### 180", "#### -18", "The answer is 18 or 19: 19"),
+        *(f"#### 18{more}" for more in (" or 19", ", 19", ";19", " and 19", " (or 19)")),
+        *(f"#### 18{more}" for more in (" to 20", "-20", ":19", "|19", " 19", " / 19 / 20")),
+        *(f"The answer is 18{more}" for more in (" or 19 eggs", " to 20", "-20.", ", 19")),
+        *("16, 17, 18, 19", "####", "#### eighteen", "", "#### 1e1", "#### -$18"),
+        *("The answer is -$18.", "The answer is \u221218.", "So she has \u221218."),
+        *("So she lost -$18", "The answer is 18/1/h", "#### 35 ½", "#### - 18"),
+        *("The answer is 18 and 19", "#### 18.000.000", "#### 17 2/2", "#### 18/2", "#### 1,8"),
+        *("#### \u201318", "#### 18,000"),
+    ],
+}
+"""Answers to a problem whose gold answer is 18, by the grades that they get."""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [(text, grades) for grades, texts in READ.items() for text in texts]
 )
 def test_the_number_of_a_word_problem_is_read_twice(text, expected):
     assert graded("hashes", text, "18") == expected
@@ -289,13 +256,6 @@ def test_a_row_of_gsm8k_becomes_an_example_without_annotations(tmp_path):
     assert task.answer_of("so 7.\n#### 1018", example) == "1018"
 
 
-def test_held_out_problems_may_stand_in_a_file_of_their_own(tmp_path):
-    (tmp_path / "test.jsonl").write_text(json.dumps(PROBLEM) + "\n")
-    rows = [{**PROBLEM, "question": f"{number}?"} for number in range(4)]
-    task = made(tmp_path, rows, f"test_path={tmp_path / 'test.jsonl'}")
-    assert (len(task.examples("train")), len(task.examples("test"))) == (4, 1)
-
-
 def test_parts_of_a_file_are_used_as_they_are_named(tmp_path):
     rows = [{**PROBLEM, "question": f"{number}?"} for number in range(10)]
     task = made(tmp_path, rows, "split=train[:6]", "test_split=train[6:]")
@@ -380,13 +340,3 @@ def test_every_gold_answer_of_the_test_set_is_right_and_every_other_is_wrong():
         assert task.grader(f"It is {gold}.", example) == {"strict": 0.0, "lenient": 1.0}
         for wrong in (f"#### {gold}1", f"#### {float(gold) + 1:.12g}", "####", ""):
             assert task.grader(wrong, example) == {"strict": 0.0, "lenient": 0.0}
-
-
-def test_without_the_library_the_message_says_what_to_install(monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "math_verify", None)
-    monkeypatch.delitem(sys.modules, "germline.graders.math_match")
-    monkeypatch.delitem(sys.modules, "germline.tasks.math_problems", raising=False)
-    with pytest.raises(GermlineError, match=r"pip install 'germline\[math\]'"):
-        make_task(load_config({"task": "gsm8k"}).task)

@@ -36,7 +36,8 @@ from germline.types import Example, GermlineError
 
 SHORT = [{"question": f"What is {number} + 1?", "answer": str(number + 1)} for number in range(40)]
 LONG = {"question": "word " * 600, "answer": "word"}
-TINY = {"generations": 1, "batch_size": 2, "strategy": {"population": 4}}
+STRATEGY = {"population": 4, "sigma": 0.01, "learning_rate": 0.01}
+TINY = {"generations": 1, "batch_size": 2, "strategy": STRATEGY}
 
 
 def rows_file(folder: Path, *rows: dict[str, str]) -> Path:
@@ -62,7 +63,11 @@ def test_a_prompt_that_no_first_batch_draws_is_refused_before_anything_is_writte
     assert not (tmp_path / "run").exists()
 
 
-def test_prompts_that_fit_are_not_tokenized(tmp_path, monkeypatch):
+def test_bytes_that_make_few_tokens_are_accepted(tmp_path):
+    check(rows_file(tmp_path, *SHORT, {"question": "word " * 60, "answer": "word"}))
+
+
+def test_prompts_that_surely_fit_are_not_tokenized(tmp_path, monkeypatch):
     def refuse(source):
         raise AssertionError(source)
 
@@ -70,10 +75,6 @@ def test_prompts_that_fit_are_not_tokenized(tmp_path, monkeypatch):
     check(rows_file(tmp_path, *SHORT))
     with pytest.raises(AssertionError, match="nano"):
         check(rows_file(tmp_path, *SHORT, LONG))
-
-
-def test_bytes_that_make_few_tokens_are_accepted(tmp_path):
-    check(rows_file(tmp_path, *SHORT, {"question": "word " * 60, "answer": "word"}))
 
 
 def test_a_model_that_is_not_here_is_checked_by_its_engine(tmp_path):
@@ -167,7 +168,8 @@ def test_all_that_asks_the_weights_of_a_run_uses_the_recorded_date(tmp_path, mon
                 RowRequest(weights.select("center"), request.example(), decoding, 4)
             )
     assert len(read) > 10
-    assert all(text.startswith("26 Jul 2024 ") for text in read)
+    # The run began with a text of its own, whether members differ at all.
+    assert {text for text in read if not text.startswith("26 Jul 2024 ")} == {"1 + 1 ="}
 
 
 @pytest.mark.parametrize("prompt", ["<|im_start|>What is 1?", "What is 1?"])

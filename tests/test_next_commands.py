@@ -1,15 +1,12 @@
 """The commands that a run suggests: they can be pasted, and fit the state of the run."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from germline.config import load_config
-from germline.evaluation.held_out import score_of_values
 from germline.record import RunDirectory
-from germline.report import text_format
 from germline.report.run_facts import next_commands
 from tests.synthetic_runs import BATCH, DIGEST, record, score
 
@@ -56,12 +53,3 @@ def test_a_run_named_by_a_dot_has_commands_that_work_elsewhere(
     run = made(tmp_path / "run")
     monkeypatch.chdir(run.path)
     assert next_commands(RunDirectory.open(Path())) == next_commands(run)
-
-
-def test_a_scorer_says_how_many_texts_it_could_not_score() -> None:
-    nan = float("nan")
-    full = score_of_values(5, "exact", [1.0, 0.0, 1.0], higher_is_better=True)
-    few = replace(full, values=(1.0, nan, nan), n=1, mean=1.0)
-    line = text_format.scorer_line(few, full)
-    assert "(n 1 of 3) -> " in line
-    assert not line.endswith("of 3)")

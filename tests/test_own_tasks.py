@@ -137,7 +137,8 @@ def test_a_reward_may_start_processes_that_import_the_file(tmp_path, method):
     assert (grade.failure, grade.reward) == (None, 8.0)
 
 
-def test_a_reward_sees_no_secrets_of_the_environment(tmp_path, monkeypatch):
+@pytest.mark.parametrize("named", [[], ["JUDGE_API_KEY"]])
+def test_a_reward_sees_no_secrets_but_those_that_are_named(tmp_path, monkeypatch, named):
     for name in ("HF_TOKEN", "JUDGE_API_KEY", "AWS_SECRET_ACCESS_KEY", "PATHLIKE"):
         monkeypatch.setenv(name, "secret")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
@@ -145,22 +146,10 @@ def test_a_reward_sees_no_secrets_of_the_environment(tmp_path, monkeypatch):
         import os
         def reward(completion, example):
             assert {"PATH", "LC_ALL"} <= os.environ.keys()
-            return float("secret" in os.environ.values())
+            return float(str([k for k, v in os.environ.items() if v == "secret"]) == completion)
     """
-    (grade,) = graded(written(tmp_path, ROWS, source), "a")
-    assert (grade.failure, grade.reward) == (None, 0.0)
-
-
-def test_a_reward_sees_the_variables_that_are_named(tmp_path, monkeypatch):
-    for name in ("JUDGE_API_KEY", "HF_TOKEN"):
-        monkeypatch.setenv(name, "secret")
-    source = """
-        import os
-        def reward(completion, example):
-            return float(sorted(k for k, v in os.environ.items() if v == "secret") == [completion])
-    """
-    file, named = written(tmp_path, ROWS, source), ["graders.variables=JUDGE_API_KEY"]
-    (grade,) = graded(file, "JUDGE_API_KEY", overrides=named)
+    settings = [f"graders.variables={name}" for name in named]
+    (grade,) = graded(written(tmp_path, ROWS, source), str(named), overrides=settings)
     assert (grade.failure, grade.reward) == (None, 1.0)
 
 
@@ -184,7 +173,6 @@ def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
         (ROWS + "def rewrad(c, e): ...", r"found neither \(did you mean 'rewrad'\?\)"),
         (ROWS + RIGHT + "rubric = {reward: 1}", "found both"),
         (ROWS + "reward = 5", r"digits\.py: a reward must be a function, found 5"),
-        (ROWS + "def reward(c): ...", r"reward\(c\) must take \(completion, example\)"),
         (ROWS + "def reward(c, e, k): ...", r"reward\(c, e, k\) must take \(completion, example\)"),
         (ROWS + "rubric = [len]", r"`rubric` must be \{function: weight\}, found \["),
         (
@@ -193,11 +181,9 @@ def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
         ),
         (ROWS + "def a(c, e): ...\nrubric = {a: 0}", "every weight is 0"),
         (RIGHT, r"there are no examples: define `train = \[\.\.\.\]`"),
-        ("trian = []\n" + RIGHT, r"no examples \(did you mean 'trian'\?\)"),
         ("train = []\n" + RIGHT, "`train` holds no rows; add at least one example"),
         ("train = ['a']\n" + RIGHT, r"train row 0: a row must be a mapping .* found 'a'"),
         ("train = [{'prompt': {1}}]\n" + RIGHT, "train row 0: a row must be plain data"),
-        (ROWS + "test = []\n" + RIGHT, "`test` holds no rows"),
         (
             "def train():\n    return 1 / 0\n" + RIGHT,
             r"digits\.py, line 2: the rows of `train` cannot be loaded: ZeroDivisionError",
@@ -207,10 +193,6 @@ def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
             "train row 0: a row must be plain data .*recursion",
         ),
         ("def reward(:\n", r"digits\.py, line 1: cannot be loaded: SyntaxError"),
-        (
-            "\nimport nowhere_at_all\n",
-            r"line 2: cannot be loaded: ModuleNotFoundErr.*install it for",
-        ),
         ("import sys\nsys.exit('bye')\n", r"digits\.py, line 2: cannot be loaded: SystemExit: bye"),
         (ROWS + RIGHT + "settings = 5", r"settings: .*\(found 5\)"),
         (ROWS + RIGHT + "settings = {'stpo': 1}", r"settings\['stpo'\] \(did you mean 'stop'"),
@@ -229,20 +211,6 @@ def test_a_mistake_in_the_file_is_told_with_its_place(tmp_path, source, complain
 
 def misbehaving(body):
     return f"import os, sys, time\ndef reward(completion, example):\n    {body}\n"
-
-
-@pytest.mark.parametrize(
-    ("body", "failure"),
-    [
-        ("return 1 / (completion != 'bad')", "ZeroDivisionError: division by zero"),
-        ("return 1 if completion != 'bad' else os._exit(3)", "died twice: exit status 3"),
-    ],
-)
-def test_what_a_text_does_to_a_reward_earns_the_floor(tmp_path, body, failure):
-    path = written(tmp_path, ROWS, misbehaving(body), "settings = {'floor': -2}\n")
-    good, bad, after = graded(path, "good", "bad", "good", overrides=["graders.timeout_s=2"])
-    assert (good.reward, bad.reward, after.reward) == (1.0, -2.0, 1.0)
-    assert failure in str(bad.failure)
 
 
 TWO = """
@@ -271,12 +239,7 @@ def test_a_function_of_a_rubric_that_raises_floors_its_own_part_alone(tmp_path):
             "return float('nan')",
             r"the rewards of .*\.py must return a finite number from reward\(\), ",
         ),
-        ("return float('inf')", r"finite number from reward\(\), returned inf"),
-        ("return None", r"finite number from reward\(\), returned None"),
-        ("return '1.0'", r"finite number from reward\(\), returned '1\.0'"),
-        ("return [1]", r"finite number from reward\(\), returned \[1\]"),
         ("return -1", r"returned -1 from reward\(\), worse than its floor 0\. .*'floor': \{'rew"),
-        ("return -37", r"such as max\(-100, value\), and give that as the floor"),
     ],
 )
 def test_what_no_reward_is_stops_with_the_value_and_the_remedy(tmp_path, body, complaint):
@@ -300,12 +263,10 @@ def test_a_run_keeps_what_rewards_print_in_a_file(tmp_path, capfd):
 
 
 def test_a_reward_that_is_random_is_warned_about(tmp_path, caplog):
-    body = "import random; return random.random()"
-    trained(written(tmp_path, ROWS, misbehaving(body)), tmp_path / "random")
-    assert "a reward that is not deterministic adds noise to the fitness" in caplog.text
-    caplog.clear()
-    trained(written(tmp_path, ROWS, RIGHT), tmp_path / "right")
-    assert "deterministic" not in caplog.text
+    for reward, warned in (("import random; return random.random()", True), ("return 1", False)):
+        caplog.clear()
+        germline.train(toy(written(tmp_path, ROWS, misbehaving(reward))), tmp_path / str(warned))
+        assert ("a reward that is not deterministic adds noise" in caplog.text) == warned
 
 
 def test_a_worker_refuses_a_file_that_was_changed_since(tmp_path):
@@ -329,6 +290,7 @@ def toy(path, *overrides):
     return settings(f"task={{kind: {path}, max_new_tokens: 8, temperature: 1.0}}", *overrides)
 
 
+@pytest.mark.usefixtures("graded_in_process")
 def test_a_run_on_a_file_trains_is_named_after_it_and_goes_on_from_anywhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     written(tmp_path, ROWS, LENGTH)
@@ -342,6 +304,7 @@ def test_a_run_on_a_file_trains_is_named_after_it_and_goes_on_from_anywhere(tmp_
     assert (path / "journal.jsonl").read_bytes() == (whole / "journal.jsonl").read_bytes()
 
 
+@pytest.mark.usefixtures("graded_in_process")
 def test_a_run_on_a_file_replays_without_it(tmp_path):
     path = written(tmp_path, ROWS, LENGTH)
     run = finish(germline.train(toy(path), tmp_path / "run"))
@@ -349,6 +312,7 @@ def test_a_run_on_a_file_replays_without_it(tmp_path):
     assert germline.replay(run, 3)
 
 
+@pytest.mark.usefixtures("graded_in_process")
 @pytest.mark.parametrize("change", [ROWS + LENGTH + "#", ROWS.replace("10", "11") + LENGTH])
 def test_a_file_that_has_changed_is_refused(tmp_path, change):
     path = written(tmp_path, ROWS, LENGTH)
@@ -369,10 +333,3 @@ def test_rows_that_a_file_reads_elsewhere_are_part_of_its_digest(tmp_path):
     first = task(path).digest
     (tmp_path / "words.txt").write_text("other words")
     assert task(path).digest != first
-
-
-def test_a_reward_that_fails_on_every_answer_stops_a_run_before_it_begins(tmp_path):
-    path = written(tmp_path, ROWS, "def reward(completion, example):\n    return example['gold']\n")
-    with pytest.raises(GermlineError, match=r"fails on every answer.*KeyError: 'gold'.*check"):
-        germline.train(toy(path), tmp_path / "run")
-    assert not (tmp_path / "run").exists()

@@ -110,12 +110,10 @@ def test_the_wheel_trains_in_an_environment_with_nothing_but_the_core(germline):
     )
     strange, place = germline(code=code).stdout.splitlines()
     assert (strange, "/venv/lib/" in place) == ("[]", True)
-    words = ("generations=2", "held_out.examples=4", "--out", "runs/first")
-    done = germline("train", "demo", *words)
+    known = ("strategy.sigma=0.01", "strategy.learning_rate=0.01")  # or they would be measured
+    done = germline("train", "demo", "generations=2", "held_out.examples=4", *known)
     assert done.returncode == 0, done.stderr
     assert re.findall(r"^generation (\d)", done.stdout, re.MULTILINE) == ["0", "1"]
-    shown = germline("list", "runs").stdout
-    assert re.search(r"^runs/first\tconciseness\tnano\t2/2\t.*\tfinished\t", shown, re.M)
     done = germline("doctor", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)

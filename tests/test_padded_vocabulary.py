@@ -71,7 +71,7 @@ def test_such_a_model_is_trained_and_exported_with_all_its_rows(
     training = germline.train(
         settings
         | {
-            "strategy": {"population": 4},
+            "strategy": {"population": 4, "sigma": 0.01, "learning_rate": 0.01},
             "batch_size": 2,
             "generations": 1,
             "held_out": {"examples": 2},

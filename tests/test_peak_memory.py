@@ -66,16 +66,6 @@ def test_members_that_stand_together_need_a_copy_each():
     assert peaks[1] <= peaks[0] + (1 + 4) * sum(sizes) + (4 + 1) * max(sizes)
 
 
-def test_live_tensors_counts_what_is_alive_at_once():
-    with LiveTensors() as live:
-        one = torch.zeros(1000)
-        del one
-        other = torch.ones(500)
-        view = other[10:] + 1
-        del view
-    assert live.peak == 4000
-
-
 BIG = [TensorInfo(f"layers.{n}.up.weight", (2048, 1024), "linear", n) for n in range(3)]
 """Three tensors of 8 MB."""
 

@@ -115,7 +115,6 @@ def test_what_no_machine_can_run_is_refused_before_anything_starts(
     "words",
     [
         ("train", "CONFIG", "--out", "OUT"),
-        ("train", "CONFIG", "--dry-run"),
         ("train", "CONFIG", "seeds=0,1", "--out", "OUT"),
         ("resume", "RUN", "generations=2"),
         ("probe", "CONFIG", "--out", "OUT"),

@@ -3,12 +3,8 @@
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import germline
-from germline.cli.application import app
-from germline.record import RunDirectory
-from germline.run.model_card import model_card
 from germline.services.serve import ServedWeights
 
 TINY: dict[str, Any] = {
@@ -90,23 +86,6 @@ def test_a_python_file_decides_and_its_absence_ends_nothing(tmp_path, caplog):
     assert texts(run) == texts(run, chat=False) != texts(run, chat=True)
     file.unlink()
     assert texts(run) == texts(run, chat=True)
-
-
-def test_the_command_follows_the_run_too(countdown):
-    def shown(*options):
-        words = ["generate", str(countdown), PROMPT, "--max-new-tokens", "8", *options]
-        done = CliRunner().invoke(app, words)
-        assert done.exit_code == 0, done.output
-        return done.stdout
-
-    assert shown() == shown("--raw") != shown("--chat")
-
-
-def test_the_card_says_how_prompts_were_sent(countdown, arithmetic):
-    raw = model_card(RunDirectory.open(countdown), "x", "merged", 0)
-    assert "as they are, without the chat template: `tokenizer(prompt, return_te" in raw
-    chat = model_card(RunDirectory.open(arithmetic), "x", "merged", 0)
-    assert "as messages of the user: `tokenizer.apply_chat_template([{" in chat
 
 
 def test_a_server_knows_how_prompts_were_sent(countdown, arithmetic):

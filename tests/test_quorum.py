@@ -198,7 +198,7 @@ def test_late_engines_drop_members_of_a_generation_and_no_votes():
 # --- runs
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("engines_in_process")
 def test_one_engine_goes_on_with_a_run_that_had_a_quorum(tmp_path):
     begun = settings("fleet={engines: 2, quorum: 0.9}", "generations=2")
     stopped = stopped_after(germline.train(begun, tmp_path / "run"), 1)

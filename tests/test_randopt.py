@@ -5,11 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import germline
-from germline.cli.application import app
-from germline.config import Nes, RandOpt, load_config, smoke_config
+from germline.config import Nes, load_config
 from germline.fleet import LocalFleet
 from germline.methods.method import Evaluated, make_method
 from germline.methods.randopt import (
@@ -22,7 +20,6 @@ from germline.methods.randopt import (
 from germline.protocols import VotableTask
 from germline.record import RunDirectory
 from germline.report.findings import Recorded, find
-from germline.report.text_format import run_title
 from germline.run import build_run_parts
 from germline.run.inference import measure_kl
 from germline.strategies import make_strategy
@@ -263,11 +260,6 @@ def test_a_stopped_run_keeps_the_same_members(whole, tmp_path):
     ]
 
 
-def test_eval_scores_the_vote(whole):
-    score, _ = germline.evaluate(str(whole), limit=5)
-    assert score.mean == RunDirectory.open(whole).held_out()[-1].score.mean
-
-
 def test_alone_a_run_speaks_as_its_best_member(whole):
     best = RunDirectory.open(whole).ensemble()[0]
     kept = SeedPerturbation(
@@ -288,12 +280,6 @@ def test_no_step_is_measured_where_theta_stays(whole):
     assert "small_steps" not in [one.code for one in find(Recorded(randopt(), rows))]
 
 
-def test_a_run_is_named_by_the_sigmas_its_members_have():
-    assert run_title(randopt())[1] == "N = 6, sigma 0.3, run seed 0"
-    several = randopt("strategy={kind: nes, population: 6}", "method.sigmas=[0.02, 0.1]")
-    assert run_title(several)[1] == "N = 6, sigma 0.02 or 0.1, run seed 0"
-
-
 def test_of_several_sigmas_the_record_has_the_geometric_mean():
     config = several(0.1, 0.4)
     few = Nes(population=4, antithetic=False, sigma=0.005)
@@ -311,18 +297,4 @@ def test_the_divergence_of_a_vote_is_that_of_its_members(whole):
     assert far.per_token > 0.01  # theta itself has gone nowhere
 
 
-def test_eval_says_that_it_was_a_vote(whole, tmp_path):
-    words = ["eval", str(whole), "--kl", "--limit", "4", "--out", str(tmp_path / "c")]
-    _score, vote, far, *_others = CliRunner().invoke(app, words).stdout.splitlines()
-    assert vote == "by vote: each answer is the one that most of 3 members give"
-    assert "along 12 completions of each member that votes" in far
-
-
 # --- bad input
-
-
-def test_smoke_keeps_fewer_than_play():
-    config = load_config(
-        {"method": {"kind": "randopt", "ensemble_size": 50}, "strategy": {"population": 64}}
-    )
-    assert smoke_config(config).method == RandOpt(ensemble_size=2)

@@ -9,8 +9,6 @@ import signal
 
 import pytest
 
-import germline
-from germline.config import load_config
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import WorkerPool
 from germline.types import GermlineError
@@ -25,7 +23,7 @@ from tests.remote_engines import (
     evaluated,
     local,
 )
-from tests.toy_runs import GradedHere, finish, journal
+from tests.toy_runs import GradedHere
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
@@ -103,7 +101,6 @@ def pair(away):
 
 @pytest.fixture(scope="module")
 def alone():
-    """The same moves on one engine here."""
     return local()
 
 
@@ -140,21 +137,6 @@ def test_another_cluster_than_the_one_a_script_has_joined_is_refused(joined):
     for address in (None, "auto", joined.address):
         RayCluster(address, 1).close()
     assert ray.is_initialized()
-
-
-@pytest.mark.slow
-def test_the_nano_model_on_two_actors_gives_the_bytes_of_one_engine_here(joined, tmp_path):
-    journals = []
-    for name, overrides in {
-        "here": [],
-        # Half a CPU each: the pair of the other tests may have all but one.
-        "there": ["fleet={kind: ray, engines: 2, resources: {CPU: 0.5}}"],
-    }.items():
-        small = ["generations=1", "batch_size=8", "microbatch={members: 2}", "engine.threads=1"]
-        small += ["strategy.population=8", "held_out.examples=4", "record.tensorboard=false"]
-        config = load_config("configs/ray.yaml", ["fleet=local", *small, *overrides])
-        journals.append(journal(finish(germline.train(config, tmp_path / name))))
-    assert journals[0] == journals[1]
 
 
 def test_too_little_room_is_said_in_time(joined):

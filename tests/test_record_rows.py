@@ -227,7 +227,7 @@ def _read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return found
 
 
-def test_samples_of_equal_prompts_are_paired_in_order():
+def test_samples_of_equal_prompts_are_paired_in_order() -> None:
     before = [HeldOutSample("guess", f"before {n}", "", 0.0) for n in range(3)]
     after = [HeldOutSample("guess", f"after {n}", "", 1.0) for n in range(2)]
     other = HeldOutSample("other", "alone", "", None)

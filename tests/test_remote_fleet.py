@@ -2,23 +2,19 @@
 
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 
 from germline.checkpoint import list_snapshots
-from germline.config import Full, MicrobatchSettings, load_config
+from germline.config import Full, MicrobatchSettings
 from germline.fleet import LocalFleet
 from germline.fleet.engine_queries import DimensionQuery, LogProbabilitiesQuery, ScalesQuery
 from germline.fleet.remote_engine import JobRaised, Outcome
-from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import ApplyJob, DigestJob, GenerateJob, RestoreJob
 from germline.fleet.worker_pool import WorkerPool
 from germline.noise import NOISE_VERSION
 from germline.protocols import Fleet
 from germline.record import JournalEntry
-from germline.run.build_parts import make_decoding, make_engine
-from germline.strategies import make_strategy
-from germline.tasks import make_task
+from germline.run.build_parts import make_engine
 from germline.types import Decoding, EngineLost, GermlineError, Update
 from tests.remote_engines import (
     CONFIG,
@@ -27,7 +23,6 @@ from tests.remote_engines import (
     STRATEGY,
     TASK,
     UPDATES,
-    Chance,
     Nearby,
     assert_same,
     digests,
@@ -95,35 +90,6 @@ def test_an_engine_has_its_next_job_before_its_last_result_is_used():
     jobs = dict.fromkeys("abc", DimensionQuery())
     busy = [(key, slot.job is not None) for key, slot, _ in workers.dispatch(jobs)]
     assert busy == [("a", True), ("b", True), ("c", False)]
-
-
-@pytest.fixture(scope="module")
-def nano():
-    """A small generation of the nano model, its task and how it is played by one engine here."""
-    numbers = "strategy={population: 6, sigma: 0.01, learning_rate: 0.02}"
-    config = load_config("arithmetic", [numbers, "task.max_new_tokens=4"])
-    task = make_task(config.task)
-    strategy = make_strategy(config.strategy, run_seed=0, generations=1)
-    batch, decoded = task.examples("train")[:4], make_decoding(config, task)
-
-    def plays(fleet):
-        played = fleet.evaluate(strategy.ask(0), batch, decoded)
-        fleet.apply(strategy.tell(strategy.ask(0), np.linspace(-1.0, 1.0, 6)))
-        return played, fleet.digest()
-
-    return config, GradedHere(task), plays
-
-
-@pytest.mark.parametrize("engines", [1, 3])
-def test_any_number_of_nano_models_gives_the_generation_of_one_here(engines, nano):
-    config, graders, plays = nano
-    size = MicrobatchSettings(members=2, examples=2)
-    many = [Nearby(str(one), load=lambda: make_engine(config)) for one in range(engines)]
-    fleet = RemoteFleet(WorkerPool(many, Chance(engines)), graders, size)
-    played, digest = plays(fleet)
-    expected, alone = plays(LocalFleet(make_engine(config), graders, size))
-    assert_same(played, expected)
-    assert digest == alone
 
 
 def test_every_engine_applies_and_measures_every_update_itself(tmp_path):

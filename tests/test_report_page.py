@@ -1,6 +1,5 @@
 """The page: it says what the run directory says, whatever state the run is in."""
 
-import itertools
 import math
 import re
 from dataclasses import replace
@@ -51,7 +50,6 @@ def run(tmp_path):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run of four generations."""
     return toy_run(tmp_path_factory.mktemp("finished") / "run")
 
 
@@ -67,16 +65,6 @@ def answered(run, before, after):
 
 
 # --- one run
-
-
-def test_a_share_has_an_interval_also_where_all_are_right(run):
-    run.write_held_out(replace(score(0, 0.25), proportion=True), [], BATCH)
-    right = replace(score(1, 1.0), standard_error=0.0, proportion=True)
-    run.write(record(0, held_out=right), BATCH)
-    shown = page(run)
-    assert "0.25 → 1 [0.175, 0.343] → [0.963, 1] (95 % interval, n 100)" in shown.text
-    alts = [value for name, value in shown.attributes if name == "aria-label" and value]
-    assert any("center from 0.25 to 1" in alt for alt in alts)
 
 
 @pytest.mark.parametrize(
@@ -150,23 +138,16 @@ def test_the_settings_shown_make_the_same_config(run):
 
 
 def test_a_run_has_a_page_in_every_state(finished, tmp_path, run):
-    text = Page(finished / "report.html").text
-    assert "finished 4 of 4 generations" in text
-    assert f"germline resume {finished} generations=8" in text
+    assert "finished 4 of 4 generations" in Page(finished / "report.html").text
     training = germline.train(settings(), tmp_path / "training")
     going_on = iter(training)
     next(going_on)
-    text = page(training.directory).text
-    assert "in progress 1 of 4 generations when this page was written" in text
+    assert "in progress 1 of 4 generations" in page(training.directory).text
     training.stop()
     assert list(going_on) == []
     text = Page(tmp_path / "training" / "report.html").text
     assert "stopped 1 of 4 generations; it can be resumed" in text
-    assert f"germline resume {tmp_path / 'training'} " in text
-    assert "before training" in text
-    begun = page(run).text
-    assert "No generation has ended yet, and nothing was scored." in begun
-    assert "not scored yet" in begun
+    assert "not scored yet" in page(run).text
 
 
 def test_a_generation_that_is_being_written_is_left_out(run):
@@ -189,20 +170,6 @@ def test_a_damaged_journal_is_said_on_the_page(run):
 # --- several runs
 
 
-def test_several_runs_share_curves_where_they_share_task_and_metric(run, finished, tmp_path):
-    config = load_config({"task": "arithmetic", "strategy": {"sigma": 0.25}, "generations": 10})
-    wider = RunDirectory.create(tmp_path / "wider", config, DIGEST, threads=1)
-    for one in (run, wider):
-        one.write_held_out(score(0, 0.25), [], BATCH)
-        one.write(record(0), BATCH)
-    shown = page(run, wider.path, finished)
-    alts = [value for name, value in shown.attributes if name == "aria-label" and value]
-    assert any(
-        "arithmetic by updates: run from 0.25 to 0.25; wider from 0.25" in alt for alt in alts
-    )
-    assert "3 runs side by side" in shown.text
-
-
 def test_runs_on_different_files_do_not_share_a_picture(tmp_path):
     runs = []
     for name in ("capitals", "sums"):
@@ -212,23 +179,6 @@ def test_runs_on_different_files_do_not_share_a_picture(tmp_path):
     alts = [value for name, value in page(runs[0], runs[1].path).attributes if value]
     assert any("Chart of fitness, capitals by generation: capitals from" in alt for alt in alts)
     assert not any("capitals from" in alt and "sums from" in alt for alt in alts)
-
-
-def test_only_settings_that_differ_are_compared(run, tmp_path):
-    runs = [run]
-    for name, sigma in (("near", 0.005), ("wider", 0.25)):
-        values = {"task": "arithmetic", "strategy": {"sigma": sigma}, "generations": 10}
-        runs.append(RunDirectory.create(tmp_path / name, load_config(values), DIGEST, 1))
-    tables = []
-    for one, other in itertools.pairwise(runs):
-        text = page(one, other.path).text
-        table = text[text.index("Settings that differ") : text.index("arithmetic · nano")]
-        assert "seed" not in table
-        assert "learning_rate" not in table
-        tables.append(table)
-    assert re.search(r"strategy.sigma.kind\s*auto\s*–", tables[0])
-    assert re.search(r"strategy.sigma\s*–\s*0.005\s", tables[0])
-    assert re.search(r"strategy.sigma\s*0.005\s*0.25\s", tables[1])
 
 
 # --- bad input

@@ -37,11 +37,6 @@ async def later(completion, example):
     return completion == example["answer"]
 
 
-async def trl_later(completions, level):
-    await asyncio.sleep(0)
-    return [float(level == [3]) for _ in completions]
-
-
 async def cancelled(completion, example):
     task = asyncio.ensure_future(asyncio.sleep(0))
     task.cancel()
@@ -63,10 +58,6 @@ def rubric_of(weighted, floors=None):
 def test_a_function_of_either_signature_is_called_with_one_completion(function):
     assert call_reward(function, "4", ROW, "2 + 2?") in (True, 1.0)
     assert call_reward(function, "5", ROW, "2 + 2?") in (False, 0.0)
-
-
-def test_a_function_gets_the_columns_that_it_names():
-    assert call_reward(trl_later, "4", ROW, "2 + 2?") == 1.0
 
 
 def test_a_reward_that_does_not_apply_adds_nothing_as_in_trl():

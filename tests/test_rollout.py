@@ -57,6 +57,7 @@ def test_cells_cover_every_pair_of_member_and_example_once(members, examples, si
 def test_left_open_a_cell_holds_as_many_members_as_make_1024_rows(examples, size, members):
     assert members_per_microbatch(MicrobatchSettings(examples=size), examples) == members
     assert members_per_microbatch(MicrobatchSettings(members=3, examples=size), examples) == 3
+    assert members_per_microbatch(MicrobatchSettings(rows=12, examples=4), examples=8) == 3
 
 
 def test_rewards_stand_at_member_and_example(engine):
@@ -78,31 +79,7 @@ def test_a_member_answers_as_it_does_alone(engine):
         assert mine == alone
 
 
-def test_mistake_20_all_members_play_the_same_examples_in_the_same_order(engine, monkeypatch):
-    given: dict[object, list[object]] = {}
-    generate = engine.generate
-
-    def watched(members, examples, decoding):
-        for member in members:
-            given[member] = [*given.get(member, []), *examples]
-        return generate(members, examples, decoding)
-
-    monkeypatch.setattr(engine, "generate", watched)
-    evaluation = played_all(engine, MicrobatchSettings(members=2, examples=3))
-    assert [given[member] for member in MEMBERS] == [list(EXAMPLES)] * 6
-    for number in range(len(MEMBERS)):
-        mine = [one.example for one in evaluation.rollouts if one.member == number]
-        assert mine == [example.index for example in EXAMPLES]
-
-
-def test_mistake_20_members_with_the_same_weights_have_the_same_luck(engine):
-    """Answers are sampled: luck belongs to example and position, so twins cannot differ."""
-    evaluation = played_all(engine, MicrobatchSettings(members=2, examples=3), [MEMBERS[0]] * 4)
-    assert (evaluation.rewards == evaluation.rewards[0]).all()
-    assert len({one.completion.text for one in evaluation.rollouts}) > 1
-
-
-@pytest.mark.parametrize("size", [(1, 1), (2, 3), (6, 7), (8, 32)])
+@pytest.mark.parametrize("size", [(1, 1), (8, 32)])
 def test_the_toy_engine_gives_the_same_rewards_in_cells_of_any_size(engine, size):
     cell = MicrobatchSettings(members=size[0], examples=size[1])
     one, other = (
@@ -113,19 +90,14 @@ def test_the_toy_engine_gives_the_same_rewards_in_cells_of_any_size(engine, size
     assert one.rollouts == other.rollouts
 
 
-def test_tokens_are_those_of_all_completions(engine):
-    evaluation = played_all(engine, MicrobatchSettings())
-    assert evaluation.tokens == sum(len(one.completion.tokens) for one in evaluation.rollouts)
-
-
 def test_none_plays_the_center(engine):
     evaluation = played_all(engine, MicrobatchSettings(), [None])
+    assert evaluation.tokens == sum(len(one.completion.tokens) for one in evaluation.rollouts)
     texts = [one.completion for one in evaluation.rollouts]
     assert texts == engine.generate([None], EXAMPLES, DECODING)[0]
 
 
 def graded(first_member, first_example, rewards):
-    """A finished cell whose completions name member and example."""
     grades: Future[list[Grade]] = Future()
     grades.set_result([Grade(reward, {}) for row in rewards for reward in row])
     texts = [
@@ -158,14 +130,9 @@ def test_cells_are_gathered_in_whatever_order_they_finish(order):
     assert evaluation.decode_seconds == 0.5
 
 
-def test_a_cell_that_never_came_is_missing_data_not_zero():
+def test_what_never_came_and_what_has_no_reward_is_missing_and_not_zero():
     evaluation = gather_rewards(QUARTERS[:3], 3, EXAMPLES[:3], 0.5)
     assert math.isnan(evaluation.rewards[2, 2])
     assert np.isnan(evaluation.rewards).sum() == 1
-
-
-def test_a_missing_reward_stays_missing():
-    cell = graded(0, 0, [[1.0, math.nan]])
-    assert np.isnan(gather_rewards([cell], 1, EXAMPLES[:2], 0.5).rewards).tolist() == [
-        [False, True]
-    ]
+    lost = gather_rewards([graded(0, 0, [[1.0, math.nan]])], 1, EXAMPLES[:2], 0.5)
+    assert np.isnan(lost.rewards).tolist() == [[False, True]]

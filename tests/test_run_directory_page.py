@@ -11,6 +11,8 @@ from germline.studies.run_seeds import train_seeds
 from tests.documented_fields import absent, field_tables, undocumented
 from tests.toy_runs import finish, run, settings
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 TABLES = field_tables(DOCS / "run-directory.md", "Fields of the files")
 JSONL = ("journal.jsonl", "generations.jsonl", "rollouts.jsonl", "held_out.jsonl")
 FOLDERS = {"snapshots", "tensorboard", "ancestors"}
@@ -20,7 +22,7 @@ NOT_HERE = {
     "plugins": "tests/test_plugins.py",
     "absent": "tests/test_quorum.py",
     "missing": "of engines that fail: tests/test_record.py",
-    "failures.*": "of rewards that fail: tests/test_report_failures.py",
+    "failures.*": "of rewards that fail: tests/test_report_page.py",
     "backpropagated": "tests/test_es_sample_gd.py",
     "state_version": "of strategies of plugins: tests/test_record_journal.py",
 }
@@ -109,12 +111,3 @@ def test_every_file_is_on_the_page(folders):
         for file in folder.iterdir():
             known = file.name in named | FOLDERS or file.name.startswith(("completions-", "seed-"))
             assert known, file
-
-
-def test_an_undocumented_field_is_found():
-    table = {"sigma": "number", "timing": "object", "timing.*": "number", "more": "map"}
-    document = {"sigma": 1.0, "timing": {"ask_s": 0.1}, "more": {"any": {"thing": 1}}}
-    assert undocumented(document, table) == []
-    assert undocumented({"new": 1}, table) == ["new is not documented"]
-    assert undocumented({"timing": {"ask_s": "soon"}}, table) != []
-    assert absent([{"sigma": 1}], table) == {"timing", "timing.*", "more"}

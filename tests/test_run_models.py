@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from germline.config import load_config
 from germline.record import RunDirectory
@@ -22,8 +22,6 @@ PROMPTS = ["What is 1 + 2?", "the quick brown fox", "What is the answer?"]
 VARIANTS = {
     "low-rank": ("space=low_rank", "strategy.sigma=0.1"),
     "full-adam": ("space=full", "strategy.optimizer=adam", "strategy.sigma=0.05"),
-    "stored-in-bf16": ("space=full", "strategy.sigma=0.05"),
-    "served-in-bf16": ("space=low_rank", "strategy.sigma=0.1", "engine.dtype=bfloat16"),
     # B starts at 0, so that generation -1 is the base model here as well.
     "lora": ("space={kind: lora, rank: 2, init_scale_b: 0}", "strategy.sigma=0.1"),
 }
@@ -35,48 +33,20 @@ def config(model, *overrides):
     return load_config(values, overrides)
 
 
-SLOW = {"full-adam", "stored-in-bf16", "served-in-bf16"}
-"""Half precision has quick runs in test_half_precision_runs, Adam in test_run."""
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in VARIANTS
-    ],
-)
+@pytest.fixture(scope="module", params=VARIANTS)
 def trained(request, tmp_path_factory):
-    """A finished run of three generations, and its settings."""
+    """A finished run of three generations, and its settings; half precision has its own tests."""
     folder = tmp_path_factory.mktemp(request.param)
-    model = save_tiny(folder / "model")
-    if request.param == "stored-in-bf16":
-        AutoModelForCausalLM.from_pretrained(model).to(torch.bfloat16).save_pretrained(model)
     overrides = VARIANTS[request.param]
+    model = save_tiny(folder / "model")
     return finish(train(config(model, *overrides), folder / "run")), overrides
 
 
 @pytest.fixture(scope="module")
 def one_run(tmp_path_factory):
-    """A finished run of the low-rank space."""
     folder = tmp_path_factory.mktemp("one")
     model = save_tiny(folder / "model")
     return finish(train(config(model, "strategy.sigma=0.1"), folder / "run"))
-
-
-def assert_only_ties_differ(folder, prompts, theirs, mine):
-    """In half precision a batch rounds otherwise than a row: only near ties may differ."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
-    words = AutoTokenizer.from_pretrained(folder)
-    for prompt, one, other in zip(prompts, theirs, mine, strict=True):
-        if one == other:
-            continue
-        place = next(i for i, pair in enumerate(zip(one, other, strict=False)) if len({*pair}) > 1)
-        message = [{"role": "user", "content": prompt}]
-        ids = words.apply_chat_template(message, add_generation_prompt=True, return_dict=False)
-        with torch.no_grad():
-            logits = model(torch.tensor([[*ids, *one[:place]]])).logits[0, -1].float()
-        rounding = 4 * 2.0**-8 * logits.abs().max()
-        assert (logits[one[place]] - logits[other[place]]).abs() <= rounding
 
 
 def greedy(folder, prompts, count):
@@ -106,11 +76,7 @@ def test_plain_transformers_writes_the_same_tokens_as_the_engine(trained, tmp_pa
     mine = [one.tokens for one in generate(str(run), PROMPTS, max_new_tokens=24)]
     theirs = greedy(tmp_path / "model", PROMPTS, 24)
     again = [one.tokens for one in generate(str(tmp_path / "model"), PROMPTS, max_new_tokens=24)]
-    for others in (theirs, again):
-        if AutoConfig.from_pretrained(tmp_path / "model").dtype == torch.float32:
-            assert others == mine
-        else:
-            assert_only_ties_differ(tmp_path / "model", PROMPTS, others, mine)
+    assert theirs == again == mine
 
 
 def test_an_export_is_the_last_generation_replayed_bit_for_bit(trained, tmp_path):
@@ -129,8 +95,7 @@ def test_the_base_replayed_is_the_base_model(trained, tmp_path):
     expected = AutoModelForCausalLM.from_pretrained(directory.config.model).state_dict()
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "base").state_dict()
     assert found.keys() == expected.keys()
-    for name, tensor in found.items():
-        assert torch.equal(tensor.float(), expected[name].float().to(tensor.dtype).float())
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
 
 
 def test_only_searched_tensors_move(one_run, tmp_path):
@@ -180,13 +145,6 @@ def test_a_taken_folder_is_not_written_into(one_run, tmp_path, write):
 # --- evaluate
 
 
-def test_evaluating_a_run_gives_its_final_score(one_run, tmp_path):
-    directory = RunDirectory.open(one_run)
-    score, _ = evaluate(str(one_run), limit=5, out=tmp_path / "c.jsonl")
-    assert score == directory.held_out()[-1].score
-    assert score.generation == 3
-
-
 def test_completions_are_written_with_prompt_answer_and_grade(one_run, tmp_path):
     score, path = evaluate(str(one_run), limit=7, out=tmp_path / "deep" / "c.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -211,19 +169,6 @@ def test_completions_go_beside_the_run_unless_told_otherwise(one_run):
     path.unlink()
 
 
-def test_completions_that_replace_others_are_named_in_a_warning(one_run, tmp_path, caplog):
-    file = tmp_path / "completions.jsonl"
-    evaluate(str(one_run), limit=3, out=file)
-    evaluate(str(one_run), limit=3, out=file)
-    assert not caplog.messages  # the same completions
-    evaluate(str(one_run), limit=2, out=file)
-    assert caplog.messages == [
-        "out: the 2 completions of this evaluation replace the 3 of an earlier one in "
-        f"{file}: to keep such a file, move it away first, or name another one (--out, for one "
-        "source at a time)"
-    ]
-
-
 def test_a_file_that_holds_no_completions_is_not_replaced(one_run, tmp_path):
     kept = (one_run / "journal.jsonl").read_bytes()
     with pytest.raises(GermlineError, match=r"journal\.jsonl exists and holds no completions"):
@@ -232,20 +177,6 @@ def test_a_file_that_holds_no_completions_is_not_replaced(one_run, tmp_path):
     empty = tmp_path / "empty"
     empty.touch()
     assert evaluate(str(one_run), limit=1, out=empty)[1].read_bytes()
-
-
-def test_the_split_and_the_task_are_those_asked_for(one_run, tmp_path):
-    task = load_config({"task": {"kind": "arithmetic", "max_new_tokens": 4}}).task
-    _, train_file = evaluate(str(one_run), split="train", limit=3, out=tmp_path / "train")
-    _, test_file = evaluate(str(one_run), split="test", limit=3, out=tmp_path / "test")
-    score, sums = evaluate(str(one_run), task, limit=3, out=tmp_path / "sums")
-    prompts = [
-        {json.loads(line)["prompt"] for line in path.read_text().splitlines()}
-        for path in (train_file, test_file, sums)
-    ]
-    assert not prompts[0] & prompts[1]
-    assert all(prompt.startswith("What is ") for prompt in prompts[2])
-    assert score.metric == "exact"
 
 
 def test_a_model_folder_is_evaluated_as_it_is(one_run, tmp_path):
@@ -260,20 +191,3 @@ def test_evaluating_leaves_the_run_as_it_was(one_run, tmp_path):
     before = {path: path.read_bytes() for path in one_run.rglob("*") if path.is_file()}
     evaluate(str(one_run), limit=2, out=tmp_path / "c.jsonl")
     assert {path: path.read_bytes() for path in one_run.rglob("*") if path.is_file()} == before
-
-
-# --- generate
-
-
-def test_sampling_is_seeded(one_run):
-    def texts(**settings):
-        return [one.text for one in generate(str(one_run), PROMPTS, max_new_tokens=16, **settings)]
-
-    assert texts(temperature=1.0) == texts(temperature=1.0)
-    assert texts(temperature=1.0) != texts(temperature=1.0, seed=1)
-    assert texts() == texts(seed=1)
-
-
-def test_a_raw_prompt_goes_in_without_the_chat_template(one_run):
-    chat, raw = (generate(str(one_run), PROMPTS[:1], chat=chat)[0] for chat in (True, False))
-    assert raw.prompt_tokens < chat.prompt_tokens

@@ -17,7 +17,6 @@ SCORERS: dict[str, dict[str, Any]] = {
     "reward": {"kind": "repetition"},
     "cost": {"kind": "length", "start": 0, "end": 9},
 }
-STRATEGY = {"sigma": 0.01, "learning_rate": 0.01}
 HARM = ("Violence", "Drugs", "Cybercrime")
 
 
@@ -88,13 +87,6 @@ def test_neither_split_of_a_few_items_is_empty(count):
     assert sorted(stratified_order(items, items, 0)) == items
 
 
-def test_held_out_rows_of_a_file_of_their_own(tmp_path):
-    (tmp_path / "test.jsonl").write_text(json.dumps(row(99)) + "\n")
-    task = task_of(tmp_path, rows_of([None] * 4), test_path=str(tmp_path / "test.jsonl"))
-    assert [example.prompt for example in task.examples("test")] == ["Question 99?"]
-    assert len(task.examples("train")) == 4
-
-
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
@@ -113,9 +105,7 @@ def test_the_stratum_of_a_row(fields, expected):
     ("bad", "message"),
     [
         ({"response_0": "no prompt"}, "a row needs a `prompt`"),
-        ({"prompt": None}, "`prompt`"),
         ({"prompt": " "}, "the prompt is empty"),
-        ({"prompt": 7}, "`prompt`"),
     ],
 )
 def test_a_row_without_a_prompt_is_refused_with_its_place(tmp_path, bad, message):
@@ -133,9 +123,7 @@ def without(number, name):
         (without(3, "is_response_0_safe"), "`is_response_0_safe` is wrong or missing"),
         (without(3, "response_1_harm_category"), "`response_1_harm_category` is wrong or missing"),
         ({"prompt": "a prompt alone"}, "`is_response_0_safe` is wrong .* fields found: `prompt`"),
-        (row(3, is_response_1_safe="no"), "`is_response_1_safe` .* valid boolean, found 'no'"),
         (row(3, is_response_1_safe=1), "`is_response_1_safe` .* valid boolean, found 1"),
-        (row(3, is_response_0_safe=None), "`is_response_0_safe` .* valid boolean, found None"),
         (row(3, response_0_harm_category="none"), "valid dictionary, found 'none'"),
         (row(3, response_0_harm_category={"Drugs": "yes"}), "valid boolean, found {'Drugs': 'yes'"),
     ],

@@ -13,7 +13,7 @@ from germline.run import resume, train
 from germline.schedules import value_at
 from germline.strategies.sigma_rules import PlateauSigma
 from germline.types import GermlineError, StrategyState, Update
-from tests.toy_runs import finish, journal, run, settings, stopped_after
+from tests.toy_runs import journal, run, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -25,11 +25,8 @@ def values(schedule, generations):
     return [value_at(schedule, generation, generations) for generation in range(generations)]
 
 
-def test_number_is_constant():
-    assert values(0.3, 5) == [0.3] * 5
-
-
 def test_linear_goes_from_start_in_the_first_to_end_in_the_last_generation():
+    assert values(0.3, 5) == [0.3] * 5
     found = values(LINEAR, 5)
     assert (found[0], found[-1]) == (0.1, 0.3)
     assert found == pytest.approx([0.1, 0.15, 0.2, 0.25, 0.3])
@@ -132,16 +129,10 @@ def test_a_schedule_is_not_bent_by_more_generations(kind, schedule, tmp_path):
         resume(path, ["generations=8"])
 
 
-def test_a_linear_schedule_survives_a_stop(tmp_path):
-    path = stopped_after(train(settings(LINEAR_SIGMA), tmp_path / "run"), 2)
-    finish(resume(path))
-    assert journal(path) == journal(run(tmp_path / "whole", LINEAR_SIGMA))
-    assert sigmas(path) == pytest.approx([0.4, 0.3, 0.2, 0.1])
-
-
 def test_sigma_on_plateaus_survives_a_stop_after_every_generation(tmp_path):
     whole = run(tmp_path / "whole", FALLING_SIGMA, "generations=6")
     assert len(set(sigmas(whole))) > 2  # it fell, more than once
+    assert sigmas(run(tmp_path / "linear", LINEAR_SIGMA)) == pytest.approx([0.4, 0.3, 0.2, 0.1])
     path = stopped_after(train(settings(FALLING_SIGMA, "generations=3"), tmp_path / "run"), 1)
     for _ in range(2):
         stopped_after(resume(path), 1)

@@ -8,6 +8,7 @@ import pytest
 
 import germline
 from germline.config import load_config
+from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts
 from germline.run.task_check import check_task
 from germline.scorers import http_service
@@ -16,7 +17,7 @@ from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
 from tests.scripted_server import listening
-from tests.toy_runs import finish, journal, settings
+from tests.toy_runs import SETTINGS, finish, journal, settings, stopped_after
 
 
 @pytest.fixture(autouse=True)
@@ -53,18 +54,22 @@ def test_a_score_is_a_weighted_part_beside_the_rewards_of_the_task():
         assert grade.failure is None
 
 
-@pytest.mark.parametrize(("weight", "reward"), [(0.5, 1.5), (0.0, math.nan)])
-def test_a_scorer_rewards_rows_that_no_function_applies_to(tmp_path, weight, reward):
+@pytest.mark.parametrize(
+    ("weight", "more", "reward"),
+    [(0.5, {}, 1.5), (0.0, {}, math.nan), (0.5, {"strip_thinking": True}, 0.5)],
+    ids=["weighted", "shown", "without thinking"],
+)
+def test_a_scorer_rewards_rows_that_no_function_applies_to(tmp_path, weight, more, reward):
     file = tmp_path / "task.py"
     file.write_text(
         f"train = {[{'prompt': str(number)} for number in range(9)]}\n"
         "def reward(completions):\n    return [None]\n"
     )
     with listening(by_length) as server:
-        section = {"kind": "openrlhf", "url": server.url, "weight": weight}
-        (grade,) = grades(
-            settings(f"task={{kind: {file}, scorers: {{vowels: {json.dumps(section)}}}}}"), ["aaa"]
-        )
+        scorer = {"kind": "openrlhf", "url": server.url, "weight": weight}
+        task = {"kind": str(file), "scorers": {"vowels": scorer}, **more}
+        text = "<think>ee</think>o" if more else "aaa"
+        (grade,) = grades(settings(f"task={json.dumps(task)}"), [text])
     assert grade.reward == pytest.approx(reward, nan_ok=True)
 
 
@@ -77,13 +82,6 @@ def test_a_missing_score_makes_the_reward_missing_unless_its_weight_is_0():
     assert not math.isnan(kept.reward)
     assert not math.isnan(reported.reward)
     assert math.isnan(reported.parts["vowels"])
-
-
-def test_scorers_get_the_text_without_its_thinking():
-    with listening(by_length) as server:
-        config = scored(server.url, "task.strip_thinking=true")
-        (grade,) = grades(config, ["<think>aeiou</think>a"])
-    assert grade.parts["vowels"] == 1.0
 
 
 def test_a_scorer_needs_a_name_that_no_reward_has():
@@ -188,7 +186,7 @@ def test_the_reward_of_a_row_is_multiplied_by_its_weight(tmp_path):
     assert {grade.parts["exact"] for grade in found} == {1.0}
 
 
-@pytest.mark.parametrize("weight", [-1, "much", None, True, float("inf")])
+@pytest.mark.parametrize("weight", [-1, "much", True, float("inf")])
 def test_a_weight_that_is_no_number_from_0_on_is_refused(tmp_path, weight):
     rows = [{"prompt": f"{n}?", "answer": "a", "w": weight} for n in range(10)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -236,3 +234,26 @@ def test_an_error_reaches_every_call_of_its_batch_and_the_queue_goes_on():
     waiting = without_threads.submit([1])
     without_threads.close()
     assert waiting.cancelled()
+
+
+@pytest.mark.usefixtures("graded_in_process")
+def test_a_resumed_run_has_the_parts_of_its_reward_in_the_order_of_the_config(tmp_path):
+    scorers = {
+        "zz": {"kind": "length", "start": 0, "end": 17, "weight": -0.3},
+        "mm": {"kind": "repetition", "ngram": 1, "weight": -0.3},
+        "aa": {"kind": "length", "start": 1, "end": 11, "weight": -0.1},
+        "bb": {"kind": "length", "start": 2, "end": 7, "weight": -0.07},
+    }
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(f'{{"prompt": "Say {n}"}}\n' for n in range(20)))
+    task = {"kind": "jsonl", "path": str(prompts), "reward": {}, "scorers": scorers}
+    decoding = {"max_new_tokens": 24, "temperature": 1.0}
+    config = load_config({**SETTINGS, "task": {**task, **decoding}}, ("generations=6",))
+    whole = RunDirectory.open(finish(germline.train(config, tmp_path / "whole")))
+    stopped = stopped_after(germline.train(config, tmp_path / "stopped"), 2)
+    resumed = RunDirectory.open(finish(germline.resume(stopped)))
+    assert list(resumed.config.task.scorers) == [*scorers]
+    assert {row.score.metric for row in resumed.held_out()} == {"zz"}
+    assert journal(resumed.path) == journal(whole.path)
+    again = finish(germline.train(whole.path / "run.json", tmp_path / "again"))
+    assert journal(again) == journal(whole.path)

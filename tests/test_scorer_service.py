@@ -14,7 +14,6 @@ import germline
 from germline.cli.application import app
 from germline.config.scorers import ClassifierSettings
 from germline.endpoint.http_app import HttpLimits
-from germline.endpoint.uvicorn_service import UvicornService
 from germline.engines.served.http_client import HttpConnection, RequestRefused
 from germline.scorers.sequence_classifier import SequenceClassifier
 from germline.services.scorer import scorer_service
@@ -177,16 +176,6 @@ def test_a_wrong_setting_of_the_command_is_named(sources, words, said):
     )
     assert done.exit_code == 2
     assert said in done.stderr
-
-
-def test_the_command_says_where_it_listens(sources, monkeypatch):
-    monkeypatch.setattr(UvicornService, "run", lambda _server: None)
-    words = ["serve", "--reward", sources["reward"], "--port", "0", "--json"]
-    done = CliRunner().invoke(app, words)
-    assert done.exit_code == 0, done.output
-    document = json.loads(done.stdout)
-    assert document["models"] == {"reward": sources["reward"]}
-    assert document["url"].startswith("http://127.0.0.1:")
 
 
 # --- as a scorer of a run

@@ -116,12 +116,9 @@ def judged(reply, finish="stop", **message):
         ("First [[2]], but on reflection:\n[[ 10 ]].", 1.0),
         ("[[7]], as I said: [[7.0]]", 0.7),
         ("<think>[[2]] or [[3]]?</think>It is right. [[4]]", 0.4),
-        (" 2.5\n", 0.25),
         ([{"type": "thinking", "thinking": "[[1]]"}, {"type": "text", "text": "[[3]]"}], 0.3),
         ("[[0]]", 0.0),
         ("Mostly right.\n[[7/10]]", 0.7),
-        ("[[7 / 10]], as I said: [[7]]", 0.7),
-        ("[[2.5 out of 10.0]]", 0.25),
         (" 3/10 ", 0.3),
     ],
 )
@@ -139,20 +136,15 @@ def test_the_grade_of_a_judge_becomes_a_score_from_0_to_1(reply, value):
     ("reply", "more", "reason"),
     [
         ("[[11]]", {}, "grade 11 is not from 0 to 10"),
-        ("[[11/10]]", {}, "grade 11 is not from 0 to 10"),
         ("Good. [[4/5]]", {}, "grade '4/5' is out of 5, and grades are from 0 to 10"),
-        ("4/5", {}, "grade '4/5' is out of 5, and grades are from 0 to 10"),
         ("[[7/10]] or [[8/10]]", {}, "mentions [[7/10]], [[8/10]]"),
         ("It is 7 of 10, I think.", {}, "may not follow the template): 'It is 7"),
         ("First [[2]], but then [[10]].", {}, "mentions [[2]], [[10]], and its last line is no"),
-        ("A grade from [[0]] to [[10]].", {}, "mentions [[0]], [[10]]"),
         ("I would give [[7]] if", {"finish": "length"}, "cut at max_new_tokens"),
-        ("<think>Perhaps [[7]], perhaps", {}, "no verdict, such as [[7]]"),
         ("and so on " * 500, {"finish": "length"}, "was cut at max_new_tokens"),
         (None, {"refusal": "I cannot help with that."}, "refuses: 'I cannot help with that.'"),
         ("", {}, "gives no reply"),
         (None, {"finish": "length"}, "gives no reply, and was cut at max_new_tokens"),
-        ([5], {}, "gives no reply"),
     ],
 )
 def test_a_judge_without_a_usable_grade_gives_a_missing_score(reply, more, reason):
@@ -192,13 +184,11 @@ def test_a_value_that_is_no_number_is_missing_and_the_others_are_scored(value):
     [
         ("openrlhf", {"rewards": [1.0]}),
         ("openrlhf", {"rewards": 1.0}),
-        ("openrlhf", {}),
         ("openrlhf", "hello"),
         ("vllm_classify", {"data": [{"index": 0, "probs": [1.0]}]}),
         ("vllm_classify", {"data": [1, 2]}),
         ("vllm_score", {"data": [{"index": 5, "score": 1.0}, {"index": 0, "score": 1.0}]}),
         ("vllm_score", {"object": "error"}),
-        ("vllm_score", {"data": [{"score": 1.0}] * 3}),
         ("germline", {"rewards": [1.0, 2.0], "rewards_truncated": True}),
         ("germline", {"rewards": [1.0, 2.0], "rewards_missing": "no"}),
     ],
@@ -256,25 +246,6 @@ def test_a_service_that_hangs_times_out():
         ):
             scorer(server.url, kind="openrlhf", timeout_s=0.1, retry_timeout_s=0).score(ITEMS)
         released.set()
-
-
-def test_a_service_that_answers_with_errors_only_never_answers_again(caplog):
-    works: list[int] = []
-
-    def reply(*_):
-        return (200, {"rewards": [1, 2]}) if works else (500, "broken")
-
-    with listening(reply) as server:
-        failing = scorer(server.url, kind="openrlhf")
-        for _ in range(2):
-            assert all(one.missing for one in failing.score(ITEMS))
-        place = f"task.scorers.good.url={server.url}"
-        setting = "task.scorers.good.retry_timeout_s"
-        warning = f"{place}: refused (500): broken; retrying for 120 s ({setting})"
-        assert caplog.messages == [warning]
-        works.append(1)
-        failing.score(ITEMS)
-    assert caplog.messages == [warning, f"{place}: answers again"]
 
 
 # --- tokens

@@ -34,7 +34,6 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run of the nano model."""
     folder = tmp_path_factory.mktemp("serve") / "run"
     germline.train(CONFIG, folder).run()
     return folder

@@ -20,20 +20,15 @@ STRATEGIES = {
     "nes": (),
     "reused noise": ("strategy.noise_reuse=2",),
     "calibrated sigma": ("strategy.sigma=auto",),
-    "sigma of plateaus": ("strategy.sigma={kind: plateau, start: 0.3, factor: 0.5, patience: 1}",),
-    "sigma by success": ("strategy.sigma={kind: success, start: 0.3}",),
     "sigma of tensors": ("strategy.sigma={kind: natural, start: 0.3}",),
     "sep_cma": ("strategy={kind: sep_cma, sigma: 0.3, population: 6}", "space=full"),
     "cma": (
         "strategy={kind: cma, sigma: 0.3, population: 6}",
         "space={kind: subspace, dimension: 8}",
     ),
-    "votes": VOTES,
     "votes at several sigmas": (*VOTES, "method.sigmas=[0.1, 0.3]", "strategy.sigma=auto"),
     "prompt options": ("prompt_search={few_shot: [0, 1]}",),
 }
-SLOW = {"sigma of plateaus", "sigma by success", "votes"}
-"""Other strategies here change sigma and vote as well."""
 
 
 @pytest.fixture(scope="module")
@@ -86,10 +81,7 @@ def test_the_center_may_be_another_generation(trained):
     assert digest(weights, "gen-3") == digests(trained)[-1]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in STRATEGIES],
-)
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_members_are_those_that_the_generation_evaluated(name, tmp_path, monkeypatch):
     populations = {}
     evaluate = Method.evaluate
@@ -149,7 +141,7 @@ def test_generations_appear_while_the_run_is_trained(tmp_path):
 
 
 def test_the_center_of_voting_members_is_the_best_of_them(tmp_path):
-    folder = run(tmp_path / "run", *STRATEGIES["votes"])
+    folder = run(tmp_path / "run", *VOTES)
     weights = ServedWeights.open(str(folder))
     center = weights.engine.weights.digest()
     assert center != digests(folder)[0]

@@ -49,7 +49,6 @@ def started():
 
 
 def runs(process):
-    """Tell whether a process runs; a zombie does not."""
     try:
         return psutil.Process(process).status() != "zombie"
     except psutil.NoSuchProcess:

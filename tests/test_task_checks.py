@@ -1,21 +1,16 @@
 """`germline check` and `germline new`: what is found, what is shown, what is written."""
 
 import importlib
-import io
-import re
-import shlex
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.cli.output import print_table
 from germline.config import load_config
 from germline.run.preflight import check_run
+from germline.run.reward_check import wrong_answers
 from germline.tasks import make_task
-from germline.types import GermlineError
 from tests.tiny import save_tiny
 
 ROWS = "train = [{'prompt': f'Number {n}?', 'answer': str(n)} for n in range(10)]\n"
@@ -61,21 +56,14 @@ def test_the_tasks_that_come_along_have_no_problems(name):
     assert germline.check_task(name, prompts=1).problems == ()
 
 
-def test_prompts_are_shown_as_the_model_sees_them(tmp_path):
-    rows = ROWS + "test = [{'prompt': 'Number 10?', 'answer': '10'}]\n"
-    shown, other = germline.check_task(file(tmp_path, RIGHT, rows), prompts=2).prompts
-    assert shown.text == "<|im_start|>user\nNumber 0?<|im_end|>\n<|im_start|>assistant\n"
-    assert (shown.tokens, shown.answer, other.answer) == (11, "0", "5")
-
-
 @pytest.mark.parametrize(
     ("body", "tried", "remark"),
     [
         ("    return example['gold']\n", "gold answers", "10 cannot be graded: KeyError: 'gold'"),
+        ("    raise ValueError('boom')\n", "gold answers", "boom"),
         ("    return 0.0\n", "gold answers", "earn no more than empty ones"),
         ("    return random.random()\n", "gold answers", "the reward is not deterministic: 0."),
         ("    return 1 / len(completion) - 1\n", "hostile answers", "worse than its floor 0"),
-        ("    return -len(completion)\n", "gold answers", "returns to one, such as max(-"),
     ],
 )
 def test_what_is_wrong_is_found(tmp_path, body, tried, remark):
@@ -89,20 +77,6 @@ def test_a_text_that_takes_too_long_is_a_warning(tmp_path):
     found = findings(tmp_path, body, prompts=0)["hostile answers"]
     assert found.verdict == "warning"
     assert "1 fail, which earns the floor: timeout after 2.0 s on '9**9**9'" in found.remark
-
-
-def test_equal_prompts_are_counted_once(tmp_path):
-    found = findings(tmp_path, RIGHT, ROWS.replace("{n}?", "{n // 2}?"), prompts=0)
-    assert "8 to train (different prompts: 4), 2 held out (diff" in found["examples"].remark
-    assert re.match(r"\d+ tokens, and up to 128 new ones", found["prompts"].remark)
-
-
-def test_an_exception_on_every_answer_is_wrong(tmp_path):
-    found = findings(tmp_path, "    raise ValueError('boom')\n", prompts=0)
-    assert found["gold answers"].verdict == "wrong"
-    assert "boom" in found["gold answers"].remark
-    # The gold answers earn no more, but none was graded.
-    assert found["hostile answers"].verdict == "warning"
 
 
 def test_a_reward_that_fails_on_every_answer_of_rows_without_gold_is_wrong(tmp_path):
@@ -119,25 +93,13 @@ def test_a_reward_that_refuses_texts_by_raising_is_no_problem(tmp_path):
     body = "    return float(int(completion) == int(example['answer']))\n"
     found = findings(tmp_path, body)
     assert "wrong" not in {one.verdict for one in found.values()}
-    assert found["empty answers"].remark == (
-        "10 fail, which earns the floor: ValueError: invalid literal for int() with base 10: '' "
-        "(numbers.py, line 4) on ''"
-    )
-
-
-def test_a_long_hostile_text_that_wins_is_in_the_report(tmp_path):
-    right = "completion.strip() == example['answer']"
-    found = findings(tmp_path, f"    return float({right} or len(completion) > 5_000)\n")
-    row = found["hostile answers"]
-    assert "more characters: members may learn" in row.remark
-    assert len(row.text) > 5_000
+    assert "10 fail, which earns the floor: ValueError" in found["empty answers"].remark
 
 
 def test_what_is_suspicious_is_a_warning(tmp_path):
     found = findings(tmp_path, "    return float(example['answer'] in completion)\n")
     assert found["hostile answers"].verdict == "warning"
-    assert found["hostile answers"].remark.startswith("5 of 49 earn 1, as much as a gold answer")
-    assert ", such as '\\x1b[31m" in found["hostile answers"].remark
+    assert "5 of 49 earn 1, as much as a gold answer" in found["hostile answers"].remark
     rows = "train = test = [{'prompt': 'Why?'}]\n"
     found = findings(tmp_path, "    return len(completion)\n", rows)
     assert [found[one].verdict for one in ("examples", "gold answers")] == ["warning", "warning"]
@@ -153,28 +115,12 @@ def test_prompts_longer_than_the_model_takes_are_found(tmp_path):
     assert "max_new_tokens=" not in found.remark, "no completion fits, however short"
 
 
-def test_a_shorter_completion_is_recommended_where_it_leaves_room_for_an_answer(tmp_path):
-    path = file(tmp_path, RIGHT)
-    report = germline.check_task(path, ["task.max_new_tokens=505"], prompts=0)
-    found = next(one for one in report.findings if one.tried == "prompts")
-    assert re.search(r"has 512: set task\.max_new_tokens=501 or less, or shorten", found.remark)
-
-
 def test_a_model_without_a_chat_template_is_found(tmp_path):
     model = save_tiny(tmp_path / "model")
     (model / "chat_template.jinja").unlink()
     found = findings(tmp_path, RIGHT, model=str(model))["prompts"]
     assert found.verdict == "wrong"
     assert "task.chat=false" in found.remark
-
-
-def test_a_reward_of_trl_may_stand_in_a_file(tmp_path):
-    path = tmp_path / "numbers.py"
-    reward = "def reward(completions, answer, **_):\n    return [float(completions == answer)]\n"
-    path.write_text(ROWS + reward)
-    found = {one.tried: one for one in germline.check_task(path, prompts=0).findings}
-    assert set(found["gold answers"].rewards) == {1.0}
-    assert set(found["empty answers"].rewards) == {0.0}
 
 
 def test_what_a_reward_prints_goes_to_a_file(tmp_path, capfd):
@@ -188,46 +134,6 @@ def test_what_a_reward_prints_goes_to_a_file(tmp_path, capfd):
 
 
 # --- on the command line
-
-
-@pytest.mark.parametrize("width", [80, 100, 140])
-def test_every_column_is_shown_in_a_terminal_of_this_width(width):
-    columns = ("tried", "number", "reward", "verdict", "remark")
-    rows = [("hostile answers", "49", "0.0464 to 0.968", "warning", "one earns as much " * 20)]
-    written = io.StringIO()
-    console = Console(width=width, file=written, force_terminal=True, color_system=None)
-    print_table(columns, rows, console)
-    lines = written.getvalue().splitlines()
-    assert lines[0].split() == list(columns)
-    assert lines[1].split()[:7] == ["hostile", "answers", "49", "0.0464", "to", "0.968", "warning"]
-    assert max(map(len, lines)) <= width
-
-
-def test_the_command_shows_prompts_and_findings_and_ends_well(tmp_path):
-    shown = called("check", file(tmp_path, RIGHT), "--prompts", 2)
-    assert shown.exit_code == 0, shown.output
-    assert shown.stdout.count("<|im_start|>user\nNumber ") == 2
-    assert shown.stdout.count("gold answer: ") == 2
-    assert "\ngold answers\t10\t1\tok\t" in shown.stdout
-
-
-def test_a_task_without_problems_is_evaluated_next(tmp_path):
-    (tmp_path / "right.yaml").write_text(f"task: {{path: {file(tmp_path, RIGHT)}}}\n")
-    shown = called("check", tmp_path / "right.yaml", "task.max_new_tokens=4")
-    *_, head, line = shown.stdout.splitlines()
-    assert head == "next:"
-    command = shlex.split(line, comments=True)
-    assert command[:3] == ["germline", "eval", "nano"]
-    assert "task.max_new_tokens=4" in command
-    scored = called(*command[1:], "--limit", 2, "--out", tmp_path / "completions.jsonl")
-    assert scored.exit_code == 0, scored.output
-    assert "n 2" in scored.stdout
-
-
-def test_the_command_ends_with_1_when_something_is_wrong(tmp_path):
-    shown = called("check", file(tmp_path, "    return 1\n"), "--prompts", 0)
-    assert shown.exit_code == 1
-    assert "gold answers\t10\t1\twrong\tearn no more than empty ones" in shown.stdout
 
 
 SHELF = """
@@ -317,13 +223,6 @@ def test_the_command_takes_rows_and_settings_and_refuses_those_without_effect(tm
     assert "batch_size=3 has no effect here" in refused.stderr
 
 
-def test_a_file_that_cannot_be_loaded_is_told_in_one_paragraph(tmp_path):
-    shown = called("check", tmp_path / "nowhere.py")
-    assert shown.exit_code == 2
-    assert "nowhere.py' cannot be read" in shown.stderr
-    assert shown.stdout == ""
-
-
 def test_a_new_task_and_its_tests_work_as_written(tmp_path, monkeypatch):
     shown = called("new", tmp_path / "riddles")
     assert f"pytest {tmp_path / 'test_riddles.py'}\n" in shown.output
@@ -352,21 +251,6 @@ def test_nothing_is_overwritten(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["test_riddles.py"]
 
 
-def test_a_section_of_a_config_can_be_checked(tmp_path):
-    config = germline.load_config({"task": str(file(tmp_path, RIGHT))})
-    assert germline.check_task(config.task, prompts=0).problems == ()
-    with pytest.raises(GermlineError, match="no kind 'numbers'"):
-        germline.check_task("numbers")
-
-
-def test_a_run_whose_task_file_is_gone_is_told_to_restore_it(tmp_path):
-    section = {"kind": "python", "path": str(tmp_path / "gone.py")}
-    with pytest.raises(GermlineError, match="germline new NAME"):
-        make_task(load_config({"task": section}).task)
-    with pytest.raises(GermlineError, match="restore the file of this run"):
-        make_task(load_config({"task": {**section, "digest": "0" * 64}}).task)
-
-
 def test_a_run_that_asks_for_more_examples_than_a_split_has_warns(tmp_path, caplog):
     path = str(file(tmp_path, RIGHT))
     config = {"task": path, "engine": "toy", "batch_size": 500, "held_out": {"examples": 7}}
@@ -375,3 +259,77 @@ def test_a_run_that_asks_for_more_examples_than_a_split_has_warns(tmp_path, capl
         loaded = load_config(settings)
         check_run(loaded, make_task(loaded.task))
         assert caplog.text.count("and all of them are used") == warned
+
+
+# --- wrong answers
+
+
+FROM_1 = ROWS.replace("range(10)", "range(1, 11)")
+
+
+def numbers(folder, value, rows=FROM_1):
+    body = f"    n, gold = int(completion), int(example['answer'])\n    return {value}\n"
+    return findings(folder, body, rows, prompts=0)
+
+
+@pytest.mark.parametrize(
+    ("gold", "wrong"),
+    [
+        (["a", "b", "a"], [("b", 0), ("a", 1), ("b", 2)]),
+        (["7", "7"], [("0", 0), ("0", 1)]),
+        (["0", "1,000"], [("1,000", 0), ("0", 1), ("0", 1)]),
+        (["a"], []),
+        ([], []),
+    ],
+)
+def test_a_wrong_answer_is_that_of_another_example_and_0_for_a_number(gold, wrong):
+    assert wrong_answers(gold) == wrong
+
+
+def test_a_negative_reward_of_a_wrong_number_is_found_where_hostile_texts_are_no_numbers(tmp_path):
+    rows = numbers(tmp_path, "1 - abs(n - gold)")
+    assert [rows[name].verdict for name in ("gold answers", "hostile answers")] == ["ok", "warning"]
+    assert rows["wrong answers"].verdict == "wrong"
+    assert "from reward(), worse than its floor 0" in rows["wrong answers"].remark
+
+
+def test_a_wrong_answer_that_earns_more_than_the_gold_one_is_a_warning(tmp_path):
+    row = numbers(tmp_path, "1 + min(n, 10)")["wrong answers"]
+    assert (row.verdict, row.count) == ("warning", 20)
+    assert "more than the gold answer of their example, such as '" in row.remark
+    row = numbers(tmp_path, "1 + 0 * n")["wrong answers"]  # as much is no finding
+    assert (row.verdict, row.remark, set(row.rewards)) == ("ok", "", {1.0})
+
+
+def test_rows_without_another_answer_have_no_row_of_wrong_answers(tmp_path):
+    rows = "train = [{'prompt': f'Number {n}?', 'answer': '0'} for n in range(10)]\n"
+    assert "wrong answers" not in numbers(tmp_path, "1 + (n == gold)", rows)
+
+
+def test_a_hostile_text_that_is_right_by_chance_tempts_nobody(tmp_path):
+    rows = "train = [{'prompt': 'One?', 'answer': '1'}, {'prompt': 'Two?', 'answer': '2'}] * 5\n"
+    last = (
+        "import re\ndef reward(completion, example):\n    found = re.findall(r'\\d+', completion)\n"
+    )
+    path = tmp_path / "numbers.py"
+    path.write_text(f"{rows}{last}    return float(found[-1:] == [example['answer']])\n")
+    found = {row.tried: row for row in germline.check_task(path, prompts=0).findings}
+    assert (found["hostile answers"].verdict, max(found["hostile answers"].rewards)) == ("ok", 1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "setting", "verdict"),
+    [
+        ("'one\\n' + str(n)", 'task.stop=["\\n"]', "wrong"),
+        ("f'<|im_end|>{n}'", "task.temperature=0", "wrong"),
+        ("'one\\n' * (n % 2) + str(n)", 'task.stop=["\\n"]', "warning"),
+        ("'many words ' * 9 + str(n)", "task.max_new_tokens=4", "warning"),
+        ("str(n)", 'task.stop=["\\n"]', "ok"),
+    ],
+)
+def test_gold_answers_that_no_model_can_write_are_found(answer, setting, verdict, tmp_path):
+    path = tmp_path / "numbers.py"
+    reward = "def reward(completion, example):\n    return completion == example['answer']\n"
+    path.write_text(FROM_1.replace("str(n)", answer) + reward)
+    report = germline.check_task(path, [setting], prompts=0)
+    assert {one.tried: one.verdict for one in report.findings}["gold answers"] == verdict

@@ -78,15 +78,6 @@ def test_arithmetic_asks_in_the_users_words():
         assert int(example.answer) == eval(f"{a} {sign} {b}")
 
 
-def test_arithmetic_never_tests_an_operand_pair_it_trains_on():
-    def pairs(split):
-        return {frozenset((e.facts["a"], e.facts["b"])) for e in task.examples(split)}
-
-    task = ArithmeticTask(Arithmetic())
-    assert not pairs("train") & pairs("test")
-    assert 0.15 < len(task.examples("test")) / (21 * 21 * 2 + 100) < 0.25
-
-
 # multiplication
 
 
@@ -112,9 +103,12 @@ def test_the_prompt_asks_for_the_product_that_is_the_answer():
         assert int(example.answer) == int(asked[1]) * int(asked[2])
 
 
-@pytest.mark.parametrize("digits", [1, 2, 3])
-def test_no_pair_is_trained_on_and_tested_in_any_order(digits):
-    task = MultiplicationTask(Multiplication(digits=digits))
+@pytest.mark.parametrize(
+    "task",
+    [ArithmeticTask(Arithmetic())]
+    + [MultiplicationTask(Multiplication(digits=digits)) for digits in (1, 2, 3)],
+)
+def test_no_pair_is_trained_on_and_tested_in_any_order(task):
     train, test = (
         {frozenset(pair) for pair in factors_of(task, split)} for split in ("train", "test")
     )
@@ -147,13 +141,6 @@ def test_the_papers_pairs_are_two_to_train_and_eight_to_test():
     assert [example.answer for example in task.examples("test")] == answers
 
 
-def test_conciseness_reads_pairs_from_a_file(tmp_path):
-    path = lines_file(tmp_path, *({"question": f"{n}?", "answer": str(n)} for n in range(10)))
-    task = ConcisenessTask(Conciseness(path=path))
-    assert len(task.examples("train")) == 8
-    assert len(task.examples("test")) == 2
-
-
 def test_a_question_written_twice_stays_on_one_side(tmp_path):
     rows = [{"question": f"{n % 5}?", "answer": "yes"} for n in range(50)]
     task = ConcisenessTask(Conciseness(path=lines_file(tmp_path, *rows)))
@@ -184,18 +171,6 @@ def test_bad_pairs_are_refused_with_their_place(tmp_path, rows, complaint):
 # countdown
 
 
-def test_generated_rows_have_the_fields_format():
-    row = small_rows(0, 1)[0]
-    assert set(row) == {"context", "numbers", "target", "solution"}
-    assert row["context"] == countdown_prompt(row["numbers"], row["target"])
-    assert row["context"].endswith("Let me solve this step by step.\n<think>")
-    shown = " ".join(map(str, row["numbers"]))
-    assert (
-        f"Using the numbers [{shown}], create an equation that equals {row['target']}. "
-        in (row["context"])
-    )
-
-
 def test_generated_rows_are_small_solvable_and_different():
     rows = small_rows(1, 3000)
     assert len({row["context"] for row in rows}) == 3000
@@ -223,11 +198,8 @@ def test_rows_of_the_fields_size_are_solvable_different_and_like_the_fields():
         assert all(1 <= number <= 99 for number in row["numbers"])
         assert 10 <= int(row["target"]) <= 99
     assert rows[0]["context"] == countdown_prompt(rows[0]["numbers"], rows[0]["target"])
-
-
-def test_countdown_plays_puzzles_of_the_fields_size_when_asked():
     task = CountdownTask(Countdown(puzzles="field"))
-    assert task.examples("train")[0].prompt == field_rows(0, 1)[0]["context"]
+    assert task.examples("train")[0].prompt == rows[0]["context"]
     assert len(task.examples("test")) == 2000
 
 
@@ -290,9 +262,7 @@ def test_the_context_of_a_row_is_the_prompt_as_it_stands(tmp_path):
     [
         ("[{", r"rows\.json: not valid JSON: .*column 3"),
         ([{**ROW, "numbers": [3, -5]}], r"row 0: `numbers` must be .* found \[3, -5\]"),
-        ([{**ROW, "numbers": []}], r"row 0: `numbers` must be .* found \[\]"),
         ([{**ROW, "numbers": [True, 2]}], r"row 0: `numbers` must be .* found \[True, 2\]"),
-        ([{**ROW, "target": 13}], "row 0: the field `target` must be str, found 13"),
         ([{**ROW, "target": "x"}], "row 0: `target` must be a decimal number .* found 'x'"),
         ([{**ROW, "solution": 13}], "row 0: `solution` must be text or null, found 13"),
         ([ROW, {"numbers": [3], "target": "3"}], "row 1: the field `context` is missing"),

@@ -22,13 +22,6 @@ def test_exact_problems_are_zero_at_the_top_and_below_it_elsewhere(problem):
     assert max(others) < 0
 
 
-def test_rosenbrock_is_the_function_of_two_numbers_everybody_knows():
-    top = noise.weight_noise(7, 0, 0, "top", 2).astype(np.float64)
-    x, y = -1.2, 1.0
-    value = rosenbrock(2).rewards((top - 1 + [x, y])[None], 0)[0, 0]
-    assert value == pytest.approx(-(100 * (y - x**2) ** 2 + (1 - x) ** 2))
-
-
 def test_noisy_steps_are_flat_nearby_and_differ_from_generation_to_generation():
     problem = noisy_steps()
     near = problem.rewards(np.stack([problem.start, problem.start + 1e-9]), 3)

@@ -1,21 +1,14 @@
 """`task.strip_thinking` with every kind of reward: nothing else about the reward changes."""
 
-import json
-
 import pytest
 
 import germline
 from germline.graders.pool import InProcessPool
-from germline.run.build_parts import build_run_parts
 from germline.types import GermlineError
-from tests.hang_limit import HANG_S
 from tests.python_rewards import length
-from tests.scripted_server import listening
 from tests.test_from_python import ON_ROWS, ROWS, mean_at_end
-from tests.test_scorer_runs import by_length
 from tests.test_task_checks import ROWS as SHELF_ROWS
 from tests.test_task_checks import SHELF
-from tests.toy_runs import settings
 
 STRIPPED = {**ON_ROWS, "task": {**ON_ROWS["task"], "strip_thinking": True}}
 
@@ -40,21 +33,6 @@ def test_an_error_of_a_reward_names_its_functions(tmp_path):
     rewards = [length, lambda completion, example: -1.0]
     with pytest.raises(GermlineError, match=r"graders: the reward length\(\), reward\(\) returned"):
         germline.train(STRIPPED, tmp_path / "run", reward=rewards, data=ROWS).run()
-
-
-def test_a_scorer_rewards_rows_that_no_function_applies_to(tmp_path):
-    file = tmp_path / "task.py"
-    file.write_text(
-        f"train = {[{'prompt': str(number)} for number in range(9)]}\n"
-        "def reward(completions):\n    return [None]\n"
-    )
-    with listening(by_length) as server:
-        scorer = json.dumps({"kind": "openrlhf", "url": server.url, "weight": 0.5})
-        task = f"{{kind: {file}, strip_thinking: true, scorers: {{vowels: {scorer}}}}}"
-        with build_run_parts(settings(f"task={task}")) as parts:
-            graded = parts.graders.submit(["<think>o</think>aa"], parts.batch(0)[:1])
-            (grade,) = graded.result(timeout=HANG_S)
-    assert grade.reward == 1.0
 
 
 def test_the_tools_of_an_environment_are_checked(tmp_path):

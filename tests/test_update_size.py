@@ -57,28 +57,25 @@ def test_the_spacing_is_that_of_the_dtype_itself(dtype):
     np.testing.assert_array_equal(_spacing(values.float(), dtype), distances)
 
 
-def test_a_step_is_measured_in_spacings_of_the_serving_dtype():
-    # bf16 numbers between 1 and 2 are 2^-7 apart: half of the weights make a step of two of those.
-    found = measured([[1.0, 1.0]], [[1.0, 1.0 + 2.0**-6]], torch.bfloat16)
-    assert found.rms == pytest.approx(2.0**-6 / math.sqrt(2))
-    assert found.in_roundings == pytest.approx(math.sqrt(2))
-    assert found.moved == 0.5
+# bf16 numbers between 1 and 2 are 2^-7 apart: half of the weights make a step of two of those.
+STEPS = {
+    "two spacings": ([1.0, 1.0], [1.0, 1.0 + 2.0**-6], torch.bfloat16, math.sqrt(2), 0.5),
+    "too small": ([1.0, 1.5], [1.0 + 2.0**-10, 1.5 + 2.0**-10], torch.bfloat16, 0.125, 0.0),
+    "from zero, where they arrive": ([0.0, 0.0], [1.0, 1.0], torch.bfloat16, 2.0**7, 1.0),
+    "none, at zero": ([0.0, 0.0], [0.0, 0.0], torch.float32, 0.0, 0.0),
+}
 
 
-def test_a_step_too_small_to_be_seen_moves_nothing_that_is_served():
-    found = measured([[1.0, 1.5]], [[1.0 + 2.0**-10, 1.5 + 2.0**-10]], torch.bfloat16)
-    assert (found.in_roundings, found.moved) == (0.125, 0.0)
-    assert measured([[1.0, 1.5]], [[1.0 + 2.0**-10] * 2], torch.float32).moved == 1.0
-
-
-def test_weights_that_begin_at_zero_are_measured_where_they_arrive():
-    found = measured([[0.0, 0.0]], [[1.0, 1.0]], torch.bfloat16)
-    assert found.in_roundings == pytest.approx(2.0**7)
-
-
-def test_no_step_is_no_rounding_even_at_zero():
-    found = measured([[0.0, 0.0]], [[0.0, 0.0]], torch.float32)
-    assert (found.rms, found.in_roundings, found.moved) == (0, 0, 0)
+@pytest.mark.parametrize(
+    ("before", "after", "dtype", "roundings", "moved"), STEPS.values(), ids=STEPS
+)
+def test_a_step_is_measured_in_spacings_of_the_serving_dtype(
+    before, after, dtype, roundings, moved
+):
+    found = measured([before], [after], dtype)
+    assert found.rms == pytest.approx(np.sqrt(np.mean(np.subtract(after, before) ** 2)))
+    assert found.in_roundings == pytest.approx(roundings)
+    assert found.moved == moved
 
 
 def test_the_middle_and_the_smallest_tensor_are_told_apart_and_shares_count_numbers():

@@ -27,14 +27,10 @@ VERDICTS = {
     "[[A]] or [[B]]? It is [[B]].": None,
     "I choose [[A]].\nNot [[B]].": None,
     "[[A]]\nBut [[B]] has its merits, and [[A]] too.": None,
-    "[[A]]\n[[B]] [[A]]": None,
     "Answer with [[A]] or [[B]].": None,
     "The answer is A.": None,
-    "[A]": None,
     "[[C]]": None,
-    "[[AB]]": None,
     "<think>It is [[A]], or": None,
-    "<think>It is [[A]]</think>": None,
 }
 
 

@@ -32,7 +32,6 @@ class Clock:
 
 
 def taken(backlog):
-    """Take a piece as the first worker."""
     piece = backlog.take(0)
     assert piece is not None
     return piece

@@ -217,7 +217,7 @@ def _read(tensors: dict[str, Tensor], example: Example, written: Completion) -> 
 
 
 def _length(example: Example) -> int:
-    return len(example.token_ids) or len(example.prompt) or 1
+    return len(_ids(example))
 
 
 def _check_lengths(examples: Sequence[Example], decoding: Decoding) -> None:

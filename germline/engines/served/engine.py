@@ -248,8 +248,7 @@ class ServedEngine:
         return [slice(first, first + size) for first in range(0, len(members), size)]
 
     def _prompts(self, members: Members, examples: Sequence[Example]) -> list[Tokens]:
-        if self.weights.space is None:
-            self.weights.check_members_supported(members)
+        self.weights.check_members_supported(members)
         return [self.encoder.encode(example) for example in examples]
 
 

@@ -5,7 +5,7 @@ import math
 import torch
 
 from germline import config
-from germline.optimizers.base import MomentOptimizer
+from germline.optimizers.base import AscentOptimizer
 from germline.optimizers.fp32_arithmetic import (
     ScratchBuffers,
     check_step_tensors,
@@ -15,7 +15,7 @@ from germline.optimizers.fp32_arithmetic import (
 )
 
 
-class Adam(MomentOptimizer):
+class Adam(AscentOptimizer):
     """Adam (Kingma and Ba, 2015, algorithm 1) as ascent, with t = step_index + 1.
 
         m <- beta1 m + (1 - beta1) g             v <- beta2 v + (1 - beta2) g^2

@@ -1,25 +1,34 @@
-"""What optimizers do, and their state; `engines.master_weights.Masters` calls one per tensor."""
+"""What an optimizer does, and its state; `engines.master_weights.Masters` calls it per tensor."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Protocol, runtime_checkable
 
 import torch
 
 
-@runtime_checkable
-class AscentOptimizer(Protocol):
-    """Moves master weights along gradients; a run has one optimizer, with state per tensor."""
+class AscentOptimizer(ABC):
+    """Moves master weights along gradients; a run has one optimizer, with state per tensor.
+
+    The state is fp32 tensors for every searched tensor, 0 before its first step, under the keys
+    `<tensor>.<letter>` with each of the given letters.
+    """
+
+    def __init__(self, letters: str = "") -> None:
+        self._letters = letters
+        self._tensors: dict[str, torch.Tensor] = {}
 
     @property
     def bytes_per_number(self) -> int:
         """Size of the state per searched number."""
+        return 4 * len(self._letters)
 
-    def begin(self, masters: Mapping[str, torch.Tensor]) -> None:
+    def begin(self, masters: Mapping[str, torch.Tensor]) -> None:  # noqa: B027 - most use none
         """Receive the starting weights, before any step and before any state is loaded.
 
         A resumed run calls this too, with the base model.
         """
 
+    @abstractmethod
     def step(
         self,
         name: str,
@@ -40,31 +49,6 @@ class AscentOptimizer(Protocol):
             unit: factor of the learning rate for this tensor.
         """
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the state, sorted by key; not copies."""
-
-    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Replace the state by copies of what `state_dict` returned, made one by one."""
-
-
-class MomentOptimizer:
-    """An optimizer whose state is fp32 tensors for every searched tensor, 0 before its first step.
-
-    Keys of the state are `<tensor>.<letter>`, with each of the given letters.
-    """
-
-    def __init__(self, letters: str) -> None:
-        self._letters = letters
-        self._tensors: dict[str, torch.Tensor] = {}
-
-    @property
-    def bytes_per_number(self) -> int:
-        """Size of the state per searched number."""
-        return 4 * len(self._letters)
-
-    def begin(self, masters: Mapping[str, torch.Tensor]) -> None:
-        """Do nothing: the optimizer does not use the starting weights."""
-
     def moments_of(self, name: str, master: torch.Tensor) -> list[torch.Tensor]:
         """Return the moments of a tensor, one per letter, on its device."""
         keys = [f"{name}.{letter}" for letter in self._letters]
@@ -79,11 +63,11 @@ class MomentOptimizer:
         return [self._tensors[key] for key in keys]
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the moments, sorted by key; not copies."""
+        """Return the state, sorted by key; not copies."""
         return dict(sorted(self._tensors.items()))
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Replace the moments by copies of those given; refuse those of another optimizer."""
+        """Replace the state by copies, made one by one; refuse that of another optimizer."""
         names = {key.rpartition(".")[0] for key in state}
         keys = {f"{name}.{letter}" for name in names for letter in self._letters}
         if other := keys ^ state.keys():

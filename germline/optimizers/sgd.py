@@ -3,7 +3,7 @@
 import torch
 
 from germline import config
-from germline.optimizers.base import MomentOptimizer
+from germline.optimizers.base import AscentOptimizer
 from germline.optimizers.fp32_arithmetic import (
     ScratchBuffers,
     check_step_tensors,
@@ -12,7 +12,7 @@ from germline.optimizers.fp32_arithmetic import (
 )
 
 
-class Sgd(MomentOptimizer):
+class Sgd(AscentOptimizer):
     """Gradient ascent with Polyak's (1964) momentum, in the form that `torch.optim.SGD` has.
 
         v <- momentum v + g                      v is 0 before the first step

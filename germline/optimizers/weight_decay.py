@@ -13,7 +13,7 @@ from germline.optimizers.fp32_arithmetic import (
 )
 
 
-class WeightDecay:
+class WeightDecay(AscentOptimizer):
     """Decoupled weight decay: moves theta towards an anchor before each step of an optimizer.
 
         theta <- theta - learning_rate * weight_decay * (theta - anchor)
@@ -28,6 +28,7 @@ class WeightDecay:
     """
 
     def __init__(self, inner: AscentOptimizer, weight_decay: float, *, to_start: bool) -> None:
+        super().__init__()
         self._inner = inner
         self._weight_decay = weight_decay
         self._to_start = to_start

@@ -17,7 +17,7 @@ import pytest
 
 import germline
 from germline.example import Transcript
-from germline.graders import answer_match
+from germline.graders import builtin_rewards
 from germline.graders.pool import GraderPool, InProcessPool
 from germline.types import Example, GermlineError, Grade
 from tests import misbehaving_graders
@@ -182,7 +182,7 @@ def test_a_lambda_is_refused_as_a_grader():
 
 def test_a_floor_that_does_not_fit_the_rubric_is_refused():
     with pytest.raises(GermlineError, match=r"\['evil'\]"):
-        GraderPool(answer_match.grade_length, {"good": 1.0}, {"evil": 0.0})
+        GraderPool(builtin_rewards.grade_length, {"good": 1.0}, {"evil": 0.0})
 
 
 def test_closing_cancels_what_is_not_graded_and_ends_the_workers():
@@ -209,11 +209,11 @@ def test_closing_removes_an_empty_file_of_output_and_nothing_that_is_no_file(tmp
 
 def test_a_script_without_a_main_guard_can_grade(tmp_path):
     script = """
-        from germline.graders import answer_match
+        from germline.graders import builtin_rewards
         from germline.graders.pool import GraderPool
         from germline.types import Example
 
-        with GraderPool(answer_match.grade_exact, {"exact": 1.0}, {"exact": 0.0}) as pool:
+        with GraderPool(builtin_rewards.grade_exact, {"exact": 1.0}, {"exact": 0.0}) as pool:
             print(pool.submit(["8"], [Example(0, "?", "8", False)]).result()[0].reward)
     """
     with python(script, tmp_path) as process:
@@ -274,7 +274,7 @@ def test_four_thousand_texts_cost_the_parent_a_few_calls_each():
     threading.setprofile(count)  # of the threads that serve the workers, started below
     try:
         with GraderPool(
-            answer_match.grade_length,
+            builtin_rewards.grade_length,
             {"length": 1.0, "length_difference": 0.0},
             {"length": 0.0, "length_difference": 0.0},
         ) as pool:

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from germline.graders import answer_match, countdown
+from germline.graders import countdown
+from germline.graders.builtin_rewards import grade_exact, grade_length
 from germline.types import Example
 
 PUZZLE = Example(
@@ -211,15 +212,18 @@ def test_anything_else_is_not_a_target(text):
 
 def test_exact_match_ignores_surrounding_white_space_only():
     example = Example(0, "What is 3 + 5?", "8", True)
-    values = {
-        text: answer_match.grade_exact(text, example)["exact"]
-        for text in ("8", " 8\n", "8.", "", "18")
-    }
+    values = {text: grade_exact(text, example)["exact"] for text in ("8", " 8\n", "8.", "", "18")}
     assert values == {"8": 1.0, " 8\n": 1.0, "8.": 0.0, "": 0.0, "18": 0.0}
 
 
 def test_length_is_the_difference_in_characters_whichever_is_longer():
     example = Example(0, "Capital of Peru?", "Lima", True)
-    assert answer_match.grade_length("Lima.", example) == {"length": -1.0, "length_difference": 1.0}
-    assert answer_match.grade_length("", example) == {"length": -4.0, "length_difference": 4.0}
-    assert answer_match.grade_length("Límä", example) == {"length": 0.0, "length_difference": 0.0}
+    assert grade_length("Lima.", example) == {
+        "length": -1.0,
+        "length_difference": 1.0,
+    }
+    assert grade_length("", example) == {"length": -4.0, "length_difference": 4.0}
+    assert grade_length("Límä", example) == {
+        "length": 0.0,
+        "length_difference": 0.0,
+    }

@@ -152,7 +152,7 @@ for _name in ("exact", "contains", "numeric", "regex", "json", "length"):
     register("reward", f"germline.graders.builtin_rewards:{_name.upper()}", _name)(RewardedRows)
 
 
-@register("task", "germline.tasks.rows:JsonlTask")
+@register("task", "germline.tasks.rows:RowsTask")
 class Jsonl(RewardedRows, FileTask):
     """A JSONL file scored by built-in rewards, no Python needed; see docs/own-task.md."""
 
@@ -206,7 +206,7 @@ class FileOrDataset(CustomTask, DatasetSource):
         return self.kind
 
 
-@register("task", "germline.tasks.rows:DatasetTask")
+@register("task", "germline.tasks.rows:RowsTask")
 class Dataset(RewardedRows, DatasetSource):
     """A dataset that the library `datasets` loads, scored by built-in rewards."""
 

@@ -35,7 +35,7 @@ import numpy as np
 
 from germline.config import Config, RandOpt
 from germline.evaluation import mean_and_error
-from germline.graders.answer_match import normalize_answer
+from germline.graders.builtin_rewards import normalize_answer
 from germline.methods.method import Evaluated, Learned, Method
 from germline.methods.reward_term import RewardTerm
 from germline.protocols import Fleet, Strategy, Task, VotableTask

@@ -32,7 +32,7 @@ from germline.run.reward_check import check_custom_reward
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.tasks import make_task
-from germline.tasks.dataset_library import may_be_on_hub
+from germline.tasks.row_files import may_be_on_hub
 from germline.types import GermlineError
 
 

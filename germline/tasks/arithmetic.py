@@ -8,13 +8,12 @@ The question of `multiplication` also asks for the bare number, because a model 
 would explain its answer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 from germline.config import Arithmetic, Multiplication
-from germline.graders.answer_match import grade_exact, normalized_number
+from germline.graders.builtin_rewards import grade_exact, normalized_number
 from germline.noise import epoch_permutation
-from germline.protocols import Grader
 from germline.tasks.splits import SplitTask, seeded_split
 from germline.types import Example
 
@@ -36,9 +35,6 @@ Calculation = tuple[int, str, int]
 class CalculationTask(SplitTask):
     """Calculations whose gold answer is the bare number."""
 
-    metric = "exact"
-    metric_higher_is_better = True
-
     def __init__(
         self,
         config: Arithmetic | Multiplication,
@@ -46,12 +42,11 @@ class CalculationTask(SplitTask):
         max_new_tokens: int,
         end: str = "",
     ) -> None:
-        self.name = config.kind
-        self.grader: Grader = grade_exact
-        self.rubric: Mapping[str, float] = {"exact": 1.0}
-        self.floor: Mapping[str, float] = {"exact": 0.0}
-        self.max_new_tokens = config.max_new_tokens or max_new_tokens
-        self.stop = config.stop or ()
+        super().__init__(
+            *(config, grade_exact, {"exact": 1.0}, {"exact": 0.0}),
+            metric="exact",
+            max_new_tokens=max_new_tokens,
+        )
         pairs = [(min(a, b), max(a, b)) for a, _, b in calculations]
         sides = seeded_split(calculations, pairs, config.split_seed, self.name)
 

@@ -10,13 +10,11 @@ is the first. Limits: one answer per question, although a few questions admit se
 color, say); facts that change with time (populations, office holders) are left out.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from germline.config import Conciseness
-from germline.graders.answer_match import MAX_LENGTH_DIFFERENCE, grade_length
-from germline.protocols import Grader
+from germline.graders.builtin_rewards import MAX_LENGTH_DIFFERENCE, grade_length
 from germline.tasks.row_files import read_rows, row_field
 from germline.tasks.splits import SplitTask, seeded_split
 from germline.types import Example, GermlineError, Split
@@ -46,17 +44,17 @@ Pair = tuple[str, str]
 class ConcisenessTask(SplitTask):
     """Short questions, short answers; see the module."""
 
-    name = "conciseness"
-    metric = "length_difference"
-    metric_higher_is_better = False
-
     def __init__(self, config: Conciseness) -> None:
-        self.grader: Grader = grade_length
-        self.rubric: Mapping[str, float] = {"length": 1.0, "length_difference": 0.0}
         limit = float(MAX_LENGTH_DIFFERENCE)
-        self.floor: Mapping[str, float] = {"length": -limit, "length_difference": limit}
-        self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
-        self.stop = config.stop or ()
+        super().__init__(
+            config,
+            grade_length,
+            rubric={"length": 1.0, "length_difference": 0.0},
+            floor={"length": -limit, "length_difference": limit},
+            metric="length_difference",
+            max_new_tokens=MAX_NEW_TOKENS,
+        )
+        self.metric_higher_is_better = False
         self._examples = self.by_split(
             _split(config), lambda index, pair: Example(index, *pair, config.sends_chats)
         )

@@ -11,7 +11,7 @@ Known limits: 19 of the 2200 rows of the field's file have no solution (their go
 here), and 15 have a solution that does not use each number once and so earns no reward.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from itertools import combinations_with_replacement, permutations
 from pathlib import Path
@@ -22,7 +22,6 @@ import numpy as np
 from germline.config import Countdown
 from germline.graders import countdown as grader
 from germline.noise import epoch_permutation, sampling_uniforms
-from germline.protocols import Grader
 from germline.tasks.row_files import read_rows, row_field
 from germline.tasks.splits import SplitTask, seeded_split
 from germline.types import Example, GermlineError
@@ -65,16 +64,15 @@ class CountdownRow(TypedDict):
 class CountdownTask(SplitTask):
     """Reach the target with the numbers given; see the module."""
 
-    name = "countdown"
-    metric = "answer"
-    metric_higher_is_better = True
-
     def __init__(self, config: Countdown) -> None:
-        self.grader: Grader = grader.grade_countdown
-        self.rubric: Mapping[str, float] = {"format": 0.1, "answer": 1.0}
-        self.floor: Mapping[str, float] = {"format": 0.0, "answer": 0.0}
-        self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
-        self.stop = config.stop or ()
+        super().__init__(
+            config,
+            grader.grade_countdown,
+            rubric={"format": 0.1, "answer": 1.0},
+            floor={"format": 0.0, "answer": 0.0},
+            metric="answer",
+            max_new_tokens=MAX_NEW_TOKENS,
+        )
         self._examples = self.by_split(_split(config), partial(_example, chat=config.sends_chats))
 
     def answer_of(self, text: str, example: Example) -> str | None:

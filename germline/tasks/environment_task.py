@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import Field, field_validator
 
@@ -24,7 +24,7 @@ from germline.environments.grader import EnvironmentGrader, RubricGrader, Single
 from germline.environments.tools import find_tools, tool_prompt
 from germline.graders.reward_functions import floors_by_name
 from germline.graders.task_file import load_task_file
-from germline.protocols import EpisodeGrader, Grader
+from germline.protocols import EpisodeGrader
 from germline.tasks.python_file import FileSettings, file_examples, file_metric, file_settings
 from germline.tasks.row_files import fields_found
 from germline.tasks.splits import SplitTask, seeded_split
@@ -35,47 +35,42 @@ MAX_TURNS = 10
 Examples = Mapping[Split, Sequence[Example]]
 
 
-class EpisodeLimits(NamedTuple):
-    """Defaults of a task, which the config overrides; tokens and stop strings are of a turn."""
-
-    max_turns: int
-    max_new_tokens: int
-    stop: tuple[str, ...] = ()
-
-
 class EnvironmentTask(SplitTask):
     """Rows, and the environment in which the model plays them.
 
     Args:
-        config: the section, which overrides `limits`.
+        config: the section, which overrides the limits.
         grader: plays the environment.
         examples: by split; their facts are the rows that `reset` gets.
         metric: the part of the reward that held-out scores report.
-        limits: of an episode.
+        max_turns: limit of the model's turns in an episode.
+        max_new_tokens: longest reply.
+        stop: strings that end a reply.
         tools: description of the tools, which the model reads before the prompt.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the limits of an episode among them
         self,
         config: EpisodeSettings,
         grader: RubricGrader,
         examples: Examples,
         *,
         metric: str,
-        limits: EpisodeLimits,
+        max_turns: int,
+        max_new_tokens: int,
+        stop: tuple[str, ...] = (),
         tools: str = "",
     ) -> None:
-        self.name = config.title
+        rubric = grader.rubric
+        super().__init__(
+            *(config, SingleReplyGrader(grader), rubric.weights, rubric.floors),
+            metric=metric,
+            max_new_tokens=max_new_tokens,
+            stop=stop,
+        )
         self.has_tools = bool(tools)
         self.episode_grader: EpisodeGrader = grader
-        self.grader: Grader = SingleReplyGrader(grader)
-        self.rubric: Mapping[str, float] = grader.rubric.weights
-        self.floor: Mapping[str, float] = grader.rubric.floors
-        self.metric = metric
-        self.metric_higher_is_better = self.rubric[metric] >= 0
-        self.max_turns = config.max_turns or limits.max_turns
-        self.max_new_tokens = config.max_new_tokens or limits.max_new_tokens
-        self.stop = limits.stop if config.stop is None else config.stop
+        self.max_turns = config.max_turns or max_turns
         self._examples = {
             split: tuple(_with_tools(row, tools) for row in rows)
             for split, rows in examples.items()
@@ -120,7 +115,9 @@ class FileEnvironmentTask(EnvironmentTask):
             grader,
             examples,
             metric=file_metric(file, settings.metric, settings.rubric),
-            limits=EpisodeLimits(settings.max_turns, settings.max_new_tokens, settings.stop),
+            max_turns=settings.max_turns,
+            max_new_tokens=settings.max_new_tokens,
+            stop=settings.stop,
             tools=tool_prompt(tools),
         )
 
@@ -155,7 +152,8 @@ class WordleTask(EnvironmentTask):
             _grader("wordle", wordle.WordleGames(frozenset(words)), wordle.PARTS),
             _examples(config, sides),
             metric="marks",
-            limits=EpisodeLimits(max_turns=wordle.MAX_GUESSES, max_new_tokens=64),
+            max_turns=wordle.MAX_GUESSES,
+            max_new_tokens=64,
         )
 
 
@@ -171,7 +169,8 @@ class GuessNumberTask(EnvironmentTask):
             _grader("guess_number", guess_number.GuessNumber, guess_number.PARTS),
             _examples(config, (rows[:64], rows[64:])),
             metric="found",
-            limits=EpisodeLimits(max_turns=largest.bit_length(), max_new_tokens=32),
+            max_turns=largest.bit_length(),
+            max_new_tokens=32,
         )
 
 
@@ -190,7 +189,8 @@ class CalculatorTask(EnvironmentTask):
             _grader("calculator", calculator.Calculator, calculator.PARTS),
             _examples(config, sides),
             metric="correct",
-            limits=EpisodeLimits(max_turns=4, max_new_tokens=128),
+            max_turns=4,
+            max_new_tokens=128,
             tools=tool_prompt(find_tools(calculator.Calculator())),
         )
 

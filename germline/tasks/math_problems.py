@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from germline.config.row_tasks import Math, MathProblems
-from germline.graders.answer_match import normalize_answer
+from germline.graders.builtin_rewards import normalize_answer
 from germline.graders.math_match import (
     Marker,
     MathGrader,
@@ -19,17 +19,15 @@ from germline.graders.math_match import (
     strict_answer,
 )
 from germline.graders.numbers import parse_number, without_thousands
-from germline.protocols import Grader
-from germline.tasks.dataset_library import load_rows
-from germline.tasks.row_examples import (
+from germline.tasks.row_examples import Row, gold_answers, rows_to_examples, with_columns
+from germline.tasks.row_files import (
     GivenRows,
-    Row,
-    RowFormat,
-    gold_answers,
-    rows_to_examples,
-    with_columns,
+    PlacedRow,
+    field_value,
+    fields_found,
+    load_rows,
+    row_field,
 )
-from germline.tasks.row_files import PlacedRow, field_value, fields_found, row_field
 from germline.tasks.splits import SplitTask
 from germline.types import Example, GermlineError
 
@@ -44,19 +42,17 @@ class MathProblemsTask(SplitTask):
     longest = 512
 
     def __init__(self, config: MathProblems) -> None:
-        self.name = config.title
-        self.metric: str = config.reading
-        self.metric_higher_is_better = True
-        self.rubric: Mapping[str, float] = {
-            part: float(part == config.reading) for part in ("strict", "lenient")
-        }
-        self.floor: Mapping[str, float] = {"strict": 0.0, "lenient": 0.0}
-        self.grader: Grader = MathGrader(self.marker)
-        self.max_new_tokens = config.max_new_tokens or self.longest
-        self.stop = config.stop or ()
+        super().__init__(
+            config,
+            MathGrader(self.marker),
+            rubric={part: float(part == config.reading) for part in ("strict", "lenient")},
+            floor={"strict": 0.0, "lenient": 0.0},
+            metric=config.reading,
+            max_new_tokens=self.longest,
+        )
         self._has_functions = bool(config.reward_functions)
         self._examples, self.digest = rows_to_examples(
-            self.load(config), RowFormat.of(config), self._gold_and_facts
+            self.load(config), config, self._gold_and_facts
         )
 
     def load(self, config: MathProblems) -> GivenRows:

@@ -20,10 +20,9 @@ from germline.graders.task_file import (
     reward_functions,
     task_file_error,
 )
-from germline.protocols import Grader
 from germline.registry import did_you_mean
-from germline.tasks.row_examples import GivenRows, RowFormat, rows_to_examples, shown_answer
-from germline.tasks.row_files import PlacedRow, placed_rows
+from germline.tasks.row_examples import rows_to_examples, shown_answer
+from germline.tasks.row_files import GivenRows, PlacedRow, placed_rows
 from germline.tasks.splits import SplitTask
 from germline.tasks.task_settings import heaviest_part
 from germline.types import Example, GermlineError, Split
@@ -51,22 +50,20 @@ class PythonTask(SplitTask):
         file = load_task_file(config.path, is_of_run=config.digest is not None)
         functions = reward_functions(file)
         settings = file_settings(file, FileSettings)
-        self.name = config.title
-        self.rubric: Mapping[str, float] = {name: weight for name, (_, weight) in functions.items()}
-        self.floor: Mapping[str, float] = floors_by_name(
-            settings.floor, tuple(self.rubric), f"{file.path}: settings['floor']"
+        weights = {name: weight for name, (_, weight) in functions.items()}
+        floors = floors_by_name(settings.floor, tuple(weights), f"{file.path}: settings['floor']")
+        super().__init__(
+            config,
+            FileRubric(
+                {name: function for name, (function, _) in functions.items()},
+                *(weights, floors, file.path.absolute(), file.digest),
+            ),
+            weights,
+            floors,
+            metric=file_metric(file, settings.metric, weights),
+            max_new_tokens=settings.max_new_tokens,
+            stop=settings.stop,
         )
-        self.metric = file_metric(file, settings.metric, self.rubric)
-        self.metric_higher_is_better = self.rubric[self.metric] >= 0
-        self.grader: Grader = FileRubric(
-            {name: function for name, (function, _) in functions.items()},
-            self.rubric,
-            self.floor,
-            file.path.absolute(),
-            file.digest,
-        )
-        self.max_new_tokens = config.max_new_tokens or settings.max_new_tokens
-        self.stop = settings.stop if config.stop is None else config.stop
         self._examples, self.digest = file_examples(file, config, settings)
 
 
@@ -100,20 +97,17 @@ def file_examples(
     file: TaskFile, config: CustomTask, settings: FileSettings, *, by_row: bool = False
 ) -> tuple[dict[Split, tuple[Example, ...]], str]:
     """Return the examples of a file by split, and the digest of its code and rows."""
-    form = RowFormat(
-        config,
-        settings.template if config.template is None else config.template,
-        settings.chat if config.chat is None else config.chat,
-        str(file.path),
-        file.source,
-        by_row,
-    )
+    for name in ("template", "chat"):
+        if getattr(config, name) is None:
+            config = config.model_copy(update={name: getattr(settings, name)})
     test = _rows(file, "test") if hasattr(file.module, "test") else None
-    # The gold answer is optional: only checks and displays need it.
     return rows_to_examples(
         GivenRows(_rows(file, "train"), test),
-        form,
+        config,
+        # The gold answer is optional: only checks and displays need it.
         lambda row: (shown_answer(row, "answer"), row.fields),
+        code=file.source,
+        by_row=by_row,
     )
 
 

@@ -13,15 +13,14 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from germline.config import CustomTask
 from germline.tasks.row_files import (
+    GivenRows,
     PlacedRow,
     field_value,
     fields_found,
-    has_field,
     row_field,
     shown,
 )
@@ -44,14 +43,6 @@ class Conversation(NamedTuple):
     answer: str | None
 
 
-@dataclass(frozen=True)
-class GivenRows:
-    """The rows of a task; without held-out rows, a seeded part of them is held out."""
-
-    train: list[PlacedRow]
-    test: list[PlacedRow] | None = None
-
-
 class Row(NamedTuple):
     """A row, what it asks, and its gold answer and facts, which `Gold` makes."""
 
@@ -69,54 +60,45 @@ Gold = Callable[[Row], tuple[str, Mapping[str, object]]]
 """Row -> the gold answer (empty: none) and the facts of its example."""
 
 
-@dataclass(frozen=True)
-class RowFormat:
-    """How the rows of a task are read: `config` names columns, the seed, and the weights."""
-
-    config: CustomTask
-    template: str | None
-    chat: bool
-    name: str
-    """Where the rows come from, for errors."""
-    code: bytes = b""
-    """Bytes that belong to the task beside its rows, for the digest."""
-    by_row: bool = False
-    """Rows that ask the same may be in both splits, equal rows may not: for environments, whose
-    rows say more than the prompt."""
-
-    @classmethod
-    def of(cls, config: CustomTask) -> "RowFormat":
-        """Return the format that a config gives."""
-        return cls(config, config.template, config.sends_chats, config.place)
-
-
 def rows_to_examples(
-    given: GivenRows, form: RowFormat, gold: Gold, arrange: Arrange | None = None
+    given: GivenRows,
+    config: CustomTask,
+    gold: Gold,
+    *,
+    arrange: Arrange | None = None,
+    code: bytes = b"",
+    by_row: bool = False,
 ) -> tuple[dict[Split, tuple[Example, ...]], str]:
-    """Return the examples of both splits, and the digest of the rows.
+    """Return the examples of both splits, and the digest of the rows and the code.
 
-    The splits are made by `arrange`; default: held-out rows as given, or a seeded split in which
-    rows that ask the same after the same messages stay together.
+    Args:
+        given: the rows.
+        config: names the columns, the template, the seed of the split, and the weights.
+        gold: makes the gold answer and the facts of a row.
+        arrange: makes the splits; default: held-out rows as given, or a seeded split in which rows
+            that ask the same after the same messages stay together.
+        code: bytes that belong to the task beside its rows.
+        by_row: only equal rows stay together: for environments, whose rows say more than the
+            prompt.
     """
-    columns = form.config.columns
-    train = with_columns(given.train, columns)
-    test = None if given.test is None else with_columns(given.test, columns)
-    digest = _checked_digest(form, train, test)
-    rows = _read(train, form, gold)
-    held_out = None if test is None else _read(test, form, gold)
+    train = with_columns(given.train, config.columns)
+    test = None if given.test is None else with_columns(given.test, config.columns)
+    digest = _checked_digest(config, code, train, test)
+    rows = _read(train, config, gold)
+    held_out = None if test is None else _read(test, config, gold)
     if arrange is not None:
         sides = arrange(rows, held_out)
     elif held_out is not None:
         sides = rows, held_out
     else:
         keys: list[object] = [
-            _encoded([(row.place, row.fields)]) if form.by_row else row.asked[:2] for row in rows
+            _encoded([(row.place, row.fields)]) if by_row else row.asked[:2] for row in rows
         ]
-        sides = seeded_split(rows, keys, form.config.split_seed, form.name)
+        sides = seeded_split(rows, keys, config.split_seed, config.place)
 
     def example(index: int, row: Row) -> Example:
         context, prompt, _ = row.asked
-        return Example(index, prompt, row.answer, form.chat, row.facts, context)
+        return Example(index, prompt, row.answer, config.sends_chats, row.facts, context)
 
     return SplitTask.by_split(sides, example), digest
 
@@ -124,12 +106,12 @@ def rows_to_examples(
 def with_columns(rows: Sequence[PlacedRow], columns: Mapping[str, str]) -> list[PlacedRow]:
     """Return the rows with fields taken from the columns that `task.columns` names."""
     for place, row in rows if columns else ():
-        missing = next((name for name in columns.values() if not has_field(row, name)), None)
-        if missing is not None:
-            raise GermlineError(
-                f"{place}: task.columns names the column `{missing}`, which is missing; "
-                f"{fields_found(row)}"
-            )
+        for name in columns.values():
+            if field_value(row, name) is None:
+                raise GermlineError(
+                    f"{place}: task.columns names the column `{name}`, which is missing; "
+                    f"{fields_found(row)}"
+                )
     return [
         (place, {**row, **{field: field_value(row, name) for field, name in columns.items()}})
         for place, row in rows
@@ -166,17 +148,17 @@ def shown_answer(row: Row, field: str) -> str:
         return as_text(field_value(row.fields, field), field, row.place).strip()
 
 
-def _read(rows: Sequence[PlacedRow], form: RowFormat, gold: Gold) -> list[Row]:
+def _read(rows: Sequence[PlacedRow], config: CustomTask, gold: Gold) -> list[Row]:
     read = []
     for place, fields in rows:
-        row = Row(place, fields, row_conversation(fields, place, form.template))
-        if row.asked.context and not form.chat:
+        row = Row(place, fields, row_conversation(fields, place, config.template))
+        if row.asked.context and not config.sends_chats:
             raise GermlineError(
                 f"{place}: the row has {len(row.asked.context)} messages before its prompt, which "
                 "task.chat=false would drop: set task.chat=true, or write them into a task.template"
             )
         answer, facts = gold(row)
-        weight = _sample_weight(row, form.config.sample_weight)
+        weight = _sample_weight(row, config.sample_weight)
         read.append(row._replace(answer=answer, facts={**facts, **weight}))
     return read
 
@@ -199,16 +181,19 @@ def _sample_weight(row: Row, field: str | None) -> dict[str, float]:
 
 
 def _checked_digest(
-    form: RowFormat, train: Sequence[PlacedRow], test: Sequence[PlacedRow] | None
+    config: CustomTask,
+    code: bytes,
+    train: Sequence[PlacedRow],
+    test: Sequence[PlacedRow] | None,
 ) -> str:
     """Return the SHA-256 of a task, its code and rows, which is the one a run was begun with."""
     sums = hashlib.sha256()
-    for part in (form.code, _encoded(train), b"" if test is None else _encoded(test)):
+    for part in (code, _encoded(train), b"" if test is None else _encoded(test)):
         sums.update(hashlib.sha256(part).digest())
-    found, recorded = sums.hexdigest(), form.config.digest
+    found, recorded = sums.hexdigest(), config.digest
     if recorded not in (None, found):
         raise GermlineError(
-            f"task.digest={recorded[:12]}: {form.config.place} or its rows have changed since this "
+            f"task.digest={recorded[:12]}: {config.place} or its rows have changed since this "
             f"run began (now {found[:12]}). Restore them; or export the run and start a new one "
             "with model=FOLDER; or score the run on the new ones: `germline eval RUN --task FILE`, "
             "germline.evaluate(RUN, task='rows', data=ROWS)"
@@ -217,13 +202,7 @@ def _checked_digest(
 
 
 def _encoded(rows: Sequence[PlacedRow]) -> bytes:
-    encoded = []
-    for place, row in rows:
-        try:
-            encoded.append(json.dumps(row, sort_keys=True))
-        except (TypeError, ValueError, RecursionError) as error:
-            raise not_plain("a row", place, error) from None
-    return "\n".join(encoded).encode()
+    return "\n".join(_as_json(row, "a row", place, sort_keys=True) for place, row in rows).encode()
 
 
 def row_conversation(row: Mapping[str, Any], place: str, template: str | None) -> Conversation:
@@ -232,7 +211,7 @@ def row_conversation(row: Mapping[str, Any], place: str, template: str | None) -
         text = _MARKS.sub(lambda mark: _filled(mark, row, place), template)
         found = Conversation((), text, None)
     else:
-        field = next((name for name in PROMPT_FIELDS if has_field(row, name)), None)
+        field = next((name for name in PROMPT_FIELDS if field_value(row, name) is not None), None)
         if field is None:
             raise GermlineError(
                 f"{place}: a row needs a `prompt` or a `question`; {fields_found(row)}. Name the "
@@ -268,20 +247,19 @@ def read_messages(messages: object, field: str, place: str) -> list[tuple[str, s
 
 def as_text(value: object, field: str, place: str) -> str:
     """Write a value of a row as text: text as it is, anything else as JSON."""
-    text = value
     if not isinstance(value, str):
-        try:
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise not_plain(f"the field `{field}`", place, error) from None
-    return row_field({field: text}, field, str, place)
+        what = f"the field `{field}`"
+        value = _as_json(value, what, place, ensure_ascii=False, allow_nan=False)
+    return row_field({field: value}, field, str, place)
 
 
-def not_plain(what: str, place: str, error: Exception) -> GermlineError:
-    """Return the error for a value that JSON cannot hold."""
-    return GermlineError(
-        f"{place}: {what} must be plain data (text, numbers, lists, mappings): {error}"
-    )
+def _as_json(value: object, what: str, place: str, **options: bool) -> str:
+    try:
+        return json.dumps(value, **options)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RecursionError) as error:
+        raise GermlineError(
+            f"{place}: {what} must be plain data (text, numbers, lists, mappings): {error}"
+        ) from None
 
 
 def _conversation(messages: object, field: str, place: str) -> Conversation:
@@ -299,7 +277,7 @@ def _filled(mark: re.Match[str], row: Mapping[str, Any], place: str) -> str:
     literal, field = mark.groups()
     if literal is not None:
         return f"{{{literal}}}"
-    if not has_field(row, field):
+    if field_value(row, field) is None:
         raise GermlineError(
             f"{place}: task.template names the field `{field}`, which is missing; "
             f"{fields_found(row)}. Braces that are meant as text are written twice: "

@@ -7,23 +7,18 @@ their `example` is the row, and the rows need no gold answer.
 """
 
 from collections.abc import Mapping
+from typing import cast
 
-from germline.config import Dataset, Jsonl
-from germline.config.row_tasks import RewardedRows
-from germline.graders.answer_match import normalize_answer, normalized_number
-from germline.graders.builtin_rewards import OTHER_ANSWERS, make_rubric, rewards
-from germline.protocols import Grader
-from germline.tasks.dataset_library import load_rows
-from germline.tasks.row_examples import (
-    GivenRows,
-    Row,
-    RowFormat,
-    as_text,
-    gold_answers,
-    rows_to_examples,
-    shown_answer,
+from germline.config.row_tasks import FileTask, RewardedRows
+from germline.graders.builtin_rewards import (
+    OTHER_ANSWERS,
+    make_rubric,
+    normalize_answer,
+    normalized_number,
+    rewards,
 )
-from germline.tasks.row_files import field_value, fields_found, read_rows, shown
+from germline.tasks.row_examples import Row, as_text, gold_answers, rows_to_examples, shown_answer
+from germline.tasks.row_files import GivenRows, field_value, fields_found, load_rows, shown
 from germline.tasks.splits import SplitTask
 from germline.tasks.task_settings import heaviest_part
 from germline.types import Example, GermlineError
@@ -34,25 +29,27 @@ MAX_NEW_TOKENS = 128
 class RowsTask(SplitTask):
     """Rows with a prompt and a gold answer, scored by built-in rewards; see the module."""
 
-    def __init__(self, config: RewardedRows, rows: GivenRows) -> None:
-        self.name = config.title
+    def __init__(self, config: RewardedRows, rows: GivenRows | None = None) -> None:
+        if rows is None:
+            rows = load_rows(cast(FileTask, config))
         given = {str(name): weight for name, weight in config.reward.items()}
         known = rewards()
         # In the order of registration, which does not depend on the config file or run.json.
         weights = {name: given[name] for name in known if name in given}
-        self.rubric: Mapping[str, float] = weights
-        self.floor: Mapping[str, float] = {
-            name: known[name].floor(weight) for name, weight in weights.items()
-        }
         scored = {name: scorer.weight for name, scorer in config.scorers.items()}
-        self.metric: str = config.metric or heaviest_part(weights or scored)
-        self.metric_higher_is_better = {**weights, **scored}[self.metric] >= 0
+        metric: str = config.metric or heaviest_part(weights or scored)
         self._config, self._settings = config, config.model_dump()
         self._rewards = [known[name] for name in weights]
-        self.grader: Grader = make_rubric(tuple(weights), **self._settings)
-        self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
-        self.stop = config.stop or ()
-        self._examples, self.digest = rows_to_examples(rows, RowFormat.of(config), self._gold)
+        super().__init__(
+            config,
+            make_rubric(tuple(weights), **self._settings),
+            weights,
+            {name: known[name].floor(weight) for name, weight in weights.items()},
+            metric=metric,
+            max_new_tokens=MAX_NEW_TOKENS,
+        )
+        self.metric_higher_is_better = {**weights, **scored}[metric] >= 0
+        self._examples, self.digest = rows_to_examples(rows, config, self._gold)
 
     def answer_of(self, text: str, example: Example) -> str | None:
         """Return the last number of a completion for `numeric`, else its normalized text."""
@@ -98,18 +95,3 @@ class RowsTask(SplitTask):
                     f"{row.place}: the field `{self._config.answer}` {complaint}, found "
                     f"{shown(answer)}"
                 )
-
-
-class JsonlTask(RowsTask):
-    """Rows of a JSONL file: one JSON object per line."""
-
-    def __init__(self, config: Jsonl) -> None:
-        test = read_rows(config.test_path, "task.test_path") if config.test_path else None
-        super().__init__(config, GivenRows(read_rows(config.path, "task.path"), test))
-
-
-class DatasetTask(RowsTask):
-    """Rows of the hub, a folder, or a file."""
-
-    def __init__(self, config: Dataset) -> None:
-        super().__init__(config, load_rows(config))

@@ -21,10 +21,8 @@ from functools import partial
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from germline.config.row_tasks import SafeAlignment
-from germline.protocols import Grader
-from germline.tasks.dataset_library import load_rows
-from germline.tasks.row_examples import Row, RowFormat, rows_to_examples
-from germline.tasks.row_files import PlacedRow, fields_found, shown
+from germline.tasks.row_examples import Row, rows_to_examples
+from germline.tasks.row_files import PlacedRow, fields_found, load_rows, shown
 from germline.tasks.splits import SplitTask, stratified_order, stratified_split
 from germline.tasks.task_settings import heaviest_part
 from germline.types import Example, GermlineError
@@ -51,19 +49,18 @@ class SafeAlignmentTask(SplitTask):
     """Prompts whose answers are scored for help and for harm; see the module."""
 
     def __init__(self, config: SafeAlignment) -> None:
-        self.name = config.title
         rewards = {name: one.weight for name, one in config.scorers.items() if name != config.cost}
-        self.rubric: Mapping[str, float] = {}
-        self.floor: Mapping[str, float] = {}
-        self.metric: str = config.metric or heaviest_part({**rewards, **config.reward_functions})
-        weight = config.scorers[self.metric].weight if self.metric in config.scorers else 1.0
-        self.metric_higher_is_better = weight >= 0
-        self.grader: Grader = no_rewards
-        self.max_new_tokens = config.max_new_tokens or MAX_NEW_TOKENS
-        self.stop = config.stop or ()
+        metric = config.metric or heaviest_part({**rewards, **config.reward_functions})
+        super().__init__(
+            *(config, no_rewards, {}, {}),
+            metric=metric,
+            max_new_tokens=MAX_NEW_TOKENS,
+        )
+        if metric in config.scorers:
+            self.metric_higher_is_better = config.scorers[metric].weight >= 0
         self._examples, self.digest = rows_to_examples(
             load_rows(config),
-            RowFormat.of(config),
+            config,
             lambda row: ("", row.fields if config.reward_functions else {}),
             arrange=partial(_arranged, config=config),
         )

@@ -9,7 +9,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import starmap
 from typing import TypeVar
 
+from germline.config import TaskBase
 from germline.noise import epoch_permutation
+from germline.protocols import Grader
 from germline.types import Example, GermlineError, Split
 
 TEST_SHARE = 0.2
@@ -18,9 +20,29 @@ Item = TypeVar("Item")
 
 
 class SplitTask:
-    """A task whose examples are made when it is: the base class of all tasks here."""
+    """A task whose examples are made when it is: the base class of all tasks here.
+
+    The length and the stop strings of `config` replace those of the task.
+    """
 
     _examples: Mapping[Split, Sequence[Example]]
+
+    def __init__(
+        self,
+        config: TaskBase,
+        grader: Grader,
+        rubric: Mapping[str, float],
+        floor: Mapping[str, float],
+        *,
+        metric: str,
+        max_new_tokens: int,
+        stop: tuple[str, ...] = (),
+    ) -> None:
+        self.name = config.title
+        self.grader, self.rubric, self.floor = grader, rubric, floor
+        self.metric, self.metric_higher_is_better = metric, rubric.get(metric, 1.0) >= 0
+        self.max_new_tokens = config.max_new_tokens or max_new_tokens
+        self.stop = stop if config.stop is None else config.stop
 
     @staticmethod
     def by_split(

@@ -7,14 +7,12 @@ from germline.environments.episode import EpisodeRubric
 from germline.environments.tools import schema_prompt
 from germline.environments.verifiers_outcome import TOTAL
 from germline.environments.verifiers_taskset import LoadedTaskset, TasksetSource, VerifiersGrader
-from germline.tasks.environment_task import EnvironmentTask, EpisodeLimits
+from germline.tasks.environment_task import MAX_TURNS, EnvironmentTask
 from germline.tasks.splits import seeded_split
 from germline.types import Example, GermlineError
 
 OF_PROMPTS = ("system_prompt", "few_shot", "strip_thinking")
 """Settings that change what the model reads, or what the environment gets of its replies."""
-
-LIMITS = EpisodeLimits(max_turns=10, max_new_tokens=512)
 
 
 class VerifiersTask(EnvironmentTask):
@@ -28,7 +26,7 @@ class VerifiersTask(EnvironmentTask):
 
     def __init__(self, config: Verifiers) -> None:
         _check_prompts(config)
-        max_turns = config.max_turns or LIMITS.max_turns
+        max_turns = config.max_turns or MAX_TURNS
         taskset = LoadedTaskset(TasksetSource(config.env, config.args, config.tasks, max_turns))
         parts = dict.fromkeys([*taskset.declared_parts(), *config.metrics], 0.0)
         weights = {TOTAL: 1.0, **{name: 0.0 for name in parts if name != TOTAL}}
@@ -42,7 +40,8 @@ class VerifiersTask(EnvironmentTask):
             VerifiersGrader(taskset, rubric),
             self.by_split(sides, partial(_example, config, taskset)),
             metric=TOTAL,
-            limits=LIMITS,
+            max_turns=max_turns,
+            max_new_tokens=512,
             tools=schema_prompt(taskset.tool_schemas()),
         )
 

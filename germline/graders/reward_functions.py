@@ -144,16 +144,11 @@ def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], pro
     completion: object = [{"role": "assistant", "content": text}] if messages else text
     columns = {name: [value] for name, value in row.items() if name not in NOT_COLUMNS}
     arguments = {**columns, "prompts": [asked], "completions": [completion]}
-    parameters = inspect.signature(function).parameters.values()
-    if not any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters):
-        known = {one.name for one in parameters}
-        arguments = {name: value for name, value in arguments.items() if name in known}
-    absent = [
-        one.name
-        for one in parameters
-        if one.name in ONLY_IN_TRL and one.default is one.empty and one.name not in arguments
-    ]
-    if absent:
+    parameters = inspect.signature(function).parameters
+    if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        arguments = {name: arguments[name] for name in parameters if name in arguments}
+    needed = [name for name in ONLY_IN_TRL if name in parameters and name not in arguments]
+    if absent := [name for name in needed if parameters[name].default is inspect.Parameter.empty]:
         raise InvalidGradeError(
             f"needs {' and '.join(absent)} in {_name(function)}(), which TRL passes and germline "
             f"does not: give it a default, such as {absent[0]}=None, and use the texts of "

@@ -22,7 +22,6 @@ import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location, spec_from_loader
 from pathlib import Path
@@ -31,7 +30,12 @@ from typing import Any
 
 from germline.errors import GermlineError
 from germline.example import Example
-from germline.graders.reward_functions import FunctionRubric, RewardFunction, weighted_functions
+from germline.graders.reward_functions import (
+    FunctionRubric,
+    RewardFunction,
+    floors_by_name,
+    weighted_functions,
+)
 from germline.registry import did_you_mean
 
 
@@ -57,6 +61,20 @@ class FileRubric(FunctionRubric):
     digest: str
     """Of the file; a file with another digest is refused."""
 
+    @classmethod
+    def of(
+        cls, file: TaskFile, floor: float | Mapping[str, float], *, is_only_reward: bool = True
+    ) -> "FileRubric":
+        """Return the grader of a file whose functions have this floor, or these by name."""
+        given = reward_functions(file)
+        return cls(
+            {name: function for name, (function, _) in given.items()},
+            {name: weight for name, (_, weight) in given.items()},
+            floors_by_name(floor, tuple(given), f"{file.path}: settings['floor']"),
+            *(file.path.absolute(), file.digest),
+            is_only_reward=is_only_reward,
+        )
+
     @property
     def described(self) -> str:
         """The name of the grader in messages: the user's file and not this class."""
@@ -64,8 +82,7 @@ class FileRubric(FunctionRubric):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path of the file instead of the functions."""
-        reload = partial(_reload, is_only_reward=self.is_only_reward)
-        return reload, (self.path, self.digest, dict(self.weights), dict(self.floors))
+        return _reload, (self.path, self.digest, dict(self.floors), self.is_only_reward)
 
     def _row(self, example: Example) -> dict[str, Any]:
         """Return a copy of the row as the file gave it."""
@@ -154,15 +171,11 @@ class _FromBytes(SourceFileLoader):
 def _reload(
     path: Path,
     digest: str,
-    weights: Mapping[str, float],
     floors: Mapping[str, float],
-    *,
-    is_only_reward: bool,
+    is_only_reward: bool,  # noqa: FBT001 - pickle passes arguments by place
 ) -> FileRubric:
     """Load the grader in the process that unpickles it."""
-    file = load_task_file(path, digest)
-    functions = {name: function for name, (function, _) in reward_functions(file).items()}
-    return FileRubric(functions, weights, floors, path, digest, is_only_reward=is_only_reward)
+    return FileRubric.of(load_task_file(path, digest), floors, is_only_reward=is_only_reward)
 
 
 def module_name(path: Path) -> str:

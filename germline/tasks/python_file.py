@@ -12,14 +12,7 @@ from pydantic import Field, ValidationError
 
 from germline.config import CustomTask, PythonFile
 from germline.config.base import Many, Section
-from germline.graders.reward_functions import floors_by_name
-from germline.graders.task_file import (
-    FileRubric,
-    TaskFile,
-    load_task_file,
-    reward_functions,
-    task_file_error,
-)
+from germline.graders.task_file import FileRubric, TaskFile, load_task_file, task_file_error
 from germline.registry import did_you_mean
 from germline.tasks.row_examples import rows_to_examples, shown_answer
 from germline.tasks.row_files import GivenRows, PlacedRow, placed_rows
@@ -48,19 +41,11 @@ class PythonTask(SplitTask):
 
     def __init__(self, config: PythonFile) -> None:
         file = load_task_file(config.path, is_of_run=config.digest is not None)
-        functions = reward_functions(file)
         settings = file_settings(file, FileSettings)
-        weights = {name: weight for name, (_, weight) in functions.items()}
-        floors = floors_by_name(settings.floor, tuple(weights), f"{file.path}: settings['floor']")
+        grader = FileRubric.of(file, settings.floor)
         super().__init__(
-            config,
-            FileRubric(
-                {name: function for name, (function, _) in functions.items()},
-                *(weights, floors, file.path.absolute(), file.digest),
-            ),
-            weights,
-            floors,
-            metric=file_metric(file, settings.metric, weights),
+            *(config, grader, grader.weights, grader.floors),
+            metric=file_metric(file, settings.metric, grader.weights),
             max_new_tokens=settings.max_new_tokens,
             stop=settings.stop,
         )

@@ -96,8 +96,7 @@ class GraderPool:
         self.max_turns = max_turns
         if set(floor) != set(rubric):
             raise GermlineError(
-                f"graders: the floor must give the parts of the rubric, {sorted(rubric)}, but "
-                f"gives {sorted(floor)}"
+                f"graders: the floor must give the parts {sorted(rubric)}, found {sorted(floor)}"
             )
         self._rubric = dict(rubric)
         self._floor = {part: float(floor[part]) for part in self._rubric}
@@ -155,10 +154,12 @@ class GraderPool:
 
     def _items(self, texts: Sequence[str | Transcript], examples: Sequence[Example]) -> list[Item]:
         """Pair texts with examples; where episodes are graded, a text is the only reply of one."""
-        return [
-            (text if self.max_turns is None else _transcript(text), example)
-            for text, example in zip(texts, examples, strict=True)
-        ]
+        if self.max_turns is not None:
+            texts = [
+                one if isinstance(one, Transcript) else Transcript((one,), seed=0, is_final=True)
+                for one in texts
+            ]
+        return list(zip(texts, examples, strict=True))
 
     def redirect_output(self, path: Path) -> None:
         """Append what the grader prints from now on to a file instead of standard error.
@@ -235,15 +236,10 @@ class GraderPool:
         """Refuse a failure before the first reply, which no text of the model can have caused."""
         if isinstance(asked, Transcript) and not asked.replies:
             raise GermlineError(
-                f"graders: {self._name} fails before the model's first reply, so its floor would "
-                f"be no verdict on the model: {failure} (example {example.index}, "
-                f"environment seed {asked.seed}): correct the environment, or raise "
-                "graders.timeout_s or graders.memory_gb where these are reached"
+                f"graders: {self._name} fails before the model's first reply: {failure} (example "
+                f"{example.index}, environment seed {asked.seed}): correct the environment, or "
+                "raise graders.timeout_s or graders.memory_gb"
             )
-
-
-def _transcript(text: str | Transcript) -> Transcript:
-    return text if isinstance(text, Transcript) else Transcript((text,), seed=0, is_final=True)
 
 
 def _seen(asked: str | Transcript | EpisodeBatch) -> str:
@@ -257,9 +253,7 @@ def _seen(asked: str | Transcript | EpisodeBatch) -> str:
 
 
 def _name(grader: Grader | EpisodeGrader) -> str:
-    if described := getattr(grader, "described", None):
-        return str(described)
-    return qualified_name(grader)
+    return str(getattr(grader, "described", None) or qualified_name(grader))
 
 
 def qualified_name(function: Callable[..., object]) -> str:
@@ -277,8 +271,7 @@ def _pickled(grader: Grader | EpisodeGrader) -> bytes:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise GermlineError(
             f"graders: {name} cannot be imported by a worker process ({error}): move the grader "
-            "to a module, as a function or a small frozen dataclass, not a lambda or a function "
-            "inside another"
+            "to a module, as a function or a small frozen dataclass"
         ) from error
 
 
@@ -312,10 +305,9 @@ def _warn_once(local: str, run: str, _functions: tuple[str, ...]) -> None:
 class InProcessPool(GraderPool):
     """Grades in the process that trains, for reward functions that no worker process can import.
 
-    A lambda, a function inside another function, and a function of a script or notebook exist in
-    their own process only. They are called there, one completion at a time, in the thread that
-    asks. A text that takes too long is stopped by an alarm, as in a worker; Python sets alarms in
-    the main thread only, so in another thread there is no time limit.
+    These are lambdas, functions inside another one, and those of a script or notebook. They are
+    called one completion at a time, in the thread that asks. An alarm stops a text that takes too
+    long; Python sets alarms in the main thread only, so in another thread there is no time limit.
 
     Known limits: no memory limit; a crash of the function is a crash of the training; generation
     waits for the grading; one long call into C is not interrupted.

@@ -123,11 +123,11 @@ class FunctionRubric:
             power = math.ceil(math.log10(2 * abs(number))) if number else 0
             limit = floor or math.copysign(10.0**power, number)
             raise InvalidGradeError(
-                f"returned {number:g} from {name}(), worse than its floor {floor:g}. A completion "
-                "that cannot be graded earns the floor, so the floor must be the worst value that "
-                f"the function can return{worst_is_largest(weight)}: {self._floor_remedy(name)}; "
-                "where there is no worst value, limit what the function returns to one, such as "
-                f"{'max' if weight > 0 else 'min'}({limit:g}, value), and give that as the floor"
+                f"returned {number:g} from {name}(), worse than its floor {floor:g}. The floor "
+                "must be the worst value that the function can return"
+                f"{worst_is_largest(weight)}: {self._floor_remedy(name)}; or limit what it returns "
+                f"to one, such as {'max' if weight > 0 else 'min'}({limit:g}, value), and give "
+                "that as the floor"
             )
         return number
 

@@ -142,10 +142,6 @@ class WorkerHandle:
             self._descriptor = os.dup(memory.fileno())
         self._progress = SharedProgress(self._descriptor)
 
-    def start(self) -> None:
-        """Start the worker unless it is running, and wait until it has loaded the grader."""
-        self._running()
-
     def grade(self, items: Sequence[Item]) -> list[Verdict]:
         """Grade every item, even when some of them hang or kill the worker."""
         verdicts: dict[int, Verdict] = {}
@@ -188,7 +184,7 @@ class WorkerHandle:
 
     def _attempt(self, items: list[Item]) -> tuple[list[Verdict], _Ending | None]:
         """Grade until all items are done or the worker ends; return what was received."""
-        process = self._running()
+        process = self.start()
         self._progress.mark(-1)
         received: list[Verdict] = []
         ending: _Ending | None = None
@@ -232,8 +228,8 @@ class WorkerHandle:
         culprit = hanging if hanging == last and hanging >= len(received) else None
         return _Ending(culprit, timed_out=True, seen="killed: it took too long")
 
-    def _running(self) -> _Process:
-        """Return the worker process; start a new one when it has ended."""
+    def start(self) -> _Process:
+        """Start the worker unless it is running, and wait until it has loaded the grader."""
         if self._process is not None and self._process.runs():
             return self._process
         self._discard()

@@ -108,9 +108,7 @@ class GradingLoop:
         self, grader: Callable[..., Any], setup: GraderSetup, *, timed: bool = True
     ) -> None:
         self._grader = grader
-        self._names = setup.parts
-        self._timeout_s = setup.timeout_s
-        self._memory_bytes = setup.memory_bytes
+        self._setup = setup
         self._alarm = _Alarm(setup.timeout_s if timed else None)
         STEP_LIMITS[:] = [self._alarm.restart]
 
@@ -132,7 +130,7 @@ class GradingLoop:
         try:
             parts = graded()
         except TimeUp:
-            return PartsFailedError({}, f"timeout after {self._timeout_s} s")
+            return PartsFailedError({}, f"timeout after {self._setup.timeout_s} s")
         except InvalidGradeError as error:
             return InvalidGradeError(str(error))
         except GradeMissingError as error:
@@ -140,7 +138,7 @@ class GradingLoop:
         except PartsFailedError as error:
             return PartsFailedError(error.values, error.reason)
         except MemoryError:
-            limit = self._memory_bytes
+            limit = self._setup.memory_bytes
             most = "there is" if limit is None else f"{limit / 1e9:g} GB (graders.memory_gb)"
             return PartsFailedError({}, f"out of memory: it needs more than {most}")
         except CAUSED_BY_CODE as error:
@@ -159,21 +157,18 @@ class GradingLoop:
         return self._values(parts)
 
     def _values(self, parts: object) -> Verdict:
-        if not isinstance(parts, Mapping) or set(parts) != set(self._names):
-            return InvalidGradeError(
-                f"must return the parts {self._names}, returned {_short(parts)}"
-            )
-        values: list[float] = []
-        for name in self._names:
-            value = as_number(parts[name])
+        names = self._setup.parts
+        if not isinstance(parts, Mapping) or set(parts) != set(names):
+            return InvalidGradeError(f"must return the parts {names}, returned {_short(parts)}")
+        values = tuple(as_number(parts[name]) for name in names)
+        for name, value in zip(names, values, strict=True):
             if not math.isfinite(value):
                 return InvalidGradeError(
                     f"must return a finite number for the part {name!r}, returned "
                     f"{_short(parts[name])}: raise an exception for a completion that has no "
                     "value, which earns the floor"
                 )
-            values.append(value)
-        return tuple(values)
+        return values
 
 
 def _short(value: object) -> str:
@@ -245,16 +240,11 @@ def _redirect_output(path: Path) -> None:
 
 
 def _limit_memory(most_bytes: int | None) -> None:
-    """Make allocations beyond the limit fail.
-
-    The limit is on data and not on address space: libraries reserve far more addresses than they
-    use.
-    """
-    if most_bytes is None:
-        return
-    _, most = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = most_bytes if most == resource.RLIM_INFINITY else min(most_bytes, most)
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
+    """Make allocations beyond the limit fail: of data, as libraries reserve far more addresses."""
+    if most_bytes is not None:
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = most_bytes if most == resource.RLIM_INFINITY else min(most_bytes, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
 
 
 def _die_with_parent() -> None:

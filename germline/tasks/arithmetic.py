@@ -42,11 +42,8 @@ class CalculationTask(SplitTask):
         max_new_tokens: int,
         end: str = "",
     ) -> None:
-        super().__init__(
-            *(config, grade_exact, {"exact": 1.0}, {"exact": 0.0}),
-            metric="exact",
-            max_new_tokens=max_new_tokens,
-        )
+        parts = {"exact": 1.0}, {"exact": 0.0}
+        super().__init__(config, grade_exact, *parts, max_new_tokens=max_new_tokens)
         pairs = [(min(a, b), max(a, b)) for a, _, b in calculations]
         sides = seeded_split(calculations, pairs, config.split_seed, self.name)
 

@@ -70,7 +70,6 @@ class CountdownTask(SplitTask):
             grader.grade_countdown,
             rubric={"format": 0.1, "answer": 1.0},
             floor={"format": 0.0, "answer": 0.0},
-            metric="answer",
             max_new_tokens=MAX_NEW_TOKENS,
         )
         self._examples = self.by_split(_split(config), partial(_example, chat=config.sends_chats))

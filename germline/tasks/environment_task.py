@@ -42,7 +42,7 @@ class EnvironmentTask(SplitTask):
         config: the section, which overrides the limits.
         grader: plays the environment.
         examples: by split; their facts are the rows that `reset` gets.
-        metric: the part of the reward that held-out scores report.
+        metric: the part of the reward that held-out scores report; default: the heaviest one.
         max_turns: limit of the model's turns in an episode.
         max_new_tokens: longest reply.
         stop: strings that end a reply.
@@ -55,7 +55,7 @@ class EnvironmentTask(SplitTask):
         grader: RubricGrader,
         examples: Examples,
         *,
-        metric: str,
+        metric: str | None = None,
         max_turns: int,
         max_new_tokens: int,
         stop: tuple[str, ...] = (),
@@ -151,7 +151,6 @@ class WordleTask(EnvironmentTask):
             config,
             _grader("wordle", wordle.WordleGames(frozenset(words)), wordle.PARTS),
             _examples(config, sides),
-            metric="marks",
             max_turns=wordle.MAX_GUESSES,
             max_new_tokens=64,
         )
@@ -168,7 +167,6 @@ class GuessNumberTask(EnvironmentTask):
             config,
             _grader("guess_number", guess_number.GuessNumber, guess_number.PARTS),
             _examples(config, (rows[:64], rows[64:])),
-            metric="found",
             max_turns=largest.bit_length(),
             max_new_tokens=32,
         )
@@ -188,7 +186,6 @@ class CalculatorTask(EnvironmentTask):
             config,
             _grader("calculator", calculator.Calculator, calculator.PARTS),
             _examples(config, sides),
-            metric="correct",
             max_turns=4,
             max_new_tokens=128,
             tools=tool_prompt(find_tools(calculator.Calculator())),

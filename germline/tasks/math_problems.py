@@ -47,7 +47,6 @@ class MathProblemsTask(SplitTask):
             MathGrader(self.marker),
             rubric={part: float(part == config.reading) for part in ("strict", "lenient")},
             floor={"strict": 0.0, "lenient": 0.0},
-            metric=config.reading,
             max_new_tokens=self.longest,
         )
         self._has_functions = bool(config.reward_functions)

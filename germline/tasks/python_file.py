@@ -17,7 +17,6 @@ from germline.registry import did_you_mean
 from germline.tasks.row_examples import rows_to_examples, shown_answer
 from germline.tasks.row_files import GivenRows, PlacedRow, placed_rows
 from germline.tasks.splits import SplitTask
-from germline.tasks.task_settings import heaviest_part
 from germline.types import Example, GermlineError, Split
 
 AnySettings = TypeVar("AnySettings", bound="FileSettings")
@@ -67,15 +66,15 @@ def file_settings(file: TaskFile, kind: type[AnySettings]) -> AnySettings:
         ) from None
 
 
-def file_metric(file: TaskFile, given: str | None, rubric: Mapping[str, float]) -> str:
-    """Return the part that held-out scores report: by default the one of largest weight."""
+def file_metric(file: TaskFile, given: str | None, rubric: Mapping[str, float]) -> str | None:
+    """Return the part that held-out scores report, if the file names one."""
     if given is not None and given not in rubric:
         raise GermlineError(
             f"{file.path}: settings['metric'] is {given!r}{did_you_mean(given, rubric)}, but the "
             f"parts of the reward are {', '.join(rubric)}: put it into `rubric`, with weight 0 if "
             "it is only to be reported"
         )
-    return given or heaviest_part(rubric)
+    return given
 
 
 def file_examples(

@@ -21,7 +21,7 @@ from germline.graders.reward_functions import (
 from germline.protocols import EpisodeTask, Task
 from germline.registry import did_you_mean
 from germline.tasks.row_files import GivenRows, PlacedRow, placed_rows
-from germline.tasks.task_settings import heaviest_part
+from germline.tasks.splits import heaviest_part
 from germline.types import GermlineError
 
 RowsLike = Iterable[Mapping[str, Any]]

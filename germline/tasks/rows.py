@@ -19,8 +19,7 @@ from germline.graders.builtin_rewards import (
 )
 from germline.tasks.row_examples import Row, as_text, gold_answers, rows_to_examples, shown_answer
 from germline.tasks.row_files import GivenRows, field_value, fields_found, load_rows, shown
-from germline.tasks.splits import SplitTask
-from germline.tasks.task_settings import heaviest_part
+from germline.tasks.splits import SplitTask, heaviest_part
 from germline.types import Example, GermlineError
 
 MAX_NEW_TOKENS = 128

@@ -23,8 +23,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from germline.config.row_tasks import SafeAlignment
 from germline.tasks.row_examples import Row, rows_to_examples
 from germline.tasks.row_files import PlacedRow, fields_found, load_rows, shown
-from germline.tasks.splits import SplitTask, stratified_order, stratified_split
-from germline.tasks.task_settings import heaviest_part
+from germline.tasks.splits import SplitTask, heaviest_part, stratified_order, stratified_split
 from germline.types import Example, GermlineError
 
 MAX_NEW_TOKENS = 128

@@ -22,7 +22,8 @@ Item = TypeVar("Item")
 class SplitTask:
     """A task whose examples are made when it is: the base class of all tasks here.
 
-    The length and the stop strings of `config` replace those of the task.
+    The length and the stop strings of `config` replace those of the task. The metric is by default
+    the part of largest weight.
     """
 
     _examples: Mapping[Split, Sequence[Example]]
@@ -34,13 +35,14 @@ class SplitTask:
         rubric: Mapping[str, float],
         floor: Mapping[str, float],
         *,
-        metric: str,
         max_new_tokens: int,
+        metric: str | None = None,
         stop: tuple[str, ...] = (),
     ) -> None:
         self.name = config.title
         self.grader, self.rubric, self.floor = grader, rubric, floor
-        self.metric, self.metric_higher_is_better = metric, rubric.get(metric, 1.0) >= 0
+        self.metric: str = metric or heaviest_part(rubric)
+        self.metric_higher_is_better = rubric.get(self.metric, 1.0) >= 0
         self.max_new_tokens = config.max_new_tokens or max_new_tokens
         self.stop = stop if config.stop is None else config.stop
 
@@ -55,6 +57,11 @@ class SplitTask:
     def examples(self, split: Split) -> Sequence[Example]:
         """Return the examples of a split, always the same ones in the same order."""
         return self._examples[split]
+
+
+def heaviest_part(weights: Mapping[str, float]) -> str:
+    """Return the part of largest weight."""
+    return max(weights, key=lambda name: abs(weights[name]))
 
 
 def seeded_split(

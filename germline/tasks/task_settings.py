@@ -6,7 +6,7 @@ the same solved examples, in a seeded order; an example is never its own. The te
 """
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -137,8 +137,3 @@ def add_scorer_parts(task: Task, config: TaskBase) -> Task:
     changed = copy.copy(task)
     changed.rubric = {**task.rubric, **scored}
     return changed
-
-
-def heaviest_part(weights: Mapping[str, float]) -> str:
-    """Return the part of largest weight."""
-    return max(weights, key=lambda name: abs(weights[name]))

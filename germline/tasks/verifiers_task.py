@@ -39,7 +39,6 @@ class VerifiersTask(EnvironmentTask):
             config,
             VerifiersGrader(taskset, rubric),
             self.by_split(sides, partial(_example, config, taskset)),
-            metric=TOTAL,
             max_turns=max_turns,
             max_new_tokens=512,
             tools=schema_prompt(taskset.tool_schemas()),

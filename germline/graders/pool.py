@@ -37,11 +37,9 @@ from germline.graders.work_queue import ResultCollector, WorkItem, WorkQueue
 from germline.graders.worker_handle import WorkerHandle
 from germline.graders.worker_messages import (
     EpisodesGraded,
-    GradeMissingError,
     GraderSetup,
     InvalidGradeError,
     Item,
-    PartsFailedError,
     Verdict,
 )
 from germline.graders.worker_process import GradingLoop
@@ -98,11 +96,10 @@ class GraderPool:
             raise GermlineError(
                 f"graders: the floor must give the parts {sorted(rubric)}, found {sorted(floor)}"
             )
-        self._rubric = dict(rubric)
-        self._floor = {part: float(floor[part]) for part in self._rubric}
+        floor = {part: float(floor[part]) for part in rubric}
         self._name = _name(grader)
         memory_bytes = None if memory_gb is None else int(memory_gb * GB)
-        self._setup = GraderSetup(b"", tuple(self._rubric), timeout_s, memory_bytes, variables)
+        self._setup = GraderSetup(b"", dict(rubric), floor, timeout_s, memory_bytes, variables)
         if workers:
             self._setup = self.worker_setup(grader)
         self._backlog: WorkQueue[Grade, Item] = WorkQueue()
@@ -212,34 +209,21 @@ class GraderPool:
             piece.job.finish(piece.start, grades)
 
     def _read(self, verdict: Verdict, item: Item) -> Grade:
+        """Return a grade; raise what no text of the model can have caused."""
         asked, example = item
         assert not isinstance(verdict, EpisodesGraded), "batches are read by their own pool"
         if isinstance(verdict, InvalidGradeError):
             raise GermlineError(
                 f"graders: {self._name} {verdict} (example {example.index}, {_seen(asked)})"
             )
-        if isinstance(verdict, str):
-            return Grade(math.nan, {}, observation=verdict)
-        if isinstance(verdict, GradeMissingError):
-            return Grade(math.nan, dict.fromkeys(self._rubric, math.nan), str(verdict))
-        failure = None
-        if isinstance(verdict, PartsFailedError):
-            self._check_replied(asked, example, verdict.reason)
-            failure = verdict.reason
-            verdict = tuple(verdict.values.get(name, floor) for name, floor in self._floor.items())
-        reward = sum(map(float.__mul__, self._rubric.values(), verdict), 0.0)
-        return Grade(reward, dict(zip(self._rubric, verdict, strict=True)), failure)
-
-    def _check_replied(
-        self, asked: str | Transcript | EpisodeBatch, example: Example, failure: str
-    ) -> None:
-        """Refuse a failure before the first reply, which no text of the model can have caused."""
-        if isinstance(asked, Transcript) and not asked.replies:
+        has_floor = verdict.failure is not None and not math.isnan(verdict.reward)
+        if has_floor and isinstance(asked, Transcript) and not asked.replies:
             raise GermlineError(
-                f"graders: {self._name} fails before the model's first reply: {failure} (example "
-                f"{example.index}, environment seed {asked.seed}): correct the environment, or "
-                "raise graders.timeout_s or graders.memory_gb"
+                f"graders: {self._name} fails before the model's first reply: {verdict.failure} "
+                f"(example {example.index}, environment seed {asked.seed}): correct the "
+                "environment, or raise graders.timeout_s or graders.memory_gb"
             )
+        return verdict
 
 
 def _seen(asked: str | Transcript | EpisodeBatch) -> str:

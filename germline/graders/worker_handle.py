@@ -26,13 +26,7 @@ from pathlib import Path
 from typing import cast
 
 from germline.errors import GermlineError
-from germline.graders.worker_messages import (
-    GraderSetup,
-    Item,
-    PartsFailedError,
-    SharedProgress,
-    Verdict,
-)
+from germline.graders.worker_messages import GraderSetup, Item, SharedProgress, Verdict
 
 GRACE_S = 0.25
 """Time a worker gets to stop by itself after the timeout, before it is killed, in seconds."""
@@ -162,10 +156,10 @@ class WorkerHandle:
                     )
             elif ending.timed_out:
                 reason = f"timeout after {self._setup.timeout_s} s"
-                verdicts[culprit] = PartsFailedError({}, reason)
+                verdicts[culprit] = self._setup.grade({}, reason)
             elif ends[culprit] == _DEATHS:
                 reason = f"the grader process died twice: {ending.seen}"
-                verdicts[culprit] = PartsFailedError({}, reason)
+                verdicts[culprit] = self._setup.grade({}, reason)
         return [verdicts[index] for index in range(len(items))]
 
     def stop(self) -> None:

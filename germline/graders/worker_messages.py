@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from germline.example import Ended, EpisodeBatch, Example, Transcript
+from germline.example import Ended, EpisodeBatch, Example, Grade, Transcript
 
 Item = tuple[str | Transcript | EpisodeBatch, Example]
 """A completion's text, or an episode so far, and the example it answers; or several episodes to
@@ -28,17 +28,29 @@ class GraderSetup:
 
     Attributes:
         grader: a pickle inside the pickle, so that a grader that cannot be loaded is reported.
-        parts: names the grader must return, in the order of the values sent back.
+        rubric: weights of the parts that the grader must return.
+        floor: the parts of a completion whose grading failed.
         timeout_s: longest time for one completion.
         memory_bytes: None sets no limit.
         variables: names of environment variables that the worker gets beside the usual ones.
     """
 
     grader: bytes
-    parts: tuple[str, ...]
+    rubric: Mapping[str, float]
+    floor: Mapping[str, float]
     timeout_s: float
     memory_bytes: int | None = None
     variables: tuple[str, ...] = ()
+
+    def grade(self, values: Mapping[str, float], failure: str | None = None) -> Grade:
+        """Return the grade of these parts, with the floors of those that are missing."""
+        parts = {name: values.get(name, floor) for name, floor in self.floor.items()}
+        reward = sum(map(float.__mul__, self.rubric.values(), parts.values()), 0.0)
+        return Grade(reward, parts, failure)
+
+    def missing(self, reason: str) -> Grade:
+        """Return the grade where there is none, for a reason that the text did not cause."""
+        return Grade(math.nan, dict.fromkeys(self.rubric, math.nan), reason)
 
 
 class InvalidGradeError(Exception):
@@ -79,16 +91,7 @@ class EpisodesGraded:
     ended: tuple[Ended, ...]
 
 
-Verdict = (
-    tuple[float, ...]
-    | str
-    | EpisodesGraded
-    | PartsFailedError
-    | GradeMissingError
-    | InvalidGradeError
-)
-"""The values of the parts in the order of `GraderSetup.parts`, or why some are missing. A text is
-the environment's next message to the model."""
+Verdict = Grade | InvalidGradeError | EpisodesGraded
 
 
 def as_number(value: Any) -> float:

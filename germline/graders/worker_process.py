@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
-from germline.example import EpisodeBatch, Transcript
+from germline.example import EpisodeBatch, Grade, Transcript
 from germline.graders.worker_messages import (
     CAUSED_BY_CODE,
     STEP_LIMITS,
@@ -100,7 +100,7 @@ class GradingLoop:
     Args:
         grader: (text, example) -> parts; that of episodes: (transcript, example) -> parts or the
             environment's next message.
-        setup: names of the parts, and limits.
+        setup: the rubric, and limits.
         timed: whether an alarm enforces the time limit; only a main thread can set one.
     """
 
@@ -130,22 +130,22 @@ class GradingLoop:
         try:
             parts = graded()
         except TimeUp:
-            return PartsFailedError({}, f"timeout after {self._setup.timeout_s} s")
+            return self._setup.grade({}, f"timeout after {self._setup.timeout_s} s")
         except InvalidGradeError as error:
             return InvalidGradeError(str(error))
         except GradeMissingError as error:
-            return GradeMissingError(str(error)[:_LONGEST_REASON])
+            return self._setup.missing(str(error)[:_LONGEST_REASON])
         except PartsFailedError as error:
-            return PartsFailedError(error.values, error.reason)
+            return self._setup.grade(error.values, error.reason)
         except MemoryError:
             limit = self._setup.memory_bytes
             most = "there is" if limit is None else f"{limit / 1e9:g} GB (graders.memory_gb)"
-            return PartsFailedError({}, f"out of memory: it needs more than {most}")
+            return self._setup.grade({}, f"out of memory: it needs more than {most}")
         except CAUSED_BY_CODE as error:
-            return PartsFailedError({}, f"{type(error).__name__}: {error}"[:_LONGEST_REASON])
+            return self._setup.grade({}, f"{type(error).__name__}: {error}"[:_LONGEST_REASON])
         if isinstance(parts, str) and isinstance(asked, Transcript):
             if not asked.is_final:
-                return parts
+                return Grade(math.nan, {}, observation=parts)
             return InvalidGradeError(
                 "must return the parts of the rubric when an episode is cut "
                 f"(Transcript.is_final), returned the message {_short(parts)}"
@@ -157,18 +157,18 @@ class GradingLoop:
         return self._values(parts)
 
     def _values(self, parts: object) -> Verdict:
-        names = self._setup.parts
+        names = tuple(self._setup.rubric)
         if not isinstance(parts, Mapping) or set(parts) != set(names):
             return InvalidGradeError(f"must return the parts {names}, returned {_short(parts)}")
-        values = tuple(as_number(parts[name]) for name in names)
-        for name, value in zip(names, values, strict=True):
+        values = {name: as_number(parts[name]) for name in names}
+        for name, value in values.items():
             if not math.isfinite(value):
                 return InvalidGradeError(
                     f"must return a finite number for the part {name!r}, returned "
                     f"{_short(parts[name])}: raise an exception for a completion that has no "
                     "value, which earns the floor"
                 )
-        return values
+        return self._setup.grade(values)
 
 
 def _short(value: object) -> str:

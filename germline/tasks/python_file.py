@@ -71,8 +71,7 @@ def file_metric(file: TaskFile, given: str | None, rubric: Mapping[str, float]) 
     if given is not None and given not in rubric:
         raise GermlineError(
             f"{file.path}: settings['metric'] is {given!r}{did_you_mean(given, rubric)}, but the "
-            f"parts of the reward are {', '.join(rubric)}: put it into `rubric`, with weight 0 if "
-            "it is only to be reported"
+            f"parts are {', '.join(rubric)}: add it to `rubric`, with weight 0 to report it only"
         )
     return given
 
@@ -100,8 +99,8 @@ def _rows(file: TaskFile, split: Split) -> list[PlacedRow]:
     if not hasattr(file.module, split):
         hint = did_you_mean(split, vars(file.module))
         raise GermlineError(
-            f"{file.path}: there are no examples{hint}: define `train = [...]`, a list of rows "
-            "such as {'prompt': 'What is 2 + 2?', 'answer': '4'}, or a function that returns one"
+            f"{file.path}: there are no examples{hint}: define `train = [...]`, rows such as "
+            "{'prompt': '2 + 2?', 'answer': '4'}, or a function that returns them"
         )
     given = getattr(file.module, split)
     with task_file_error(file.path, f"the rows of `{split}` cannot be loaded"):

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from germline.config import CustomTask
 from germline.config.tasks import TaskBase
 from germline.graders.reward_functions import (
     FunctionRubric,
@@ -64,13 +63,13 @@ def read_rows(data: Any) -> GivenRows:
     for name in data:
         if name not in SPLITS:
             raise GermlineError(
-                f"data: the split {name!r} is unknown{did_you_mean(str(name), SPLITS)}: name the "
-                "splits, as in {'train': dataset['train'], 'test': dataset['validation']}"
+                f"data: the split {name!r} is unknown{did_you_mean(str(name), SPLITS)}: give "
+                "{'train': rows, 'test': rows}"
             )
     if "train" not in data:
         raise GermlineError(
-            "data: there is no split 'train'; give data={'train': rows}. To score a model on all "
-            "rows, give them as both splits: data={'train': rows, 'test': rows}"
+            "data: there is no split 'train'. To score a model on all rows, give them as both "
+            "splits: data={'train': rows, 'test': rows}"
         )
     test = _placed(data["test"], "test") if "test" in data else None
     return GivenRows(_placed(data["train"], "train"), test)
@@ -88,8 +87,8 @@ def apply_reward_functions(task: Task, config: TaskBase, inputs: PythonInputs) -
         return task
     if isinstance(task, EpisodeTask):
         raise GermlineError(
-            f"reward: {', '.join(given)} was given, but the environment of task.kind={config.kind} "
-            "rewards its episodes: leave out reward"
+            f"reward: the environment of task.kind={config.kind} rewards its episodes: leave out "
+            f"reward={', '.join(given)}"
         )
     floors = floors_by_name(config.reward_floor, list(given), "task.reward_floor")
     changed = copy.copy(task)
@@ -103,20 +102,15 @@ def apply_reward_functions(task: Task, config: TaskBase, inputs: PythonInputs) -
 
 def check_rows_are_given(config: TaskBase, inputs: PythonInputs) -> None:
     """Compare the kind of a task with what was given."""
-    needed = config.kind == "rows"
-    if needed and inputs.rows is None:
-        digest = config.digest if isinstance(config, CustomTask) else None
+    if inputs.rows is None and config.kind == "rows":
+        digest = getattr(config, "digest", None)
         which = f" (digest {digest[:12]})" if digest else ""
         raise GermlineError(
-            f"task.kind=rows: the rows of this task{which} were given from Python and are not in "
-            "the config: give them again, as in germline.train(config, data=rows) and "
-            "germline.resume(path, data=rows); or save them as JSONL, and use task=rows.jsonl"
+            f"task.kind=rows: the rows of this task{which} were given from Python: give them "
+            "again, as in germline.resume(path, data=rows)"
         )
-    if not needed and inputs.rows is not None:
-        raise GermlineError(
-            f"data: task.kind={config.kind} has examples of its own: leave out data, or use "
-            "task.kind=rows"
-        )
+    if inputs.rows is not None and config.kind != "rows":
+        raise GermlineError(f"data: task.kind={config.kind} has examples of its own: drop data")
 
 
 def _placed(data: Any, split: str) -> list[PlacedRow]:
@@ -129,9 +123,8 @@ def _placed(data: Any, split: str) -> list[PlacedRow]:
         ]
     if isinstance(data, str | Mapping) or not isinstance(data, Iterable):
         raise GermlineError(
-            "data: give a list of rows such as {'prompt': 'What is 2 + 2?', 'answer': '4'}, a "
-            f"datasets.Dataset or a pandas DataFrame; found {repr(data)[:80]} "
-            f"({type(data).__name__})"
+            "data: give a list of rows such as {'prompt': '2 + 2?', 'answer': '4'}, a Dataset or "
+            f"a DataFrame; found {repr(data)[:80]} ({type(data).__name__})"
         )
     rows: list[PlacedRow] = [
         (place, {name: _plain(value) for name, value in row.items() if value is not None})

@@ -133,9 +133,9 @@ def gold_answers(row: Row, field: str) -> tuple[str, ...]:
     values = value if isinstance(value, (list, tuple)) else [value]
     if not values or not all(isinstance(one, str | int | float) for one in values):
         raise GermlineError(
-            f"{row.place}: the field `{field}` must be text or a number, a list of them, any of "
-            f"which is right, or messages that end with the assistant's; found {shown(value)}. A "
-            f"field inside it is named with a dot, such as {field}.text"
+            f"{row.place}: the field `{field}` must be text or a number, a list of them, or "
+            f"messages that end with the assistant's; found {shown(value)}. A field inside it is "
+            f"named with a dot, such as {field}.text"
         )
     return tuple(as_text(one, field, row.place).strip() for one in values)
 
@@ -154,8 +154,8 @@ def _read(rows: Sequence[PlacedRow], config: CustomTask, gold: Gold) -> list[Row
         row = Row(place, fields, row_conversation(fields, place, config.template))
         if row.asked.context and not config.sends_chats:
             raise GermlineError(
-                f"{place}: the row has {len(row.asked.context)} messages before its prompt, which "
-                "task.chat=false would drop: set task.chat=true, or write them into a task.template"
+                f"{place}: task.chat=false would drop the messages before the prompt: use "
+                "task.chat=true, or write them into a task.template"
             )
         answer, facts = gold(row)
         weight = _sample_weight(row, config.sample_weight)
@@ -195,8 +195,7 @@ def _checked_digest(
         raise GermlineError(
             f"task.digest={recorded[:12]}: {config.place} or its rows have changed since this "
             f"run began (now {found[:12]}). Restore them; or export the run and start a new one "
-            "with model=FOLDER; or score the run on the new ones: `germline eval RUN --task FILE`, "
-            "germline.evaluate(RUN, task='rows', data=ROWS)"
+            "with model=FOLDER; or score it on the new ones, `germline eval RUN --task FILE`"
         )
     return found
 
@@ -214,9 +213,8 @@ def row_conversation(row: Mapping[str, Any], place: str, template: str | None) -
         field = next((name for name in PROMPT_FIELDS if field_value(row, name) is not None), None)
         if field is None:
             raise GermlineError(
-                f"{place}: a row needs a `prompt` or a `question`; {fields_found(row)}. Name the "
-                "column that holds the prompt, as in task.columns={prompt: NAME}, or give a "
-                "task.template with fields of a row"
+                f"{place}: a row needs a `prompt` or a `question`; {fields_found(row)}. Name its "
+                "column, as in task.columns={prompt: NAME}, or give a task.template"
             )
         if field == "messages" or isinstance(row[field], (list, tuple)):
             found = _conversation(row[field], field, place)
@@ -267,8 +265,8 @@ def _conversation(messages: object, field: str, place: str) -> Conversation:
     answer = turns.pop()[1] if turns and turns[-1][0] == "assistant" else None
     if not turns or turns[-1][0] != "user":
         raise GermlineError(
-            f"{place}: `{field}` has no user message to answer: end it with a user message, or "
-            "with a user message and the assistant's gold answer"
+            f"{place}: `{field}` has no user message to answer at its end, or before the gold "
+            "answer of the assistant"
         )
     return Conversation(tuple(turns[:-1]), turns[-1][1], answer)
 
@@ -280,7 +278,6 @@ def _filled(mark: re.Match[str], row: Mapping[str, Any], place: str) -> str:
     if field_value(row, field) is None:
         raise GermlineError(
             f"{place}: task.template names the field `{field}`, which is missing; "
-            f"{fields_found(row)}. Braces that are meant as text are written twice: "
-            f"{{{{{field}}}}}"
+            f"{fields_found(row)}. Braces as text are written twice: {{{{{field}}}}}"
         )
     return as_text(row_field(row, field, object, place), field, place)

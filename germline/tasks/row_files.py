@@ -69,12 +69,11 @@ def read_rows(path: Path, setting: str) -> list[PlacedRow]:
     """
     try:
         text = path.expanduser().read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise GermlineError(
-            f"{setting}: there is no file {str(path)!r} (relative paths start at {Path.cwd()})"
-        ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise GermlineError(f"{setting}: {path} cannot be read as UTF-8 text: {error}") from None
+        raise GermlineError(
+            f"{setting}: {path} cannot be read as UTF-8 text (relative paths start at "
+            f"{Path.cwd()}): {error}"
+        ) from None
     rows: list[tuple[str, Any]]
     if path.suffix == ".csv":
         rows = list(_csv_rows(text, path))
@@ -156,8 +155,8 @@ def _parsed(text: str, place: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise GermlineError(
-            f"{place}: not valid JSON: {error}; a file of rows has one JSON object per line, or, "
-            "where its name ends in .json, one list of objects"
+            f"{place}: not valid JSON: {error}; a file of rows has one object per line, or, if it "
+            "is named .json, one list of objects"
         ) from None
 
 
@@ -172,8 +171,8 @@ def _csv_rows(text: str, path: Path) -> Iterator[PlacedRow]:
             place = f"{path}, line {reader.line_num}"
             if None in cells or None in cells.values():
                 raise GermlineError(
-                    f"{place}: there must be {len(names)} cells, as line 1 names as many columns; "
-                    "a cell with a comma or a line break stands in double quotes"
+                    f"{place}: there must be {len(names)} cells, as in line 1; a cell with a comma "
+                    "or a line break stands in double quotes"
                 )
             yield place, {name: cell for name, cell in cells.items() if cell}
     except csv.Error as error:
@@ -187,12 +186,11 @@ def _load(config: DatasetSource, named: Path, split: str, setting: str) -> list[
     if not path.exists() and not may_be_on_hub(named):
         raise GermlineError(
             f"{setting}: there is no file or folder {str(named)!r} (relative paths start at "
-            f"{Path.cwd()}): name one that exists, or a dataset on the Hugging Face hub as "
-            "OWNER/NAME"
+            f"{Path.cwd()}); a dataset on the Hugging Face hub is named OWNER/NAME"
         )
     if is_file and path.suffix not in (*TEXT_FILES, *TABLES):
         raise GermlineError(
-            f"{setting}: {named} is a file of no known kind: its name must end in one of "
+            f"{setting}: {named} is a file of no known kind; known: "
             f"{', '.join((*TEXT_FILES, *TABLES))}"
         )
     if is_file and path.suffix in TEXT_FILES:

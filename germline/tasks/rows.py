@@ -81,8 +81,8 @@ class RowsTask(SplitTask):
         optional = {"json", "regex"} if config.pattern is not None else {"json"}
         if not answers and not optional.issuperset(config.reward):
             raise GermlineError(
-                f"{row.place}: the field `{field}` is missing; {fields_found(row.fields)}. "
-                "Name the field that holds the gold answer, as in task.answer=NAME"
+                f"{row.place}: the field `{field}` is missing; {fields_found(row.fields)}. Name "
+                "that of the gold answer, as in task.answer=NAME"
             )
         return answers
 

@@ -124,5 +124,5 @@ def stratified_order(items: Sequence[Item], strata: Sequence[Hashable], seed: in
 def _too_few(name: str, count: int) -> GermlineError:
     return GermlineError(
         f"{name}: a train/test split needs at least 2 different examples, found {count}; add "
-        "examples, or give the held-out ones in a file of their own"
+        "examples, or give held-out ones"
     )

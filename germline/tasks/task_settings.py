@@ -42,9 +42,9 @@ class PromptFormatter:
         solved = [one for one in train if one.answer]
         if most and len(solved) <= most:
             raise GermlineError(
-                f"{setting} asks for up to {most} solved examples before a prompt, "
-                f"but the training split has {len(solved)} with an answer to show, and an example "
-                "never shows itself: ask for fewer, or give the rows an `answer`"
+                f"{setting} asks for up to {most} solved examples before a prompt, but the "
+                f"training split has {len(solved)} with an answer, and an example never shows "
+                "itself: ask for fewer"
             )
         order = noise.epoch_permutation(run_seed, "shots", 0, len(solved)) if most else ()
         # One more than asked for, as the example itself may be among them.
@@ -86,8 +86,7 @@ def _prompted(example: Example, config: TaskBase, formatter: PromptFormatter) ->
         return example
     if not example.chat:
         raise GermlineError(
-            "task.system_prompt needs a chat, but this task sends its prompts as they are: set "
-            "task.chat=true"
+            "task.system_prompt needs a chat, which this task is not: set task.chat=true"
         )
     tools = dict(example.context[:1]).get("system", "")
     if tools.startswith(TOOLS_TITLE):  # the description of an environment's tools
@@ -123,14 +122,13 @@ def add_scorer_parts(task: Task, config: TaskBase) -> Task:
     scored = {name: scorer.weight for name, scorer in config.scorers.items()}
     if config.kl_coef is not None and KL_PART in {**task.rubric, **scored}:
         raise GermlineError(
-            f"task.kl_coef={config.kl_coef:g} adds the part {KL_PART!r}, and the task has a reward "
-            "or scorer of this name already: give that one another name"
+            f"task.kl_coef={config.kl_coef:g} adds the part {KL_PART!r}: give the reward or scorer "
+            "of this name another one"
         )
     for name in scored:
         if name in task.rubric:
             raise GermlineError(
-                f"task.scorers.{name}: the task has a reward {name!r} already: give the scorer "
-                "another name"
+                f"task.scorers.{name}: the task has a reward of this name: give another one"
             )
     if config.kl_coef is not None:
         scored[KL_PART] = 0.0 - config.kl_coef

@@ -41,7 +41,7 @@ class MathProblemsTask(SplitTask):
     marker: Marker
     longest = 512
 
-    def __init__(self, config: MathProblems) -> None:
+    def __init__(self, config: MathProblems, rows: GivenRows | None = None) -> None:
         super().__init__(
             config,
             MathGrader(self.marker),
@@ -51,12 +51,8 @@ class MathProblemsTask(SplitTask):
         )
         self._has_functions = bool(config.reward_functions)
         self._examples, self.digest = rows_to_examples(
-            self.load(config), config, self._gold_and_facts
+            rows or load_rows(config), config, self._gold_and_facts
         )
-
-    def load(self, config: MathProblems) -> GivenRows:
-        """Return the rows."""
-        return load_rows(config)
 
     def gold(self, row: Row) -> tuple[tuple[str, ...], str]:
         """Return the gold answers of a row, any of which is right, and a completion with one."""
@@ -97,14 +93,10 @@ class MathTask(MathProblemsTask):
     longest = 1024
 
     def __init__(self, config: Math) -> None:
-        self._levels = config.levels
-        super().__init__(config)
-
-    def load(self, config: MathProblems) -> GivenRows:
-        """Return the rows of the levels that are asked for."""
-        rows = super().load(config)
-        test = None if rows.test is None else self._of_levels(rows.test, config)
-        return GivenRows(self._of_levels(rows.train, config), test)
+        rows = load_rows(config)
+        if config.levels:
+            rows = GivenRows(_of_levels(rows.train, config), _of_levels(rows.test, config))
+        super().__init__(config, rows)
 
     def gold(self, row: Row) -> tuple[tuple[str, ...], str]:
         r"""Return the field `answer`, or what \boxed{...} holds in the `solution`."""
@@ -120,27 +112,22 @@ class MathTask(MathProblemsTask):
             )
         return golds, solution if boxed == golds[0] else f"\\boxed{{{golds[0]}}}"
 
-    def _of_levels(self, rows: list[PlacedRow], config: MathProblems) -> list[PlacedRow]:
-        if not self._levels:
-            return rows
-        columns = with_columns(rows, config.columns)
-        kept = [
-            one
-            for one, (place, row) in zip(rows, columns, strict=True)
-            if _level(row, place) in self._levels
-        ]
-        if not kept:
-            raise GermlineError(
-                f"task.levels={list(self._levels)}: no problem of {config.path} has one of them"
-            )
-        return kept
+
+def _of_levels(rows: list[PlacedRow], config: Math) -> list[PlacedRow]:
+    named = with_columns(rows, config.columns)
+    kept = [one for one, row in zip(rows, named, strict=True) if _level(*row) in config.levels]
+    if rows and not kept:
+        raise GermlineError(
+            f"task.levels={list(config.levels)}: no problem of {config.path} has one of them"
+        )
+    return kept
 
 
-def _level(row: Mapping[str, object], place: str) -> int:
+def _level(place: str, row: Mapping[str, object]) -> int:
     found = _DIGITS.search(str(row.get("level", "")))
     if found is None:
         raise GermlineError(
             f"{place}: task.levels needs a field `level` such as 'Level 3', found "
-            f"{row.get('level')!r}: name its column in task.columns, or drop task.levels"
+            f"{row.get('level')!r}: name its column in task.columns"
         )
     return int(found.group())

@@ -83,7 +83,7 @@ def file_examples(
     for name in ("template", "chat"):
         if getattr(config, name) is None:
             config = config.model_copy(update={name: getattr(settings, name)})
-    test = _rows(file, "test") if hasattr(file.module, "test") else None
+    test = _rows(file, "test") if hasattr(file.module, "test") else []
     return rows_to_examples(
         GivenRows(_rows(file, "train"), test),
         config,

@@ -71,7 +71,7 @@ def read_rows(data: Any) -> GivenRows:
             "data: there is no split 'train'. To score a model on all rows, give them as both "
             "splits: data={'train': rows, 'test': rows}"
         )
-    test = _placed(data["test"], "test") if "test" in data else None
+    test = _placed(data["test"], "test") if "test" in data else []
     return GivenRows(_placed(data["train"], "train"), test)
 
 

@@ -53,7 +53,7 @@ class Row(NamedTuple):
     facts: Mapping[str, object] = {}
 
 
-Arrange = Callable[[list[Row], list[Row] | None], tuple[list[Row], list[Row]]]
+Arrange = Callable[[list[Row], list[Row]], tuple[list[Row], list[Row]]]
 """Rows, and held-out ones if they are given -> rows to train on, held-out rows."""
 
 Gold = Callable[[Row], tuple[str, Mapping[str, object]]]
@@ -81,14 +81,12 @@ def rows_to_examples(
         by_row: only equal rows stay together: for environments, whose rows say more than the
             prompt.
     """
-    train = with_columns(given.train, config.columns)
-    test = None if given.test is None else with_columns(given.test, config.columns)
+    train, test = (with_columns(rows, config.columns) for rows in (given.train, given.test))
     digest = _checked_digest(config, code, train, test)
-    rows = _read(train, config, gold)
-    held_out = None if test is None else _read(test, config, gold)
+    rows, held_out = _read(train, config, gold), _read(test, config, gold)
     if arrange is not None:
         sides = arrange(rows, held_out)
-    elif held_out is not None:
+    elif held_out:
         sides = rows, held_out
     else:
         keys: list[object] = [
@@ -181,14 +179,11 @@ def _sample_weight(row: Row, field: str | None) -> dict[str, float]:
 
 
 def _checked_digest(
-    config: CustomTask,
-    code: bytes,
-    train: Sequence[PlacedRow],
-    test: Sequence[PlacedRow] | None,
+    config: CustomTask, code: bytes, train: Sequence[PlacedRow], test: Sequence[PlacedRow]
 ) -> str:
     """Return the SHA-256 of a task, its code and rows, which is the one a run was begun with."""
     sums = hashlib.sha256()
-    for part in (code, _encoded(train), b"" if test is None else _encoded(test)):
+    for part in (code, _encoded(train), _encoded(test)):
         sums.update(hashlib.sha256(part).digest())
     found, recorded = sums.hexdigest(), config.digest
     if recorded not in (None, found):

@@ -13,7 +13,7 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,21 +45,21 @@ class GivenRows:
     """The rows of a task; without held-out rows, a seeded part of them is held out."""
 
     train: list[PlacedRow]
-    test: list[PlacedRow] | None = None
+    test: list[PlacedRow] = field(default_factory=list)
 
 
 def load_rows(config: FileTask) -> GivenRows:
     """Return the rows to train on, and held-out ones where a split or a file of them is named."""
     test_path: Path | None = getattr(config, "test_path", None)
     if not isinstance(config, DatasetSource):
-        test = read_rows(test_path, "task.test_path") if test_path else None
+        test = read_rows(test_path, "task.test_path") if test_path else []
         return GivenRows(read_rows(config.path, "task.path"), test)
-    train = _load(config, config.path, config.split, "task.path")
+    rows = GivenRows(_load(config, config.path, config.split, "task.path"))
     if test_path is not None and config.path.expanduser().is_file():
-        return GivenRows(train, _load(config, test_path, "train", "task.test_path"))
-    if config.held_out_split is None:
-        return GivenRows(train)
-    return GivenRows(train, _load(config, config.path, config.held_out_split, "task.path"))
+        rows.test.extend(_load(config, test_path, "train", "task.test_path"))
+    elif config.held_out_split is not None:
+        rows.test.extend(_load(config, config.path, config.held_out_split, "task.path"))
+    return rows
 
 
 def read_rows(path: Path, setting: str) -> list[PlacedRow]:

@@ -83,7 +83,7 @@ def stratum(row: Mapping[str, object]) -> str:
 
 
 def _arranged(
-    train: list[Row], test: list[Row] | None, config: SafeAlignment
+    train: list[Row], test: list[Row], config: SafeAlignment
 ) -> tuple[list[Row], list[Row]]:
     """Return both splits, each prompt once and in an order with every stratum in proportion."""
 
@@ -91,10 +91,10 @@ def _arranged(
         return [stratum(row.fields) for row in rows]
 
     rows = _distinct(train)
-    if test is None:
-        sides = stratified_split(rows, strata(rows), config.split_seed, config.place)
-    else:
+    if test:
         sides = rows, _distinct(test)
+    else:
+        sides = stratified_split(rows, strata(rows), config.split_seed, config.place)
     seen, held_out = (stratified_order(one, strata(one), config.split_seed) for one in sides)
     return seen, held_out
 

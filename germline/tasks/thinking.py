@@ -8,10 +8,13 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from germline.example import Transcript
-from germline.protocols import EpisodeGrader, EpisodeTask, Grader, Task
+from germline.protocols import EpisodeGrader, Grader, Task
 from germline.types import Example
 
 Result = TypeVar("Result")
+
+READERS = ("grader", "episode_grader", "answer_of")
+"""The attributes of a task that read completions."""
 
 
 @dataclass(frozen=True)
@@ -44,17 +47,15 @@ class ThinkingStripper(Generic[Result]):
 
 def strip_thinking(task: Task, tag: str) -> None:
     """Let everything that reads completions of a task, a copy, read them without their thinking."""
-    task.grader = ThinkingStripper(task.grader, tag)
-    if isinstance(task, EpisodeTask):
-        task.episode_grader = ThinkingStripper(task.episode_grader, tag)
-    if hasattr(task, "answer_of"):
-        task.answer_of = ThinkingStripper(task.answer_of, tag)
+    for name in READERS:
+        if hasattr(task, name):
+            setattr(task, name, ThinkingStripper(getattr(task, name), tag))
 
 
 def open_thinking(task: Task) -> Task:
     """Return a task that strips thinking, for a chat template that writes the opening tag."""
     changed = copy.copy(task)
-    for name in ("grader", "episode_grader", "answer_of"):
+    for name in READERS:
         stripper = getattr(task, name, None)
         if isinstance(stripper, ThinkingStripper):
             setattr(changed, name, replace(stripper, is_opened=True))

@@ -7,35 +7,32 @@ The file names the class, `environment = Mine`, or defines one class only that h
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from germline.environments.adapters import ToolAdapter, adapt, required_fields
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader
 from germline.errors import GermlineError
-from germline.graders.task_file import TaskFile, load_task_file, task_file_error
+from germline.graders.task_file import TaskFile, task_file_error
 
 
 @dataclass(frozen=True)
 class FileEnvironmentGrader(EnvironmentGrader):
-    """Plays the environment of a file; unpickling it loads the file again."""
+    """Plays the environment of a file; unpickling it finds the class in the file again."""
 
     factory: Callable[[], Any] = field(compare=False)  # loaded again, the class is another object
-    path: Path = Path()
-    digest: str = ""
+    file: TaskFile = field(kw_only=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the path of the file instead of the class."""
-        return _reload, (self.path, self.digest, self.rubric)
+        """Pickle the file instead of the class."""
+        return make_grader, (self.file, self.rubric)
 
 
 def make_grader(file: TaskFile, rubric: EpisodeRubric) -> FileEnvironmentGrader:
     """Return the grader of the environment in a file."""
     factory = environment_factory(file)
-    path = file.path.absolute()
-    name = f"{getattr(factory, '__name__', type(factory).__name__)} of {path}"
-    return FileEnvironmentGrader(name, factory, rubric, path=path, digest=file.digest)
+    name = f"{getattr(factory, '__name__', type(factory).__name__)} of {file.path.absolute()}"
+    return FileEnvironmentGrader(name, factory, rubric, file=file)
 
 
 def environment_factory(file: TaskFile) -> Callable[[], Any]:
@@ -82,8 +79,3 @@ def inspect_environment(
             "step(reply) or public methods that are tools"
         )
     return required_fields(reset), tools
-
-
-def _reload(path: Path, digest: str, rubric: EpisodeRubric) -> FileEnvironmentGrader:
-    """Load the grader in the process that unpickles it."""
-    return make_grader(load_task_file(path, digest), rubric)

@@ -21,7 +21,8 @@ import importlib.abc
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location, spec_from_loader
 from pathlib import Path
@@ -41,25 +42,27 @@ from germline.registry import did_you_mean
 
 @dataclass(frozen=True)
 class TaskFile:
-    """A task file that was read and run."""
+    """A task file that was read and run; unpickling it reads and runs the same bytes again."""
 
-    path: Path
+    path: Path = field(compare=False)  # absolute, where it is loaded again
     source: bytes
-    module: ModuleType
+    module: ModuleType = field(compare=False, repr=False)
 
     @property
     def digest(self) -> str:
         """Return the SHA-256 of the file."""
         return hashlib.sha256(self.source).hexdigest()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the path and the digest."""
+        return load_task_file, (self.path.absolute(), self.digest)
+
 
 @dataclass(frozen=True)
 class FileRubric(FunctionRubric):
-    """The reward functions of a task file as a grader; unpickling it loads the file again."""
+    """The reward functions of a task file as a grader; unpickling it finds them in the file."""
 
-    path: Path
-    digest: str
-    """Of the file; a file with another digest is refused."""
+    file: TaskFile
 
     @classmethod
     def of(
@@ -71,18 +74,19 @@ class FileRubric(FunctionRubric):
             {name: function for name, (function, _) in given.items()},
             {name: weight for name, (_, weight) in given.items()},
             floors_by_name(floor, tuple(given), f"{file.path}: settings['floor']"),
-            *(file.path.absolute(), file.digest),
+            file,
             is_only_reward=is_only_reward,
         )
 
     @property
     def described(self) -> str:
         """The name of the grader in messages: the user's file and not this class."""
-        return f"the rewards of {self.path}"
+        return f"the rewards of {self.file.path.absolute()}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the path of the file instead of the functions."""
-        return _reload, (self.path, self.digest, dict(self.floors), self.is_only_reward)
+        """Pickle the file instead of the functions."""
+        find = partial(FileRubric.of, is_only_reward=self.is_only_reward)
+        return find, (self.file, dict(self.floors))
 
     def _row(self, example: Example) -> dict[str, Any]:
         """Return a copy of the row as the file gave it."""
@@ -166,16 +170,6 @@ class _FromBytes(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         code: CodeType = self.source_to_code(self._source, self.path)
         return code
-
-
-def _reload(
-    path: Path,
-    digest: str,
-    floors: Mapping[str, float],
-    is_only_reward: bool,  # noqa: FBT001 - pickle passes arguments by place
-) -> FileRubric:
-    """Load the grader in the process that unpickles it."""
-    return FileRubric.of(load_task_file(path, digest), floors, is_only_reward=is_only_reward)
 
 
 def module_name(path: Path) -> str:

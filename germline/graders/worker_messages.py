@@ -70,12 +70,8 @@ class PartsFailedError(Exception):
     """
 
     def __init__(self, values: Mapping[str, float], reason: str) -> None:
-        super().__init__(values, reason)  # unpickling passes them again
+        super().__init__(reason)
         self.values = values
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 CAUSED_BY_CODE = (Exception, SystemExit, asyncio.CancelledError)

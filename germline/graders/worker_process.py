@@ -62,16 +62,15 @@ class _Alarm:
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
-        self._armed = False  # whether it may raise
         self._is_set = False  # whether an item is being graded, also after it has raised
-        self._signals_left = 0
+        self._signals_left = 0  # it raises once, when this becomes 0
 
     def set(self) -> None:
         if self._timeout_s is None:
             return
         # Installed again for every item: a grader may use the alarm itself.
         signal.signal(signal.SIGALRM, self._ring)
-        self._armed = self._is_set = True
+        self._is_set = True
         self._signals_left = _SIGNALS
         every_s = self._timeout_s / _SIGNALS
         signal.setitimer(signal.ITIMER_REAL, every_s, every_s)
@@ -83,14 +82,14 @@ class _Alarm:
 
     def stop(self) -> None:
         # Python may run a handler a little after its signal; a late call must have no effect.
-        self._armed = self._is_set = False
+        self._is_set = False
+        self._signals_left = 0
         if self._timeout_s is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
 
     def _ring(self, _signal: int, _frame: FrameType | None) -> None:
         self._signals_left -= 1
-        if self._armed and self._signals_left <= 0:
-            self._armed = False
+        if self._signals_left == 0:
             raise TimeUp
 
 
@@ -136,7 +135,7 @@ class GradingLoop:
         except GradeMissingError as error:
             return self._setup.missing(str(error)[:_LONGEST_REASON])
         except PartsFailedError as error:
-            return self._setup.grade(error.values, error.reason)
+            return self._setup.grade(error.values, str(error))
         except MemoryError:
             limit = self._setup.memory_bytes
             most = "there is" if limit is None else f"{limit / 1e9:g} GB (graders.memory_gb)"

@@ -21,7 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import cast
 
@@ -60,27 +60,26 @@ class _Process:
     """One worker process, from start to end."""
 
     def __init__(self, descriptor: int, variables: Collection[str]) -> None:
-        command = [sys.executable, "-P", "-m", "germline.graders.worker_process", str(descriptor)]
-        try:
-            # In its own session, so that Ctrl-C reaches the parent only, and processes that the
-            # grader starts are killed with it.
-            self._popen = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=grader_environment(variables),
-                pass_fds=(descriptor,),
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise GermlineError(
-                f"graders: a worker process cannot start ({' '.join(command)}): {error}"
-            ) from error
-        assert self._popen.stdin is not None
-        assert self._popen.stdout is not None
-        with self._popen.stdin as requests, self._popen.stdout as replies:
-            self._requests = Connection(os.dup(requests.fileno()), readable=False)
-            self._replies = Connection(os.dup(replies.fileno()), writable=False)
+        self._connection, connection = Pipe()
+        passed = (connection.fileno(), descriptor)
+        command = [sys.executable, "-P", "-m", "germline.graders.worker_process", *map(str, passed)]
+        with connection:
+            try:
+                # In its own session, so that Ctrl-C reaches the parent only, and processes that
+                # the grader starts are killed with it.
+                self._popen = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=2,  # what the grader prints is no result of this program
+                    env=grader_environment(variables),
+                    pass_fds=passed,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self._connection.close()
+                raise GermlineError(
+                    f"graders: a worker process cannot start ({' '.join(command)}): {error}"
+                ) from error
 
     def runs(self) -> bool:
         return self._popen.poll() is None
@@ -88,14 +87,14 @@ class _Process:
     def send(self, value: object) -> None:
         """Send one value; raises EOFError when the worker has ended."""
         try:
-            self._requests.send(value)
-        except BrokenPipeError:
+            self._connection.send(value)
+        except ConnectionError:
             raise EOFError from None
 
     def read(self, timeout_s: float) -> object | None:
         """Return the next value or None; raises EOFError when the worker has ended."""
         try:
-            return cast(object, self._replies.recv()) if self._replies.poll(timeout_s) else None
+            return self._connection.recv() if self._connection.poll(timeout_s) else None
         except OSError:  # it ended in the middle of a value
             raise EOFError from None
 
@@ -116,8 +115,7 @@ class _Process:
 
     def close(self) -> None:
         self.kill()
-        self._requests.close()
-        self._replies.close()
+        self._connection.close()
 
 
 class WorkerHandle:

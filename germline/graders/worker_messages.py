@@ -1,9 +1,9 @@
 """The messages between a grader worker and its parent process.
 
-Two pipes that no other process can write to connect them. They also share 16 bytes of memory,
-`SharedProgress`: the index of the item being graded and the time at which its grading began. An
-update costs one memory write per item instead of a message, and it survives the death of the
-worker, so the parent always knows which text hangs or kills the worker.
+A pair of sockets that no other process can write to connects them. They also share 16 bytes of
+memory, `SharedProgress`: the index of the item being graded and the time at which its grading
+began. An update costs one memory write per item instead of a message, and it survives the death of
+the worker, so the parent always knows which text hangs or kills the worker.
 """
 
 import asyncio

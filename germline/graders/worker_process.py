@@ -1,14 +1,13 @@
-"""The grader process: reads items from standard input, grades them one by one, sends verdicts.
+"""The grader process: reads items from its parent, grades them one by one, sends verdicts.
 
 `germline.graders.worker_handle` starts it as `python -m germline.graders.worker_process
-PROGRESS_FD`. It ends when its input ends, so it never outlives its parent; on Linux the kernel ends
-it even while it hangs.
+CONNECTION_FD PROGRESS_FD`. It ends when the connection ends, so it never outlives its parent; on
+Linux the kernel ends it even while it hangs.
 
 An alarm that raises inside the grader stops a text that takes too long, at no cost. Where the alarm
 has no effect (one long call into C, a grader that swallows exceptions), the parent kills the
 process. A text that needs more memory than the worker's limit gets a `MemoryError`. What a grader
-prints goes to standard error, or to the file whose path it receives, because standard output
-carries the verdicts.
+prints goes to standard error, or to the file whose path it receives.
 """
 
 import ctypes
@@ -174,34 +173,38 @@ def _short(value: object) -> str:
     return repr(value)[:_LONGEST_REASON]
 
 
-def main(progress_descriptor: int) -> None:
-    """Load the grader, then grade items until the input ends."""
-    requests, replies = _take_pipes()
+def main(descriptor: int, progress_descriptor: int) -> None:
+    """Load the grader, then grade items until the connection ends."""
+    parent = Connection(descriptor)
+    os.set_inheritable(descriptor, False)  # noqa: FBT003 - it takes no keyword
     _die_with_parent()
+    # Half a surrogate pair can be printed too, and a killed worker loses no line.
+    for stream in (sys.stdout, sys.stderr):
+        cast(TextIOWrapper, stream).reconfigure(errors="backslashreplace", line_buffering=True)
     progress = SharedProgress(progress_descriptor)
     try:
-        setup = cast(GraderSetup, requests.recv())
+        setup = cast(GraderSetup, parent.recv())
         _limit_memory(setup.memory_bytes)
         try:
             loop = GradingLoop(pickle.loads(setup.grader), setup)
         except Exception as error:  # noqa: BLE001 - importing a user's module can raise anything
-            replies.send(f"{type(error).__name__}: {error}")
+            parent.send(f"{type(error).__name__}: {error}")
             return
         STEP_LIMITS.append(progress.restart)
-        replies.send("")  # no complaint
+        parent.send("")  # no complaint
         printed_to: Path | None = None
         while True:
-            output, items = cast("tuple[Path | None, list[Item]]", requests.recv())
+            output, items = cast("tuple[Path | None, list[Item]]", parent.recv())
             if output is not None and output != printed_to:
                 _redirect_output(output)
                 printed_to = output
-            _grade_all(items, loop, progress, replies)
-    except (EOFError, BrokenPipeError):
+            _grade_all(items, loop, progress, parent)
+    except (EOFError, ConnectionError):
         return
 
 
 def _grade_all(
-    items: list[Item], loop: GradingLoop, progress: SharedProgress, replies: Connection
+    items: list[Item], loop: GradingLoop, progress: SharedProgress, parent: Connection
 ) -> None:
     done: list[Verdict] = []
     flushed = time.monotonic()
@@ -209,22 +212,10 @@ def _grade_all(
         progress.mark(index)
         done.append(loop.grade(item))
         if time.monotonic() - flushed > FLUSH_S and index + 1 < len(items):
-            replies.send(done)
+            parent.send(done)
             done, flushed = [], time.monotonic()
     progress.mark(-1)
-    replies.send(done)
-
-
-def _take_pipes() -> tuple[Connection, Connection]:
-    """Move both pipes to descriptors that a grader which prints or reads does not use."""
-    requests, replies = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(2, 1)
-    # Half a surrogate pair can be printed too, and a killed worker loses no line.
-    for stream in (sys.stdout, sys.stderr):
-        cast(TextIOWrapper, stream).reconfigure(errors="backslashreplace", line_buffering=True)
-    return Connection(requests, writable=False), Connection(replies, readable=False)
+    parent.send(done)
 
 
 def _redirect_output(path: Path) -> None:
@@ -253,4 +244,4 @@ def _die_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(*map(int, sys.argv[1:]))

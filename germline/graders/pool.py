@@ -103,9 +103,6 @@ class GraderPool:
         if workers:
             self._setup = self.worker_setup(grader)
         self._backlog: WorkQueue[Grade, Item] = WorkQueue()
-        self._open_jobs: set[ResultCollector[Grade]] = set()
-        self._lock = threading.Lock()
-        self._closed = False
         self._output: Path | None = None
         self._children = [WorkerHandle(self._setup, self._name) for _ in range(workers)]
         self._threads = [
@@ -141,11 +138,6 @@ class GraderPool:
         """
         items = self._items(texts, examples)
         job: ResultCollector[Grade] = ResultCollector(len(items))
-        with self._lock:
-            if self._closed:
-                raise GermlineError("graders: the pool is closed; submit before leaving its `with`")
-            self._open_jobs.add(job)
-        job.future.add_done_callback(lambda _: self._open_jobs.discard(job))
         self._backlog.add(job, items)
         return job.future
 
@@ -169,13 +161,6 @@ class GraderPool:
 
     def close(self) -> None:
         """Cancel what is not graded yet and end the workers at once."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            open_jobs = list(self._open_jobs)
-        for job in open_jobs:
-            job.future.cancel()
         self._backlog.close()
         for child in self._children:
             child.stop()

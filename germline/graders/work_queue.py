@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from germline.errors import GermlineError
+
 PIECE_S = 0.1
 """Target time of a chunk, in seconds: long compared with its round trip, but short enough for an
 even distribution at the end."""
@@ -82,6 +84,7 @@ class WorkQueue(Generic[Result, Item]):
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._waiting: deque[WorkItem[Result, Item]] = deque()
+        self._pending: set[ResultCollector[Result]] = set()
         self._changed = threading.Condition()
         self._closed = False
         self._workers = 1
@@ -92,11 +95,15 @@ class WorkQueue(Generic[Result, Item]):
     def add(self, job: ResultCollector[Result], items: Sequence[Item]) -> None:
         """Append the items of a job."""
         with self._changed:
+            if self._closed:
+                raise GermlineError("graders: the pool is closed; submit before leaving its `with`")
+            self._pending.add(job)
             if items:
                 if not self._waiting:
                     self._moved = self._clock()
                 self._waiting.append(WorkItem(job, 0, items))
             self._changed.notify_all()
+        job.future.add_done_callback(lambda _: self._pending.discard(job))
 
     def take(self, worker: int) -> WorkItem[Result, Item] | None:
         """Wait for a chunk for this worker; None when the queue is closed."""
@@ -127,11 +134,14 @@ class WorkQueue(Generic[Result, Item]):
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End all workers and drop waiting items."""
+        """End all workers, drop waiting items, and cancel the jobs that are not finished."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
             self._changed.notify_all()
+            pending = list(self._pending)
+        for job in pending:
+            job.future.cancel()
 
     def _useful_workers(self) -> int:
         waiting = sum(len(piece.items) for piece in self._waiting)

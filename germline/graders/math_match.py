@@ -182,7 +182,7 @@ def is_equal(answer: str, gold: str) -> bool:
     if not mine or _APART.search(mine) or _COSTLY.search(answer) or not _is_nested_well(answer):
         return False
     # Their own timeout uses the alarm that the grader process needs.
-    parsed, right = _parsed(without_thousands(answer)), _parsed_gold(gold)
+    parsed, right = _parsed(answer), _parsed(gold)
     if not parsed or not right or _differ(parsed[0], right[0]):
         return False
     return bool(verify(right, parsed, timeout_seconds=None))
@@ -270,15 +270,10 @@ def _gap(dropped: re.Match[str]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def _parsed_gold(gold: str) -> list[Any]:
-    return _parsed(without_thousands(gold))
-
-
 def _parsed(answer: str) -> list[Any]:
     """Parse LaTeX; empty where it is none."""
-    expressions: list[Any] = parse(
-        rf"\boxed{{{answer}}}", [LatexExtractionConfig()], parsing_timeout=None
-    )
+    boxed = rf"\boxed{{{without_thousands(answer)}}}"
+    expressions: list[Any] = parse(boxed, [LatexExtractionConfig()], parsing_timeout=None)
     return expressions
 
 

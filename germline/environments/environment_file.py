@@ -31,7 +31,7 @@ class FileEnvironmentGrader(EnvironmentGrader):
 def make_grader(file: TaskFile, rubric: EpisodeRubric) -> FileEnvironmentGrader:
     """Return the grader of the environment in a file."""
     factory = environment_factory(file)
-    name = f"{getattr(factory, '__name__', type(factory).__name__)} of {file.path.absolute()}"
+    name = f"{getattr(factory, '__name__', type(factory).__name__)} of {file.absolute}"
     return FileEnvironmentGrader(name, factory, rubric, file=file)
 
 

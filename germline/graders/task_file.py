@@ -44,7 +44,8 @@ from germline.registry import did_you_mean
 class TaskFile:
     """A task file that was read and run; unpickling it reads and runs the same bytes again."""
 
-    path: Path = field(compare=False)  # absolute, where it is loaded again
+    path: Path = field(compare=False)
+    absolute: Path = field(compare=False)
     source: bytes
     module: ModuleType = field(compare=False, repr=False)
 
@@ -55,7 +56,7 @@ class TaskFile:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the path and the digest."""
-        return load_task_file, (self.path.absolute(), self.digest)
+        return load_task_file, (self.absolute, self.digest)
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class FileRubric(FunctionRubric):
     @property
     def described(self) -> str:
         """The name of the grader in messages: the user's file and not this class."""
-        return f"the rewards of {self.file.path.absolute()}"
+        return f"the rewards of {self.file.absolute}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the file instead of the functions."""
@@ -122,7 +123,7 @@ def load_task_file(path: Path, digest: str | None = None, *, is_of_run: bool = F
     sys.modules[name] = module  # dataclasses and pickle look their module up by name
     with task_file_error(path, "cannot be loaded"):
         loader.exec_module(module)
-    return TaskFile(path, source, module)
+    return TaskFile(path, path.absolute(), source, module)
 
 
 def reward_functions(file: TaskFile) -> dict[str, tuple[RewardFunction, float]]:

@@ -36,7 +36,7 @@ from germline.fleet.remote_engine import (
     RemoteEngineLost,
     run_and_catch,
 )
-from germline.fleet.worker_jobs import Ask, EngineJob, EngineState
+from germline.fleet.worker_jobs import Ask, EngineJob, EngineState, StateTransfer
 from germline.protocols import Engine
 from germline.types import GermlineError
 
@@ -268,7 +268,7 @@ class PackStateJob:
             return _stored(path, self.generation)
 
 
-class ObjectStoreTransfer:
+class ObjectStoreTransfer(StateTransfer):
     """Sends states through the object store: hosts need no shared disk."""
 
     @contextlib.contextmanager

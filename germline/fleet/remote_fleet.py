@@ -36,7 +36,6 @@ from germline.fleet.worker_jobs import (
     EpisodesJob,
     GenerateJob,
     RestoreJob,
-    SharedDiskTransfer,
     StateTransfer,
 )
 from germline.fleet.worker_pool import Key, WorkerPool
@@ -89,7 +88,7 @@ class RemoteFleet:
         self.graders = graders
         self.microbatch = microbatch
         self.quorum = quorum
-        self._transfer = transfer or SharedDiskTransfer()
+        self._transfer = transfer or StateTransfer()
         self._on_close = on_close
         try:
             self._base_digest = _common_digest(pool.wait_ready())

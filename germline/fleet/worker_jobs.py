@@ -4,7 +4,7 @@ A job carries seeds, coefficients, prompts and completions, never weights. Every
 model and applies every update itself. The read-only jobs are in `engine_queries`.
 
 Only an engine that was started again takes over a state: 4 bytes for each searched number, and
-moments. Engines that share a disk write it there; otherwise another `StateTransfer` sends it.
+moments. Engines that share a disk write it there; otherwise a subclass of `StateTransfer` sends it.
 """
 
 import pickle
@@ -177,20 +177,6 @@ Ask = Callable[[EngineJob], Any]
 """Send a job to any engine that has the weights of the fleet, and return the result."""
 
 
-@runtime_checkable
-class StateTransfer(Protocol):
-    """Brings states from engine to engine, and to and from a folder of this machine."""
-
-    def from_peer(self, ask: Ask, generation: int) -> AbstractContextManager[EngineState]:
-        """Let an engine publish its state after `generation`, for other engines to load."""
-
-    def from_folder(self, folder: Path) -> EngineState | None:
-        """Return the snapshots in a folder of this machine in a form that engines can load."""
-
-    def to_folder(self, ask: Ask, folder: Path, generation: int, keep: int) -> None:
-        """Write the state of an engine to a folder of this machine, keeping `keep` snapshots."""
-
-
 @dataclass(frozen=True)
 class FolderState:
     """Snapshots in a folder that every engine can read."""
@@ -202,20 +188,23 @@ class FolderState:
         return nullcontext(self.folder)
 
 
-class SharedDiskTransfer:
-    """Engines of this machine: they read and write the same files."""
+class StateTransfer:
+    """Brings states from engine to engine, and to and from a folder of this machine.
+
+    The engines are on this machine as well: they read and write the same files.
+    """
 
     @contextmanager
     def from_peer(self, ask: Ask, generation: int) -> Iterator[EngineState]:
-        """Let an engine write to a folder that is deleted afterwards."""
+        """Let an engine publish its state after `generation`, for other engines to load."""
         with tempfile.TemporaryDirectory(prefix="germline-peer-") as folder:
             ask(SaveSnapshotJob(Path(folder), generation, keep=1))
             yield FolderState(Path(folder))
 
     def from_folder(self, folder: Path) -> EngineState | None:
-        """Return the folder as it is."""
+        """Return the snapshots in a folder of this machine in a form that engines can load."""
         return FolderState(folder)
 
     def to_folder(self, ask: Ask, folder: Path, generation: int, keep: int) -> None:
-        """Let an engine write it."""
+        """Write the state of an engine to a folder of this machine, keeping `keep` snapshots."""
         ask(SaveSnapshotJob(folder, generation, keep))

@@ -104,7 +104,7 @@ def germline(wheel, tmp_path_factory):
 def test_the_wheel_trains_in_an_environment_with_nothing_but_the_core(germline):
     strangers = ["pytest", "beartype", "mypy", "ruff", "hatchling", "peft", "sybil", "grimp"]
     code = (
-        "import importlib.util, germline, torch\n"
+        "import importlib.util, germline\n"
         f"print([name for name in {strangers} if importlib.util.find_spec(name)])\n"
         "print(germline.__file__)"
     )

@@ -105,7 +105,8 @@ def test_relative_paths_of_a_study_mean_the_same_files_from_any_folder(
 
 
 def test_a_study_whose_strategy_chooses_the_population_goes_on(tmp_path: Path) -> None:
-    config = {**CONFIG, "space": "subspace", "strategy": {"kind": "sep_cma", "sigma": 0.1}}
+    space = {"kind": "subspace", "dimension": 4}
+    config = {**CONFIG, "space": space, "strategy": {"kind": "sep_cma", "sigma": 0.1}}
     finish(train_seeds(config, [0], tmp_path / "seeds"))
     finish(train_seeds(config, [0], tmp_path / "seeds"))
 

@@ -1,14 +1,9 @@
 """SmolLM2-135M-Instruct, a real pretrained chat model."""
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
 import germline
 from checks import smollm2
-from germline.engines.pretrained import load_pretrained
-from germline.engines.prompt_batch import encode_prompt
-from germline.types import Example
 from tests.merged_models import assert_same_tokens
 
 FOLDER = smollm2.MODELS / smollm2.NAME
@@ -40,18 +35,6 @@ def trained(tmp_path_factory):
 def test_the_model_knows_the_capital_of_france():
     (answer,) = germline.generate(str(FOLDER), [QUESTION], max_new_tokens=12)
     assert "Paris" in answer.text
-
-
-@fetched
-@pytest.mark.slow
-def test_the_folder_has_the_logits_of_the_file_as_transformers_reads_it():
-    ours = load_pretrained(str(FOLDER))
-    theirs = AutoModelForCausalLM.from_pretrained(
-        FILE.parent, gguf_file=FILE.name, dtype=torch.float32
-    )
-    tokens = torch.tensor([encode_prompt(ours.tokenizer, Example(0, QUESTION, "", chat=True))])
-    with torch.no_grad():
-        assert torch.equal(ours.model(tokens).logits, theirs(tokens).logits)
 
 
 @fetched

@@ -1,4 +1,4 @@
-"""The embedded nano model: what it is made of, what it can do, and what it does by habit."""
+"""The embedded nano model, whose digest pins what it can do; its tokenizer and its facts."""
 
 import hashlib
 import string

@@ -133,24 +133,13 @@ def test_a_run_takes_kinds_settings_and_rewards_of_the_package(facts):
     assert facts["moved"]
     (text,) = facts["texts"]
     assert text[:3] == text[:3].upper()
-
-
-def test_the_run_is_replayed_and_resumed_to_the_same_digests(facts):
+    named = ("task.reward=vowels", "space.kind=biases", "strategy.kind=sign_search")
+    named += ("engine.kind=upper_case", "method.kind=best_members")
+    package = {"package": "germline-theirs", "version": "1.0"}
+    assert facts["run"] == dict.fromkeys((*named, "task.scorers.loud.kind=exclamations"), package)
     assert facts["replayed"] == facts["digests"][1]
     assert facts["resumed"] == facts["digests"]
     assert len(set(facts["digests"])) == 3
-
-
-def test_the_run_records_the_package_and_its_version(facts):
-    package = {"package": "germline-theirs", "version": "1.0"}
-    assert facts["run"] == {
-        "task.reward=vowels": package,
-        "space.kind=biases": package,
-        "strategy.kind=sign_search": package,
-        "engine.kind=upper_case": package,
-        "method.kind=best_members": package,
-        "task.scorers.loud.kind=exclamations": package,
-    }
 
 
 def test_what_the_package_adds_is_listed_with_its_settings(facts):

@@ -1,4 +1,4 @@
-"""The prompts of `generate`, `serve` and a model card have the form that the run trained with."""
+"""The prompts of `generate` and `serve` have the form that the run trained with."""
 
 from typing import Any
 

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 import germline
 from germline.cli.application import app
 from germline.run.build_parts import make_graders
-from germline.run.reward_check import check_custom_reward
+from germline.run.preflight import check_custom_reward
 from germline.tasks import make_task
 from germline.tasks.thinking import open_thinking
 from germline.types import GermlineError

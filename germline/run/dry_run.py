@@ -27,8 +27,7 @@ from germline.protocols import Task
 from germline.record.run_paths import choose_directory
 from germline.run.build_parts import make_graders, with_population
 from germline.run.model_prompts import without_overlong
-from germline.run.preflight import check_memory, check_run
-from germline.run.reward_check import check_custom_reward
+from germline.run.preflight import check_custom_reward, check_memory, check_run
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.tasks import make_task

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from germline.checkpoint import newest_snapshot, recall_updates
-from germline.config import Config, InProcess, Nes, load_config
+from germline.config import Config, CustomTask, InProcess, Nes, load_config
 from germline.config.config_files import absolute_path
 from germline.graders.reward_functions import Rewards
+from germline.protocols import Task
 from germline.record import JournalEntry, RunDirectory
 from germline.record.ancestry import Ancestor
 from germline.record.best_generation import early_stop
@@ -23,7 +24,7 @@ from germline.run.build_fleet import engine_threads
 from germline.run.build_parts import RunParts, build_run_parts
 from germline.run.model_prompts import with_prompt_date
 from germline.run.observers import Callback, CallbackList
-from germline.run.reward_check import check_custom_reward, with_digest
+from germline.run.preflight import check_custom_reward
 from germline.run.run_inputs import (
     NOTHING_GIVEN,
     RunInputs,
@@ -103,7 +104,7 @@ def begin_run(
         on_error.callback(parts.close)
         check_custom_reward(parts.config, parts.task, parts.graders)
         parts.held_out_scorers.check(_held_out_examples(parts))
-        resolved = with_digest(parts.config, parts.task)
+        resolved = _with_task_digest(parts.config, parts.task)
         resolved = resolved.model_copy(update={"model": recorded.model})
         directory = RunDirectory.create(
             path, resolved, parts.fleet.digest(), engine_threads(resolved), ancestors
@@ -331,3 +332,12 @@ def _with_threads(config: Config, recorded: int) -> Config:
         return config
     engine = config.engine.model_copy(update={"threads": recorded})
     return config.model_copy(update={"engine": engine})
+
+
+def _with_task_digest(config: Config, task: Task) -> Config:
+    """Write the digest of the code and rows of a custom task into the config."""
+    digest: str | None = getattr(task, "digest", None)
+    if not isinstance(config.task, CustomTask) or digest is None:
+        return config
+    recorded = config.task.model_copy(update={"digest": digest})
+    return config.model_copy(update={"task": recorded})

@@ -9,21 +9,23 @@ machine that can do more than it seems.
 """
 
 import logging
+import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from germline.config import Config, Ray, Vllm
+from germline.config import Config, CustomTask, Ray, TaskBase, Vllm
+from germline.config.row_tasks import FileTask
 from germline.config.scorers import HttpScorer
 from germline.estimates.machine import available_bytes, usable_cores
 from germline.methods.method import check_task
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_fleet import check_ray_installed
 from germline.run.model_prompts import check_prompt_lengths
-from germline.run.reward_check import prompts_in_both, short_text
 from germline.scorers.http_service import request_headers
-from germline.types import GermlineError
+from germline.scorers.scored_graders import Graders
+from germline.types import Example, GermlineError, Grade
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,12 @@ threads it began with."""
 
 COUNTED = ("engine.threads", "fleet.engines", "strategy.population", "graders.workers")
 """Settings of how many processes, threads and members there are."""
+
+QUICK = 4
+"""Number of examples with which a custom reward is tried."""
+
+LONGEST_SHOWN = 60
+"""Characters of a completion that a remark shows."""
 
 CERTAIN = ("weights", "fp32 masters", "optimizer moments", "stored weights")
 """Parts of the memory that a run holds from its first generation to its last."""
@@ -76,7 +84,8 @@ def check_run(config: Config, task: Task | None) -> None:
     """Refuse settings that this machine or the task cannot have, memory for the weights apart."""
     examples = config.batch_size
     if task is not None:
-        check_settings(config, task)
+        check_episode_rewards(config, task)
+        check_task(config, task)
         examples = len(task.examples("train"))
         if both := prompts_in_both(task):
             log.warning(
@@ -109,12 +118,6 @@ def _warn_of_small_splits(config: Config, task: Task) -> None:
             log.warning(
                 "%s=%d: the split has %d examples, and all of them are used", setting, asked, has
             )
-
-
-def check_settings(config: Config, task: Task) -> None:
-    """Refuse settings that the task of a run cannot have, on any machine."""
-    check_episode_rewards(config, task)
-    check_task(config, task)
 
 
 def check_episode_rewards(config: Config, task: Task) -> None:
@@ -212,3 +215,120 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
         f"({held}), and {found.available(place) / 1e9:.1f} GB are available",
         f"less is needed by {LESS_MEMORY}",
     )
+
+
+def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
+    """Refuse a custom task whose reward is broken.
+
+    A reward that is not deterministic gets a warning in the log, as does an environment that fails
+    on all replies that are tried: the model may find better ones.
+    """
+    section = config.task
+    if not (isinstance(section, CustomTask) or section.reward_functions or section.scorers):
+        return
+    place = f"task.path: {config.task.path}" if isinstance(config.task, FileTask) else "data"
+    place = f"reward {task.metric}()" if config.task.reward_functions else place
+    examples = spread(task.examples("train"), QUICK)
+    texts = [example.answer or example.prompt for example in examples]
+    completions = [_completion(section, text) for text in texts]
+    grades = graders.submit(completions, examples).result()
+    again = graders.submit(completions, examples).result()
+    for text, one, two in zip(texts, grades, again, strict=True):
+        if one.reward != two.reward and not math.isnan(one.reward + two.reward):
+            log.warning(
+                "%s: the reward of the completion %s was %g and then %g: a reward that "
+                "is not deterministic adds noise to the fitness, and a resumed run gets other "
+                "results; compute it from the completion and the row alone",
+                *(place, short_text(text), one.reward, two.reward),
+            )
+            break
+    _check_scorers(section, grades)
+    if all(grade.failure for grade in grades):
+        gold = ", gold answers included" if any(example.answer for example in examples) else ""
+        failed = f"fails on every answer that was tried{gold}: {grades[0].failure}"
+        if not isinstance(task, EpisodeTask):
+            raise GermlineError(
+                f"{place}: the reward {failed}. `germline check TASK` shows more of a task "
+                "in a file"
+            )
+        log.warning(
+            "%s: the environment %s; an episode that fails earns the floor. `germline check TASK` "
+            "shows more of a task in a file",
+            *(place, failed),
+        )
+    elif not isinstance(task, EpisodeTask) and not section.scorers:  # they may cost money
+        # A reward that is below its floor for a plain wrong answer is refused by the graders.
+        golden = [example for example in examples if example.answer]
+        wrong = wrong_answers([example.answer for example in golden])
+        completions = [_completion(section, text) for text, _ in wrong]
+        graders.submit(completions, [golden[at] for _, at in wrong]).result()
+
+
+def _completion(section: TaskBase, answer: str) -> str:
+    """Return a completion that ends thinking, which the model's template may open, and answers."""
+    return f"</{section.thinking_tag}>{answer}" if section.strip_thinking else answer
+
+
+def _check_scorers(section: TaskBase, grades: Sequence[Grade]) -> None:
+    """Refuse to begin with a scorer that scored none of some completions."""
+    for name, scorer in section.scorers.items():
+        if all(math.isnan(grade.parts[name]) for grade in grades):
+            remedy = "; start its server, or correct its url" if hasattr(scorer, "url") else ""
+            raise GermlineError(
+                f"task.scorers.{name} (kind={scorer.kind}) scored none of the {len(grades)} "
+                f"completions that were tried: {grades[0].failure}{remedy}"
+            )
+
+
+def prompts_in_both(task: Task) -> list[str]:
+    """Return the held-out prompts that are also trained on, each once and sorted."""
+    trained = distinct(task, task.examples("train"))
+    held_out = distinct(task, task.examples("test"))
+    return sorted({held_out[content].prompt for content in held_out.keys() & trained.keys()})
+
+
+def distinct(task: Task, examples: Sequence[Example]) -> dict[str, Example]:
+    """Return different examples by prompt; those of an environment, whose rows say more, by row."""
+    if isinstance(task, EpisodeTask):
+        return {repr((one.prompt, one.facts)): one for one in examples}
+    return {repr((one.context, one.prompt)): one for one in examples}
+
+
+def short_text(text: str) -> str:
+    """Return the beginning of a completion, quoted."""
+    if len(text) <= LONGEST_SHOWN:
+        return repr(text)
+    return f"{text[:LONGEST_SHOWN]!r} and {len(text) - LONGEST_SHOWN:,} more characters"
+
+
+def spread(examples: Sequence[Example], count: int) -> list[Example]:
+    """Return `count` examples, evenly spaced over a split."""
+    return [examples[place] for place in places(len(examples), count)]
+
+
+def places(total: int, count: int) -> list[int]:
+    """Return `count` different numbers, evenly spaced over `range(total)`."""
+    return [place * total // min(count, total) for place in range(min(count, total))]
+
+
+def wrong_answers(gold: Sequence[str]) -> list[tuple[str, int]]:
+    """Return plain wrong answers of the right kind, each with the place of the gold answer.
+
+    An answer is the gold one of another example, and 0 where the gold answer is a number.
+    """
+    wrong: list[tuple[str, int]] = []
+    for place, answer in enumerate(gold):
+        others = (other for other in (*gold[place + 1 :], *gold[:place]) if other != answer)
+        if (other := next(others, None)) is not None:
+            wrong.append((other, place))
+        if _is_other_number(answer):
+            wrong.append(("0", place))
+    return wrong
+
+
+def _is_other_number(answer: str) -> bool:
+    """Tell whether an answer is a number, but not 0."""
+    try:
+        return float(answer.replace(",", "")) != 0
+    except ValueError:
+        return False

@@ -1,27 +1,28 @@
-"""The short check of a custom task at the start of a run, and what it shares with `task_check`."""
+"""Check the reward of a task on gold, wrong, empty and hostile answers."""
 
-import itertools
-import logging
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
-from germline.config import Config, CustomTask, TaskBase
-from germline.config.row_tasks import FileTask
+from germline.graders.fuzz_texts import HOSTILE, fuzz_text
 from germline.protocols import EpisodeTask, Task
+from germline.run.preflight import short_text, spread, wrong_answers
 from germline.scorers.scored_graders import Graders
-from germline.types import Example, GermlineError, Grade
+from germline.tasks.environment_task import EnvironmentTask
+from germline.types import Decoding, Example, GermlineError, Grade
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-QUICK = 4
-"""Number of examples that are tried at the start of a run."""
+NUMBER = re.compile(r"\d+")
+
+GOLD, FUZZED = 20, 30
+"""Numbers of gold and empty answers, and of mixed hostile texts."""
 
 Verdict = Literal["ok", "warning", "wrong"]
-
-LONGEST_SHOWN = 60
-"""Characters of a completion that a remark shows."""
 
 
 @dataclass(frozen=True)
@@ -41,142 +42,217 @@ class TaskCheckRow:
     text: str | None = None
 
 
-def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
-    """Refuse a custom task whose reward is broken.
+@dataclass(frozen=True)
+class Answers:
+    """Texts of one kind and their grades: None, and an error, where the reward is at fault."""
 
-    A reward that is not deterministic gets a warning in the log, as does an environment that fails
-    on all replies that are tried: the model may find better ones.
-    """
-    section = config.task
-    if not (isinstance(section, CustomTask) or section.reward_functions or section.scorers):
-        return
-    place = f"task.path: {config.task.path}" if isinstance(config.task, FileTask) else "data"
-    place = f"reward {task.metric}()" if config.task.reward_functions else place
-    examples = spread(task.examples("train"), QUICK)
-    texts = [example.answer or example.prompt for example in examples]
-    completions = [_completion(section, text) for text in texts]
-    grades = graders.submit(completions, examples).result()
-    again = graders.submit(completions, examples).result()
-    for text, one, two in zip(texts, grades, again, strict=True):
-        if one.reward != two.reward and not math.isnan(one.reward + two.reward):
-            log.warning(
-                "%s: the reward of the completion %s was %g and then %g: a reward that "
-                "is not deterministic adds noise to the fitness, and a resumed run gets other "
-                "results; compute it from the completion and the row alone",
-                *(place, short_text(text), one.reward, two.reward),
-            )
-            break
-    _check_scorers(section, grades)
-    if all(grade.failure for grade in grades):
-        gold = ", gold answers included" if any(example.answer for example in examples) else ""
-        failed = f"fails on every answer that was tried{gold}: {grades[0].failure}"
-        if not isinstance(task, EpisodeTask):
-            raise GermlineError(
-                f"{place}: the reward {failed}. `germline check TASK` shows more of a task "
-                "in a file"
-            )
-        log.warning(
-            "%s: the environment %s; an episode that fails earns the floor. `germline check TASK` "
-            "shows more of a task in a file",
-            *(place, failed),
+    kind: str
+    texts: tuple[str, ...]
+    grades: tuple[Grade | None, ...]
+    error: str | None
+
+    @classmethod
+    def of(
+        cls, graders: Graders, kind: str, texts: Sequence[str], examples: Sequence[Example]
+    ) -> "Answers":
+        """Grade texts one by one, so that an error on one leaves the grades of the others."""
+        pairs = zip(texts, examples, strict=True)
+        futures = [graders.submit([text], [example]) for text, example in pairs]
+        grades: list[Grade | None] = []
+        error = None
+        for future in futures:
+            try:
+                grades += future.result()
+            except GermlineError as found:
+                grades.append(None)
+                error = error or str(found)
+        return cls(kind, tuple(texts), tuple(grades), error)
+
+    @property
+    def rewards(self) -> tuple[float, ...]:
+        """The rewards of the texts that have a grade."""
+        return tuple(grade.reward for grade in self.grades if grade)
+
+    @property
+    def failed(self) -> list[tuple[str, Grade]]:
+        """The texts whose grading failed, and their grades."""
+        pairs = zip(self.texts, self.grades, strict=True)
+        return [(text, grade) for text, grade in pairs if grade and grade.failure is not None]
+
+    def row(self, *, may_fail: bool = True) -> TaskCheckRow:
+        """Report errors and failures; with `may_fail`, one that earns the floor is a warning."""
+        row = TaskCheckRow(self.kind, len(self.texts), self.rewards, "ok", "")
+        if self.error:
+            return replace(row, verdict="wrong", remark=self.error.removeprefix("graders: "))
+        missing = [one for one in self.failed if math.isnan(one[1].reward)]
+        if failed := missing or self.failed:
+            text, grade = failed[0]
+            is_wrong = bool(missing) or not may_fail
+            what = "cannot be graded" if is_wrong else "fail, which earns the floor"
+            remark = f"{len(failed)} {what}: {grade.failure} on {short_text(text)}"
+            return replace(row, verdict="wrong" if is_wrong else "warning", remark=remark)
+        return row
+
+
+def reward_rows(
+    task: Task, graders: Graders, tokenizer: "PreTrainedTokenizerBase", decoding: Decoding
+) -> list[TaskCheckRow]:
+    """Grade gold, wrong, empty and hostile answers, and compare their rewards."""
+    some = [*spread(task.examples("train"), GOLD // 2), *spread(task.examples("test"), GOLD // 2)]
+    golden = [example for example in some if example.answer]
+    answers = [example.answer for example in golden]
+    tokens: list[list[int]] = [
+        list(tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"])
+        for answer in answers
+    ]
+    written = [_as_written(tokenizer, one, decoding) for one in tokens]
+    wrong = wrong_answers(answers)
+    gold_of_wrong = [place for _, place in wrong]
+    hostile = [*HOSTILE, *fuzz_text(FUZZED)]
+    targets = (some * len(hostile))[: len(hostile)]
+    graded = partial(Answers.of, graders)
+    gold = graded("gold answers", answers, golden)
+    again = graded("gold answers", written, golden)
+    empty = graded("empty answers", [""] * len(some), some)
+    mistaken = graded(
+        "wrong answers", [text for text, _ in wrong], [golden[place] for place in gold_of_wrong]
+    )
+    strange = graded("hostile answers", hostile, targets)
+    # As the only reply, a gold answer earns nothing where a tool must be called.
+    has_tools = isinstance(task, EnvironmentTask) and task.has_tools
+    needs_tools = has_tools and not _is_better(gold, empty)
+    first = _gold_row(gold, again, empty, needs_tools=needs_tools)
+    cut = sum(len(one) > decoding.max_new_tokens for one in tokens)
+    if cut and first.verdict == "ok":
+        remark = f"{cut} have more than max_new_tokens={decoding.max_new_tokens} tokens"
+        first = replace(first, verdict="warning", remark=remark)
+    rows = [first, empty.row()]
+    if wrong:
+        rows.append(_wrong_row(mistaken, gold, gold_of_wrong))
+    is_known = first.verdict != "wrong" and not needs_tools
+    last = _hostile_row(strange, gold, targets) if is_known else strange.row()
+    if not isinstance(task, EpisodeTask):
+        last = _without_gold(last, strange, rows)
+    return [*rows, last]
+
+
+def _is_better(gold: Answers, empty: Answers) -> bool:
+    """Whether some gold answer earns more than every empty one."""
+    return not empty.rewards or max(gold.rewards, default=0.0) > max(empty.rewards)
+
+
+def _gold_row(gold: Answers, again: Answers, empty: Answers, *, needs_tools: bool) -> TaskCheckRow:
+    """Compare the rewards of gold answers with those of the same and of empty ones."""
+    row = gold.row(may_fail=False)
+    if row.verdict == "wrong":
+        return row
+    if not gold.texts:
+        remark = (
+            "no example has an `answer`, so the reward of a right one cannot be checked: name the "
+            "column that holds the answers, such as task.columns={answer: solution}"
         )
-    elif not isinstance(task, EpisodeTask) and not section.scorers:  # they may cost money
-        # A reward that is below its floor for a plain wrong answer is refused by the graders.
-        golden = [example for example in examples if example.answer]
-        wrong = wrong_answers([example.answer for example in golden])
-        completions = [_completion(section, text) for text, _ in wrong]
-        graders.submit(completions, [golden[at] for _, at in wrong]).result()
-
-
-def with_digest(config: Config, task: Task) -> Config:
-    """Write the digest of the code and rows of a custom task into the config."""
-    digest: str | None = getattr(task, "digest", None)
-    if not isinstance(config.task, CustomTask) or digest is None:
-        return config
-    recorded = config.task.model_copy(update={"digest": digest})
-    return config.model_copy(update={"task": recorded})
-
-
-def _completion(section: TaskBase, answer: str) -> str:
-    """Return a completion that ends thinking, which the model's template may open, and answers."""
-    return f"</{section.thinking_tag}>{answer}" if section.strip_thinking else answer
-
-
-def _check_scorers(section: TaskBase, grades: Sequence[Grade]) -> None:
-    """Refuse to begin with a scorer that scored none of some completions."""
-    for name, scorer in section.scorers.items():
-        if all(math.isnan(grade.parts[name]) for grade in grades):
-            remedy = "; start its server, or correct its url" if hasattr(scorer, "url") else ""
-            raise GermlineError(
-                f"task.scorers.{name} (kind={scorer.kind}) scored none of the {len(grades)} "
-                f"completions that were tried: {grades[0].failure}{remedy}"
+        return replace(row, verdict="warning", remark=remark)
+    if again.error:  # the second time
+        return again.row(may_fail=False)
+    lost = []
+    for text, written, first, second in zip(
+        gold.texts, again.texts, gold.rewards, again.rewards, strict=True
+    ):
+        if text != written and not second >= first:
+            lost.append((text, written))
+        elif text == written and second != first:
+            remark = (
+                f"the reward is not deterministic: {first:g} and then {second:g} for the same "
+                "answer; compute it from the completion and the row alone, or a run cannot be "
+                "resumed"
             )
+            return replace(row, verdict="wrong", remark=remark)
+    if lost:
+        remark = (
+            f"{len(lost)} of {len(gold.texts)} earn less as a model can write them: "
+            f"{short_text(lost[0][0])} becomes {short_text(lost[0][1])}, as task.stop cuts it or "
+            "the tokenizer has no such text"
+        )
+        every = len(lost) == len(gold.texts)
+        return replace(row, verdict="wrong" if every else "warning", remark=remark)
+    if needs_tools:
+        remark = "earn no more than empty ones as the only reply, without a tool call"
+        return replace(row, remark=remark)
+    if not _is_better(gold, empty):
+        return replace(row, verdict="wrong", remark="earn no more than empty ones")
+    is_mixed = min(gold.rewards) < max(gold.rewards)
+    return replace(row, remark="some earn less than others" if is_mixed else "")
 
 
-def examples_row(task: Task) -> TaskCheckRow:
-    """Count the examples of a task, and warn of prompts that are in both splits."""
-    train, test = task.examples("train"), task.examples("test")
-
-    def counted(split: Sequence[Example], name: str) -> str:
-        different = len(_contents(task, split))
-        some = "" if different == len(split) else f" (different prompts: {different})"
-        return f"{len(split)} {name}{some}"
-
-    both = prompts_in_both(task)
-    remark = f"{counted(train, 'to train')}, {counted(test, 'held out')}"
-    if both:
-        remark += f"; {len(both)} prompts are in both, such as {short_text(both[0])}"
-    return TaskCheckRow("examples", len(train) + len(test), (), "warning" if both else "ok", remark)
-
-
-def prompts_in_both(task: Task) -> list[str]:
-    """Return the held-out prompts that are also trained on, each once and sorted."""
-    trained = _contents(task, task.examples("train"))
-    held_out = _contents(task, task.examples("test"))
-    return sorted({held_out[content].prompt for content in held_out.keys() & trained.keys()})
+def _wrong_row(wrong: Answers, gold: Answers, golden: Sequence[int]) -> TaskCheckRow:
+    """Warn of wrong answers that earn more than the gold answers of their examples."""
+    row = wrong.row()
+    rights = [gold.grades[place] for place in golden]
+    better = [
+        (text, grade.reward, right.reward)
+        for text, grade, right in zip(wrong.texts, wrong.grades, rights, strict=True)
+        if grade and right and grade.reward > right.reward
+    ]
+    if not better or row.verdict == "wrong" or gold.failed:
+        return row
+    text, reward, right = better[0]
+    remark = (
+        f"{len(better)} of {len(golden)} earn more than the gold answer of their example, such as "
+        f"{short_text(text)} ({reward:g} instead of {right:g}): members learn to write such answers"
+    )
+    return replace(row, verdict="warning", remark=remark)
 
 
-def _contents(task: Task, examples: Sequence[Example]) -> dict[str, Example]:
-    """Return different examples by prompt; those of an environment, whose rows say more, by row."""
-    if isinstance(task, EpisodeTask):
-        return {repr((one.prompt, one.facts)): one for one in examples}
-    return {repr((one.context, one.prompt)): one for one in examples}
+def _hostile_row(hostile: Answers, gold: Answers, targets: Sequence[Example]) -> TaskCheckRow:
+    """Warn when a hostile text earns as much as a right answer, and name the text.
 
-
-def short_text(text: str) -> str:
-    """Return the beginning of a completion, quoted."""
-    if len(text) <= LONGEST_SHOWN:
-        return repr(text)
-    return f"{text[:LONGEST_SHOWN]!r} and {len(text) - LONGEST_SHOWN:,} more characters"
-
-
-def spread(examples: Sequence[Example], count: int) -> list[Example]:
-    """Return `count` examples, evenly spaced over a split."""
-    return [examples[place] for place in places(len(examples), count)]
-
-
-def places(total: int, count: int) -> list[int]:
-    """Return `count` different numbers, evenly spaced over `range(total)`."""
-    return [place * total // min(count, total) for place in range(min(count, total))]
-
-
-def wrong_answers(gold: Sequence[str]) -> list[tuple[str, int]]:
-    """Return plain wrong answers of the right kind, each with the place of the gold answer.
-
-    An answer is the gold one of another example, and 0 where the gold answer is a number.
+    A text whose last number is the gold answer of its example may be right by chance.
     """
-    wrong: list[tuple[str, int]] = []
-    for place, answer in enumerate(gold):
-        others = (other for other in (*gold[place + 1 :], *gold[:place]) if other != answer)
-        wrong += [(other, place) for other in itertools.islice(others, 1)]
-        if _number(answer):
-            wrong.append(("0", place))
-    return wrong
+    row = hostile.row()
+    if row.verdict == "wrong" or not gold.rewards or not hostile.rewards:
+        return row
+    best = max(hostile.rewards)
+    winners = [
+        text
+        for text, reward, target in zip(hostile.texts, hostile.rewards, targets, strict=True)
+        if reward == best and NUMBER.findall(text)[-1:] != [target.answer]
+    ]
+    if best < min(gold.rewards) or not winners:
+        return row
+    shortest = min(winners, key=len)
+    remark = (
+        f"{len(winners)} of {len(targets)} earn {best:g}, as much as a gold answer, such as "
+        f"{short_text(shortest)}: members may learn to write such a text"
+    )
+    return replace(row, verdict="warning", remark=remark, text=shortest)
 
 
-def _number(answer: str) -> float | None:
-    """Return the number that an answer is; None for any other answer."""
-    try:
-        return float(answer.replace(",", ""))
-    except ValueError:
-        return None
+def _without_gold(row: TaskCheckRow, hostile: Answers, others: list[TaskCheckRow]) -> TaskCheckRow:
+    """Judge a reward by whether it fails on, or is the same for, every text that was tried."""
+    if not others[0].count and len(hostile.failed) == len(hostile.texts):
+        # Nothing else shows that some answer can be graded; training refuses such a reward.
+        remark = f"the reward fails on every answer that was tried: {hostile.failed[0][1].failure}"
+        return replace(row, verdict="wrong", remark=remark)
+    rewards = [reward for one in (*others, row) for reward in one.rewards]
+    is_fine = row.verdict == "ok" and all(one.verdict != "wrong" for one in others)
+    if is_fine and len(rewards) > 1 and min(rewards) == max(rewards):
+        remark = (
+            f"all {len(rewards)} texts that were tried earn {rewards[0]:g}, empty ones included: "
+            "check that a better answer earns more, as a run learns from differences only"
+        )
+        return replace(row, verdict="warning", remark=remark)
+    return row
+
+
+def _as_written(
+    tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[int], decoding: Decoding
+) -> str:
+    """Return the text that the reward gets when a model writes these tokens."""
+    from germline.engines.rows_in_progress import Detokenizer, RowsInProgress  # imports torch: slow
+
+    end = tokenizer.eos_token_id
+    ends = frozenset() if end is None else frozenset([int(end)])
+    row = RowsInProgress(Detokenizer(tokenizer, ends), ends, decoding, 1)
+    for token in tokens:
+        row.write([0], [token])
+    return row.completion(0, 0).text

@@ -1,48 +1,50 @@
-"""Check whether a task is fit for training: its reward on gold, wrong, empty and hostile answers.
+"""Check whether a task is fit for training: its reward, prompts, and tools, as `germline check`.
 
-`check_task` runs all checks and returns prompts as a model sees them; the short check at the start
-of every run is in `germline.run.reward_check`.
+At the start of every run, `germline.run.preflight` tries a few answers only.
 """
 
-import math
-import re
+import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from germline.config import TaskBase, load_config
+from germline.config import Config, TaskBase, load_config
 from germline.config.loader import read_task
+from germline.environments.adapters import ToolAdapter, adapt
+from germline.environments.grader import RAISED, RETURNED, EnvironmentGrader, ToolCallGrader
+from germline.environments.tools import describe
 from germline.episodes import first_message
-from germline.graders.fuzz_texts import HOSTILE, fuzz_text
+from germline.example import Transcript, Turn
+from germline.graders.pool import GraderPool
 from germline.nano import model_source
-from germline.protocols import EpisodeTask, Task
+from germline.protocols import EpisodeTask, GraderProtocol, Task
 from germline.run.build_parts import make_decoding, make_graders
-from germline.run.episode_checks import ExampleEpisode, check_tools, play_example
 from germline.run.model_prompts import without_overlong
-from germline.run.reward_check import (
-    TaskCheckRow,
-    Verdict,
-    examples_row,
-    places,
-    short_text,
-    spread,
-    wrong_answers,
-)
-from germline.scorers.scored_graders import Graders
+from germline.run.preflight import distinct, places, prompts_in_both, short_text
+from germline.run.reward_check import TaskCheckRow, Verdict, reward_rows
 from germline.tasks import make_task
 from germline.tasks.environment_task import EnvironmentTask
+from germline.tasks.thinking import own_grader
 from germline.types import Decoding, Example, GermlineError, Grade
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-NUMBER = re.compile(r"\d+")
+EXAMPLE_TEXT = "text"
+"""Argument of a tool that takes a text, where the example has no gold answer."""
 
-GOLD, FUZZED = 20, 30
-"""Numbers of gold and empty answers, and of mixed hostile texts."""
+EXAMPLE_OF_TYPE: Mapping[str, Any] = {
+    "integer": 1,
+    "number": 1.0,
+    "boolean": True,
+    "array": [],
+    "object": {},
+    "null": None,
+}
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,20 @@ class ShownPrompt:
     text: str
     tokens: int
     answer: str
+
+
+@dataclass(frozen=True)
+class ExampleEpisode:
+    """An episode in which every reply is the gold answer, or empty where there is none.
+
+    It begins with a message of the environment; `is_cut` says whether the limit of turns ended it.
+    """
+
+    reply: str
+    begin: str
+    turns: tuple[Turn, ...]
+    grade: Grade
+    is_cut: bool
 
 
 @dataclass(frozen=True)
@@ -109,9 +125,12 @@ def check_task(
         printed = Path(file.name)
     with make_graders(config, made) as graders:
         graders.redirect_output(printed)
-        findings = [examples_row(made), *_reward_rows(made, graders, tokenizer, decoding)]
-        episode = _episode(made, graders) if prompts else None
-    findings += check_tools(made, config, printed)
+        findings = [_examples_row(made), *reward_rows(made, graders, tokenizer, decoding)]
+        episode = None
+        if prompts and isinstance(made, EpisodeTask):
+            with suppress(GermlineError):  # the check of empty answers reports it
+                episode = _play_example(made.examples("train")[0], made.max_turns, graders)
+    findings += _check_tools(made, config, printed)
     encode = partial(encode_prompt, tokenizer, date=config.task.prompt_date)
     finding, shown = _prompts(made, encode, tokenizer, context, decoding, prompts, episode)
     findings.append(finding)
@@ -121,211 +140,20 @@ def check_task(
     return TaskCheckReport(tuple(findings), shown, printed if wrote else None, episode)
 
 
-@dataclass(frozen=True)
-class Answers:
-    """Texts of one kind and their grades: None, and an error, where the reward is at fault."""
+def _examples_row(task: Task) -> TaskCheckRow:
+    """Count the examples of a task, and warn of prompts that are in both splits."""
+    train, test = task.examples("train"), task.examples("test")
 
-    kind: str
-    texts: tuple[str, ...]
-    grades: tuple[Grade | None, ...]
-    error: str | None
+    def counted(split: Sequence[Example], name: str) -> str:
+        different = len(distinct(task, split))
+        some = "" if different == len(split) else f" (different prompts: {different})"
+        return f"{len(split)} {name}{some}"
 
-    @classmethod
-    def of(
-        cls, graders: Graders, kind: str, texts: Sequence[str], examples: Sequence[Example]
-    ) -> "Answers":
-        """Grade texts one by one, so that an error on one leaves the grades of the others."""
-        pairs = zip(texts, examples, strict=True)
-        futures = [graders.submit([text], [example]) for text, example in pairs]
-        grades: list[Grade | None] = []
-        error = None
-        for future in futures:
-            try:
-                grades += future.result()
-            except GermlineError as found:
-                grades.append(None)
-                error = error or str(found)
-        return cls(kind, tuple(texts), tuple(grades), error)
-
-    @property
-    def rewards(self) -> tuple[float, ...]:
-        """The rewards of the texts that have a grade."""
-        return tuple(grade.reward for grade in self.grades if grade)
-
-    @property
-    def failed(self) -> list[tuple[str, Grade]]:
-        """The texts whose grading failed, and their grades."""
-        pairs = zip(self.texts, self.grades, strict=True)
-        return [(text, grade) for text, grade in pairs if grade and grade.failure is not None]
-
-    def row(self, *, may_fail: bool = True) -> TaskCheckRow:
-        """Report errors and failures; with `may_fail`, one that earns the floor is a warning."""
-        row = TaskCheckRow(self.kind, len(self.texts), self.rewards, "ok", "")
-        if self.error:
-            return replace(row, verdict="wrong", remark=self.error.removeprefix("graders: "))
-        missing = [one for one in self.failed if math.isnan(one[1].reward)]
-        if failed := missing or self.failed:
-            text, grade = failed[0]
-            is_wrong = bool(missing) or not may_fail
-            what = "cannot be graded" if is_wrong else "fail, which earns the floor"
-            remark = f"{len(failed)} {what}: {grade.failure} on {short_text(text)}"
-            return replace(row, verdict="wrong" if is_wrong else "warning", remark=remark)
-        return row
-
-
-def _reward_rows(
-    task: Task, graders: Graders, tokenizer: "PreTrainedTokenizerBase", decoding: Decoding
-) -> list[TaskCheckRow]:
-    """Grade gold, wrong, empty and hostile answers, and compare their rewards."""
-    some = [*spread(task.examples("train"), GOLD // 2), *spread(task.examples("test"), GOLD // 2)]
-    golden = [example for example in some if example.answer]
-    answers = [example.answer for example in golden]
-    wrong = wrong_answers(answers)
-    hostile = [*HOSTILE, *fuzz_text(FUZZED)]
-    targets = (some * len(hostile))[: len(hostile)]
-    gold = Answers.of(graders, "gold answers", answers, golden)
-    tokens: list[list[int]] = [
-        list(tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"])
-        for answer in answers
-    ]
-    written = [_as_written(tokenizer, one, decoding) for one in tokens]
-    again = Answers.of(graders, "gold answers", written, golden)
-    empty = Answers.of(graders, "empty answers", [""] * len(some), some)
-    gold_of_wrong = [place for _, place in wrong]
-    mistaken = Answers.of(
-        graders, "wrong answers", [text for text, _ in wrong], [golden[n] for n in gold_of_wrong]
-    )
-    strange = Answers.of(graders, "hostile answers", hostile, targets)
-    # As the only reply, a gold answer earns nothing where a tool must be called.
-    needs_tools = (
-        isinstance(task, EnvironmentTask) and task.has_tools and not _is_better(gold, empty)
-    )
-    first = _gold_row(gold, again, empty, needs_tools=needs_tools)
-    cut = sum(len(one) > decoding.max_new_tokens for one in tokens)
-    if cut and first.verdict == "ok":
-        remark = f"{cut} have more than max_new_tokens={decoding.max_new_tokens} tokens"
-        first = replace(first, verdict="warning", remark=remark)
-    rows = [first, empty.row()]
-    if wrong:
-        rows.append(_wrong_row(mistaken, gold, gold_of_wrong))
-    is_known = first.verdict != "wrong" and not needs_tools
-    rows.append(_hostile_row(strange, gold, targets) if is_known else strange.row())
-    if isinstance(task, EpisodeTask):
-        return rows
-    if not golden and len(strange.failed) == len(hostile):
-        # Nothing else shows that some answer can be graded; training refuses such a reward.
-        remark = f"the reward fails on every answer that was tried: {strange.failed[0][1].failure}"
-        return [*rows[:-1], replace(rows[-1], verdict="wrong", remark=remark)]
-    rewards = [reward for row in rows for reward in row.rewards]
-    is_constant = len(rewards) > 1 and min(rewards) == max(rewards)
-    if is_constant and all(row.verdict != "wrong" for row in rows) and rows[-1].verdict == "ok":
-        remark = (
-            f"all {len(rewards)} texts that were tried earn {rewards[0]:g}, empty ones included: "
-            "check that a better answer earns more, as a run learns from differences only"
-        )
-        return [*rows[:-1], replace(rows[-1], verdict="warning", remark=remark)]
-    return rows
-
-
-def _is_better(gold: Answers, empty: Answers) -> bool:
-    """Whether some gold answer earns more than every empty one."""
-    return not empty.rewards or max(gold.rewards, default=0.0) > max(empty.rewards)
-
-
-def _gold_row(gold: Answers, again: Answers, empty: Answers, *, needs_tools: bool) -> TaskCheckRow:
-    """Compare the rewards of gold answers with those of the same and of empty ones."""
-    row = gold.row(may_fail=False)
-    if row.verdict == "wrong":
-        return row
-    if not gold.texts:
-        remark = (
-            "no example has an `answer`, so the reward of a right one cannot be checked: name the "
-            "column that holds the answers, such as task.columns={answer: solution}"
-        )
-        return replace(row, verdict="warning", remark=remark)
-    if again.error:  # the second time
-        return again.row(may_fail=False)
-    lost = []
-    for text, written, first, second in zip(
-        gold.texts, again.texts, gold.rewards, again.rewards, strict=True
-    ):
-        if text != written and not second >= first:
-            lost.append((text, written))
-        elif text == written and second != first:
-            remark = (
-                f"the reward is not deterministic: {first:g} and then {second:g} for the same "
-                "answer; compute it from the completion and the row alone, or a run cannot be "
-                "resumed"
-            )
-            return replace(row, verdict="wrong", remark=remark)
-    if lost:
-        remark = (
-            f"{len(lost)} of {len(gold.texts)} earn less as a model can write them: "
-            f"{short_text(lost[0][0])} becomes {short_text(lost[0][1])}, as task.stop cuts it or "
-            "the tokenizer has no such text"
-        )
-        every = len(lost) == len(gold.texts)
-        return replace(row, verdict="wrong" if every else "warning", remark=remark)
-    if needs_tools:
-        remark = "earn no more than empty ones as the only reply, without a tool call"
-        return replace(row, remark=remark)
-    if not _is_better(gold, empty):
-        return replace(row, verdict="wrong", remark="earn no more than empty ones")
-    is_mixed = min(gold.rewards) < max(gold.rewards)
-    return replace(row, remark="some earn less than others" if is_mixed else "")
-
-
-def _wrong_row(wrong: Answers, gold: Answers, golden: Sequence[int]) -> TaskCheckRow:
-    """Warn of wrong answers that earn more than the gold answers of their examples."""
-    row = wrong.row()
-    triples = [
-        (text, grade.reward, right.reward)
-        for text, grade, right in zip(
-            wrong.texts, wrong.grades, [gold.grades[place] for place in golden], strict=True
-        )
-        if grade and right and grade.reward > right.reward
-    ]
-    if not triples or row.verdict == "wrong" or gold.failed:
-        return row
-    text, reward, right = triples[0]
-    remark = (
-        f"{len(triples)} of {len(golden)} earn more than the gold answer of their example, such as "
-        f"{short_text(text)} ({reward:g} instead of {right:g}): members learn to write such answers"
-    )
-    return replace(row, verdict="warning", remark=remark)
-
-
-def _hostile_row(hostile: Answers, gold: Answers, targets: Sequence[Example]) -> TaskCheckRow:
-    """Warn when a hostile text earns as much as a right answer, and name the text.
-
-    A text whose last number is the gold answer of its example may be right by chance.
-    """
-    row = hostile.row()
-    if row.verdict == "wrong" or not gold.rewards or not hostile.rewards:
-        return row
-    best = max(hostile.rewards)
-    winners = [
-        text
-        for text, reward, target in zip(hostile.texts, hostile.rewards, targets, strict=True)
-        if reward == best and NUMBER.findall(text)[-1:] != [target.answer]
-    ]
-    if best < min(gold.rewards) or not winners:
-        return row
-    shortest = min(winners, key=len)
-    remark = (
-        f"{len(winners)} of {len(targets)} earn {best:g}, as much as a gold answer, such as "
-        f"{short_text(shortest)}: members may learn to write such a text"
-    )
-    return replace(row, verdict="warning", remark=remark, text=shortest)
-
-
-def _episode(task: Task, graders: Graders) -> ExampleEpisode | None:
-    if not isinstance(task, EpisodeTask):
-        return None
-    try:
-        return play_example(task.examples("train")[0], task.max_turns, graders)
-    except GermlineError:  # the check of empty answers reports it
-        return None
+    both = prompts_in_both(task)
+    remark = f"{counted(train, 'to train')}, {counted(test, 'held out')}"
+    if both:
+        remark += f"; {len(both)} prompts are in both, such as {short_text(both[0])}"
+    return TaskCheckRow("examples", len(train) + len(test), (), "warning" if both else "ok", remark)
 
 
 def _prompts(
@@ -367,15 +195,95 @@ def _prompts(
     return TaskCheckRow("prompts", len(everything), (), verdict, remark), shown
 
 
-def _as_written(
-    tokenizer: "PreTrainedTokenizerBase", tokens: Sequence[int], decoding: Decoding
-) -> str:
-    """Return the text that the reward gets when a model writes these tokens."""
-    from germline.engines.rows_in_progress import Detokenizer, RowsInProgress  # imports torch: slow
+def _play_example(example: Example, max_turns: int, graders: GraderProtocol) -> ExampleEpisode:
+    """Play an example with its gold answer as every reply, and seed 0."""
 
-    end = tokenizer.eos_token_id
-    ends = frozenset() if end is None else frozenset([int(end)])
-    row = RowsInProgress(Detokenizer(tokenizer, ends), ends, decoding, 1)
-    for token in tokens:
-        row.write([0], [token])
-    return row.completion(0, 0).text
+    def grade(replies: int, *, is_final: bool = False) -> Grade:
+        asked = Transcript((example.answer,) * replies, seed=0, is_final=is_final)
+        return graders.submit([asked], [example]).result()[0]
+
+    state = grade(0)
+    begin = state.observation or ""
+    turns: list[Turn] = []
+    while state.observation is not None:
+        replies = len(turns) // 2 + 1
+        turns.append(Turn("assistant", example.answer))
+        state = grade(replies)
+        if state.observation is not None and replies == max_turns:
+            final = grade(replies, is_final=True)
+            return ExampleEpisode(example.answer, begin, tuple(turns), final, is_cut=True)
+        if state.observation is not None:
+            turns.append(Turn("user", state.observation))
+    return ExampleEpisode(example.answer, begin, tuple(turns), state, is_cut=False)
+
+
+def _check_tools(task: Task, config: Config, printed: Path) -> list[TaskCheckRow]:
+    """Call every tool of an environment once; no row for a task without tools.
+
+    Its arguments are made from its signature. An environment that ignores replies without a call
+    hides a tool that fails, so each tool is called in an episode of its own, in a grader process
+    and under the time limit of a turn.
+    """
+    if not isinstance(task, EnvironmentTask) or not task.has_tools:
+        return []
+    grader = own_grader(task.episode_grader)
+    if not isinstance(grader, EnvironmentGrader):
+        return []
+    example = task.examples("train")[0]
+    calls = _example_calls(grader, example)
+    limits = config.graders
+    with GraderPool(
+        ToolCallGrader(grader),
+        grader.rubric.weights,
+        grader.rubric.floors,
+        timeout_s=limits.timeout_s,
+        memory_gb=limits.memory_gb,
+        max_turns=1,
+        variables=limits.variables,
+    ) as pool:
+        pool.redirect_output(printed)
+        results = [_result(pool, name, arguments, example) for name, arguments in calls.items()]
+    remarks, failed = [], []
+    for (name, arguments), result in zip(calls.items(), results, strict=True):
+        given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        remarks.append(f"{name}({given}) {result}")
+        if not result.startswith(RETURNED):
+            failed.append(remarks[-1])
+    if not failed:
+        return [TaskCheckRow("tools", len(calls), (), "ok", "; ".join(remarks))]
+    remark = f"{'; '.join(failed)}: the model may call a tool with such arguments"
+    return [TaskCheckRow("tools", len(calls), (), "warning", remark)]
+
+
+def _example_calls(grader: EnvironmentGrader, example: Example) -> dict[str, dict[str, Any]]:
+    """Return example arguments of every tool by its name: those without a default."""
+    adapter = adapt(grader.factory())
+    tools = adapter.tools if isinstance(adapter, ToolAdapter) else {}
+    adapter.close()
+    calls = {}
+    for name, tool in tools.items():
+        schema = describe(tool)["function"]["parameters"]
+        calls[name] = {
+            argument: _example_argument(schema["properties"][argument], example)
+            for argument in schema["required"]
+        }
+    return calls
+
+
+def _example_argument(schema: Mapping[str, Any], example: Example) -> Any:
+    """Return a value that the JSON schema of an argument allows."""
+    if schema.get("enum"):
+        return schema["enum"][0]
+    if "anyOf" in schema:
+        return _example_argument(schema["anyOf"][0], example)
+    return EXAMPLE_OF_TYPE.get(schema.get("type", "string"), example.answer or EXAMPLE_TEXT)
+
+
+def _result(pool: GraderPool, name: str, arguments: Mapping[str, Any], example: Example) -> str:
+    """Make one call and wait for it, so that an error does not stop the next call."""
+    call = Transcript((json.dumps([name, arguments]),), seed=0)
+    try:
+        (grade,) = pool.submit([call], [example]).result()
+    except GermlineError as error:
+        return f"{RAISED}{error}"
+    return grade.observation or f"failed: {grade.failure}"

@@ -24,12 +24,11 @@ from germline.config import Config, Nes
 from germline.engines.master_weights import Masters
 from germline.fleet import LocalFleet
 from germline.generation_loop import batches, generations
-from germline.methods.method import Method
+from germline.methods.method import Method, check_task
 from germline.protocols import Engine, Shaping, Strategy, TextScorer
 from germline.run.build_fleet import engine_placement
 from germline.run.build_parts import make_decoding, make_engine, make_graders
 from germline.run.model_prompts import fit_task
-from germline.run.preflight import check_settings
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.tasks import make_task
@@ -152,7 +151,7 @@ def open_trial_engine(config: Config, seed: int) -> Iterator[TrialEngine]:
     """Load the model, task and graders of a config for one engine, and close them afterwards."""
     config = engine_placement(config, 0)
     task = fit_task(config, make_task(config.task))
-    check_settings(config, task)
+    check_task(config, task)
     run_seed = _seed(config.seed, seed)
     kept, fresh = _split(task.examples("train"), run_seed)
     engine = make_engine(config)

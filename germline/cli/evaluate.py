@@ -189,7 +189,7 @@ def _task_of_first_run(sources: Sequence[str]) -> "TaskConfig | None":
 def _print_evaluation(row: EvaluationRow, *, own_task: bool) -> None:
     """Print one evaluation in words; `own_task`: whether a run was evaluated on its own task."""
     from germline.report import text_format
-    from germline.run.weights import count_voters
+    from germline.run.weights import writers
 
     score = row.score
     caution = text_format.caution(score)
@@ -202,9 +202,9 @@ def _print_evaluation(row: EvaluationRow, *, own_task: bool) -> None:
         complete = f" (n {one.n})" if one.n == len(one.values) else ""  # else the line says it
         print_stdout(f"{text_format.scorer_line(one)}{complete}")
     source = _run_of(row.source)
-    voters = count_voters(source) if source else 0
+    voters = [one for one in writers(source, dimension=0) if one is not None] if source else []
     if voters:
-        print_stdout(f"by vote: each answer is the one that most of {voters} members give")
+        print_stdout(f"by vote: each answer is the one that most of {len(voters)} members give")
     if source and own_task and (options := text_format.center_options(source.generations())):
         print_stdout(f"with the most likely prompt options: {', '.join(options)}")
     if row.kl and row.texts:

@@ -133,12 +133,7 @@ def build_run_parts(
         terms = _reward_terms(config, task, ancestors)
         for term in terms:
             opened.callback(term.close)
-        strategy = make_strategy(
-            config.search,
-            run_seed=config.seed,
-            generations=config.generations,
-            dimension=fleet.query(DimensionQuery()),
-        )
+        strategy = strategy_of_run(config, fleet.query(DimensionQuery()))
         config = with_population(config, strategy)
         warn_if_crowded(config)
         decay = config.optimizer.weight_decay
@@ -178,6 +173,13 @@ def _reward_terms(config: Config, task: Task, ancestors: Sequence[Ancestor]) -> 
     if isinstance(config.task, SafeAlignment) and config.task.adapts:
         terms.append(LagrangeTerm(config.task, task.rubric, weight_of))
     return terms
+
+
+def strategy_of_run(config: Config, dimension: int) -> Strategy:
+    """Make the strategy of a run; also to replay one whose strategy recomputes its updates."""
+    return make_strategy(
+        config.search, run_seed=config.seed, generations=config.generations, dimension=dimension
+    )
 
 
 def with_population(config: Config, strategy: Strategy) -> Config:
@@ -316,12 +318,7 @@ def apply_ancestors(engine: Engine, ancestors: Sequence[Ancestor]) -> None:
         for ancestor in ancestors
     ]
     for ancestor, masters in zip(ancestors, line, strict=True):
-        strategy = make_strategy(
-            ancestor.config.strategy,
-            run_seed=ancestor.config.seed,
-            generations=ancestor.config.generations,
-            dimension=masters.dimension,
-        )
+        strategy = strategy_of_run(ancestor.config, masters.dimension)
         restore(
             masters, ancestor.entries, None, ancestor.base_digest, ancestor.generation, strategy
         )

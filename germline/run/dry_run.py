@@ -25,11 +25,10 @@ from germline.estimates.model_shape import (
 from germline.estimates.workload import TextLengths, guessed_lengths, text_lengths
 from germline.protocols import Task
 from germline.record.run_paths import choose_directory
-from germline.run.build_parts import make_graders, with_population
+from germline.run.build_parts import make_graders, strategy_of_run, with_population
 from germline.run.model_prompts import without_overlong
 from germline.run.preflight import check_custom_reward, check_memory, check_run
 from germline.spaces import make_space
-from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.tasks.row_files import may_be_on_hub
 from germline.types import GermlineError
@@ -122,13 +121,7 @@ def _check_reward(config: Config, task: Task) -> None:
 def _with_population(config: Config, shape: ModelShape) -> Config:
     """Write down how many members there are where that is left to the strategy."""
     searched = make_space(config.space, config.seed).searched_shapes(shape.tensors)
-    strategy = make_strategy(
-        config.search,
-        run_seed=config.seed,
-        generations=config.generations,
-        dimension=sum(math.prod(one) for one in searched),
-    )
-    return with_population(config, strategy)
+    return with_population(config, strategy_of_run(config, sum(map(math.prod, searched))))
 
 
 def _sources(config: Config, shape: ModelShape | None, *, is_local: bool) -> tuple[Source, ...]:

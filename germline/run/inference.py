@@ -22,7 +22,7 @@ from germline.evaluation.degenerate_text import DegenerateTextShares, degenerate
 from germline.evaluation.kl_divergence import KlDivergence, TextDivergence, measure_texts
 from germline.fleet import LocalFleet
 from germline.graders.reward_functions import Rewards
-from germline.protocols import Engine, Task, TextScorer
+from germline.protocols import Task, TextScorer
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors, write_atomically
 from germline.record.metrics_rows import episode_fields
@@ -46,7 +46,7 @@ from germline.run.run_inputs import (
 )
 from germline.run.weights import (
     close_engine,
-    find_generation,
+    generation_of_source,
     load_engine,
     load_single_model,
     method_of_run,
@@ -145,11 +145,7 @@ class SourceEvaluation:
         """Load the weights, generate and grade the completions, and release the weights."""
         directory, config, last = self.directory, self.config, self.generation
         with ExitStack() as opened:
-            engine = (
-                load_engine(directory, config, generation=last)
-                if directory
-                else engine_without_run(config)
-            )
+            engine = load_engine(directory, config, generation=last)
             opened.callback(close_engine, engine)
             graders = make_graders(config, self.task)
             opened.callback(graders.close)
@@ -229,15 +225,11 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
     settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
     last = generation_of_source(source, directory, generation)
-    opened = (
-        load_single_model(directory, config, generation=last)
-        if directory
-        else engine_without_run(config)
-    )
+    engine = load_single_model(directory, config, generation=last)
     try:
-        return opened.generate([None], examples, settings)[0]
+        return engine.generate([None], examples, settings)[0]
     finally:
-        close_engine(opened)
+        close_engine(engine)
 
 
 def _as_trained(directory: RunDirectory | None, config: Config) -> bool:
@@ -295,30 +287,6 @@ def measure_kl(
                 texts += written[0]
         unlikely = [reading.improbable for reading in readings]
         return KlDivergence.of(readings), degenerate_text_shares(texts, tuned.special_ids, unlikely)
-
-
-def engine_without_run(config: Config) -> Engine:
-    """Return an engine with the unchanged model, or with the PEFT adapter that `space` names."""
-    return make_engine(config, searched=getattr(config.space, "init_adapter", None) is not None)
-
-
-def generation_of_source(
-    source: str, directory: RunDirectory | None, generation: int | Literal["best"] | None
-) -> int | None:
-    """Return the requested generation of a run; None for its newest, and for a model."""
-    if generation is None:
-        return None
-    if directory is None:
-        raise GermlineError(
-            f"generation: {source} is not a run directory, so it has no generation {generation}"
-        )
-    method = directory.config.method
-    if not method.trains_center:
-        raise GermlineError(
-            f"generation: {source} has method.kind={method.kind}, whose members vote over all "
-            "generations: leave the generation out"
-        )
-    return find_generation(directory, generation)
 
 
 def _completions_file(source: str, split: Split, evaluated: SourceEvaluation) -> Path:

@@ -14,17 +14,16 @@ from germline.checkpoint import last_restorable_generation, restore
 from germline.config import Config, TaskConfig, load_config
 from germline.methods.method import Method, make_method
 from germline.nano import NANO_DIR
-from germline.protocols import Closable, Engine, Strategy, Task
+from germline.protocols import Closable, Engine, Task
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors
 from germline.record.best_generation import best_score
 from germline.record.run_paths import check_source
-from germline.run.build_parts import make_engine
+from germline.run.build_parts import make_engine, strategy_of_run
 from germline.run.model_card import Form, write_model_card
 from germline.run.model_prompts import read_export_facts
 from germline.run.run_inputs import LoadedModel, check_choice, read_run_inputs, with_model_folder
 from germline.spaces.peft_files import is_adapter, read_adapter, rename_base
-from germline.strategies import make_strategy
 from germline.types import GermlineError, Perturbation
 
 if TYPE_CHECKING:
@@ -73,23 +72,11 @@ def replay(
     folder = None if out is None else _free(Path(out))
     loaded = read_run_inputs(model=model, tokenizer=tokenizer).model
     config = with_model_folder(directory.config, loaded)
-    entries = directory.journal.read(generation + 1 if generation >= -1 else None)
-    if generation >= len(entries):
-        directory.check_journal()
-    engine = make_engine(config, generates=False, ancestors=directory.ancestors)
-    digest = restore(
-        engine.weights,
-        entries,
-        None,
-        directory.base_digest,
-        generation,
-        strategy_of_run(directory.config, engine.weights.dimension),
-    )
+    engine = load_engine(directory, config, generates=False, generation=generation, snapshots=False)
     if folder is not None:
-        engine.refresh()
         _write_weights(engine, folder, form, loaded)
         write_model_card(directory, folder, form, generation)
-    return digest
+    return engine.weights.digest()
 
 
 def export(
@@ -149,7 +136,7 @@ def generation_to_replay(directory: RunDirectory, generation: int | Literal["bes
     if generation is None:
         directory.check_journal()
         return directory.journal.last_generation()
-    return _number(directory, generation)
+    return find_generation(directory, generation)
 
 
 def generation_to_export(
@@ -167,19 +154,6 @@ def find_generation(directory: RunDirectory, generation: int | Literal["best"]) 
     Raises:
         GermlineError: the run has no such generation, or `best` has no held-out score to use.
     """
-    number = _number(directory, generation)
-    last = directory.journal.last_generation()
-    if -1 <= number <= last:
-        return number
-    directory.check_journal()
-    range_of_run = f"has generations 0 to {last}" if last >= 0 else "has no generation yet"
-    raise GermlineError(
-        f"generation {number} is not in {directory.path}, which {range_of_run}; -1 is its start"
-    )
-
-
-def _number(directory: RunDirectory, generation: int | Literal["best"]) -> int:
-    """Return the number that a generation means, which the run may not have."""
     if generation == "best":
         best = best_score([one.score for one in directory.held_out()])
         if best is None:
@@ -188,10 +162,37 @@ def _number(directory: RunDirectory, generation: int | Literal["best"]) -> int:
                 "number (resume --from 40, eval -g 40), or score some generations (held_out.every)"
             )
         # A score counts updates: the weights after generation g had g + 1 updates.
-        return best.generation - 1
+        generation = best.generation - 1
     if isinstance(generation, bool) or not isinstance(generation, int):
         raise GermlineError(f"generation must be a whole number or 'best', found {generation!r}")
-    return generation
+    # Lines of the journal after the generation may be damaged.
+    if generation >= -1 and len(directory.journal.read(generation + 1)) == generation + 1:
+        return generation
+    directory.check_journal()
+    last = directory.journal.last_generation()
+    range_of_run = f"has generations 0 to {last}" if last >= 0 else "has no generation yet"
+    raise GermlineError(
+        f"generation {generation} is not in {directory.path}, which {range_of_run}; -1 is its start"
+    )
+
+
+def generation_of_source(
+    source: str, directory: RunDirectory | None, generation: int | Literal["best"] | None
+) -> int | None:
+    """Return the requested generation of a run; None for its newest, and for a model."""
+    if generation is None:
+        return None
+    if directory is None:
+        raise GermlineError(
+            f"generation: {source} is not a run directory, so it has no generation {generation}"
+        )
+    method = directory.config.method
+    if not method.trains_center:
+        raise GermlineError(
+            f"generation: {source} has method.kind={method.kind}, whose members vote over all "
+            "generations: leave the generation out"
+        )
+    return find_generation(directory, generation)
 
 
 def open_source(
@@ -232,38 +233,48 @@ def adapter_settings(folder: Path) -> dict[str, Any]:
 
 
 def load_engine(
-    directory: RunDirectory,
+    directory: RunDirectory | None,
     config: Config | None = None,
     *,
     generates: bool = True,
     generation: int | None = None,
+    snapshots: bool = True,
 ) -> Engine:
-    """Return an engine with the weights of a run."""
+    """Return an engine with the weights of a run, rebuilt from its journal and snapshots.
+
+    Without a run, it has the model of the config, with the PEFT adapter that `space` names.
+    """
+    if directory is None:
+        assert config is not None
+        return make_engine(config, searched=getattr(config.space, "init_adapter", None) is not None)
     if generation is None:
         directory.check_journal()
+        generation = last_restorable_generation(directory.journal.read(), directory.snapshots)
     engine = make_engine(
         config or directory.config, generates=generates, ancestors=directory.ancestors
     )
-    entries = directory.journal.read()
-    last = (
-        last_restorable_generation(entries, directory.snapshots)
-        if generation is None
-        else generation
+    restore(
+        engine.weights,
+        directory.journal.read(generation + 1),
+        directory.snapshots if snapshots else None,
+        directory.base_digest,
+        generation,
+        strategy_of_run(directory.config, engine.weights.dimension),
     )
-    strategy = strategy_of_run(directory.config, engine.weights.dimension)
-    restore(engine.weights, entries, directory.snapshots, directory.base_digest, last, strategy)
     engine.refresh()
     return engine
 
 
 def load_single_model(
-    directory: RunDirectory,
+    directory: RunDirectory | None,
     config: Config | None = None,
     *,
     generates: bool = True,
     generation: int | None = None,
 ) -> Engine:
-    """Return an engine with one set of weights for a run: of an ensemble, its best member."""
+    """Return an engine with one set of weights: of an ensemble, those of its best member."""
+    if directory is None:
+        return load_engine(None, config)
     if generation is None:
         newest_generation(directory)
     engine = load_engine(directory, config, generates=generates, generation=generation)
@@ -300,11 +311,6 @@ def writers(directory: RunDirectory, dimension: int) -> list[Perturbation | None
     return [*method_of_run(directory, dimension).voting_members()] or [None]
 
 
-def count_voters(directory: RunDirectory) -> int:
-    """Return the number of members that answer by vote; 0 where the center answers."""
-    return sum(member is not None for member in writers(directory, dimension=0))
-
-
 def method_of_run(
     directory: RunDirectory,
     dimension: int,
@@ -324,13 +330,6 @@ def method_of_run(
     included = entries if generation is None else entries[: generation + 1]
     method.recall([entry.update for entry in included])
     return method
-
-
-def strategy_of_run(config: Config, dimension: int) -> Strategy:
-    """Build the strategy of a run; replaying needs it if the strategy recomputes its updates."""
-    return make_strategy(
-        config.search, run_seed=config.seed, generations=config.generations, dimension=dimension
-    )
 
 
 def _form(config: Config, form: Form | None) -> Form:

@@ -32,15 +32,15 @@ from germline.endpoint.uvicorn_service import UvicornService, check_address
 from germline.methods.method import make_method
 from germline.protocols import Engine
 from germline.record import JournalEntry, RunDirectory
-from germline.run.inference import engine_without_run, generation_of_source
+from germline.run.build_parts import strategy_of_run
 from germline.run.model_prompts import asks_chats
 from germline.run.weights import (
     close_engine,
+    generation_of_source,
     load_engine,
     load_single_model,
     newest_generation,
     open_source,
-    strategy_of_run,
 )
 from germline.types import Perturbation, SeedPerturbation
 
@@ -88,7 +88,7 @@ class ServedWeights(NamedWeights):
         directory, config = open_source(source, None, overrides)
         last = generation_of_source(source, directory, generation)
         if directory is None:
-            return cls(engine_without_run(config), config, None, -1)
+            return cls(load_engine(None, config), config, None, -1)
         if not directory.config.method.trains_center:
             return cls(load_single_model(directory, config), config, directory, ENSEMBLE)
         if last is None:

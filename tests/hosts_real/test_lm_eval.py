@@ -6,8 +6,7 @@ import pytest
 import yaml
 
 from germline.nano import NANO_DIR
-from germline.run.inference import engine_without_run
-from germline.run.weights import open_source
+from germline.run.weights import load_engine, open_source
 from germline.types import Completion, Example
 from tests.hosts_real.harness import (
     NEW_TOKENS,
@@ -62,7 +61,7 @@ def test_probabilities_of_answers_are_the_engines(url, tmp_path):
     }
     more = {"tokenizer": NANO_DIR, "max_length": 512}
     rows = samples(tmp_path, url, "local-completions", task, "completions", **more)
-    engine = engine_without_run(open_source("nano", None, ())[1])
+    engine = load_engine(*open_source("nano", None, ()))
     assert len(rows) == len(QUESTIONS)
     for row, question in zip(rows, QUESTIONS, strict=True):
         found = [(float(logprob), is_greedy) for ((logprob, is_greedy),) in row["resps"]]

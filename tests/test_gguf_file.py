@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 import germline
 from germline.config import load_config
 from germline.engines import gguf_file
-from germline.engines.pretrained import load_pretrained, load_tokenizer
-from germline.estimates.model_shape import local_model_folder, local_weight_bytes, shape_of
+from germline.engines.pretrained import load_pretrained, load_tokenizer, local_model_folder
+from germline.estimates.model_shape import local_weight_bytes, shape_of
 from germline.types import Decoding, Example, GermlineError
 from tests.merged_models import assert_same_tokens
 from tests.tiny import save_tiny

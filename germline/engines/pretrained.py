@@ -20,6 +20,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
+from transformers.utils.hub import cached_file
 from transformers.utils.logging import (
     disable_progress_bar,
     get_verbosity,
@@ -108,6 +109,22 @@ def unpacked_source(source: str, *, weights: bool = True) -> str:
         return source
     with loading_errors(source):
         return str(unpacked_folder(source, weights=weights))
+
+
+def local_model_folder(source: str) -> Path | None:
+    """Return the folder of a model on this machine: itself, or in the Hugging Face cache.
+
+    That of a GGUF file may hold the config and the tokenizer alone.
+    """
+    source = unpacked_source(source, weights=False)
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    try:
+        file = cached_file(source, "config.json", local_files_only=True)
+    except (OSError, ValueError):  # it is not in the cache, or no name of a repository
+        return None
+    return None if file is None else Path(file).parent
 
 
 @contextmanager

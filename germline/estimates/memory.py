@@ -151,41 +151,42 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
     Served engines (vLLM, SGLang) divide their share of the device between weights and KV cache;
     their masters are on the host.
     """
-    if config.engine.is_served:
-        return _served_parts(config, shape, work)
-    masters_on_device = (
-        isinstance(config.engine, InProcess) and config.engine.master_device == "device"
-    )
-    masters: Place = "device" if masters_on_device else "host"
+    engine, on_gpu = config.engine, work.on_gpu
+    on_device = isinstance(engine, InProcess) and engine.master_device == "device"
+    masters: Place = "device" if on_device else "host"
     shared = (
         work.searches_weights
-        and not work.stacked
+        and not (work.stacked or work.is_served)
         and work.dtype == torch.float32
-        and (masters_on_device or not work.on_gpu)
+        and (on_device or not on_gpu)
     )
-    frozen = shape.numbers - (work.searched if work.searches_weights else 0)
     weights, members = shape.numbers * work.dtype.itemsize, _member_bytes(work)
+    frozen = shape.numbers - (work.searched if work.searches_weights else 0)
+    devices = getattr(engine, "tensor_parallel", 1)
+    parts = [
+        Part("weights", weights // devices, "device"),
+        Part("fp32 masters", 0 if shared else work.searched * FP32, masters),
+        Part("optimizer moments", work.searched * work.moment_bytes, masters),
+        Part("stored weights", _stored_bytes(shape, work, frozen), "host"),
+        Part("members", members // devices, "device", "scoring" if work.scored else "generation"),
+        Part("KV cache", _kv_bytes(shape, work) // devices, "device", "generation"),
+        Part("logits", _logit_bytes(shape, work) // devices, "device", "generation"),
+        Part("update", work.largest * FP32, masters, "update"),
+        Part("program", GPU_PROGRAM_BYTES if on_gpu else PROGRAM_BYTES, "host"),
+    ]
+    if on_gpu:
+        parts.append(Part("CUDA context", CONTEXT_BYTES, "device"))
+    if work.is_served:
+        return parts if on_gpu else [*parts, Part("program of the engine", PROGRAM_BYTES, "host")]
     most_tokens = max(
         _activation_bytes(shape, work, *prefill_tokens(shape, work)),
         _activation_bytes(shape, work, _batch_rows(work), 1),
     )
-    parts = [
-        Part("weights", weights, "device"),
-        Part("fp32 masters", 0 if shared else work.searched * FP32, masters),
-        Part("optimizer moments", work.searched * work.moment_bytes, masters),
-        Part("stored weights", _stored_bytes(shape, work, frozen), "host"),
-        Part("members", members, "device", "scoring" if work.scored else "generation"),
-        Part("KV cache", _kv_bytes(shape, work), "device", "generation"),
-        Part("activations", most_tokens, "device", "generation"),
-        Part("logits", _logit_bytes(shape, work), "device", "generation"),
-        Part("update", work.largest * FP32, masters, "update"),
-        Part("program", GPU_PROGRAM_BYTES if work.on_gpu else PROGRAM_BYTES, "host"),
-    ]
+    parts.append(Part("activations", most_tokens, "device", "generation"))
     if work.scored:
         needed = _reading_bytes(shape, work, work.scored, work.texts.new_tokens)
         parts.append(Part("scoring", needed, "device", "scoring"))
-    sigma = getattr(config.search, "sigma", None)
-    if isinstance(sigma, AutoSigma):
+    if isinstance(sigma := getattr(config.search, "sigma", None), AutoSigma):
         # All texts are taken to have the most tokens. Members take their part again.
         new = min(TOKENS, work.texts.new_tokens)
         examples = count_examples(new, 2 * sigma.tried_pairs)
@@ -195,32 +196,10 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
         parts.append(Part("start model", weights, "device"))
         stored = _stored_bytes(shape, work, shape.numbers)
         parts.append(Part("start model, stored", stored, "host"))
-    if work.on_gpu:
-        parts.append(Part("CUDA context", CONTEXT_BYTES, "device"))
-    elif work.dtype.itemsize < FP32:
+    if not on_gpu and work.dtype.itemsize < FP32:
         scratch = HALF_SCRATCH_BYTES + min(HALF_SCRATCH_SHARE * weights, MOST_SHARED_SCRATCH)
         parts.append(Part("half-precision scratch", scratch, "host"))
     return parts
-
-
-def _served_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part]:
-    size, spread = work.dtype.itemsize, getattr(config.engine, "tensor_parallel", 1)
-    frozen = shape.numbers - (work.searched if work.searches_weights else 0)
-    members = work.members_at_once * work.member_numbers * size
-    return [
-        Part("weights", shape.numbers * size / spread, "device"),
-        Part("members", members / spread, "device"),
-        Part("KV cache", _kv_bytes(shape, work) / spread, "device", "generation"),
-        Part("logits", _logit_bytes(shape, work) / spread, "device", "generation"),
-        Part("CUDA context", CONTEXT_BYTES, "device")
-        if work.on_gpu
-        else Part("program of the engine", PROGRAM_BYTES, "host"),
-        Part("fp32 masters", work.searched * FP32, "host"),
-        Part("optimizer moments", work.searched * work.moment_bytes, "host"),
-        Part("stored weights", frozen * shape.stored_dtype.itemsize, "host"),
-        Part("update", work.largest * FP32, "host", "update"),
-        Part("program", GPU_PROGRAM_BYTES if work.on_gpu else PROGRAM_BYTES, "host"),
-    ]
 
 
 def classifiers(config: Config) -> dict[str, Classifier]:
@@ -249,16 +228,17 @@ def classifier_parts(config: Config, texts: TextLengths, *, on_gpu: bool) -> Ite
 
 
 def _stored_bytes(shape: ModelShape, work: Workload, frozen: int) -> int:
-    """Return equation (3)."""
-    exact = holds_exactly(work.dtype, shape.stored_dtype)
-    return 0 if exact else frozen * shape.stored_dtype.itemsize
+    """Return equation (3); an inference engine has its copy in another process."""
+    is_held = not work.is_served and holds_exactly(work.dtype, shape.stored_dtype)
+    return 0 if is_held else frozen * shape.stored_dtype.itemsize
 
 
 def _member_bytes(work: Workload) -> int:
     """Return equation (5): factors in fp32 while they are drawn, and in the serving dtype."""
     if work.stacked > 1:
         return work.stacked * work.searched * work.dtype.itemsize + work.largest * FP32
-    return work.members_at_once * work.member_numbers * (work.dtype.itemsize + FP32)
+    each = work.dtype.itemsize + (0 if work.is_served else FP32)
+    return work.members_at_once * work.member_numbers * each
 
 
 def _kv_bytes(shape: ModelShape, work: Workload) -> int:

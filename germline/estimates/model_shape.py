@@ -17,13 +17,17 @@ from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedConfig,
 )
-from transformers.utils.hub import cached_file
 
 from germline.config.config_files import is_gguf
 from germline.engines.checkpoint_files import stored_dtype, weight_files
 from germline.engines.hub_access import hub_access
 from germline.engines.model_tensors import list_tensors
-from germline.engines.pretrained import check_causal, silence_transformers, unpacked_source
+from germline.engines.pretrained import (
+    check_causal,
+    local_model_folder,
+    silence_transformers,
+    unpacked_source,
+)
 from germline.engines.start_check import unserved_family
 from germline.nano import model_source
 from germline.types import GermlineError, TensorInfo
@@ -90,27 +94,11 @@ def classifier_shape_of(source: str, setting: str) -> ModelShape:
     return _read(source, setting, AutoModelForSequenceClassification)
 
 
-def local_model_folder(source: str) -> Path | None:
-    """Return the folder of a model on this machine: itself, or in the Hugging Face cache.
-
-    That of a GGUF file may hold the config and the tokenizer alone.
-    """
-    source = unpacked_source(model_source(source), weights=False)
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        return folder
-    try:
-        file = cached_file(source, "config.json", local_files_only=True)
-    except (OSError, ValueError):  # it is not in the cache, or no name of a repository
-        return None
-    return None if file is None else Path(file).parent
-
-
 def local_weight_bytes(source: str) -> int | None:
     """Return the size of the weights of a model on this machine; None if they are not here."""
     if is_gguf(source):
         return Path(source).expanduser().stat().st_size
-    folder = local_model_folder(source)
+    folder = local_model_folder(model_source(source))
     files = [] if folder is None else weight_files(folder)
     return sum(file.stat().st_size for file in files) or None
 

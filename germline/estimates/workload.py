@@ -8,9 +8,10 @@ import torch
 from germline.config import Config, InProcess
 from germline.engines.batched_dense import AUTO_BYTES
 from germline.engines.dtypes import serving_dtype
-from germline.engines.pretrained import load_tokenizer, silence_transformers
+from germline.engines.pretrained import load_tokenizer, local_model_folder, silence_transformers
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
-from germline.estimates.model_shape import ModelShape, local_model_folder
+from germline.estimates.model_shape import ModelShape
+from germline.nano import model_source
 from germline.optimizers import make_optimizer
 from germline.protocols import EpisodeTask, Task
 from germline.rollout import generation_grid, members_per_microbatch
@@ -55,7 +56,7 @@ def text_lengths(config: Config, task: Task) -> TextLengths:
     examples = list(task.examples("train")[: config.batch_size])
     turns = task.max_turns if isinstance(task, EpisodeTask) else 1
     new_tokens = turns * (config.task.max_new_tokens or task.max_new_tokens)
-    folder = local_model_folder(config.model)
+    folder = local_model_folder(model_source(config.model))
     if folder is None or not (folder / "tokenizer_config.json").is_file():
         characters = max(len(example.prompt) for example in examples)
         prompt = math.ceil(characters / CHARACTERS_PER_TOKEN) + CHAT_TOKENS

@@ -162,9 +162,9 @@ class _PromptLimit:
     @classmethod
     def of(cls, config: Config, task: Task) -> "_PromptLimit | None":
         """Return the limit of a run; None where the model's files are not here, or name none."""
-        from germline.estimates.model_shape import local_model_folder  # it imports torch: slow
+        from germline.engines.pretrained import local_model_folder  # it imports torch: slow
 
-        folder = local_model_folder(config.model)
+        folder = local_model_folder(model_source(config.model))
         context, named = (None, "") if folder is None else _context_limit(folder / "config.json")
         if context is None:
             return None
@@ -213,12 +213,13 @@ def _tokenizer(source: str) -> "PreTrainedTokenizerBase":
 
 def _has_clock(model: str) -> bool:
     """Tell whether the chat template of a model reads the clock."""
-    from germline.engines.prompt_batch import CLOCK  # it imports torch: slow
-    from germline.estimates.model_shape import local_model_folder
+    from germline.engines.pretrained import local_model_folder  # it imports torch: slow
+    from germline.engines.prompt_batch import CLOCK
 
+    model = model_source(model)
     folder = local_model_folder(model)
     if folder is None:
-        return CLOCK in str(_tokenizer(model_source(model)).chat_template)
+        return CLOCK in str(_tokenizer(model).chat_template)
     files = (*folder.glob("*.jinja"), *folder.glob("tokenizer_config.json"))
     return any(CLOCK in file.read_text(encoding="utf-8", errors="replace") for file in files)
 

@@ -154,6 +154,7 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
     engine, on_gpu = config.engine, work.on_gpu
     on_device = isinstance(engine, InProcess) and engine.master_device == "device"
     masters: Place = "device" if on_device else "host"
+    held: Phase = "always" if work.is_served else "scoring" if work.scored else "generation"
     shared = (
         work.searches_weights
         and not (work.stacked or work.is_served)
@@ -168,7 +169,7 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
         Part("fp32 masters", 0 if shared else work.searched * FP32, masters),
         Part("optimizer moments", work.searched * work.moment_bytes, masters),
         Part("stored weights", _stored_bytes(shape, work, frozen), "host"),
-        Part("members", members // devices, "device", "scoring" if work.scored else "generation"),
+        Part("members", members // devices, "device", held),
         Part("KV cache", _kv_bytes(shape, work) // devices, "device", "generation"),
         Part("logits", _logit_bytes(shape, work) // devices, "device", "generation"),
         Part("update", work.largest * FP32, masters, "update"),

@@ -52,7 +52,6 @@ def check_ray_installed() -> None:
 def _on_ray(
     config: Config, fleet: Ray, load: Callable[[Config], Engine], graders: GraderProtocol
 ) -> Fleet:
-    check_ray_installed()
     from germline.fleet import ray_engines
 
     with ExitStack() as opened:
@@ -102,21 +101,14 @@ def engine_placement(config: Config, number: int) -> Config:
     if not isinstance(engine, InProcess):
         return config
     changes: dict[str, object] = {}
-    if isinstance(fleet, Ray):
+    if isinstance(fleet, Ray) or fleet.engines > 1:
         changes["threads"] = engine_threads(config)
-    else:
-        changes |= _device(fleet, engine, number)
-        if fleet.engines > 1:
-            changes["threads"] = engine_threads(config)
+    if isinstance(fleet, Local):
+        if fleet.devices != "auto":
+            changes["device"] = fleet.devices[number]
+        elif fleet.engines > 1 and engine.device == "auto" and (gpus := _gpus()):
+            changes["device"] = f"cuda:{number % gpus}"
     return config.model_copy(update={"engine": engine.model_copy(update=changes)})
-
-
-def _device(fleet: Local, engine: InProcess, number: int) -> dict[str, object]:
-    if fleet.devices != "auto":
-        return {"device": fleet.devices[number]}
-    if fleet.engines > 1 and engine.device == "auto" and (gpus := _gpus()):
-        return {"device": f"cuda:{number % gpus}"}
-    return {}
 
 
 def engine_threads(config: Config) -> int:

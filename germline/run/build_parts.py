@@ -9,11 +9,7 @@ from pathlib import Path
 
 from germline import registry
 from germline.checkpoint import restore
-from germline.config import (
-    Config,
-    Local,
-    SafeAlignment,
-)
+from germline.config import Config, Local, SafeAlignment
 from germline.endpoint import serve_extra
 from germline.engines.master_weights import Masters
 from germline.evaluation.held_out import HeldOutScorers
@@ -126,7 +122,7 @@ def build_run_parts(
     with ExitStack() as opened:
         graders = make_graders(config, task)
         opened.callback(graders.close)
-        held_out_scorers = make_held_out_scorers(config, task)
+        held_out_scorers = HeldOutScorers(config.held_out.scorers, scored_text_of(task))
         opened.callback(held_out_scorers.close)
         fleet = make_fleet(config, partial(make_engine, ancestors=ancestors), graders)
         opened.callback(fleet.close)
@@ -204,11 +200,6 @@ def make_graders(config: Config, task: Task) -> Graders:
     return ScoredGraders(pool, config.task.scorers, scored_text_of(task), _example_weights(config))
 
 
-def make_held_out_scorers(config: Config, task: Task) -> HeldOutScorers:
-    """Make the scorers of held-out completions."""
-    return HeldOutScorers(config.held_out.scorers, scored_text_of(task))
-
-
 def _example_weights(config: Config) -> Callable[[Example], float]:
     """Return the function from an example to what its reward is multiplied by."""
     field = config.task.weight_field
@@ -226,14 +217,16 @@ def _make_pool(config: Config, task: Task) -> GraderPool:
     if isinstance(functions := own_grader(grader), FunctionRubric):
         has_scores = any(scorer.weight for scorer in config.task.scorers.values())
         functions = replace(functions, is_only_reward=not has_scores)
-        if isinstance(grader, ThinkingStripper):
-            grader = replace(grader, function=functions)
-        else:
-            grader = functions
+        stripper = grader if isinstance(grader, ThinkingStripper) else None
+        grader = replace(stripper, function=functions) if stripper else functions
         if config.task.reward_functions and not can_be_imported(grader):
             warn_of_local_functions(functions.functions)
             return InProcessPool(grader, rubric, task.floor, section.timeout_s)
-    kind = _endpoint_graders() if getattr(task, "asks_endpoint", False) else GraderPool
+    kind: type[GraderPool] = GraderPool
+    if getattr(task, "asks_endpoint", False):
+        with serve_extra("task.kind=verifiers"):
+            from germline.endpoint.episode_graders import EndpointGraders
+        kind = EndpointGraders
     return kind(
         grader=grader,
         rubric=rubric,
@@ -244,13 +237,6 @@ def _make_pool(config: Config, task: Task) -> GraderPool:
         max_turns=episodes.max_turns if episodes else None,
         variables=section.variables,
     )
-
-
-def _endpoint_graders() -> type[GraderPool]:
-    """Return the graders whose environments ask an endpoint, which needs the extra `serve`."""
-    with serve_extra("task.kind=verifiers"):
-        from germline.endpoint.episode_graders import EndpointGraders
-    return EndpointGraders
 
 
 def make_engine(

@@ -84,7 +84,8 @@ def dry_run(
     texts = guessed_lengths(config) if task is None else text_lengths(config, task)
     found: Estimate | None = None
     if shape is not None:
-        config = _with_population(config, shape)
+        searched = make_space(config.space, config.seed).searched_shapes(shape.tensors)
+        config = with_population(config, strategy_of_run(config, sum(map(math.prod, searched))))
         found = estimate(config, shape, texts, machine_here(config))
     if isinstance(config.fleet, Local) and (found is None or found.fits):
         check_memory(config, engines=config.fleet.engines)  # an estimate says more than a refusal
@@ -116,12 +117,6 @@ def _check_reward(config: Config, task: Task) -> None:
     with TemporaryDirectory() as folder, make_graders(config, task) as graders:
         graders.redirect_output(Path(folder) / "graders.log")
         check_custom_reward(config, task, graders)
-
-
-def _with_population(config: Config, shape: ModelShape) -> Config:
-    """Write down how many members there are where that is left to the strategy."""
-    searched = make_space(config.space, config.seed).searched_shapes(shape.tensors)
-    return with_population(config, strategy_of_run(config, sum(map(math.prod, searched))))
 
 
 def _sources(config: Config, shape: ModelShape | None, *, is_local: bool) -> tuple[Source, ...]:

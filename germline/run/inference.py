@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from germline.config import Config, Rows, TaskBase, load_config
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.evaluation.degenerate_text import DegenerateTextShares, degenerate_text_shares
+from germline.evaluation.held_out import HeldOutScorers
 from germline.evaluation.kl_divergence import KlDivergence, TextDivergence, measure_texts
 from germline.fleet import LocalFleet
 from germline.graders.reward_functions import Rewards
@@ -27,12 +28,7 @@ from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors, write_atomically
 from germline.record.metrics_rows import episode_fields
 from germline.rollout import center_microbatch, cut_microbatches
-from germline.run.build_parts import (
-    make_decoding,
-    make_engine,
-    make_graders,
-    make_held_out_scorers,
-)
+from germline.run.build_parts import make_decoding, make_engine, make_graders
 from germline.run.model_card import task_of_card
 from germline.run.model_prompts import asks_chats, fit_task, without_overlong
 from germline.run.run_inputs import (
@@ -56,6 +52,7 @@ from germline.run.weights import (
 )
 from germline.tasks import make_task
 from germline.tasks.python_inputs import RowsLike
+from germline.tasks.thinking import scored_text_of
 from germline.types import (
     Completion,
     Decoding,
@@ -149,8 +146,9 @@ class SourceEvaluation:
             opened.callback(close_engine, engine)
             graders = make_graders(config, self.task)
             opened.callback(graders.close)
-            apart = make_held_out_scorers(config, self.task) if scorers else None
-            if apart is not None:
+            apart = None
+            if scorers:
+                apart = HeldOutScorers(config.held_out.scorers, scored_text_of(self.task))
                 opened.callback(apart.close)
             fleet = LocalFleet(engine, graders, config.microbatch)
             evaluate = fleet.evaluate_center

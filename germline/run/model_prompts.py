@@ -9,6 +9,7 @@ import copy
 import datetime
 import json
 import logging
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,9 +86,9 @@ def check_prompt_lengths(config: Config, task: Task) -> None:
             f"task: the prompt of row {example.index} of the {split} split, "
             f"{example.prompt[:BEGINNING]!r}..., takes {tokens} tokens and "
             f"max_new_tokens={limit.new}, together {total}, above the model's context "
-            f"({limit.named}) of {limit.prompt + limit.new}: set "
+            f"({limit.named}) of {limit.context}: set "
             "task.overlong_prompts=drop to leave such rows out, or "
-            f"{context_remedy(tokens, limit.prompt + limit.new)}"
+            f"{context_remedy(tokens, limit.context)}"
         )
 
 
@@ -101,7 +102,7 @@ def without_overlong(config: Config, task: Task) -> Task:
     counts = {split: len(task.examples(split)) - len(kept[split]) for split in SPLITS}
     if not any(counts.values()):
         return task
-    need = f"with max_new_tokens={limit.new} they need more than {limit.prompt + limit.new} tokens"
+    need = f"with max_new_tokens={limit.new} they need more than {limit.context} tokens"
     if not all(kept.values()):
         raise GermlineError(f"task.overlong_prompts=drop leaves no row of a split: {need}")
     log.warning(
@@ -149,15 +150,15 @@ def sends_chats(config: Config) -> bool:
         return section.sends_chats
 
 
+@dataclass(frozen=True)
 class _PromptLimit:
-    """The tokens that a prompt may have beside its completion."""
+    """The tokens that a prompt may have beside its completion of `new` tokens."""
 
-    def __init__(self, source: str, context: int, named: str, new: int, date: str | None) -> None:
-        self._source = source
-        self._date = date
-        self.named = named
-        self.prompt = context - new
-        self.new = new
+    source: str
+    date: str | None
+    context: int
+    named: str
+    new: int
 
     @classmethod
     def of(cls, config: Config, task: Task) -> "_PromptLimit | None":
@@ -169,7 +170,11 @@ class _PromptLimit:
         if context is None:
             return None
         new = config.task.max_new_tokens or task.max_new_tokens
-        return cls(str(folder), context, named, new, config.task.prompt_date)
+        return cls(str(folder), config.task.prompt_date, context, named, new)
+
+    @property
+    def prompt(self) -> int:
+        return self.context - self.new
 
     def surely_fits(self, example: Example) -> bool:
         """Tell whether a prompt need not be tokenized, as a token has at least one byte."""
@@ -181,11 +186,11 @@ class _PromptLimit:
     def tokens(self, example: Example) -> int:
         from germline.engines.prompt_batch import encode_prompt
 
-        return len(encode_prompt(self._tokenizer, example, self._date))
+        return len(encode_prompt(self._tokenizer, example, self.date))
 
     @cached_property
     def _tokenizer(self) -> "PreTrainedTokenizerBase":
-        return _tokenizer(self._source)
+        return _tokenizer(self.source)
 
 
 def _with_opened_thinking(config: Config, task: Task) -> Task:

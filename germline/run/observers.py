@@ -22,7 +22,6 @@ from germline.optimizers import make_optimizer
 from germline.protocols import Task
 from germline.record import RunDirectory
 from germline.record.best_generation import early_stop
-from germline.registry import did_you_mean
 from germline.report.findings import MANY_FAILED, WINDOW, Finding, Recorded, find
 from germline.report.html_page import write_report
 from germline.tasks.environment_task import EnvironmentTask
@@ -299,11 +298,9 @@ def _methods(callback: object) -> list[str]:
 def _check(callback: object) -> None:
     if _methods(callback) or (callable(callback) and not isinstance(callback, type)):
         return
-    near = [name for name in dir(callback) if name.startswith("on_")]
-    hint = f"; found {near[0]}{did_you_mean(near[0], EVENTS)}" if near else ""
     raise GermlineError(
         f"callbacks: {_name(callback)} is neither a function of a record nor an object with "
-        f"{', '.join(EVENTS)}{hint}"
+        f"{', '.join(EVENTS)}"
     )
 
 

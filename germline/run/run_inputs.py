@@ -18,7 +18,6 @@ from germline.config import Conciseness, Config, load_config
 from germline.config.loader import read_settings
 from germline.config.rules import check_rules
 from germline.environments.tools import is_unicode
-from germline.registry import did_you_mean
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs, read_inputs
 from germline.types import GermlineError
 
@@ -39,7 +38,19 @@ class LoadedModel:
     """
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
-        _check(model, tokenizer)
+        from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+        if not isinstance(model, PreTrainedModel):
+            raise GermlineError(
+                f"model: give a loaded transformers model, found {model!r:.80}: a folder or a "
+                "Hugging Face id goes into the config, and an adapter is merged first "
+                "(merge_and_unload) or named as space.init_adapter"
+            )
+        if not isinstance(tokenizer, PreTrainedTokenizerBase):
+            raise GermlineError(
+                f"tokenizer: a loaded model needs its tokenizer, found {tokenizer!r:.80}: give "
+                "tokenizer=AutoTokenizer.from_pretrained(...)"
+            )
         self.name = f"{PREFIX}{type(model).__name__}"
         self.base = str(model.name_or_path or type(model).__name__)
         self.folder = Path(tempfile.mkdtemp(prefix="germline-model-"))
@@ -109,21 +120,14 @@ def read_run_inputs(
 def check_texts(name: str, values: object) -> None:
     """Refuse a text alone, which would be read as its characters, and unpaired surrogates."""
     texts = values if isinstance(values, Sequence) and not isinstance(values, str) else [None]
-    for text in texts:
-        if not isinstance(text, str):
-            raise GermlineError(f"{name} must be a list of texts, found {values!r:.80}")
-        if not is_unicode(text):
-            raise GermlineError(f"{name} must be Unicode text, found {text!r:.80}")
+    if not all(isinstance(text, str) and is_unicode(text) for text in texts):
+        raise GermlineError(f"{name} must be a list of Unicode texts, found {values!r:.80}")
 
 
 def check_choice(name: str, value: object, choices: Sequence[str | None]) -> None:
     """Check that an argument is one of the choices, of which None is the default."""
     if value not in choices:
-        words = [choice for choice in choices if choice is not None]
-        hint = did_you_mean(value, words) if isinstance(value, str) else ""
-        raise GermlineError(
-            f"{name} must be {' or '.join(map(repr, choices))}{hint}, found {value!r}"
-        )
+        raise GermlineError(f"{name} must be {' or '.join(map(repr, choices))}, found {value!r}")
 
 
 def check_limit(limit: object) -> None:
@@ -165,19 +169,3 @@ def check_model_is_named(config: Config) -> None:
         "again (model=model, tokenizer=tokenizer), or save it with save_pretrained('FOLDER') and "
         f"name the folder once: {once if given else '`germline resume RUN model=FOLDER`'}"
     )
-
-
-def _check(model: Any, tokenizer: Any) -> None:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-    if not isinstance(model, PreTrainedModel):
-        raise GermlineError(
-            f"model: give a loaded transformers model, found {model!r:.80}: a folder or a Hugging "
-            "Face id goes into the config, and an adapter is merged first (merge_and_unload) or "
-            "named as space.init_adapter"
-        )
-    if not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise GermlineError(
-            f"tokenizer: a loaded model needs its tokenizer, found {tokenizer!r:.80}: give "
-            "tokenizer=AutoTokenizer.from_pretrained(...)"
-        )

@@ -109,7 +109,7 @@ def test_a_run_records_the_date_that_the_chat_template_writes(tmp_path):
     model = shutil.copytree(NANO_DIR, tmp_path / "model")
     task = {"kind": "arithmetic", "max_new_tokens": 2}
     config = load_config({**TINY, "model": str(model), "task": task})
-    assert with_prompt_date(config, config.model).task.prompt_date is None
+    assert with_prompt_date(config).task.prompt_date is None
     (model / "chat_template.jinja").write_text(CLOCK)
     path = tmp_path / "run"
     germline.train(config, path).run()

@@ -81,6 +81,11 @@ class RunParts:
         self.graders.close()
         self.held_out_scorers.close()
 
+    @property
+    def held_out_examples(self) -> Sequence[Example]:
+        """The examples of every held-out score."""
+        return self.task.examples("test")[: self.config.held_out.examples]
+
     def decoding_of(self, generation: int) -> Decoding:
         """Return the decoding of a generation, with its own sampling noise."""
         return replace(self.decoding, noise_generation=generation)

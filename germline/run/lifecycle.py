@@ -6,15 +6,13 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from germline.checkpoint import newest_snapshot, recall_updates
-from germline.config import Config, CustomTask, InProcess, Nes, load_config
+from germline.config import Config, CustomTask, InProcess, Nes, TaskBase, load_config
 from germline.config.config_files import absolute_path
 from germline.graders.reward_functions import Rewards
-from germline.protocols import Task
 from germline.record import JournalEntry, RunDirectory
 from germline.record.ancestry import Ancestor
 from germline.record.best_generation import early_stop
@@ -35,7 +33,7 @@ from germline.run.run_inputs import (
 from germline.run.training import Training
 from germline.run.weights import find_generation
 from germline.tasks.python_inputs import RowsLike
-from germline.types import Example, GermlineError, Update
+from germline.types import GermlineError, Update
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -98,19 +96,20 @@ def begin_run(
     CallbackList(callbacks)  # refused before anything is loaded
     recorded = config.with_absolute_paths()
     path = choose_directory(recorded, None if out is None else Path(out))
-    recorded = with_prompt_date(recorded, with_model_folder(recorded, inputs.model).model)
-    parts = build_run_parts(with_model_folder(recorded, inputs.model), ancestors, inputs.task)
+    loadable = with_prompt_date(with_model_folder(recorded, inputs.model))
+    parts = build_run_parts(loadable, ancestors, inputs.task)
     with ExitStack() as on_error:
         on_error.callback(parts.close)
         check_custom_reward(parts.config, parts.task, parts.graders)
-        parts.held_out_scorers.check(_held_out_examples(parts))
-        resolved = _with_task_digest(parts.config, parts.task)
-        resolved = resolved.model_copy(update={"model": recorded.model})
+        parts.held_out_scorers.check(parts.held_out_examples)
+        resolved = parts.config.model_copy(
+            update={"model": recorded.model, "task": _task_with_digest(parts)}
+        )
         directory = RunDirectory.create(
             path, resolved, parts.fleet.digest(), engine_threads(resolved), ancestors
         )
         on_error.pop_all()
-    return Training(replace(parts, config=resolved), directory, 0, inputs, callbacks)
+    return Training(parts, directory, 0, inputs, callbacks)
 
 
 def resume(
@@ -144,13 +143,12 @@ def resume(
         entries = _entries_to_resume(directory, config)
         parts = build_run_parts(loadable, directory.ancestors, inputs.task)
         on_error.callback(parts.close)
-        parts.held_out_scorers.check(_held_out_examples(parts), scorers)
+        parts.held_out_scorers.check(parts.held_out_examples, scorers)
         complete = recall_updates(parts.method.recall, entries)
         parts.restore(complete, directory.snapshots, directory.base_digest)
         directory.journal.cut(len(entries))
         directory.truncate(len(entries) - 1)
         directory.update_config(config)
-        parts = replace(parts, config=config)
         training = Training(parts, directory, len(entries), inputs, callbacks)
         on_error.pop_all()
     return training
@@ -322,10 +320,6 @@ def _was_moved(was: object, asked: object) -> bool:
     return old.is_absolute() and not old.exists() and new.exists()
 
 
-def _held_out_examples(parts: RunParts) -> Sequence[Example]:
-    return parts.task.examples("test")[: parts.config.held_out.examples]
-
-
 def _with_threads(config: Config, recorded: int) -> Config:
     """Use the number of threads the run began with, as another number may round differently."""
     if not isinstance(config.engine, InProcess) or config.engine.threads is not None:
@@ -334,10 +328,9 @@ def _with_threads(config: Config, recorded: int) -> Config:
     return config.model_copy(update={"engine": engine})
 
 
-def _with_task_digest(config: Config, task: Task) -> Config:
-    """Write the digest of the code and rows of a custom task into the config."""
-    digest: str | None = getattr(task, "digest", None)
-    if not isinstance(config.task, CustomTask) or digest is None:
-        return config
-    recorded = config.task.model_copy(update={"digest": digest})
-    return config.model_copy(update={"task": recorded})
+def _task_with_digest(parts: RunParts) -> TaskBase:
+    """Return the task's section, of a custom task with the digest of its code and rows."""
+    section, digest = parts.config.task, getattr(parts.task, "digest", None)
+    if not isinstance(section, CustomTask) or digest is None:
+        return section
+    return section.model_copy(update={"digest": digest})

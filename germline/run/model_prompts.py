@@ -53,12 +53,12 @@ def fit_task(config: Config, task: Task) -> Task:
     return without_overlong(config, _with_opened_thinking(config, task))
 
 
-def with_prompt_date(config: Config, model: str) -> Config:
-    """Return the config with today's date, if the chat template of the model writes one."""
+def with_prompt_date(config: Config) -> Config:
+    """Return the config with today's date, if the chat template of its model writes one."""
     section = config.task
     if section.prompt_date or not section.sends_chats or config.engine.kind == "toy":
         return config
-    if not _has_clock(model):
+    if not _has_clock(config.model):
         return config
     today = datetime.datetime.now().astimezone().date().isoformat()
     return config.model_copy(update={"task": section.model_copy(update={"prompt_date": today})})

@@ -1,4 +1,4 @@
-"""What follows a training: the recorder, snapshots, early stopping, and the callbacks of a user.
+"""What follows a training: the recorder, warnings, snapshots, the report, and callbacks of a user.
 
 A training calls its observers in a fixed order. For each generation all of them see
 `on_generation`, the recorder first, which commits it; where the generation was scored, all of them
@@ -21,7 +21,6 @@ from germline.environments.tools import find_calls
 from germline.optimizers import make_optimizer
 from germline.protocols import Task
 from germline.record import RunDirectory
-from germline.record.best_generation import early_stop
 from germline.report.findings import MANY_FAILED, WINDOW, Finding, Recorded, find
 from germline.report.html_page import write_report
 from germline.tasks.environment_task import EnvironmentTask
@@ -200,23 +199,6 @@ def snapshots_to_keep(config: Config, dimension: int) -> int:
         fit = min(fit, int(record.snapshot_gb * 1e9 / size))
     # A run that seeds cannot rebuild needs a snapshot to be resumed.
     return fit if config.method.replayable else max(fit, 1)
-
-
-class EarlyStop(Observer):
-    """Stops a training whose held-out score has not improved for `held_out.patience` scores."""
-
-    def __init__(
-        self, scores: Sequence[HeldOutScore], patience: int | None, stop: Callable[[], object]
-    ) -> None:
-        self._scores = [*scores]
-        self._patience = patience
-        self._stop = stop
-
-    def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
-        """Stop the training after `patience` scores without an improvement."""
-        self._scores.append(score)
-        if early_stop(self._scores, self._patience):
-            self._stop()
 
 
 class Report(Observer):

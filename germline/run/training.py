@@ -15,7 +15,6 @@ from germline.run.build_parts import RunParts
 from germline.run.observers import (
     Callback,
     CallbackList,
-    EarlyStop,
     FindingLog,
     Observer,
     Recorder,
@@ -56,7 +55,7 @@ class Training:
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.directory = directory
-        self.config = parts.config
+        self.config = directory.config
         self._parts = parts
         self._inputs = inputs  # holds the copy of a loaded model
         self._callbacks = CallbackList(callbacks)
@@ -66,7 +65,6 @@ class Training:
         parts.graders.redirect_output(directory.grader_output)
         self.on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
         self._finding_log = FindingLog(directory, parts.task)
-        self._examples = parts.task.examples("test")[: self.config.held_out.examples]
 
     @property
     def findings(self) -> Sequence[Finding]:
@@ -156,10 +154,9 @@ class Training:
     def _observers(self) -> tuple[Observer, ...]:
         """Return what follows this training, in the order in which it is called."""
         directory, parts, record = self.directory, self._parts, self.config.record
-        scores = [row.score for row in directory.held_out()]
         events = [TensorBoard(directory.tensorboard, self._first)] if record.tensorboard else []
         return (
-            Recorder(directory, parts.batch, self._examples),
+            Recorder(directory, parts.batch, parts.held_out_examples),
             self._finding_log,
             *events,
             Snapshots(
@@ -167,7 +164,6 @@ class Training:
                 snapshots_to_keep(self.config, parts.fleet.query(DimensionQuery())),
                 partial(parts.fleet.save_snapshot, directory.snapshots),
             ),
-            EarlyStop(scores, self.config.held_out.patience, self.stop),
             Report(directory),
             self._callbacks,
         )
@@ -216,6 +212,7 @@ class Training:
             if record.held_out:
                 for observer in observers:
                     observer.on_held_out(record.held_out)
+                self._stopping |= self.directory.stopped_early is not None
             if self._stopping:
                 self._tell_stop(observers)  # before the caller, who may leave the loop
             yield record
@@ -239,7 +236,7 @@ class Training:
         score, evaluation = score_center(
             partial(parts.method.evaluate_center, parts.fleet),
             parts.task,
-            self._examples,
+            parts.held_out_examples,
             replace(parts.decoding, noise_stream=HELD_OUT_NOISE),
             generation,
             parts.held_out_scorers,

@@ -148,7 +148,7 @@ def write(folder, fleet_of, config):
     """Train into a run directory with a fleet of the test's own."""
     parts = build_run_parts(config)
     directory = RunDirectory.create(folder, config, parts.fleet.digest(), 1)
-    return finish(Training(replace(parts, fleet=fleet_of(parts)), directory, 0))
+    return finish(Training(replace(parts, fleet=fleet_of(parts)), directory))
 
 
 def test_the_journal_has_the_same_bytes_in_whatever_order_and_wherever_cells_ran(tmp_path):
@@ -317,9 +317,9 @@ def test_a_resumed_run_counts_silent_generations_on_from_its_journal(tmp_path, m
     with build_run_parts(config) as parts:
         silenced(parts)
         directory = RunDirectory.create(tmp_path / "run", config, parts.fleet.digest(), 1)
-        stopped_after(Training(replace(parts, fleet=silenced(parts)), directory, 0), 2)
+        stopped_after(Training(replace(parts, fleet=silenced(parts)), directory), 2)
     with build_run_parts(config) as parts:
-        again = Training(replace(parts, fleet=silenced(parts)), directory, 2)
+        again = Training(replace(parts, fleet=silenced(parts)), directory)
         records = list(again)
     assert [one.signals and one.signals.zeros_in_a_row for one in records] == [3, 4]
     rows = directory.generations()

@@ -109,7 +109,7 @@ def begin_run(
             path, resolved, parts.fleet.digest(), engine_threads(resolved), ancestors
         )
         on_error.pop_all()
-    return Training(parts, directory, 0, inputs, callbacks)
+    return Training(parts, directory, inputs, callbacks)
 
 
 def resume(
@@ -149,7 +149,7 @@ def resume(
         directory.journal.cut(len(entries))
         directory.truncate(len(entries) - 1)
         directory.update_config(config)
-        training = Training(parts, directory, len(entries), inputs, callbacks)
+        training = Training(parts, directory, inputs, callbacks)
         on_error.pop_all()
     return training
 

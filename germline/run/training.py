@@ -50,7 +50,6 @@ class Training:
         self,
         parts: RunParts,
         directory: RunDirectory,
-        first: int,
         inputs: RunInputs | None = None,
         callbacks: Sequence[Callback] = (),
     ) -> None:
@@ -59,7 +58,7 @@ class Training:
         self._parts = parts
         self._inputs = inputs  # holds the copy of a loaded model
         self._callbacks = CallbackList(callbacks)
-        self._first = first
+        self._first = directory.journal.last_generation() + 1
         self._stopping = False
         self._begun = False
         parts.graders.redirect_output(directory.grader_output)

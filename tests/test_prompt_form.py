@@ -53,7 +53,7 @@ def test_a_run_that_sent_its_prompts_as_they_are_is_asked_so_and_says_so(countdo
     assert raw != texts(countdown, chat=True)  # else the next line shows nothing
     assert not caplog.text
     assert texts(countdown) == raw
-    assert "as the task of this run, countdown, sends its own; chat=True (--chat)" in caplog.text
+    assert "as in the run that trained these weights; chat=True (--chat)" in caplog.text
 
 
 def test_a_model_that_was_exported_from_such_a_run_is_asked_so_too(countdown, tmp_path, caplog):
@@ -61,7 +61,7 @@ def test_a_model_that_was_exported_from_such_a_run_is_asked_so_too(countdown, tm
     # Found from outside: a user's own model card switched the chat template on.
     (tmp_path / "model" / "README.md").write_text("# My model\n")
     assert texts(tmp_path / "model") == texts(countdown, chat=False)
-    assert "as the task of the run that trained this model sends its own" in caplog.text
+    assert "as in the run that trained these weights" in caplog.text
     assert not ServedWeights.open(str(tmp_path / "model")).sends_chats
 
 

@@ -108,9 +108,7 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
     check_choice("split", split, ("train", "test"))
     check_limit(limit)
     file = None if out is None else Path(out)
-    if file is not None and file.is_dir():
-        raise GermlineError(f"out: {file} is a folder; name the file the completions go to (--out)")
-    if file is not None and file.is_file():
+    if file is not None and file.exists():
         _check_completions(file)
     if task is not None and not isinstance(task, TaskBase):
         task = load_config({"task": task}).task
@@ -219,7 +217,12 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     load_config({"task": sampling})
     directory, config = open_source(source, None, overrides)
     if chat is None:
-        chat = _as_trained(directory, config)
+        chat = asks_chats(directory, config)
+        if not chat:
+            log.warning(
+                "prompts are sent as they are, as in the run that trained these weights; chat=True "
+                "(--chat) sends them through the chat template"
+            )
     examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
     settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
     last = generation_of_source(source, directory, generation)
@@ -228,18 +231,6 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
         return engine.generate([None], examples, settings)[0]
     finally:
         close_engine(engine)
-
-
-def _as_trained(directory: RunDirectory | None, config: Config) -> bool:
-    """Return whether prompts go through the chat template, as in the run; say so if they do not."""
-    chat = asks_chats(directory, config)
-    if not chat:
-        log.warning(
-            "the prompt is sent as it is, as the task of %s sends its own; chat=True (--chat) "
-            "sends it through the chat template",
-            f"this run, {config.task.title}," if directory else "the run that trained this model",
-        )
-    return chat
 
 
 def measure_kl(
@@ -308,6 +299,8 @@ def _completions_file(source: str, split: Split, evaluated: SourceEvaluation) ->
 
 def _check_completions(file: Path) -> None:
     """Refuse to replace a file that is neither empty nor of an earlier evaluation."""
+    if file.is_dir():
+        raise GermlineError(f"out: {file} is a folder; name the file the completions go to (--out)")
     with file.open("rb") as opened:
         start = opened.read(len(COMPLETION_START))
     if start not in (b"", COMPLETION_START):

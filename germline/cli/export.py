@@ -48,7 +48,7 @@ def export(
     """
     from germline import run
     from germline.record import RunDirectory
-    from germline.run.weights import generation_to_export, generation_to_replay
+    from germline.run.weights import find_generation
     from germline.types import GermlineError
 
     if out is None and not verify:
@@ -57,11 +57,11 @@ def export(
     directory = RunDirectory.open(path)
     digest = None
     if verify:
-        number = generation_to_replay(directory, generation)
-        digest = run.replay(path, number, out, form)
+        digest = run.replay(path, generation, out, form)
+        last = directory.journal.last_generation() if generation is None else generation
+        number = find_generation(directory, last)
     elif out is not None:
-        run.export(path, out, form, generation)
-        number = generation_to_export(directory, generation)
+        number = run.export(path, out, form, generation)
     if as_json:
         files = sorted(one.name for one in out.iterdir()) if out else []
         values = {"run": path, "out": out, "generation": number, "files": files, "digest": digest}

@@ -1,4 +1,6 @@
-"""What a run refuses before its model is loaded; a training and its dry run call `check_run`.
+"""What a run refuses before it begins: a training and its dry run call the same checks.
+
+`check_run` needs no model, and `check_custom_reward` the graders.
 
 A check refuses what would give a wrong result, lose work, or certainly not fit this machine. How
 much memory a generation needs on top of the weights is an estimate, which `germline train

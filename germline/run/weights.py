@@ -63,7 +63,10 @@ def replay(
     """
     check_choice("form", form, FORMS)
     directory = RunDirectory.open(Path(path))
-    generation = generation_to_replay(directory, generation)
+    if generation is None:
+        directory.check_journal()
+        generation = directory.journal.last_generation()
+    generation = find_generation(directory, generation)
     if form is not None and out is None:
         raise GermlineError(
             f"replay: {form} is a form of written weights, so name the folder as well (--out)"
@@ -87,11 +90,11 @@ def export(
     *,
     model: PreTrainedModel | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
-) -> None:
-    """Write weights of a run: a library that loads them in fp32 generates the same tokens.
+) -> int:
+    """Write weights of a run, and return the generation that they are from, -1 for the start.
 
-    If a run that followed gradients was killed, its newest weights are those of its newest
-    snapshot.
+    A library that loads them in fp32 generates the same tokens. If a run that followed gradients
+    was killed, its newest weights are those of its newest snapshot.
 
     Args:
         path: the run directory.
@@ -128,24 +131,10 @@ def export(
     config = with_model_folder(directory.config, loaded)
     engine = load_single_model(directory, config, generates=False, generation=last)
     _write_weights(engine, folder, form, loaded)
-    write_model_card(directory, folder, form, generation_to_export(directory, last))
-
-
-def generation_to_replay(directory: RunDirectory, generation: int | Literal["best"] | None) -> int:
-    """Return the generation to rebuild; lines of the journal after it may be damaged."""
-    if generation is None:
-        directory.check_journal()
-        return directory.journal.last_generation()
-    return find_generation(directory, generation)
-
-
-def generation_to_export(
-    directory: RunDirectory, generation: int | Literal["best"] | None = None
-) -> int:
-    """Return the number of the generation whose weights `export` writes, -1 for the start."""
-    if generation is not None:
-        return find_generation(directory, generation)
-    return last_restorable_generation(directory.journal.read(), directory.snapshots)
+    if last is None:
+        last = last_restorable_generation(directory.journal.read(), directory.snapshots)
+    write_model_card(directory, folder, form, last)
+    return last
 
 
 def find_generation(directory: RunDirectory, generation: int | Literal["best"]) -> int:

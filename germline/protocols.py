@@ -200,6 +200,9 @@ class Engine(Protocol):
     def save_adapter(self, folder: Path) -> None:
         """Write theta as a PEFT adapter; raise an error where the space trains none."""
 
+    def close(self) -> None:
+        """End what was started, such as a server; a running server gets its own weights back."""
+
 
 @runtime_checkable
 class EngineQuery(Protocol[AnswerOut]):
@@ -223,14 +226,6 @@ class TextScorer(Protocol):
         self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> "list[list[torch.Tensor]]":
         """Return the logits before each token: `[members][examples]`, `[tokens, vocabulary]`."""
-
-
-@runtime_checkable
-class Closable(Protocol):
-    """An engine with processes or connections that must be closed."""
-
-    def close(self) -> None:
-        """Close them."""
 
 
 @runtime_checkable

@@ -70,6 +70,9 @@ class InstantEngine:
     def save_adapter(self, folder: Path) -> Any:
         """Write nothing."""
 
+    def close(self) -> None:
+        """End nothing."""
+
     def _completion(self, first: str, turn: int) -> Completion:
         text = self._text_of(first, turn)
         return Completion(text, (0,) * (len(text.split()) + 1), "eos", 1)

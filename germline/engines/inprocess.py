@@ -235,6 +235,9 @@ class InProcessEngine:
         self.weights.save_adapter(folder)
         save_tokenizer(self.pretrained, folder)
 
+    def close(self) -> None:
+        """Do nothing: nothing was started."""
+
     @property
     def _vocabulary(self) -> int:
         """Numbers in the logits of a token; embeddings may be padded beyond the tokenizer."""

@@ -166,6 +166,9 @@ class ToyEngine:
         """Write the center's adapter as a PEFT folder, for training to start from."""
         self.weights.save_adapter(folder)
 
+    def close(self) -> None:
+        """Do nothing: nothing was started."""
+
     def _complete(
         self,
         tensors: dict[str, Tensor],

@@ -6,7 +6,7 @@ from pathlib import Path
 from germline.checkpoint import restore, save_snapshot
 from germline.config import MicrobatchSettings
 from germline.fleet.engine_queries import joined_scores, scoring_jobs
-from germline.protocols import Answer, Closable, Engine, EngineQuery, GraderProtocol, ScoringGroup
+from germline.protocols import Answer, Engine, EngineQuery, GraderProtocol, ScoringGroup
 from germline.record import JournalEntry
 from germline.rollout import center_microbatch, evaluate_members, repeat_examples, rewards_by_sample
 from germline.types import Decoding, Evaluation, Example, MeanUpdate, Population, Update, UpdateSize
@@ -71,5 +71,4 @@ class LocalFleet:
 
     def close(self) -> None:
         """Stop what the engine started."""
-        if isinstance(self.engine, Closable):
-            self.engine.close()
+        self.engine.close()

@@ -24,7 +24,7 @@ import numpy as np
 from germline.config.tasks import KL_PART, KlPenalty
 from germline.fleet.engine_queries import LogProbabilitiesQuery
 from germline.methods.reward_term import RewardTerm, replace_grades
-from germline.protocols import Closable, Engine, Fleet, Members
+from germline.protocols import Engine, Fleet, Members
 from germline.types import Evaluation, Example, Grade, Rollout
 
 
@@ -60,8 +60,7 @@ class KlPenaltyTerm(RewardTerm):
 
     def close(self) -> None:
         """Close the start model."""
-        if isinstance(self._start, Closable):
-            self._start.close()
+        self._start.close()
 
     def _divergences(
         self,

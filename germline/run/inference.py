@@ -10,7 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,6 @@ from germline.run.run_inputs import (
     with_model_folder,
 )
 from germline.run.weights import (
-    close_engine,
     generation_of_source,
     load_engine,
     load_single_model,
@@ -141,7 +140,7 @@ class SourceEvaluation:
         directory, config, last = self.directory, self.config, self.generation
         with ExitStack() as opened:
             engine = load_engine(directory, config, generation=last)
-            opened.callback(close_engine, engine)
+            opened.callback(engine.close)
             graders = make_graders(config, self.task)
             opened.callback(graders.close)
             apart = None
@@ -226,11 +225,8 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     examples = [Example(i, prompt, "", chat) for i, prompt in enumerate(prompts)]
     settings = Decoding(max_new_tokens, temperature, top_p, noise_seed=seed)
     last = generation_of_source(source, directory, generation)
-    engine = load_single_model(directory, config, generation=last)
-    try:
+    with closing(load_single_model(directory, config, generation=last)) as engine:
         return engine.generate([None], examples, settings)[0]
-    finally:
-        close_engine(engine)
 
 
 def measure_kl(
@@ -259,9 +255,9 @@ def measure_kl(
     texts: list[Completion] = []
     with ExitStack() as opened:
         tuned = load_engine(directory, config)
-        opened.callback(close_engine, tuned)
+        opened.callback(tuned.close)
         start = make_engine(config, ancestors=directory.ancestors)
-        opened.callback(close_engine, start)
+        opened.callback(start.close)
         if not isinstance(tuned, TextScorer) or not isinstance(start, TextScorer):
             raise GermlineError(
                 f"engine.kind={config.engine.kind} cannot compute the log-probabilities of a text; "

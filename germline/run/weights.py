@@ -14,7 +14,7 @@ from germline.checkpoint import last_restorable_generation, restore
 from germline.config import Config, TaskConfig, load_config
 from germline.methods.method import Method, make_method
 from germline.nano import NANO_DIR
-from germline.protocols import Closable, Engine, Task
+from germline.protocols import Engine, Task
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors
 from germline.record.best_generation import best_score
@@ -272,12 +272,6 @@ def load_single_model(
         if update is not None:
             engine.apply(update)
     return engine
-
-
-def close_engine(engine: Engine) -> None:
-    """Stop the processes that an engine started, such as a server; a running server is restored."""
-    if isinstance(engine, Closable):
-        engine.close()
 
 
 def newest_generation(directory: RunDirectory) -> int:

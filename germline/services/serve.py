@@ -35,7 +35,6 @@ from germline.record import JournalEntry, RunDirectory
 from germline.run.build_parts import strategy_of_run
 from germline.run.model_prompts import asks_chats
 from germline.run.weights import (
-    close_engine,
     generation_of_source,
     load_engine,
     load_single_model,
@@ -138,18 +137,17 @@ class ServedWeights(NamedWeights):
 
     def close(self) -> None:
         """End the processes of the engine."""
-        close_engine(self.engine)
+        self.engine.close()
 
     def _rebuilt(self, generation: int) -> Mapping[str, Tensor]:
         """Load weights of the run with another engine, which is dropped."""
         assert self._directory is not None
         load = load_single_model if generation == ENSEMBLE else load_engine
         last = None if generation == ENSEMBLE else generation
-        engine = load(self._directory, self.config, generates=False, generation=last)
-        try:
+        with closing(
+            load(self._directory, self.config, generates=False, generation=last)
+        ) as engine:
             return engine.weights.state()
-        finally:
-            close_engine(engine)
 
     def _member(self, name: str, generation: int, member: int) -> SelectedWeights:
         if generation >= len(self._entries()):

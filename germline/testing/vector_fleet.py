@@ -47,6 +47,9 @@ class _Vectors:
     def refresh(self) -> None:
         """Do nothing: nothing is derived from the masters."""
 
+    def close(self) -> None:
+        """Do nothing: nothing was started."""
+
 
 class VectorFleet(LocalFleet):
     """Members are points of a problem; theta is two tensors of half its coordinates each."""

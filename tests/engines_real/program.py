@@ -14,7 +14,7 @@ the same, because only repeated prompts show a cache that was kept across a chan
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from germline.config import Config, load_config
-from germline.protocols import Closable, Engine, TextScorer
+from germline.protocols import Engine, TextScorer
 from germline.run.build_parts import make_engine
 from germline.shaping import utilities
 from germline.strategies import make_strategy
@@ -236,7 +236,7 @@ def run(engine: Mapping[str, Any] | str, space: str, folder: Path, reference: Pa
     config = config_of(engine, space)
     expected = load(reference) if reference else None
     made = make_engine(config)
-    with closing(made) if isinstance(made, Closable) else nullcontext():
+    with closing(made):
         record = run_program(made, config, expected)
     (folder / LOG).write_text(json.dumps(asdict(record)))
 

@@ -11,7 +11,6 @@ from germline.config import load_config
 from germline.engines.served.http_client import RequestRefused
 from germline.engines.sglang.engine import VERSION_PREFIX
 from germline.run.build_parts import make_engine
-from germline.run.weights import close_engine
 from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation, Update
 from tests.engines_real.recordings import interpreter
 from tests.tiny_engines import folder
@@ -35,7 +34,7 @@ def own():
     section = {"python": interpreter("sglang"), "threads": 1, "adapters": 3}
     engine = make_engine(config({"kind": "sglang", "launch": True, **section}))
     yield engine
-    close_engine(engine)
+    engine.close()
 
 
 @pytest.fixture(scope="module")

@@ -143,10 +143,9 @@ class SourceEvaluation:
             opened.callback(engine.close)
             graders = make_graders(config, self.task)
             opened.callback(graders.close)
-            apart = None
-            if scorers:
-                apart = HeldOutScorers(config.held_out.scorers, scored_text_of(self.task))
-                opened.callback(apart.close)
+            asked = config.held_out.scorers if scorers else {}
+            held_out_scorers = HeldOutScorers(asked, scored_text_of(self.task))
+            opened.callback(held_out_scorers.close)
             fleet = LocalFleet(engine, graders, config.microbatch)
             evaluate = fleet.evaluate_center
             if directory:
@@ -157,7 +156,9 @@ class SourceEvaluation:
             if directory and last is None:
                 last = newest_generation(directory)
             updates = 0 if last is None else last + 1
-            return score_center(evaluate, self.task, self.examples, sampling_noise, updates, apart)
+            return score_center(
+                evaluate, self.task, self.examples, sampling_noise, updates, held_out_scorers
+            )
 
 
 def open_evaluation(

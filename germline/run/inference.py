@@ -138,6 +138,8 @@ class SourceEvaluation:
     def run(self, *, scorers: bool = True) -> tuple[HeldOutScore, Evaluation]:
         """Load the weights, generate and grade the completions, and release the weights."""
         directory, config, last = self.directory, self.config, self.generation
+        if directory and last is None:
+            last = newest_generation(directory)
         with ExitStack() as opened:
             engine = load_engine(directory, config, generation=last)
             opened.callback(engine.close)
@@ -153,8 +155,6 @@ class SourceEvaluation:
                 method = method_of_run(directory, dimension, self.task, last)
                 evaluate = partial(method.evaluate_center, fleet)
             sampling_noise = replace(make_decoding(config, self.task), noise_stream=HELD_OUT_NOISE)
-            if directory and last is None:
-                last = newest_generation(directory)
             updates = 0 if last is None else last + 1
             return score_center(
                 evaluate, self.task, self.examples, sampling_noise, updates, held_out_scorers

@@ -114,13 +114,9 @@ def export(
     folder = _free(Path(out))
     directory = RunDirectory.open(Path(path))
     form = _form(directory.config, form)
-    last = None if generation is None else find_generation(directory, generation)
-    method = directory.config.method
-    if last is not None and not method.trains_center:
-        raise GermlineError(
-            f"export: method.kind={method.kind} keeps its best member over all generations, so "
-            f"generation={generation} would be ignored: leave it out"
-        )
+    last = generation_of_source(str(path), directory, generation)
+    if last is None:
+        last = newest_generation(directory)
     if generation == "best" and last == -1:
         log.warning(
             "export: the best held-out score of %s is that before training, so these are the "
@@ -131,8 +127,6 @@ def export(
     config = with_model_folder(directory.config, loaded)
     engine = load_single_model(directory, config, generates=False, generation=last)
     _write_weights(engine, folder, form, loaded)
-    if last is None:
-        last = last_restorable_generation(directory.journal.read(), directory.snapshots)
     write_model_card(directory, folder, form, last)
     return last
 
@@ -178,8 +172,8 @@ def generation_of_source(
     method = directory.config.method
     if not method.trains_center:
         raise GermlineError(
-            f"generation: {source} has method.kind={method.kind}, whose members vote over all "
-            "generations: leave the generation out"
+            f"generation: {source} has method.kind={method.kind}, whose best members are those of "
+            "all generations: leave the generation out"
         )
     return find_generation(directory, generation)
 
@@ -237,8 +231,7 @@ def load_engine(
         assert config is not None
         return make_engine(config, searched=getattr(config.space, "init_adapter", None) is not None)
     if generation is None:
-        directory.check_journal()
-        generation = last_restorable_generation(directory.journal.read(), directory.snapshots)
+        generation = newest_generation(directory)
     engine = make_engine(
         config or directory.config, generates=generates, ancestors=directory.ancestors
     )
@@ -262,12 +255,8 @@ def load_single_model(
     generation: int | None = None,
 ) -> Engine:
     """Return an engine with one set of weights: of an ensemble, those of its best member."""
-    if directory is None:
-        return load_engine(None, config)
-    if generation is None:
-        newest_generation(directory)
     engine = load_engine(directory, config, generates=generates, generation=generation)
-    if generation is None and not directory.config.method.trains_center:
+    if directory and not directory.config.method.trains_center:
         update = method_of_run(directory, engine.weights.dimension).result_update()
         if update is not None:
             engine.apply(update)
@@ -276,6 +265,7 @@ def load_single_model(
 
 def newest_generation(directory: RunDirectory) -> int:
     """Return the newest generation that can be rebuilt; warn if the run has later ones."""
+    directory.check_journal()
     entries = directory.journal.read()
     newest = last_restorable_generation(entries, directory.snapshots)
     if newest < len(entries) - 1:

@@ -91,7 +91,6 @@ class ServedWeights(NamedWeights):
         if not directory.config.method.trains_center:
             return cls(load_single_model(directory, config), config, directory, ENSEMBLE)
         if last is None:
-            directory.check_journal()
             last = newest_generation(directory)
         engine = load_engine(directory, config, generation=last)
         return cls(engine, config, directory, last)

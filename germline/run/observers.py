@@ -238,9 +238,7 @@ class CallbackList(Observer):
             raise GermlineError(
                 f"callbacks must be a list, found {type(callbacks).__name__}: wrap it in []"
             )
-        for callback in callbacks:
-            _check(callback)
-        self._active: list[Any] = list(callbacks)
+        self._active = [(callback, _methods(callback)) for callback in callbacks]
 
     def on_generation(self, record: GenerationRecord) -> None:
         """Call those that see generations."""
@@ -255,16 +253,13 @@ class CallbackList(Observer):
         self._call("on_end", training)
 
     def _call(self, event: str, value: object) -> None:
-        for callback in list(self._active):
-            function = getattr(callback, event, None)
-            if function is None and event == "on_generation" and not _methods(callback):
-                function = callback
-            if function is None:
-                continue
+        for active in [*self._active]:
+            callback, methods = active
             try:
-                function(value)
+                if event in methods:
+                    methods[event](value)
             except Exception:
-                self._active.remove(callback)
+                self._active.remove(active)
                 log.warning(
                     "callbacks: %s of %s raised an exception and is not called again; the run "
                     "goes on",
@@ -273,17 +268,17 @@ class CallbackList(Observer):
                 )
 
 
-def _methods(callback: object) -> list[str]:
-    return [event for event in EVENTS if hasattr(callback, event)]
-
-
-def _check(callback: object) -> None:
-    if _methods(callback) or (callable(callback) and not isinstance(callback, type)):
-        return
-    raise GermlineError(
-        f"callbacks: {_name(callback)} is neither a function of a record nor an object with "
-        f"{', '.join(EVENTS)}"
-    )
+def _methods(callback: Any) -> dict[str, Callable[[Any], object]]:
+    """Return what a callback does at each event; a function sees generations."""
+    methods = {event: getattr(callback, event) for event in EVENTS if hasattr(callback, event)}
+    if not methods and callable(callback) and not isinstance(callback, type):
+        methods = {"on_generation": callback}
+    if not methods:
+        raise GermlineError(
+            f"callbacks: {_name(callback)} is neither a function of a record nor an object with "
+            f"{', '.join(EVENTS)}"
+        )
+    return methods
 
 
 def _name(callback: object) -> str:

@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 import germline
 from germline.cli.application import app
 from germline.config import load_config
-from germline.run.preflight import check_run
-from germline.run.reward_check import wrong_answers
+from germline.run.preflight import check_run, wrong_answers
 from germline.tasks import make_task
 from tests.tiny import save_tiny
 

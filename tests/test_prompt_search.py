@@ -3,16 +3,18 @@
 import math
 import threading
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 import germline
-from germline.config import Nes, PromptSearch
+from germline.config import Nes, PromptSearch, ZScore
 from germline.methods.method import with_state
-from germline.methods.prompt_search import STATE, PromptOptions
+from germline.methods.prompt_search import STATE, EvolutionStrategyMethod
 from germline.record import RunDirectory
 from germline.run import build_run_parts
+from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.tasks.task_settings import PromptFormatter
 from germline.types import Example, GermlineError, PromptVariant, Update
@@ -28,7 +30,9 @@ def choosing(population=8, antithetic=True, **section):
     section = section or {"temperature": [0, 1], "few_shot": [0, 1, 2]}
     nes = Nes(population=population, antithetic=antithetic, sigma=0.005, learning_rate=0.01)
     strategy = make_strategy(nes, run_seed=3, generations=100)
-    return Choosing(strategy, PromptOptions(PromptSearch.model_validate(section), 3, unprompted))
+    search = PromptSearch.model_validate(section)
+    shape = partial(utilities, ZScore())
+    return Choosing(EvolutionStrategyMethod(strategy, shape, (), search, 3, unprompted))
 
 
 def unprompted(example, _variant):
@@ -36,22 +40,18 @@ def unprompted(example, _variant):
 
 
 class Choosing:
-    """A strategy and the prompt options of its members, without a model."""
+    """The method that learns prompt options, told utilities without a model."""
 
-    def __init__(self, strategy, options):
-        self.strategy, self.options = strategy, options
-        self.likeliest = options.likeliest
+    def __init__(self, method):
+        self.method, self.strategy = method, method.strategy
+        self.ask, self.likeliest = method.ask, method.likeliest
 
     @property
     def probabilities(self):
-        return self.options.probabilities
-
-    def ask(self, generation):
-        population = self.strategy.ask(generation)
-        return replace(population, prompt_variants=self.options.draw(population))
+        return self.method.probabilities
 
     def tell(self, population, utilities):
-        state = {STATE: self.options.learn(population, utilities)}
+        state = {STATE: self.method.learn_options(population, utilities)}
         return with_state(self.strategy.tell(population, utilities), state)
 
 
@@ -100,12 +100,12 @@ def test_probabilities_follow_the_equation():
     expected = np.full(3, 1 / 3)
     for generation in range(10):
         population = strategy.ask(generation)
-        utilities = random.normal(size=12)
-        update = strategy.tell(population, utilities)
+        shaped = random.normal(size=12)
+        update = strategy.tell(population, shaped)
         shown = np.array(
             [[one.temperature == t for t in (0, 0.5, 1)] for one in population.prompt_variants]
         )
-        expected = expected + 0.3 / 12 * (utilities[:, None] * (shown - expected)).sum(0)
+        expected = expected + 0.3 / 12 * (shaped[:, None] * (shown - expected)).sum(0)
         np.testing.assert_allclose(update.strategy_state.read()["choices"][0], expected, rtol=1e-12)
 
 
@@ -141,11 +141,11 @@ def test_the_center_plays_the_likeliest_and_of_equals_the_first():
 
 
 def test_the_weights_learn_as_without_a_prompt_search():
-    utilities = np.arange(8.0)
+    shaped = np.arange(8.0)
     plain = choosing().strategy
     strategy = choosing()
-    update = strategy.tell(strategy.ask(0), utilities)
-    assert update.coefficients == plain.tell(plain.ask(0), utilities).coefficients
+    update = strategy.tell(strategy.ask(0), shaped)
+    assert update.coefficients == plain.tell(plain.ask(0), shaped).coefficients
 
 
 def test_a_generation_is_asked_once_those_before_it_were_told():

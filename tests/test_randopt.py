@@ -2,16 +2,16 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 import germline
-from germline.config import Nes, load_config
+from germline.config import Nes, ZScore, load_config
 from germline.fleet import LocalFleet
-from germline.methods.method import Evaluated, make_method
+from germline.methods.method import Evaluated, Method, make_method
 from germline.methods.randopt import (
-    Ensemble,
     RandOptMethod,
     answer_function,
     majority_rollout,
@@ -22,6 +22,7 @@ from germline.record import RunDirectory
 from germline.report.findings import Recorded, find
 from germline.run import build_run_parts
 from germline.run.inference import measure_kl
+from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.types import (
@@ -29,6 +30,7 @@ from germline.types import (
     Evaluation,
     Example,
     Grade,
+    Population,
     Rollout,
     SeedPerturbation,
     StrategyState,
@@ -85,10 +87,15 @@ def member(direction, generation=0):
     ],
 )
 def test_the_fittest_are_kept_best_first(fitness, kept):
-    ensemble = Ensemble(2)
+    nes = make_strategy(Nes(population=3, antithetic=False, sigma=0.3), run_seed=0, generations=2)
+    config = load_config({"method": {"kind": "randopt", "ensemble_size": 2}})
+    method = RandOptMethod(config, nes)
     for generation, values in enumerate(fitness):
-        ensemble.add_candidates([member(k, generation) for k in range(len(values))], values)
-    assert [(one.member.generation, one.member.direction) for one in ensemble.kept] == kept
+        members = tuple(member(k, generation) for k in range(len(values)))
+        evaluation = Evaluation(np.array(values)[:, None], (), 0, 0.0)
+        population = Population(generation, members, antithetic=False)
+        method.learn(population, Evaluated(rollouts=evaluation, members=evaluation))
+    assert [(one.generation, one.direction) for one in method.voting_members()] == kept
 
 
 def test_the_kept_members_of_a_run_are_those_of_the_largest_fitness(whole):
@@ -124,6 +131,17 @@ def test_a_generation_whose_members_are_equally_fit_has_no_signal():
     for fitness, zero in (([1.0, 1.0], True), ([1.0, 2.0], False), ([1.0, None], True)):
         update = Update(0, 0, 0.1, 0.0, (), strategy_state=StrategyState({"told": fitness}))
         assert method.is_zero_signal(update) is zero
+
+
+def test_a_method_whose_result_is_a_vote_is_recalled():
+    class Vote(Method):
+        def voting_members(self):
+            return [member(0)]
+
+    nes = make_strategy(Nes(population=2, sigma=0.005), run_seed=0, generations=1)
+    shape = partial(utilities, ZScore())
+    assert Method(nes, shape).center_is_theta
+    assert not Vote(nes, shape).center_is_theta
 
 
 # --- how they vote

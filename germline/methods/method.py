@@ -114,9 +114,9 @@ class Method:
 
     @property
     def center_is_theta(self) -> bool:
-        """Whether `evaluate_center` depends on theta alone, and on nothing that is recalled."""
-        own = type(self)
-        return own.evaluate_center is Method.evaluate_center and own.present is Method.present
+        """Whether the result of a run is theta alone, and nothing that is recalled."""
+        names = ("evaluate_center", "present", "voting_members", "result_update")
+        return all(getattr(type(self), name) is getattr(Method, name) for name in names)
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
         """Restore what adapts from the updates of a stopped run; return them, complete."""
@@ -192,7 +192,11 @@ class Method:
 
     def learn(self, population: Population, evaluated: Evaluated) -> Learned:
         """Shape the fitness of the members, and tell the strategy."""
-        fit, center = _fitness(evaluated.members, evaluated.center)
+        # The center is fitted with the members, so that missing rewards do not shift it.
+        together = [one.rewards for one in (evaluated.members, evaluated.center) if one is not None]
+        all_fit = fitness(np.concatenate(together))
+        fit = all_fit[: len(population)]
+        center = None if evaluated.center is None else float(all_fit[-1])
         shaped = self.shape(
             evaluated.members, antithetic=population.antithetic, baseline=population.baseline
         )
@@ -278,16 +282,3 @@ def evaluate_again(evaluate: Callable[[], Evaluation], generation: int) -> Evalu
         f"generation {generation}: {missing:.0%} of the rewards are missing, twice in a row "
         f"({'; '.join(reasons[:3])}). {kept} the cause, then resume the run"
     )
-
-
-def _fitness(
-    evaluation: Evaluation, of_center: Evaluation | None
-) -> tuple[Float64[np.ndarray, " members"], float | None]:
-    """Return the fitness of the members, and of the center if it was evaluated; NaN: missing.
-
-    They are fitted together, so that missing rewards do not shift the center against the members.
-    """
-    if of_center is None:
-        return fitness(evaluation.rewards), None
-    together = fitness(np.concatenate([evaluation.rewards, of_center.rewards]))
-    return together[:-1], float(together[-1])

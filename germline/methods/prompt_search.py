@@ -59,23 +59,44 @@ STREAMS = {"few_shot": "shots"}
 """Names of noise streams where they differ from the setting: frozen, or old runs would change."""
 
 
-class PromptOptions:
-    """Draws the prompt options of members, and learns their probabilities.
+class EvolutionStrategyMethod(Method):
+    """The method `es` with prompt options; without them it is `Method` itself.
 
-    `present` returns an example as the model is prompted with it.
+    `format_prompt` returns an example as the model is prompted with it.
     """
 
     def __init__(
         self,
+        strategy: Strategy,
+        shape: Shaping,
+        terms: Sequence[RewardTerm],
         config: PromptSearch,
         run_seed: int,
-        present: Callable[[Example, PromptVariant], Example],
+        format_prompt: Callable[[Example, PromptVariant], Example],
     ) -> None:
+        super().__init__(strategy, shape, terms)
         self.config = config
         self.run_seed = run_seed
-        self._present = present
+        self._format_prompt = format_prompt
         equal = tuple((1 / len(options),) * len(options) for options in config.options.values())
         self._probabilities = AdaptiveValue[Probabilities]("the prompt options", equal)
+
+    @classmethod
+    def from_config(
+        cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
+    ) -> Method:
+        """Make the method of a run, see `Method.from_config`."""
+        shape, search = partial(utilities, config.shaping), config.prompt_search
+        if not search.options:
+            return Method(strategy, shape, terms)
+        format_prompt = _formatter(config, task).format_prompt if task else _unchanged
+        return cls(strategy, shape, terms, search, config.seed, format_prompt)
+
+    @classmethod
+    def check_task(cls, config: Config, task: Task) -> None:
+        """Refuse a task with fewer solved examples than `prompt_search.few_shot` needs."""
+        if config.prompt_search.few_shot:
+            _formatter(config, task)
 
     @property
     def probabilities(self) -> Probabilities:
@@ -84,58 +105,33 @@ class PromptOptions:
 
     def likeliest(self) -> PromptVariant:
         """Return the options that the center uses: the most likely ones, the first of equals."""
-        return self._variant(
-            [probabilities.index(max(probabilities)) for probabilities in self.probabilities]
-        )
+        return self._variant([one.index(max(one)) for one in self.probabilities])
 
-    def draw(self, population: Population) -> tuple[PromptVariant, ...]:
-        """Return the options of each member."""
-        return tuple(self._variant(places) for places in self._drawn(population))
-
-    def learn(self, population: Population, utilities: Float[np.ndarray, "members"]) -> list[Any]:
-        """Change the probabilities, equations (1) and (2); return them for the journal."""
-        drawn = self._drawn(population)
-        probabilities = tuple(
-            self._changed(before, [places[setting] for places in drawn], utilities.tolist())
-            for setting, before in enumerate(self._probabilities.at(population.generation))
-        )
-        self._probabilities.follow(population.generation, probabilities)
-        return [list(options) for options in probabilities]
-
-    def recall(self, updates: Sequence[Update | MeanUpdate]) -> None:
-        """Restore the probabilities from the updates of a stopped run."""
+    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
+        """Restore what adapts from the updates of a stopped run; return them, complete."""
         for update in updates:
             self._probabilities.follow(update.generation, _recorded_probabilities(update))
+        return super().recall(updates)
 
-    def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
-        """Report the probability of every option."""
-        by_option = {
-            name: dict(zip(map(str, options), probabilities, strict=True))
-            for (name, options), probabilities in zip(
-                self.config.options.items(), _recorded_probabilities(update), strict=True
-            )
-        }
-        return {"option_probabilities": by_option}
+    def ask(self, generation: int) -> Population:
+        """Return the members of a generation, each with its prompt options."""
+        population = super().ask(generation)
+        return replace(
+            population, prompt_variants=tuple(map(self._variant, self._drawn(population)))
+        )
 
-    def prompted(
-        self, examples: Sequence[Example], decoding: Decoding, variant: PromptVariant
-    ) -> tuple[list[Example], Decoding]:
-        """Return the examples and the decoding that a variant makes of them."""
-        if variant.temperature is not None:
-            decoding = replace(decoding, temperature=variant.temperature)
-        return [self._present(example, variant) for example in examples], decoding
+    def present(
+        self, examples: Sequence[Example], decoding: Decoding
+    ) -> tuple[Sequence[Example], Decoding]:
+        """Return the examples and the decoding of the most probable options."""
+        return self._prompted(examples, decoding, self.likeliest())
 
-    def evaluate(
-        self,
-        evaluate: Callable[[Population, Sequence[Example], Decoding], Evaluation],
-        population: Population,
-        batch: Sequence[Example],
-        decoding: Decoding,
+    def evaluate_members(
+        self, fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
         """Evaluate the members of each variant together, in the order of their first members.
 
         So the microbatches depend on the population alone, not on the number of engines.
-        `evaluate` evaluates the members of one variant on prompted examples.
         """
         rewards = np.full((len(population), len(batch)), np.nan)
         rollouts: list[Rollout] = []
@@ -146,7 +142,8 @@ class PromptOptions:
             ]
             members = tuple(population.members[place] for place in places)
             together = replace(population, members=members, prompt_variants=())
-            part = evaluate(together, *self.prompted(batch, decoding, variant))
+            prompted = self._prompted(batch, decoding, variant)
+            part = super().evaluate_members(fleet, together, *prompted)
             rewards[places] = part.rewards
             rollouts += [replace(one, member=places[one.member]) for one in part.rollouts]
             parts.append(part)
@@ -158,6 +155,41 @@ class PromptOptions:
             tokens=sum(part.tokens for part in parts),
             decode_seconds=sum(part.decode_seconds for part in parts),
         )
+
+    def learn(self, population: Population, evaluated: Evaluated) -> Learned:
+        """Tell the strategy, and change the probabilities of the options."""
+        learned = super().learn(population, evaluated)
+        state = {STATE: self.learn_options(population, learned.utilities)}
+        return replace(learned, update=with_state(learned.update, state))
+
+    def learn_options(
+        self, population: Population, utilities: Float[np.ndarray, "members"]
+    ) -> list[Any]:
+        """Change the probabilities, equations (1) and (2); return them for the journal."""
+        drawn = self._drawn(population)
+        probabilities = tuple(
+            self._changed(before, [places[setting] for places in drawn], utilities.tolist())
+            for setting, before in enumerate(self._probabilities.at(population.generation))
+        )
+        self._probabilities.follow(population.generation, probabilities)
+        return [list(options) for options in probabilities]
+
+    def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
+        """Return what strategy and terms report of a generation, and the options' probabilities."""
+        settings = zip(self.config.options.items(), _recorded_probabilities(update), strict=True)
+        by_option = {
+            name: dict(zip(map(str, options), probabilities, strict=True))
+            for (name, options), probabilities in settings
+        }
+        return {**super().metrics(update), "option_probabilities": by_option}
+
+    def _prompted(
+        self, examples: Sequence[Example], decoding: Decoding, variant: PromptVariant
+    ) -> tuple[list[Example], Decoding]:
+        """Return the examples and the decoding that a variant makes of them."""
+        if variant.temperature is not None:
+            decoding = replace(decoding, temperature=variant.temperature)
+        return [self._format_prompt(example, variant) for example in examples], decoding
 
     def _drawn(self, population: Population) -> list[tuple[int, ...]]:
         """Return for each member the index of its option in every setting."""
@@ -174,13 +206,11 @@ class PromptOptions:
         return [places for places in zip(*by_setting, strict=True) for _ in range(members_per_draw)]
 
     def _variant(self, places: Sequence[int]) -> PromptVariant:
-        config = self.config
-        place = dict(zip(config.options, places, strict=True))
-        return PromptVariant(
-            temperature=config.temperature[place["temperature"]] if config.temperature else None,
-            few_shot=config.few_shot[place["few_shot"]] if config.few_shot else None,
-            template=config.template[place["template"]] if config.template else None,
-        )
+        options = self.config.options.items()
+        chosen: dict[str, Any] = {
+            name: some[place] for (name, some), place in zip(options, places, strict=True)
+        }
+        return PromptVariant(**chosen)
 
     def _changed(
         self, probabilities: Sequence[float], options: Sequence[int], utilities: Sequence[float]
@@ -193,70 +223,6 @@ class PromptOptions:
             for option, p in enumerate(probabilities)
         ]
         return _bounded_below(changed, self.config.min_probability)
-
-
-class EvolutionStrategyMethod(Method):
-    """The method `es` with prompt options; without them it is `Method` itself."""
-
-    def __init__(
-        self,
-        strategy: Strategy,
-        shape: Shaping,
-        terms: Sequence[RewardTerm],
-        options: PromptOptions,
-    ) -> None:
-        super().__init__(strategy, shape, terms)
-        self.options = options
-
-    @classmethod
-    def from_config(
-        cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
-    ) -> Method:
-        """Make the method of a run, see `Method.from_config`."""
-        shape, search = partial(utilities, config.shaping), config.prompt_search
-        if not search.options:
-            return Method(strategy, shape, terms)
-        present = _formatter(config, task).format_prompt if task else _unchanged
-        return cls(strategy, shape, terms, PromptOptions(search, config.seed, present))
-
-    @classmethod
-    def check_task(cls, config: Config, task: Task) -> None:
-        """Refuse a task with fewer solved examples than `prompt_search.few_shot` needs."""
-        if config.prompt_search.few_shot:
-            _formatter(config, task)
-
-    def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[Update | MeanUpdate]:
-        """Restore what adapts from the updates of a stopped run; return them, complete."""
-        self.options.recall(updates)
-        return super().recall(updates)
-
-    def ask(self, generation: int) -> Population:
-        """Return the members of a generation, each with its prompt options."""
-        population = super().ask(generation)
-        return replace(population, prompt_variants=self.options.draw(population))
-
-    def present(
-        self, examples: Sequence[Example], decoding: Decoding
-    ) -> tuple[Sequence[Example], Decoding]:
-        """Return the examples and the decoding of the most probable options."""
-        return self.options.prompted(examples, decoding, self.options.likeliest())
-
-    def evaluate_members(
-        self, fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
-    ) -> Evaluation:
-        """Let every member generate for the batch, with its prompt options."""
-        evaluate = partial(super().evaluate_members, fleet)
-        return self.options.evaluate(evaluate, population, batch, decoding)
-
-    def learn(self, population: Population, evaluated: Evaluated) -> Learned:
-        """Tell the strategy, and change the probabilities of the options."""
-        learned = super().learn(population, evaluated)
-        state = {STATE: self.options.learn(population, learned.utilities)}
-        return replace(learned, update=with_state(learned.update, state))
-
-    def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
-        """Return what strategy, terms and options report of a generation, by name."""
-        return {**super().metrics(update), **self.options.metrics(update)}
 
 
 def _unchanged(example: Example, _: PromptVariant) -> Example:

@@ -68,52 +68,6 @@ class EnsembleMember:
     score: float | None = None
 
 
-class Ensemble:
-    """The fittest members so far, best first."""
-
-    def __init__(self, keep: int) -> None:
-        self.keep = keep
-        self.kept: tuple[EnsembleMember, ...] = ()
-
-    def add_candidates(self, members: Sequence[SeedPerturbation], fitness: Sequence[float]) -> None:
-        """Keep the fittest of the old and new members: equation (2); members of NaN are dropped."""
-        known = [
-            EnsembleMember(member, float(f))
-            for member, f in zip(members, fitness, strict=True)
-            if not math.isnan(f)
-        ]
-        # A stable sort: of equally fit members, those asked first stay in front.
-        ranked = sorted([*self.kept, *known], key=lambda one: -one.fitness)
-        self.kept = tuple(ranked[: self.keep])
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Describe the kept members as plain values, best first."""
-        return [
-            asdict(one.member)
-            | {
-                "fitness": one.fitness,
-                "score": None if one.score is None or math.isnan(one.score) else one.score,
-            }
-            for one in self.kept
-        ]
-
-    def best(self) -> Update:
-        """Return the update that makes the best member the center, at learning rate 1."""
-        if not self.kept:
-            raise GermlineError(
-                "method.kind=randopt: this run has kept no member yet, so it has no weights of its "
-                "own: resume it"
-            )
-        member = self.kept[0].member
-        return Update(
-            run_seed=member.run_seed,
-            generation=member.generation,
-            sigma=member.sigma,
-            learning_rate=1.0,
-            coefficients=(0.0,) * member.direction + (member.sign * member.sigma,),
-        )
-
-
 STATE = "told"
 """Name of the members' fitness in the strategy state; it must not change, as journals hold it."""
 
@@ -124,7 +78,11 @@ def recorded_fitness(update: Update | MeanUpdate) -> list[float]:
 
 
 class RandOptMethod(Method):
-    """Members vote for the center: the result of a run is its ensemble."""
+    """Members vote for the center: the result of a run is its ensemble.
+
+    Attributes:
+        kept: the fittest members so far, best first.
+    """
 
     def __init__(
         self,
@@ -136,7 +94,7 @@ class RandOptMethod(Method):
         super().__init__(strategy, partial(utilities, config.shaping), terms)
         assert isinstance(config.method, RandOpt)
         self.section = config.method
-        self.ensemble = Ensemble(config.method.ensemble_size)
+        self.kept: tuple[EnsembleMember, ...] = ()
         self.task = task
 
     @classmethod
@@ -152,7 +110,7 @@ class RandOptMethod(Method):
             if isinstance(update, Update):
                 self.strategy.recall([update])
                 members = self.ask(update.generation).seed_perturbations()
-                self.ensemble.add_candidates(members, recorded_fitness(update))
+                self._keep_fittest(members, recorded_fitness(update))
         return updates
 
     def batch_generation(self, generation: int) -> int:
@@ -178,7 +136,7 @@ class RandOptMethod(Method):
         """Offer the members to the ensemble; the update leaves theta unchanged."""
         fit = fitness(evaluated.members.rewards)
         members = population.seed_perturbations()
-        self.ensemble.add_candidates(members, fit.tolist())
+        self._keep_fittest(members, fit.tolist())
         update = Update(
             run_seed=members[0].run_seed,
             generation=population.generation,
@@ -207,27 +165,45 @@ class RandOptMethod(Method):
 
     def voting_members(self) -> Sequence[SeedPerturbation]:
         """Return the kept members, best first."""
-        return [kept.member for kept in self.ensemble.kept]
+        return [one.member for one in self.kept]
 
     def ensemble_rows(self) -> Sequence[dict[str, Any]]:
         """Return the kept members with their fitness and score, best first."""
-        return self.ensemble.rows()
+        return [
+            asdict(one.member)
+            | {
+                "fitness": one.fitness,
+                "score": None if one.score is None or math.isnan(one.score) else one.score,
+            }
+            for one in self.kept
+        ]
 
     def result_update(self) -> Update:
-        """Return the update from theta to the best member."""
-        return self.ensemble.best()
+        """Return the update that makes the best member the center, at learning rate 1."""
+        if not self.kept:
+            raise GermlineError(
+                "method.kind=randopt: this run has kept no member yet, so it has no weights of its "
+                "own: resume it"
+            )
+        member = self.kept[0].member
+        return Update(
+            run_seed=member.run_seed,
+            generation=member.generation,
+            sigma=member.sigma,
+            learning_rate=1.0,
+            coefficients=(0.0,) * member.direction + (member.sign * member.sigma,),
+        )
 
     def evaluate_center(
         self, fleet: Fleet, examples: Sequence[Example], decoding: Decoding, samples: int = 1
     ) -> Evaluation:
         """Evaluate every kept member, and return the completions that the votes elect."""
-        ensemble = self.ensemble
-        if not ensemble.kept:
+        if not self.kept:
             return super().evaluate_center(fleet, examples, decoding, samples)
         by_member, parts = self._evaluate_kept(fleet, examples, decoding)
-        ensemble.kept = tuple(
+        self.kept = tuple(
             replace(one, score=self._score(rollouts))
-            for one, rollouts in zip(ensemble.kept, by_member, strict=True)
+            for one, rollouts in zip(self.kept, by_member, strict=True)
         )
         won = tuple(
             replace(self._vote(ballots, example), member=0)
@@ -237,6 +213,17 @@ class RandOptMethod(Method):
         tokens = sum(part.tokens for part in parts)
         return Evaluation(rewards, won, tokens, sum(part.decode_seconds for part in parts))
 
+    def _keep_fittest(self, members: Sequence[SeedPerturbation], fitness: Sequence[float]) -> None:
+        """Keep the fittest of the old and new members: equation (2); members of NaN are dropped."""
+        known = [
+            EnsembleMember(member, float(f))
+            for member, f in zip(members, fitness, strict=True)
+            if not math.isnan(f)
+        ]
+        # A stable sort: of equally fit members, those asked first stay in front.
+        ranked = sorted([*self.kept, *known], key=lambda one: -one.fitness)
+        self.kept = tuple(ranked[: self.section.ensemble_size])
+
     def _evaluate_kept(
         self, fleet: Fleet, examples: Sequence[Example], decoding: Decoding
     ) -> tuple[list[list[Rollout]], list[Evaluation]]:
@@ -244,7 +231,7 @@ class RandOptMethod(Method):
 
         Members are evaluated one generation after another: engines draw one at a time.
         """
-        kept = [one.member for one in self.ensemble.kept]
+        kept = self.voting_members()
         by_member: list[list[Rollout]] = [[] for _ in kept]
         parts = []
         for generation in dict.fromkeys(member.generation for member in kept):

@@ -32,7 +32,7 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from germline.methods.sampled_batch import scaled
-from germline.types import MeanUpdate, StrategyState, Update
+from germline.types import MeanUpdate, Update
 
 HALVED = 8
 """Generation in which the square of a step has become half of what it was at first. What directions
@@ -121,12 +121,10 @@ class StepLength:
             change = self._change**2 / (1 + update.generation / HALVED)
             square = change * share * min(self._start, log_probs)
             rate = update.sigma * math.sqrt(square * self._weight / self._power) / length
-        return replace(update, learning_rate=rate, strategy_state=self._in(update)), square / 2
-
-    def _in(self, update: Update) -> StrategyState:
         state = {"power": self._power, "weight": self._weight, "start": self._start}
-        values = update.strategy_state.values
-        return replace(update.strategy_state, values={**values, STATE: state})
+        values = {**update.strategy_state.values, STATE: state}
+        kept = replace(update.strategy_state, values=values)
+        return replace(update, learning_rate=rate, strategy_state=kept), square / 2
 
 
 def divergence_power(

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from germline.evaluation.bradley_terry import ELO_SCALE, Verdict, rate_models
+from germline.run.elo import ELO_SCALE, Verdict, rate_models
 
 STRENGTHS = {"weak": 900.0, "base": 1000.0, "good": 1080.0, "best": 1250.0}
 

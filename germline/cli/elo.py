@@ -1,6 +1,5 @@
 """The command `germline elo`: a judge compares the completions of runs and models in pairs."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,14 +100,12 @@ def elo(  # noqa: PLR0913 - the options of a command
     first = next(iter(models.values()))
     folder = first.directory.path if first.directory else Path()
     file = out or folder / f"elo-{first.task.name}-{split}.jsonl"
-    # On a stream that is no terminal, a status shows nothing.
-    with nullcontext() if as_json else Console(stderr=True).status("loading ...") as status:
-        show = status.update if status else lambda _: None
-        try:
-            result = compare_models(models, asked, file, anchor, show)
-        except KeyboardInterrupt:
-            kept = "What is judged is kept: the same command goes on from there."
-            raise KeyboardInterrupt(kept) from None
+    try:
+        with Console(stderr=True).status("loading ...") as status:  # shown on a terminal alone
+            result = compare_models(models, asked, file, anchor, status.update)
+    except KeyboardInterrupt:
+        kept = "What is judged is kept: the same command goes on from there."
+        raise KeyboardInterrupt(kept) from None
     if as_json:
         print_json({"judge": {"url": judge, "model": asked.model}, **_values(result)})
     else:
@@ -124,7 +121,7 @@ def _print_result(result: "EloResult") -> None:
         interval = f"{one.low:.0f} to {one.high:.0f}" if one.model != result.anchor else "anchor"
         score = text_format.score(result.scores[one.model])
         rows.append(
-            (one.model, f"{one.rating:.0f}", interval, str(one.wins), str(one.losses), score)
+            (one.model, f"{one.rating:.0f}", interval, f"{one.wins}", f"{one.losses}", score)
         )
     print_table(("model", "Elo", "95 % interval", "won", "lost", metric), rows)
     pairs = result.decided + result.abstained + result.no_verdict + result.identical
@@ -144,10 +141,7 @@ def _values(result: "EloResult") -> dict[str, object]:
     values = {name: value for name, value in vars(result).items() if name != "scores"}
     values["ratings"] = [
         {
-            "model": one.model,
-            "rating": one.rating,
-            "wins": one.wins,
-            "losses": one.losses,
+            **{name: getattr(one, name) for name in ("model", "rating", "wins", "losses")},
             "interval_95": [one.low, one.high],
             "score": score_values(result.scores[one.model]),
         }

@@ -3,7 +3,6 @@
 held_out.py          held-out scores of the center, by the task and by scorers, with intervals
 score_difference.py  difference of two scores on the same examples, and a score that declines
 seed_statistics.py   statistics over several run seeds of one config
-bradley_terry.py     Elo ratings from pairwise verdicts
 kl_divergence.py     exact KL from the start model, and that of members from the center
 degenerate_text.py   texts that are empty, only special tokens, loops, or improbable
 """

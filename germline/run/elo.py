@@ -9,11 +9,24 @@ Every reply is a line of a file, written as soon as it is there. A request that 
 for is not sent again, so an interrupted comparison goes on where it ended, and another model or
 more prompts cost only what is new. A request is identified by its content: the judge's model and
 settings, the prompt and both completions. What the service refused or did not answer is sent again.
+
+Bradley and Terry (1952, Biometrika 39) give model i a rating r_i, with
+
+    (1)  P(i beats j) = 1 / (1 + 10^((r_j - r_i) / 400))
+
+on the scale of Elo. The ratings maximize the likelihood of all verdicts together and of one more
+win of every model over every other one (Laplace's rule of succession), so they are finite, even of
+a model that never lost. They are relative to an anchor, whose rating is 1000.
+
+Intervals are percentiles over 1000 resamples of the prompts, as verdicts about one prompt depend on
+each other. It is the Bayesian bootstrap (Rubin 1981, Annals of Statistics 9): prompts have random
+weights, and the added wins are those of two more prompts.
 """
 
 import hashlib
 import itertools
 import json
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -23,27 +36,53 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
+from jaxtyping import Float64
+
 from germline.config import TaskBase
 from germline.engines.served.http_client import RequestRefused
-from germline.evaluation.bradley_terry import Rating, Verdict, rate_models
-from germline.record.atomic_files import append_rows, check_writable, keep_rows, read_each
+from germline.record.atomic_files import Row, append_rows, check_writable, keep_rows, read_each
 from germline.record.metrics_rows import rollout_text
 from germline.run.inference import SourceEvaluation, open_evaluation
 from germline.scorers.batch_queue import BatchQueue
-from germline.scorers.judges import JudgeReply, PairwiseJudge
+from germline.scorers.judges import PairwiseJudge
 from germline.scorers.types import NotScoredError, full_prompt
 from germline.tasks.thinking import scored_text_of
 from germline.types import Example, GermlineError, HeldOutScore, Split
+
+ELO_SCALE = 400 / math.log(10)
+"""Elo points per unit of log-odds."""
+
+RESAMPLES, MOST_STEPS = 1000, 1000
 
 
 class Comparison(NamedTuple):
     """A request to the judge: which of two completions of an example is better."""
 
     example: Example
-    models: tuple[str, str]
-    completions: tuple[str, str]
+    models: tuple[str, ...]
+    completions: tuple[str, ...]
     request: Mapping[str, Any]
     digest: str
+
+
+class Verdict(NamedTuple):
+    """A decided game: both names, and the prompt on which the winner's answer was preferred."""
+
+    prompt: int
+    winner: str
+    loser: str
+
+
+class Rating(NamedTuple):
+    """The rating of a model, the 95 % interval of its difference to the anchor, and its games."""
+
+    model: str
+    rating: float
+    low: float
+    high: float
+    wins: int
+    losses: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,11 +152,8 @@ def compare_models(
         raise GermlineError(f"elo: --anchor={anchor} is not compared: use {' or '.join(models)}")
     check_writable(file)
     keep_rows(file, lambda _: True)  # a killed process may have left an incomplete line
-    rows = read_each(
-        file,
-        lambda row: (row["request"], JudgeReply(row["preferred"], row["text"], row["failure"])),
-    )
-    replies = {digest: reply for digest, reply in rows if reply.text is not None}
+    rows = read_each(file, lambda row: (row["request"], row["text"], row))
+    replies = {digest: row for digest, text, row in rows if text is not None}
     scores: dict[str, HeldOutScore] = {}
     texts: dict[str, Mapping[int, str]] = {}
     with closing(judge):
@@ -127,72 +163,113 @@ def compare_models(
             text_of = scored_text_of(evaluation.task)
             texts[name] = {one.example: text_of(rollout_text(one)) for one in evaluated.rollouts}
         examples = models[anchor].examples
-        pairs, identical = _pairs(texts, examples, judge)
+        pairs = _pairs(texts, examples, judge)
         requests = _ask(judge, pairs, file, replies, on_progress)
-    answers = [replies[one.digest] for pair in pairs for one in pair]
-    preferred = [reply.preferred for reply in answers if reply.preferred is not None]
-    if answers and not preferred:
-        failures = Counter(str(reply.failure) for reply in answers).most_common(1)
+    preferred = [[replies[one.digest]["preferred"] for one in pair] for pair in pairs]
+    known = [place for both in preferred for place in both if place is not None]
+    if pairs and not known:
+        failures = Counter(str(replies[one.digest]["failure"]) for pair in pairs for one in pair)
+        ((failure, count),) = failures.most_common(1)
         raise GermlineError(
-            f"elo: none of the {len(answers)} requests to the judge has a verdict. Most often "
-            f"({failures[0][1]}): {failures[0][0]}. Use a judge that follows the instructions, "
-            "longer replies (judge.max_new_tokens) or another message (judge.template), and "
-            f"another --out than {file}"
+            f"elo: none of the {2 * len(pairs)} requests to the judge has a verdict. Most often "
+            f"({count}): {failure}. Use a judge that follows the instructions, longer replies "
+            "(judge.max_new_tokens) or another message (judge.template), and another --out than "
+            f"{file}"
         )
-    verdicts: list[Verdict] = []
-    outcomes: Counter[str] = Counter()
-    for as_given, swapped in pairs:
-        first, second = (replies[one.digest].preferred for one in (as_given, swapped))
-        if first is None or second is None:
-            outcomes["no verdict"] += 1
-        elif first == second:  # the same place, so not the same completion
-            outcomes["abstained"] += 1
-        else:
-            names = as_given.models if first == "first" else swapped.models
-            verdicts.append(Verdict(as_given.example.index, *names))
+    # The same place in both orders is not the same completion.
+    decided = [{*both} == {"first", "second"} for both in preferred]
+    verdicts = [
+        Verdict(pair[0].example.index, *pair[place == "second"].models)
+        for pair, (place, _), is_decided in zip(pairs, preferred, decided, strict=True)
+        if is_decided
+    ]
+    no_verdict = sum(None in both for both in preferred)
     return EloResult(
         anchor=anchor,
         ratings=rate_models([*models], verdicts, anchor),
         scores=scores,
         prompts=len(examples),
         decided=len(verdicts),
-        abstained=outcomes["abstained"],
-        no_verdict=outcomes["no verdict"],
-        identical=identical,
-        first_preferred=preferred.count("first") / len(preferred) if preferred else None,
+        abstained=len(pairs) - len(verdicts) - no_verdict,
+        no_verdict=no_verdict,
+        identical=len(examples) * math.comb(len(models), 2) - len(pairs),
+        first_preferred=known.count("first") / len(known) if known else None,
         requests=requests,
         replies=file,
     )
 
 
+def rate_models(
+    models: Sequence[str], verdicts: Sequence[Verdict], anchor: str, seed: int = 0
+) -> list[Rating]:
+    """Rate at least two models, best first; the order of models and verdicts changes no bit."""
+    names = sorted(models)
+    prompts = {prompt: row for row, prompt in enumerate(sorted({one.prompt for one in verdicts}))}
+    games = np.zeros((len(prompts), len(names), len(names)))
+    for prompt, winner, loser in verdicts:
+        games[prompts[prompt], names.index(winner), names.index(loser)] += 1
+    wins, losses = games.sum(axis=(0, 2)).astype(int), games.sum(axis=(0, 1)).astype(int)
+    upper = np.triu(np.ones((len(names), len(names))), 1)
+    padded = np.concatenate([games, [upper, upper.T]])
+    weights = np.random.default_rng(seed).dirichlet(np.ones(len(padded)), RESAMPLES) * len(padded)
+    weights = np.concatenate([np.ones((1, len(padded))), weights])
+    logits = _log_odds(np.tensordot(weights, padded, axes=1))
+    ratings = 1000 + ELO_SCALE * (logits - logits[:, [names.index(anchor)]])
+    low, high = np.quantile(ratings[1:], (0.025, 0.975), axis=0)
+    columns = (one.tolist() for one in (ratings[0], low, high, wins, losses))
+    rated = [Rating(*row) for row in zip(names, *columns, strict=True)]
+    return sorted(rated, key=lambda one: (-one.rating, one.model))
+
+
+def _log_odds(
+    wins: Float64[np.ndarray, "resamples models models"],
+) -> Float64[np.ndarray, "resamples models"]:
+    """Return the log-odds of largest likelihood, the first of them 0, by Newton's method."""
+    games = wins + wins.swapaxes(1, 2)
+    logits = np.zeros(wins.shape[:2])
+    step = np.zeros_like(logits)
+    for _ in range(MOST_STEPS):
+        chance = 1 / (1 + np.exp(logits[:, None, :] - logits[:, :, None]))
+        gradient = (wins - games * chance).sum(axis=2)
+        curvature = games * chance * (1 - chance)
+        laplacian = np.eye(wins.shape[1]) * curvature.sum(axis=2)[:, :, None] - curvature
+        step[:, 1:] = np.linalg.solve(laplacian[:, 1:, 1:], gradient[:, 1:, None])[:, :, 0]
+        largest = np.ptp(step, axis=1, keepdims=True)
+        # Steps in which differences change by 1 at most always increase the likelihood: its second
+        # derivative changes by less than the factor e (Bach 2010, EJS 4).
+        logits += step / np.maximum(1.0, largest)
+        if largest.max() < 1e-10:
+            break
+    return logits
+
+
 def _pairs(
     texts: Mapping[str, Mapping[int, str]], examples: Sequence[Example], judge: PairwiseJudge
-) -> tuple[list[tuple[Comparison, Comparison]], int]:
-    """Return what the judge compares, prompt by prompt, and the number of equal completions.
+) -> list[tuple[Comparison, Comparison]]:
+    """Return the pairs of completions that are not equal, each in both orders.
 
     The order within a pair is that of names, so it does not depend on the order of arguments.
     """
 
-    def comparison(example: Example, models: tuple[str, str]) -> Comparison:
+    def comparison(example: Example, *models: str) -> Comparison:
         first, second = (texts[name][example.index] for name in models)
         request = judge.request(full_prompt(example), first, second)
         digest = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:32]
         return Comparison(example, models, (first, second), request, digest)
 
-    games = [*itertools.product(examples, itertools.combinations(sorted(texts), 2))]
-    pairs = [
-        (comparison(example, (one, two)), comparison(example, (two, one)))
-        for example, (one, two) in games
+    return [
+        (comparison(example, one, two), comparison(example, two, one))
+        for example in examples
+        for one, two in itertools.combinations(sorted(texts), 2)
         if texts[one][example.index] != texts[two][example.index]
     ]
-    return pairs, len(games) - len(pairs)
 
 
 def _ask(
     judge: PairwiseJudge,
     pairs: Sequence[tuple[Comparison, Comparison]],
     file: Path,
-    replies: dict[str, JudgeReply],
+    replies: dict[str, Row],
     on_progress: Callable[[str], None],
 ) -> int:
     """Send the requests that have no reply yet, and return their number."""
@@ -200,20 +277,19 @@ def _ask(
     lock = threading.Lock()
 
     def answer(batch: list[Comparison]) -> list[None]:
-        for one in batch:
-            reply = judge.ask(one.request)
-            with lock:
-                row = {
-                    "example": one.example.index,
-                    "prompt": full_prompt(one.example),
-                    "models": one.models,
-                    "completions": one.completions,
-                    **asdict(reply),
-                    "request": one.digest,
-                }
-                append_rows(file, [row])
-                replies[one.digest] = reply
-        return [None] * len(batch)
+        (one,) = batch
+        row = {
+            "example": one.example.index,
+            "prompt": full_prompt(one.example),
+            "models": one.models,
+            "completions": one.completions,
+            **asdict(judge.ask(one.request)),
+            "request": one.digest,
+        }
+        with lock:
+            append_rows(file, [row])
+            replies[one.digest] = row
+        return [None]
 
     queue = BatchQueue(answer, batch_size=1, threads=judge.concurrency, name="judge")
     try:

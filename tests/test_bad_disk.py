@@ -178,7 +178,7 @@ def test_a_read_only_run_is_not_resumed_but_replayed(
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("file", "out: .*file is a file; choose a new or an empty folder"),
+        ("file", "out: .*file cannot be made, as .*file is a file; choose"),
         ("file/run", "out: .*file/run cannot be made, as .*file is a file; choose"),
         ("foreign", "out: .*foreign exists and is not empty; choose a new or an empty folder"),
         ("run", "out: .*run exists and is not empty; continue that run with `germline resume"),

@@ -170,12 +170,7 @@ class RandOptMethod(Method):
     def ensemble_rows(self) -> Sequence[dict[str, Any]]:
         """Return the kept members with their fitness and score, best first."""
         return [
-            asdict(one.member)
-            | {
-                "fitness": one.fitness,
-                "score": None if one.score is None or math.isnan(one.score) else one.score,
-            }
-            for one in self.kept
+            asdict(one.member) | {"fitness": one.fitness, "score": one.score} for one in self.kept
         ]
 
     def result_update(self) -> Update:

@@ -39,15 +39,14 @@ def check_writable(path: Path, *, folder: bool = False) -> None:
     """Check, before a long computation, that a file or folder can be created."""
     parents = path.absolute().parents
     place = next(existing for existing in (path, *parents) if existing.exists())
+    why = ""
     if not place.is_dir() and (folder or place != path):
+        why = "is a file"
+    elif not os.access(place, os.W_OK | (os.R_OK | os.X_OK if place.is_dir() else 0)):
+        why = "may not be written to"
+    if why:
         raise GermlineError(
-            f"out: {path} cannot be made, as {place} is a file; choose a new or an empty folder "
-            "(--out)"
-        )
-    if not os.access(place, os.W_OK | (os.R_OK | os.X_OK if place.is_dir() else 0)):
-        raise GermlineError(
-            f"out: {path} cannot be made, as {place} may not be written to; choose another place "
-            "(--out)"
+            f"out: {path} cannot be made, as {place} {why}; choose another place (--out)"
         )
 
 
@@ -56,6 +55,12 @@ def write_atomically(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with atomic_replace(path, temporary):
         temporary.write_bytes(data)
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a JSON document atomically; numbers that are not finite become null."""
+    text = json.dumps(_plain(document), indent=2, allow_nan=False)
+    write_atomically(path, f"{text}\n".encode())
 
 
 @contextmanager

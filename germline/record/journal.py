@@ -32,13 +32,17 @@ from germline.record.atomic_files import (
 )
 from germline.types import GermlineError, MeanUpdate, SigmaUpdate, StrategyState, Update
 
-JOURNAL_KEYS = frozenset(
+UPDATE_KEYS = frozenset(
     {
-        *("digest", "generation", "noise_version", "sigma", "checksum", "missing", "absent"),
-        *("run_seed", "learning_rate", "coefficients", "noise_generation", "stretch", "skipped"),
-        *("backpropagated", "utilities", "state_version"),
+        *("generation", "sigma", "utilities", "run_seed", "learning_rate", "coefficients"),
+        *("noise_generation", "skipped", "backpropagated"),
     }
 )
+"""Keys of a line that are fields of its update, by their names."""
+
+JOURNAL_KEYS = UPDATE_KEYS | {
+    *("digest", "noise_version", "checksum", "missing", "absent", "stretch", "state_version")
+}
 """Keys of a line that the journal reads; all other keys are the strategy's state."""
 
 
@@ -164,36 +168,22 @@ def _entry(values: dict[str, Any]) -> JournalEntry:
         {name: value for name, value in values.items() if name not in JOURNAL_KEYS},
         values.get("state_version", 1),
     )
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in values.items()
+        if name in UPDATE_KEYS
+    }
     update: Update | MeanUpdate
     if "utilities" in values:
-        update = MeanUpdate(
-            generation=values["generation"],
-            sigma=values["sigma"],
-            utilities=tuple(values["utilities"]),
-            strategy_state=state,
-        )
+        update = MeanUpdate(**fields, strategy_state=state)
     else:
         stretch = values.get("stretch")
-        update = Update(
-            run_seed=values["run_seed"],
-            generation=values["generation"],
-            sigma=values["sigma"],
-            learning_rate=values["learning_rate"],
-            coefficients=tuple(values["coefficients"]),
-            noise_generation=values.get("noise_generation"),
-            sigma_update=stretch
-            and SigmaUpdate(tuple(stretch["coefficients"]), stretch["least"], stretch["most"]),
-            skipped=values.get("skipped", False),
-            backpropagated=values.get("backpropagated", False),
-            strategy_state=state,
+        sizes = stretch and SigmaUpdate(
+            tuple(stretch["coefficients"]), stretch["least"], stretch["most"]
         )
-    return JournalEntry(
-        update,
-        values["digest"],
-        values["noise_version"],
-        values.get("missing", 0),
-        tuple(values.get("absent", ())),
-    )
+        update = Update(**fields, sigma_update=sizes, strategy_state=state)
+    missing, absent = values.get("missing", 0), tuple(values.get("absent", ()))
+    return JournalEntry(update, values["digest"], values["noise_version"], missing, absent)
 
 
 def _encode(entry: JournalEntry) -> bytes:

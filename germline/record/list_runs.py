@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from germline.config.loader import MissingPluginError
-from germline.record.best_generation import best_score, early_stop
+from germline.record.best_generation import best_score
 from germline.record.lock import is_locked
 from germline.record.run_directory import RunDirectory
 from germline.record.seed_study import SEEDS_FILE, is_seed_study, read_seeds_file, seed_runs
@@ -125,9 +125,7 @@ def _summary(path: Path) -> RunSummary | UnreadableRun:
         return UnreadableRun(path, str(error), "missing plugin")
     except (GermlineError, OSError) as error:
         return UnreadableRun(path, str(error))
-    early = early_stop(scores, run.config.held_out.patience)
-    has_ended = done >= run.config.generations or early is not None
-    state: State = "finished" if has_ended else "stopped"
+    state: State = "finished" if run.has_ended else "stopped"
     return RunSummary(
         path=path,
         task=run.config.task.title,
@@ -138,7 +136,7 @@ def _summary(path: Path) -> RunSummary | UnreadableRun:
         newest=scores[-1] if scores else None,
         best=best_score(scores),
         state="running" if is_locked(path) else state,
-        has_ended=has_ended,
+        has_ended=run.has_ended,
         age_s=max(0.0, time.time() - _written_at(path)),
     )
 

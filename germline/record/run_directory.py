@@ -21,6 +21,7 @@ import platform
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib import metadata
@@ -47,7 +48,7 @@ from germline.record.atomic_files import (
     keep_rows,
     read_each,
     read_rows,
-    write_atomically,
+    write_json,
 )
 from germline.record.best_generation import early_stop
 from germline.record.journal import Journal
@@ -117,7 +118,7 @@ class RunDirectory:
             facts["plugins"] = plugins
         if ancestors:
             facts["ancestry"] = write_ancestry(path, ancestors)
-        write_atomically(path / "run.json", _pretty(facts))
+        write_json(path / "run.json", facts)
         run = cls(path, facts, validate_config(facts["config"]))
         run.acquire_lock()
         return run
@@ -177,7 +178,7 @@ class RunDirectory:
     def update_config(self, config: Config) -> None:
         """Replace the config in run.json, as when a resumed run gets more generations."""
         self._facts["config"] = config.model_dump(mode="json")
-        write_atomically(self.path / "run.json", _pretty(self._facts))
+        write_json(self.path / "run.json", self._facts)
         self.config = config
 
     def write(
@@ -213,7 +214,7 @@ class RunDirectory:
     def write_ensemble(self, updates: int, members: Sequence[Row]) -> None:
         """Write the voting members, best first, and the score of each after `updates` updates."""
         facts = {"updates": updates, "members": list(members)}
-        write_atomically(self.path / "ensemble.json", _pretty(facts))
+        write_json(self.path / "ensemble.json", facts)
 
     def ensemble(self) -> list[Row]:
         """Return the members that vote, best first; empty if the method has none."""
@@ -290,37 +291,26 @@ class RunDirectory:
         most one generation with rows and without a line. More of them mean that lines were deleted
         afterwards: the journal rebuilds older weights.
         """
-        # A training process may append to both files: the rows are read first, so that the journal
-        # is not behind by more than the one line.
-        recorded = last_recorded_generation(self._generations)
+        recorded = -1
+        # Read before the journal: a training process may append to both files.
+        for line in reversed(complete_lines(self._generations)):
+            with suppress(ValueError, KeyError, TypeError):  # a damaged row
+                recorded = int(json.loads(line)["generation"])
+                break
         last = self.journal.last_generation()
         return range(last + 1, recorded + 1) if recorded > last + 1 else range(0)
 
     def check_journal(self) -> None:
-        """Check that the journal has a line for every generation that was committed.
-
-        Raises:
-            GermlineError: lines are missing, so the newest weights cannot be rebuilt.
-        """
+        """Raise an error if the journal lacks lines of generations that were committed."""
         if lost := self.lost_generations:
-            first = lost.start
+            before = lost.start - 1
             raise GermlineError(
-                f"{self.journal.path}: the journal lines of generations {first} to {lost[-1]} are "
-                "missing, so the newest weights cannot be rebuilt. Restore the journal from a "
+                f"{self.journal.path}: the journal lines of generations {lost.start} to {lost[-1]} "
+                "are missing, so the newest weights cannot be rebuilt. Restore the journal from a "
                 f"copy, train those generations again (germline resume {self.path}), or use the "
-                f"weights after generation {first - 1} (germline export {self.path} --generation "
-                f"{first - 1})"
+                f"weights after generation {before} (germline export {self.path} --generation "
+                f"{before})"
             )
-
-
-def last_recorded_generation(file: Path) -> int:
-    """Return the last generation that has a row, -1 without one; damaged rows are left out."""
-    for line in reversed(complete_lines(file)):
-        try:
-            return int(json.loads(line)["generation"])
-        except (ValueError, KeyError, TypeError):
-            continue
-    return -1
 
 
 def describe_environment(threads: int) -> dict[str, Any]:
@@ -349,7 +339,3 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _pretty(facts: Mapping[str, Any]) -> bytes:
-    return (json.dumps(facts, indent=2, allow_nan=False) + "\n").encode()

@@ -48,9 +48,7 @@ def choose_directory(config: Config, out: Path | None) -> Path:
 
 def check_unused(path: Path) -> None:
     """Check, before a model is loaded, that a folder can become a run directory."""
-    check_writable(path)
-    if path.is_file():
-        raise GermlineError(f"out: {path} is a file; choose a new or an empty folder (--out)")
+    check_writable(path, folder=True)
     # A process that was killed while it created the folder leaves hidden files behind.
     is_used = path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir())
     if is_used and not _is_unbegun(path):

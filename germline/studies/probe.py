@@ -30,7 +30,6 @@ Limits: (2) assumes independent steps; trials are shorter than the run; a sigma 
 schedule is probed as a constant one. Held-out examples are never used.
 """
 
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -40,7 +39,7 @@ from typing import Any
 
 from germline.config import AutoLearningRate, AutoSigma, Config, Nes
 from germline.config.config_files import as_yaml
-from germline.record.atomic_files import explain_write_errors, write_atomically
+from germline.record.atomic_files import explain_write_errors, write_atomically, write_json
 from germline.strategies.calibrated_sigma import FIRST_GUESS
 from germline.studies.sigma_sweep import SigmaProbe, find_edge, is_sane, probe_center, sweep
 from germline.studies.trial_engine import (
@@ -348,5 +347,5 @@ def write_advice(advice: ProbeAdvice, folder: Path, command: str) -> Path:
         settings["record"] = {"edge": float(f"{advice.edge:.3g}")}
     text = f"# Recommended by: {command}\n{as_yaml(settings)}"
     write_atomically(file, text.encode())
-    write_atomically(folder / "probe.json", f"{json.dumps(advice.values(), indent=2)}\n".encode())
+    write_json(folder / "probe.json", advice.values())
     return file

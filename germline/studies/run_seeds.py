@@ -5,7 +5,6 @@ a run of that seed alone. `seeds.json` holds the config and the seeds from the s
 interrupted study can be continued from its folder; at the end it also holds the summary.
 """
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +16,7 @@ from germline.config import Config, CustomTask, load_config, validate_config
 from germline.config.base import as_override
 from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
 from germline.record import RunDirectory
-from germline.record.atomic_files import explain_write_errors, write_atomically
+from germline.record.atomic_files import explain_write_errors, write_json
 from germline.record.best_generation import best_score, early_stop
 from germline.record.seed_study import SEEDS_FILE, read_seeds_file, seed_run
 from germline.report.diff import differing_settings
@@ -74,13 +73,10 @@ class SeedSummary:
             }
             for result in self.results
         ]
-        over_seeds = {
-            name: {
-                key: value if math.isfinite(value) else None for key, value in asdict(one).items()
-            }
-            for name, one in (self.statistics() if rows else {}).items()
-        }
-        return {"results": rows, "over_seeds": over_seeds or None}
+        over_seeds = (
+            {name: asdict(one) for name, one in self.statistics().items()} if rows else None
+        )
+        return {"results": rows, "over_seeds": over_seeds}
 
 
 class SeedStudy:
@@ -148,8 +144,7 @@ class SeedStudy:
         facts = {"seeds": list(self.seeds), "config": config, **(results or {})}
         with explain_write_errors(self.out):
             self.out.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
-        write_atomically(self.out / SEEDS_FILE, text.encode())
+        write_json(self.out / SEEDS_FILE, facts)
 
 
 def train_seeds(

@@ -15,7 +15,7 @@ from germline.record import RunDirectory
 from germline.record.metrics_rows import calibrated_kl
 from germline.report import charts
 from germline.report.run_facts import RunFacts
-from germline.report.text_format import caution, score
+from germline.report.text_format import score
 from germline.run.build_parts import build_run_parts
 from germline.run.model_card import model_card
 from germline.studies.probe import probe
@@ -175,22 +175,6 @@ def test_a_weight_decay_that_moves_with_the_measured_rate_is_told(caplog):
 
 
 # --- scores of few examples
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({}, ""),
-        ({"n": 3, "standard_error": 0.0}, "all 3 values are equal, so there is no standard error"),
-        ({"n": 50, "standard_error": 0.0}, "up to 6% of other examples may differ"),
-        ({"n": 3}, "a standard error of 3 examples is rough"),
-        ({"n": 1, "standard_error": math.nan}, "one example has no standard error"),
-        ({"n": 3, "standard_error": 0.0, "proportion": True}, ""),
-    ],
-)
-def test_a_score_of_few_or_equal_values_says_how_little_it_shows(changes, said):
-    found = caution(replace(SCORE, **changes))
-    assert (said in found) if said else not found
 
 
 def test_equal_values_are_not_given_a_standard_error_of_zero():

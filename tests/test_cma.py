@@ -207,16 +207,15 @@ def test_coordinates_in_a_space_of_directions_are_refused():
 
 def test_a_dimension_too_large_is_refused_with_what_would_do():
     message = refused("space=full", "strategy=cma", "engine=inprocess")
-    assert "strategy.kind=cma can search up to 2,000 numbers, and the space has 919,552" in message
-    for remedy in ("strategy.kind=sep_cma", "space.dimension=100", "space.include"):
+    assert "strategy.kind=cma can search 2 to 2,000 numbers, and the space has 919,552" in message
+    for remedy in ("nes or sep_cma", "space.dimension=100", "space.include"):
         assert remedy in message
-    with pytest.raises(GermlineError, match="sep_cma can search up to 1,000,000 numbers") as caught:
+    with pytest.raises(GermlineError, match="sep_cma can search 2 to 1,000,000 numbers"):
         make_search(SepCma(), 1_000_001)
-    assert "strategy.kind=sep_cma," not in str(caught.value)
 
 
 def test_one_number_is_too_few():
-    with pytest.raises(GermlineError, match="at least 2 searched numbers, and the space has 1"):
+    with pytest.raises(GermlineError, match="and the space has 1:"):
         make_search(SepCma(), 1)
 
 

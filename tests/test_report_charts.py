@@ -106,6 +106,16 @@ def test_words_that_only_one_text_has_are_changed_with_the_space_before_them():
     assert diff.diff_words("one two", "three four")[0] == [DiffPiece("one two", True)]
 
 
+def test_a_change_of_white_space_is_a_difference():
+    before, after = diff.diff_words("one two\n\nthree", "one  two\n\nthree")
+    assert before == [
+        DiffPiece("one", False),
+        DiffPiece(" two", True),
+        DiffPiece("\n\nthree", False),
+    ]
+    assert after[1] == DiffPiece("  two", True)
+
+
 @pytest.mark.parametrize("texts", [("", ""), ("a", ""), ("\n\n", " "), ("日本 語", "日本")])
 def test_pieces_join_to_the_text_they_were_cut_from(texts):
     for text, pieces in zip(texts, diff.diff_words(*texts), strict=True):

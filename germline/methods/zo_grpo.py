@@ -43,7 +43,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 
 from germline import noise
 from germline.config import Config, ZerothOrderGrpo
@@ -85,23 +85,6 @@ MEMBERS_OF_GROUP = 16
 
 DrawnRows = Sequence[tuple[SampledRow, float]]
 """The rows that a group of members scores: an advantage / the probability of being drawn."""
-
-
-@dataclass(frozen=True)
-class GroupScores:
-    """What the members of a group scored.
-
-    Attributes:
-        log_ratios: of the probabilities of every token, of a member to the center, or to the
-            geometric mean of its pair.
-        weights: of every token: that of its row, times a ratio of probabilities.
-        places: of the example of every token, in the batch.
-    """
-
-    members: slice
-    log_ratios: Float64[np.ndarray, "members tokens"]
-    weights: Float64[np.ndarray, " tokens"]
-    places: Int64[np.ndarray, " tokens"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,22 +173,20 @@ class ZerothOrderGrpoMethod(Method):
         assert self.sampled is not None
         sampled, samples = self.sampled, self.sampled.samples
         groups, share = self._drawn(sampled.rows, population)
-        scored, center, far = self._scores(fleet, population, sampled, groups)
+        members, slopes, center, far = self._scores(fleet, population, sampled, groups, len(batch))
         known = np.concatenate([[], *center.values()])
-        members = np.zeros((len(population), len(batch)))
-        for one in scored:
-            members[one.members] = example_scores(one, len(batch))
+        of_direction = 2 if population.antithetic else 1
         with_signal = {row.place for row in sampled.rows}
         return ScoredEvaluation(
             rollouts=samples if is_first else Evaluation(samples.rewards, (), 0, 0.0),
             members=Evaluation(members, samples.rollouts, samples.tokens, samples.decode_seconds),
-            slopes=[token_slopes(population, one, members) for one in scored],
+            slopes=slopes,
             share=share,
             log_prob_power=float(np.mean(known**2)) if known.size else 0.0,
             metrics={
                 "best_member": None,  # fitness is that of samples
                 "rows_scored": len(center),
-                "tokens_scored": known.size + sum(one.log_ratios.size for one in scored),
+                "tokens_scored": known.size + of_direction * sum(one.slopes.size for one in slopes),
                 "groups_without_signal": 1 - len(with_signal) / len(batch),
                 "advantage_std": float(sampled.advantages.std()),
                 "entropy": float(-known.mean()) if known.size else None,
@@ -265,15 +246,18 @@ class ZerothOrderGrpoMethod(Method):
         population: Population,
         sampled: SampledBatch,
         groups: Sequence[DrawnRows],
-    ) -> tuple[list[GroupScores], LogProbs, dict[str, float]]:
+        examples: int,
+    ) -> tuple[
+        Float64[np.ndarray, "members examples"], list[TokenSlopes], LogProbs, dict[str, float]
+    ]:
         """Let each group of members score its rows, and the center score all of them.
 
-        Returns the scores of members, those of the center, and how far the center is from the
+        Returns both values of `group_scores`, the scores of the center, and how far it is from the
         weights that sampled, where they differ.
         """
         every = {row.number: row for rows in groups for row, _ in rows}
         if not every:
-            return [], {}, {}
+            return np.zeros((len(population), examples)), [], {}, {}
         parts = even_parts(population, len(groups))
         asked = [
             scoring_group(population.members[part], [row for row, _ in rows])
@@ -286,11 +270,14 @@ class ZerothOrderGrpoMethod(Method):
             number: clipped_ratios(change, every[number].advantage, self.section.clip)
             for number, change in changes.items()
         }
-        scored = [
-            group_scores(population, part, rows, scores[part], center, counts)
-            for part, rows in zip(parts, groups, strict=True)
-        ]
-        return scored, center, ratio_metrics(changes, counts) if sampled.log_probs else {}
+        members = np.zeros((len(population), examples))
+        slopes = []
+        for part, rows in zip(parts, groups, strict=True):
+            members[part], of_group = group_scores(
+                population, part, rows, scores[part], center, counts, examples
+            )
+            slopes.append(of_group)
+        return members, slopes, center, ratio_metrics(changes, counts) if sampled.log_probs else {}
 
 
 def even_parts(population: Population, count: int) -> list[slice]:
@@ -307,8 +294,12 @@ def group_scores(
     scores: Sequence[Sequence[Sequence[float]]],
     center: LogProbs,
     counts: LogProbs,
-) -> GroupScores:
+    examples: int,
+) -> tuple[Float64[np.ndarray, "members examples"], TokenSlopes]:
     """Compare members with the center, and those of a pair with their mean.
+
+    Returns what each example adds to equation (2) of each member, and the change of tokens along
+    sigma times each direction; NaN and 0 of members without a finite log-probability.
 
     Args:
         population: of which `members` are a group.
@@ -317,6 +308,7 @@ def group_scores(
         scores: log-probabilities, `[members][texts][tokens]`.
         center: log-probabilities of the center, by the number of the row.
         counts: what each token counts, likewise.
+        examples: of the batch.
     """
     ratios = np.array([np.concatenate(texts) for texts in scores])
     ratios -= np.concatenate([center[row.number] for row, _ in rows])
@@ -324,31 +316,15 @@ def group_scores(
         ratios -= ratios.reshape(-1, 2, ratios.shape[1]).mean(axis=1).repeat(2, axis=0)
     weights = np.concatenate([weight * counts[row.number] for row, weight in rows])
     places = np.repeat([row.place for row, _ in rows], [len(counts[row.number]) for row, _ in rows])
-    return GroupScores(members, ratios, weights, places)
-
-
-def example_scores(scored: GroupScores, examples: int) -> Float64[np.ndarray, "members examples"]:
-    """Return what each example adds to equation (2) of each member; NaN: no finite probability."""
-    found = np.zeros((len(scored.log_ratios), examples))
-    weighted = scored.log_ratios * scored.weights
-    for place in np.unique(scored.places):
-        found[:, place] = weighted[:, scored.places == place].sum(axis=1)
-    found[~np.isfinite(scored.log_ratios).all(axis=1)] = np.nan
-    return found
-
-
-def token_slopes(
-    population: Population, scored: GroupScores, members: Float64[np.ndarray, "members examples"]
-) -> TokenSlopes:
-    """Return the change of tokens along sigma times each direction of a group.
-
-    Directions whose members have no finite log-probability have 0.
-    """
+    weighted = ratios * weights
+    by_example = [weighted[:, places == place].sum(axis=1) for place in range(examples)]
+    is_finite = np.isfinite(ratios).all(axis=1, keepdims=True)
+    added = np.where(is_finite, np.stack(by_example, axis=1), np.nan)
     of_direction = 2 if population.antithetic else 1  # the second of a pair is the first negated
-    slopes = scored.log_ratios[::of_direction]
-    return TokenSlopes(
-        slice(scored.members.start // of_direction, scored.members.stop // of_direction),
-        np.where(np.isfinite(slopes).all(axis=1, keepdims=True), slopes, 0.0),
-        scored.places,
-        np.nan_to_num(members[scored.members][::of_direction]),
+    slopes = TokenSlopes(
+        slice(members.start // of_direction, members.stop // of_direction),
+        np.where(is_finite, ratios, 0.0)[::of_direction],
+        places,
+        np.nan_to_num(added[::of_direction]),
     )
+    return added, slopes

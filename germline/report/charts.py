@@ -33,18 +33,9 @@ COLORS = (
 
 INTERVALS = "Scores on examples that are not trained on, with 95 % intervals over examples."
 
-MOVED = "served weights changed"
-
-SHARES_OF_MEMBERS = {
-    "informative_examples": "examples on which members differ",
-    "informative_pairs": "antithetic pairs that differ",
-    "empty": "empty completions",
-}
-SHARES_OF_SAMPLES = {
-    "groups_without_signal": "prompts whose samples tie",
-    "truncated": "truncated samples",
-    "empty": "empty completions",
-}
+SHARES_OF_MEMBERS = ("informative_examples", "informative_pairs", "empty")
+SHARES_OF_SAMPLES = ("groups_without_signal", "truncated", "empty")
+"""Signals that are shares of a generation, where members generate and where the center does."""
 
 Number = float | None
 Style = Literal["line", "thin", "dashed", "points"]
@@ -96,7 +87,7 @@ def curves(run: RunFacts) -> list[Chart]:
     """Chart fitness, held-out scores, sigma and steps; what is constant has no chart."""
     made: list[Chart | None] = [fitness(run), held_out(run), *_held_out_scorers(run)]
     if run.config.method.trains_center:
-        made.append(sigma(run))
+        made.append(_sigma(run))
     if run.config.search.has_measured_rate:
         caption = f"Root mean square of the steps, in sigmas.{calibrated(run)}"
         made.append(_column(run, "step_in_sigmas", caption))
@@ -130,15 +121,6 @@ def held_out(run: RunFacts) -> Chart:
     return Chart(f"held-out {run.metric}", INTERVALS + better, counted_by(run.config), series)
 
 
-def sigma(run: RunFacts) -> Chart | None:
-    """Chart sigma with the band over tensors that have one of their own; None if constant."""
-    chart = _column(run, "sigma", f"Sigma of the members.{calibrated(run)}")
-    if chart is None or not all("sigmas" in row for row in run.rows):
-        return chart
-    low, high = (thin_out([row["sigmas"][end] for row in run.rows]) for end in ("min", "max"))
-    return replace(chart, series=[replace(chart.series[0], low=low, high=high)])
-
-
 def parts(run: RunFacts) -> list[Chart]:
     """Chart each part of the rubric, of members in training and of the center when held out."""
     rows = [row for row in run.rows if row.get("parts")]
@@ -155,39 +137,35 @@ def signals(run: RunFacts) -> list[Chart]:
     def of(name: str, label: str, color: int = 0, style: Style = "line") -> Series:
         return _series(label, rows, lambda row: signal(row, name), color, style)
 
+    shares = SHARES_OF_SAMPLES if has_groups(rows) else SHARES_OF_MEMBERS
     ends = [mean_signal(rows[max(0, n - WINDOW) : n], "agreement") for n in range(1, 1 + len(rows))]
     agreement = Series(f"mean of {WINDOW}", _x(rows), thin_out(ends))
     walk = [of("walk", "walk of the updates")]
     if (edge := run.config.record.edge) is not None:
         x = [walk[0].x[0], walk[0].x[-1]]
         walk.append(Series("edge", x, [edge, edge], color=1, style="dashed"))
-    names = SHARES_OF_SAMPLES if has_groups(rows) else SHARES_OF_MEMBERS
-    charts = [
-        (
-            "shares",
+    charts = {
+        "shares": (
             "Shares of a generation that tell whether its rewards carry a signal.",
-            [of(name, label, n) for n, (name, label) in enumerate(names.items())],
+            [of(name, name.replace("_", " "), n) for n, name in enumerate(shares)],
         ),
-        (
-            "agreement of halves",
+        "agreement of halves": (
             "Cosine of the updates that the two halves of each batch would give separately.",
             [of("agreement", "one generation", 1, "thin"), agreement],
         ),
-        (
-            MOVED,
+        "served weights changed": (
             "Share of the served weights that an update changes, after rounding.",
-            [of("step.moved", MOVED)],
+            [of("step.moved", "served weights changed")],
         ),
-        (
-            "walk",
+        "walk": (
             "Distance of a random walk of the updates, in the unit of sigma; at the edge "
             "(record.edge) a model with random noise breaks.",
             walk,
         ),
-    ]
+    }
     made = [
-        Chart(title, caption, "generation", [one for one in series if _is_shown(one)])
-        for title, caption, series in charts
+        Chart(title, caption, "generation", [one for one in series if any(one.y)])
+        for title, (caption, series) in charts.items()
     ]
     return [chart for chart in made if chart.series]
 
@@ -258,10 +236,8 @@ def calibrated(run: RunFacts) -> str:
 
 def thin_out(values: Sequence[Number]) -> list[Number]:
     """Average a long series in groups of equal size; short ones stay as they are."""
-    group = math.ceil(len(values) / MOST_POINTS)
-    if group <= 1:
-        return list(values)
-    groups = [values[start : start + group] for start in range(0, len(values), group)]
+    size = math.ceil(len(values) / MOST_POINTS) or 1
+    groups = [values[start : start + size] for start in range(0, len(values), size)]
     known = [[value for value in one if value is not None] for one in groups]
     return [float(np.mean(one)) if one else None for one in known]
 
@@ -284,7 +260,7 @@ def _x(rows: Sequence[Row]) -> list[float]:
 
 def _points(label: str, scores: Sequence[HeldOutScore], color: int) -> Series:
     low, high = zip(*map(confidence_interval, scores), strict=True)
-    x, means = [score.generation for score in scores], [score.mean for score in scores]
+    x, means = [one.generation for one in scores], [one.mean for one in scores]
     return Series(label, x, means, low, high, color, "points")
 
 
@@ -323,6 +299,15 @@ def _column(run: RunFacts, name: str, caption: str) -> Chart | None:
     return Chart(title, caption, "generation", [_series(title, rows, lambda row: row[name])])
 
 
+def _sigma(run: RunFacts) -> Chart | None:
+    """Chart sigma with the band over tensors that have one of their own; None if constant."""
+    chart = _column(run, "sigma", f"Sigma of the members.{calibrated(run)}")
+    if chart is None or not all("sigmas" in row for row in run.rows):
+        return chart
+    low, high = (thin_out([row["sigmas"][end] for row in run.rows]) for end in ("min", "max"))
+    return replace(chart, series=[replace(chart.series[0], low=low, high=high)])
+
+
 def _part(run: RunFacts, name: str) -> Chart:
     rows = [row for row in run.rows if row.get("parts", {}).get(name) is not None]
     scores = [score for score in run.scores if math.isfinite(score.parts.get(name, math.nan))]
@@ -338,9 +323,3 @@ def _part(run: RunFacts, name: str) -> Chart:
     weight = f", weight {number(scorer.weight)}" if scorer else ""
     caption = f"Part of the reward{weight}."
     return Chart(bounded_text(name, LONGEST_NAME), caption, "generation", series)
-
-
-def _is_shown(series: Series) -> bool:
-    """Whether a curve shows anything: in most runs all weights change, and none is empty."""
-    is_whole = series.label == MOVED and all(one == 1 for one in series.y if one)
-    return any(series.y) and not is_whole

@@ -28,7 +28,8 @@ class DiffPiece:
 def diff_words(before: str, after: str) -> tuple[list[DiffPiece], list[DiffPiece]]:
     """Split two texts into pieces, so that the pieces of only one of them can be marked."""
     one, other = WORD.findall(before), WORD.findall(after)
-    old, new = [word.strip() for word in one], [word.strip() for word in other]
+    # The first word is the same as one after a space; other changes of white space are marked.
+    old, new = ([f" {words[0]}", *words[1:]] if words else [] for words in (one, other))
     # Without junk detection, which would not match the most frequent words of a long text.
     codes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     return (

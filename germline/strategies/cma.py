@@ -154,19 +154,12 @@ class CmaSearch(Strategy):
             )
 
     def _check_dimension(self, dimension: int) -> None:
-        kind = self.config.kind
-        if dimension < 2:
+        if not 2 <= dimension <= self.LARGEST:
             raise GermlineError(
-                f"strategy.kind={kind} needs at least 2 searched numbers, and the space has "
-                f"{dimension}: select more tensors, or use strategy.kind=nes"
-            )
-        if dimension > self.LARGEST:
-            other = "strategy.kind=sep_cma, " if kind == "cma" else ""
-            raise GermlineError(
-                f"strategy.kind={kind} can search up to {self.LARGEST:,} numbers, and the space "
-                f"has {dimension:,}: use {other}space.kind=subspace with space.dimension="
-                f"{min(self.LARGEST, 100)}, or fewer tensors (space.include, space.layers, "
-                "space.rank)"
+                f"strategy.kind={self.config.kind} can search 2 to {self.LARGEST:,} numbers, and "
+                f"the space has {dimension:,}: use strategy.kind=nes or sep_cma, "
+                "space.kind=subspace with space.dimension=100, or other tensors (space.include, "
+                "space.layers, space.rank)"
             )
 
 

@@ -122,10 +122,10 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool) -> No
         print_json({"out": study.out, "report": report, "runs": runs, **summary.as_json()})
         return
     rows = [
-        (str(one.seed), *map(text_format.score, (one.start, one.best, one.end)))
-        for one in summary.results
+        (str(run.config.seed), *map(text_format.score, scores))
+        for run, scores in zip(summary.counted, summary.ends, strict=True)
     ]
-    statistics, number = summary.statistics().values(), text_format.number
+    statistics, number = summary.statistics.values(), text_format.number
     ends = (f"{number(one.smallest)} to {number(one.largest)}" for one in statistics)
     rows.append(("mean", *map(text_format.over_seeds, statistics)))
     rows.append(("smallest to largest", *ends))

@@ -5,7 +5,8 @@ run seeds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -20,6 +21,7 @@ from germline.evaluation.seed_statistics import (
 from germline.record.seed_study import counted_seeds, is_seed_study
 from germline.report.run_facts import RunFacts
 from germline.report.text_format import number, seed_difference_text
+from germline.types import HeldOutScore
 
 SMALLEST_GROUP = 2
 
@@ -43,13 +45,32 @@ class SeedGroup:
         return self.runs[0].metric
 
     @property
+    def ends(self) -> list[tuple[HeldOutScore, HeldOutScore, HeldOutScore]]:
+        """The score before training, the best and the newest one of each counted seed."""
+        return [(run.scores[0], best, run.scores[-1]) for run in self.counted if (best := run.best)]
+
+    @property
     def statistics(self) -> dict[str, SeedStatistics]:
         """Scores before training, best ones, and newest ones, over the counted seeds."""
-        return {
-            "start": seed_statistics([run.scores[0].mean for run in self.counted]),
-            "best": seed_statistics([run.best.mean for run in self.counted if run.best]),
-            "end": seed_statistics([run.scores[-1].mean for run in self.counted]),
-        }
+        columns = zip(("start", "best", "end"), zip(*self.ends, strict=True), strict=False)
+        return {name: seed_statistics([one.mean for one in scores]) for name, scores in columns}
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the scores of every counted seed, and their statistics, as in `seeds.json`."""
+        rows = [
+            {
+                "seed": run.config.seed,
+                "metric": end.metric,
+                "start": start.mean,
+                "best": best.mean,
+                "best_generation": best.generation,
+                "end": end.mean,
+                "generations": end.generation,
+            }
+            for run, (start, best, end) in zip(self.counted, self.ends, strict=True)
+        ]
+        over_seeds = {name: asdict(one) for name, one in self.statistics.items()}
+        return {"results": rows, "over_seeds": over_seeds or None}
 
     @property
     def left_out(self) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
@@ -235,12 +236,8 @@ def without_common_start(prompts: Sequence[str]) -> list[str]:
 
     An excerpt of countdown's prompts would otherwise show only the instructions.
     """
-    ends = sorted(set(prompts))
-    if len(ends) < 2:
-        return list(prompts)
-    pairs = zip(ends[0], ends[-1], strict=False)  # Of sorted texts these two differ first.
-    common = next((at for at, (one, other) in enumerate(pairs) if one != other), len(ends[0]))
-    if common <= LONGEST_COMMON:
+    common = len(commonprefix(list(prompts)))  # noqa: RUF071 - texts and no paths
+    if common <= LONGEST_COMMON or len(set(prompts)) < 2:
         return list(prompts)
     # Some words before the first difference are kept, for orientation.
     start = prompts[0].rfind(" ", 0, common - LONGEST_COMMON // 3) + 1

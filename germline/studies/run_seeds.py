@@ -5,26 +5,25 @@ a run of that seed alone. `seeds.json` holds the config and the seeds from the s
 interrupted study can be continued from its folder; at the end it also holds the summary.
 """
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from germline.config import Config, CustomTask, load_config, validate_config
 from germline.config.base import as_override
-from germline.evaluation.seed_statistics import SeedStatistics, seed_statistics
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors, write_json
-from germline.record.best_generation import best_score, early_stop
+from germline.record.best_generation import early_stop
 from germline.record.seed_study import SEEDS_FILE, read_seeds_file, seed_run
+from germline.report.comparison import SeedGroup
 from germline.report.diff import differing_settings
-from germline.report.html_page import write_report
+from germline.report.html_page import write_page
+from germline.report.run_facts import RunFacts
 from germline.run import Training, resume, train
 from germline.run.lifecycle import resumed_config
 from germline.tasks import make_task
-from germline.types import GermlineError, HeldOutScore
+from germline.types import GermlineError
 
 MOST_SEEDS = 1000
 """Largest range of seeds; a longer one is assumed to be a typing error."""
@@ -34,49 +33,6 @@ TRAINS_ON = ("generations", "held_out.patience", "record.", "graders.", "fleet."
 
 Other settings that `resume` may change, such as `held_out.examples`, would make them another kind.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class SeedResult:
-    """Held-out scores of one run seed: of the base model, the best one, and the final one."""
-
-    seed: int
-    start: HeldOutScore
-    best: HeldOutScore
-    end: HeldOutScore
-
-
-@dataclass(frozen=True, slots=True)
-class SeedSummary:
-    """The statistics over the trained seeds of a study."""
-
-    results: tuple[SeedResult, ...]
-
-    def statistics(self) -> dict[str, SeedStatistics]:
-        """Return the statistics over seeds of the `start`, the `best` and the `end` scores."""
-        return {
-            name: seed_statistics([getattr(result, name).mean for result in self.results])
-            for name in ("start", "best", "end")
-        }
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the summary as in `seeds.json`; unknown numbers are null."""
-        rows = [
-            {
-                "seed": result.seed,
-                "metric": result.end.metric,
-                "start": result.start.mean,
-                "best": result.best.mean,
-                "best_generation": result.best.generation,
-                "end": result.end.mean,
-                "generations": result.end.generation,
-            }
-            for result in self.results
-        ]
-        over_seeds = (
-            {name: asdict(one) for name, one in self.statistics().items()} if rows else None
-        )
-        return {"results": rows, "over_seeds": over_seeds}
 
 
 class SeedStudy:
@@ -119,22 +75,16 @@ class SeedStudy:
             if training is not None:
                 yield training
 
-    def summary(self) -> SeedSummary:
-        """Return the statistics over the seeds that have held-out scores."""
-        results = []
-        for seed in self._begun():
-            rows = RunDirectory.open(self.path(seed)).held_out()
-            scores = [row.score for row in rows if math.isfinite(row.score.mean)]
-            best = best_score(scores)
-            if best is not None:
-                results.append(SeedResult(seed, scores[0], best, scores[-1]))
-        return SeedSummary(tuple(results))
+    def summary(self) -> SeedGroup:
+        """Return the seeds that were begun; those that have held-out scores count."""
+        runs = [RunFacts(self.path(seed)) for seed in self._begun()]
+        return SeedGroup(self.out.name, runs, [run for run in runs if run.scores])
 
-    def write_results(self, summary: SeedSummary | None = None) -> Path:
+    def write_results(self, summary: SeedGroup | None = None) -> Path:
         """Write the summary into `seeds.json`, and a report over all seeds; return its path."""
-        self._write((summary or self.summary()).as_json())
-        runs = [self.path(seed) for seed in self._begun()]
-        return write_report(runs, self.out / "report.html")
+        summary = summary or self.summary()
+        self._write(summary.as_json())
+        return write_page(summary.runs, self.out / "report.html")
 
     def _begun(self) -> list[int]:
         return [seed for seed in self.seeds if (self.path(seed) / "run.json").exists()]

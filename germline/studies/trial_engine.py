@@ -111,7 +111,8 @@ class TrialEngine:
 
     def moved(self) -> float:
         """Return the distance of theta from the start: rms over the searched numbers, in sigmas."""
-        masters = self._masters
+        masters = self.engine.weights
+        assert isinstance(masters, Masters)  # of every engine that can score texts
         squares, count = 0.0, 0
         for info in masters.searched:
             step = masters.tensors[info.name].cpu() - self._start[info.name]
@@ -121,19 +122,12 @@ class TrialEngine:
 
     def size(self) -> float:
         """Return the median rms of the searched tensors, in their unit; 1 when it is 0."""
-        units = self._masters.units
+        assert isinstance(self.engine.weights, Masters)
         sizes = sorted(
             float(self._start[name].square().mean(dtype=torch.float64).sqrt()) / unit
-            for name, unit in units.items()
+            for name, unit in self.engine.weights.units.items()
         )
         return sizes[len(sizes) // 2] or 1.0
-
-    @property
-    def _masters(self) -> Masters:
-        weights = self.engine.weights
-        if not isinstance(weights, Masters):
-            raise TypeError(f"{type(weights).__name__} does not show its masters")
-        return weights
 
     def train(self, strategy: Strategy, span: range) -> Iterator[GenerationRecord]:
         """Run generations as in any run, on the training examples that do not score trials."""

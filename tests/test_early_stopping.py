@@ -10,7 +10,7 @@ import germline
 from germline.cli.application import app
 from germline.record import RunDirectory
 from germline.record.best_generation import early_stop
-from germline.record.list_runs import list_runs
+from germline.report.run_list import list_runs
 from germline.types import GermlineError, HeldOutScore
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import germline
-from germline.record.list_runs import UnreadableRun, list_runs
 from germline.report.run_facts import RunFacts
+from germline.report.run_list import UnreadableRun, list_runs
 from germline.run.inference import measure_kl
 from germline.types import GermlineError
 from tests.toy_runs import journal, run

@@ -16,8 +16,9 @@ import pytest
 
 from germline.config import Config, load_config
 from germline.record import HeldOutRow, HeldOutSample, Journal, RunDirectory
-from germline.record.list_runs import RunSummary, UnreadableRun, list_runs
 from germline.record.lock import is_locked
+from germline.report.run_facts import RunFacts
+from germline.report.run_list import UnreadableRun, list_runs
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score, update
@@ -246,8 +247,8 @@ def test_an_overview_sums_up_runs_newest_first(run: RunDirectory) -> None:
         other.write(record(generation), BATCH)
     other.release_lock()
     second, first = list_runs(run.path.parent)
-    assert isinstance(first, RunSummary)
-    assert isinstance(second, RunSummary)
+    assert isinstance(first, RunFacts)
+    assert isinstance(second, RunFacts)
     assert (first.path, first.task, first.model) == (run.path, run.config.task.kind, "nano")
     assert (first.done, first.total, first.state) == (1, 10, "running")
     assert (first.start, first.newest) == (score(0, 0.25), score(1, 0.5))
@@ -258,7 +259,7 @@ def test_an_overview_sums_up_runs_newest_first(run: RunDirectory) -> None:
 def test_a_run_that_nobody_writes_to_before_its_end_is_stopped(run: RunDirectory) -> None:
     run.release_lock()
     (summary,) = list_runs(run.path)
-    assert isinstance(summary, RunSummary)
+    assert isinstance(summary, RunFacts)
     assert (summary.done, summary.state) == (0, "stopped")
 
 
@@ -268,7 +269,7 @@ def test_an_overview_says_what_cannot_be_read_and_goes_on(run: RunDirectory) -> 
     (broken / "run.json").write_text("{")
     (run.path.parent / "not-a-run").mkdir()
     found = {type(one): one for one in list_runs(run.path.parent)}
-    assert set(found) == {RunSummary, UnreadableRun}
+    assert set(found) == {RunFacts, UnreadableRun}
     assert "is damaged" in str(found[UnreadableRun])
 
 

@@ -10,7 +10,9 @@ from germline.cli import shell_completion
 from germline.cli.output import AsJson, print_json, print_stderr, print_table, score_values
 
 if TYPE_CHECKING:
-    from germline.record.list_runs import RunSummary, SeedStudySummary, UnreadableRun
+    from germline.report.run_facts import RunFacts
+    from germline.report.run_list import SeedStudySummary, UnreadableRun
+    from germline.types import HeldOutScore
 
 PLACES = {
     "tasks": "task",
@@ -137,7 +139,7 @@ def _settings() -> Rows:
 
 
 def _list_runs(folder: Path, *, as_json: bool) -> None:
-    from germline.record.list_runs import SeedStudySummary, UnreadableRun, list_runs
+    from germline.report.run_list import SeedStudySummary, UnreadableRun, list_runs
 
     runs = list_runs(folder)
     if as_json:
@@ -154,30 +156,40 @@ def _list_runs(folder: Path, *, as_json: bool) -> None:
         print_stderr("no runs found")
 
 
-def _run_values(run: "RunSummary | SeedStudySummary | UnreadableRun") -> dict[str, object]:
-    from germline.record.list_runs import SeedStudySummary, UnreadableRun
+def _run_values(run: "RunFacts | SeedStudySummary | UnreadableRun") -> dict[str, object]:
+    from germline.report.run_list import SeedStudySummary, UnreadableRun, age_s
 
     if isinstance(run, UnreadableRun):
         return {"run": run.path, "state": run.state, "reason": run.reason}
     if isinstance(run, SeedStudySummary):
         runs = [_run_values(one) for one in run.runs]
         return {"run": run.path, "state": run.state, "seeds": run.seeds, "runs": runs}
-    scores = {"start": run.start, "newest": run.newest, "best": run.best}
+    scores = {**_ends(run), "best": run.best}
     return {
         "run": run.path,
         "state": run.shown_state,
-        "task": run.task,
-        "model": run.model,
+        "task": run.config.task.title,
+        "model": _model(run),
         "done": run.done,
-        "generations": run.total,
+        "generations": run.config.generations,
         "held_out": {name: one and score_values(one) for name, one in scores.items()},
-        "age_s": run.age_s,
+        "age_s": age_s(run.path),
     }
 
 
-def _run_cells(run: "RunSummary | SeedStudySummary | UnreadableRun") -> tuple[str, ...]:
+def _model(run: "RunFacts") -> str:
+    return run.config.engine.kind if run.config.engine.has_own_model else run.config.model
+
+
+def _ends(run: "RunFacts") -> "dict[str, HeldOutScore | None]":
+    """Return the score before training, and the newest one."""
+    first, last = (run.scores[0], run.scores[-1]) if run.scores else (None, None)
+    return {"start": None if first is None or first.generation else first, "newest": last}
+
+
+def _run_cells(run: "RunFacts | SeedStudySummary | UnreadableRun") -> tuple[str, ...]:
     """Return the row of a run, or of a folder of run seeds with the range of their last scores."""
-    from germline.record.list_runs import SeedStudySummary, UnreadableRun
+    from germline.report.run_list import SeedStudySummary, UnreadableRun, age_s
     from germline.report.text_format import number
 
     if isinstance(run, UnreadableRun):
@@ -186,17 +198,18 @@ def _run_cells(run: "RunSummary | SeedStudySummary | UnreadableRun") -> tuple[st
         done = f"{run.finished}/{run.seeds} seeds"
         if not run.readable:
             return str(run.path), "-", "-", done, "-", run.state, "-"
-        known = [one.newest.mean for one in run.readable if one.has_ended and one.newest]
+        known = [one.scores[-1].mean for one in run.readable if one.has_ended and one.scores]
         scores = " to ".join(dict.fromkeys(number(pick(known)) for pick in (min, max) if known))
         state: str = run.state
         first = run.readable[0]
     else:
-        done, state, first = f"{run.done}/{run.total}", run.shown_state, run
-        ends = {one.generation: one.mean for one in (run.start, run.newest) if one}
+        done, state, first = f"{run.done}/{run.config.generations}", run.shown_state, run
+        ends = {one.generation: one.mean for one in _ends(run).values() if one}
         scores = " -> ".join(map(number, ends.values()))
         if run.best and run.best.mean not in ends.values():
             scores += f", best {number(run.best.mean)} ({run.best.generation})"
-    return str(run.path), first.task, first.model, done, scores or "-", state, _age(run.age_s)
+    age = _age(age_s(run.path))
+    return str(run.path), first.config.task.title, _model(first), done, scores or "-", state, age
 
 
 def _age(seconds: float) -> str:

@@ -13,7 +13,7 @@ Offers = list[tuple[str, str]]
 
 def complete_runs(incomplete: str) -> Offers:
     """Offer run directories in runs/ and in the folder that is being typed, or folders."""
-    from germline.record.list_runs import run_directories
+    from germline.record.run_paths import run_directories
     from germline.types import GermlineError
 
     offers: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Paths of runs: the directory of a new run, and what is said of a path that is no run directory.
+"""Paths of runs: the directory of a new one, those in a folder, and the refusal of other paths.
 
 A run directory without a generation, left by a run that was refused or killed at its start, counts
 as unused: what its files say, the same command computes again.
@@ -12,7 +12,7 @@ from pathlib import Path
 from germline.config import Config
 from germline.record.atomic_files import check_writable
 from germline.record.lock import is_locked
-from germline.record.seed_study import check_single_run
+from germline.record.seed_study import SEEDS_FILE, check_single_run, is_seed_study, seed_runs
 from germline.registry import did_you_mean
 from germline.types import GermlineError
 
@@ -129,3 +129,36 @@ def check_no_missing_run(path: Path) -> None:
         is_missing = len(path.parts) > 1 and among_runs
     if is_missing:
         raise missing_run_error(path)
+
+
+def run_directories(folder: Path) -> list[Path]:
+    """List the run directories in a folder, or the folder itself if it is one; newest first.
+
+    A folder of several run seeds is listed as one directory, unless it is the folder itself.
+    """
+    if (folder / "run.json").is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise GermlineError(
+            f"there is no folder {str(folder)!r}: name one that holds run directories "
+            "(germline train makes runs/)"
+        )
+    directories = [path.parent for path in folder.glob("*/run.json")]
+    marked = [path.parent for path in folder.glob(f"*/{SEEDS_FILE}")]
+    directories += [path for path in marked if is_seed_study(path)]
+    return sorted(directories, key=lambda path: (-written_at(path), path.name))
+
+
+def written_at(path: Path) -> float:
+    """Return the time the journal was last written; before the first generation, run.json.
+
+    For a folder of several run seeds it is that of its newest run.
+    """
+    if is_seed_study(path):
+        return max(map(written_at, seed_runs(path)), default=(path / SEEDS_FILE).stat().st_mtime)
+    for name in ("journal.jsonl", "run.json"):
+        try:
+            return (path / name).stat().st_mtime
+        except FileNotFoundError:
+            continue
+    return 0.0

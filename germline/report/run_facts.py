@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from germline.record import HeldOutRow, HeldOutSample, JournalEntry, RunDirectory
 from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score, rank, signed_score
-from germline.record.list_runs import State
 from germline.record.lock import is_locked
 from germline.record.metrics_rows import paired_samples, transcript
 from germline.record.seed_study import folder_to_resume, is_seed_study
@@ -25,6 +25,8 @@ from germline.report.diff import DiffPiece, diff_words
 from germline.report.findings import Finding, find, recorded
 from germline.report.text_format import bounded_text, escape_control_characters
 from germline.types import GermlineError, HeldOutScore
+
+State = Literal["running", "stopped", "finished"]
 
 LONGEST_NAME = 120
 MOST_REASONS = 20
@@ -109,6 +111,12 @@ class RunFacts:
         if self._locked:
             return "running"
         return "finished" if self.has_ended else "stopped"
+
+    @property
+    def shown_state(self) -> str:
+        """The state, or `stopped early` for a run that `held_out.patience` has finished."""
+        is_early = self.state == "finished" and self.done < self.config.generations
+        return "stopped early" if is_early else self.state
 
     @property
     def has_ended(self) -> bool:

@@ -208,9 +208,7 @@ def test_a_completion_is_read_after_the_prompt_that_its_member_had():
         by_index = {example.index: example for example in batch}
         for one in found.rollouts:
             variant = population.prompt_variants[one.member]
-            (example,), _ = method.options.prompted(
-                [by_index[one.example]], parts.decoding, variant
-            )
+            (example,), _ = method.prompted([by_index[one.example]], parts.decoding, variant)
             p, q = (
                 engine.log_probabilities([who], [example], [[one.completion]])[0][0]
                 for who in (population.members[one.member], None)

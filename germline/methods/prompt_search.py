@@ -124,7 +124,7 @@ class EvolutionStrategyMethod(Method):
         self, examples: Sequence[Example], decoding: Decoding
     ) -> tuple[Sequence[Example], Decoding]:
         """Return the examples and the decoding of the most probable options."""
-        return self._prompted(examples, decoding, self.likeliest())
+        return self.prompted(examples, decoding, self.likeliest())
 
     def evaluate_members(
         self, fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
@@ -142,7 +142,7 @@ class EvolutionStrategyMethod(Method):
             ]
             members = tuple(population.members[place] for place in places)
             together = replace(population, members=members, prompt_variants=())
-            prompted = self._prompted(batch, decoding, variant)
+            prompted = self.prompted(batch, decoding, variant)
             part = super().evaluate_members(fleet, together, *prompted)
             rewards[places] = part.rewards
             rollouts += [replace(one, member=places[one.member]) for one in part.rollouts]
@@ -183,7 +183,7 @@ class EvolutionStrategyMethod(Method):
         }
         return {**super().metrics(update), "option_probabilities": by_option}
 
-    def _prompted(
+    def prompted(
         self, examples: Sequence[Example], decoding: Decoding, variant: PromptVariant
     ) -> tuple[list[Example], Decoding]:
         """Return the examples and the decoding that a variant makes of them."""

@@ -20,7 +20,7 @@ PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-c
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 16
 CODE := germline tests benchmarks checks
 # Where arrays have shapes, which mypy does not see. Checking every call of the rest takes minutes.
-SHAPED := germline.engines,germline.evaluation,germline.methods,germline.noise,germline.optimizers,germline.shaping,germline.signal_metrics,germline.spaces,germline.strategies,germline.tensor_noise,germline.types
+SHAPED := germline.engines,germline.evaluation,germline.methods,germline.noise,germline.optimizers,germline.run.elo,germline.shaping,germline.signal_metrics,germline.spaces,germline.strategies,germline.tensor_noise,germline.types
 
 # PyPI's torch for Linux is a CUDA build of several GB; PyTorch's own index has the CPU build.
 TORCH_INDEX := https://download.pytorch.org/whl/cpu

@@ -141,6 +141,7 @@ def test_the_length_of_a_prompt_is_that_at_the_recorded_date(tmp_path):
 
 
 def test_all_that_asks_the_weights_of_a_run_uses_the_recorded_date(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # completions of a model go there
     model = shutil.copytree(NANO_DIR, tmp_path / "model")
     (model / "chat_template.jinja").write_text(CLOCK)
     read: list[str] = []

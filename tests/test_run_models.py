@@ -115,25 +115,6 @@ def test_a_stopped_run_reaches_the_same_bits(trained, tmp_path):
     assert journal(path) == journal(run)
 
 
-def test_another_base_model_is_refused(one_run, tmp_path):
-    other = save_tiny(tmp_path / "other", seed=1)
-    facts = json.loads((one_run / "run.json").read_text())
-    facts["config"]["model"] = str(other)
-    copy = tmp_path / "run"
-    copy.mkdir()
-    (copy / "run.json").write_text(json.dumps(facts))
-    (copy / "journal.jsonl").write_bytes(journal(one_run))
-    for attempt in (
-        resume,
-        lambda path: replay(path, 1),
-        lambda path: export(path, tmp_path / "x"),
-    ):
-        with pytest.raises(
-            GermlineError, match="the base model is not the one this run began with"
-        ):
-            attempt(copy)
-
-
 @pytest.mark.parametrize("write", [export, lambda run, out: replay(run, 0, out)])
 def test_a_taken_folder_is_not_written_into(one_run, tmp_path, write):
     (tmp_path / "precious").write_text("data")

@@ -181,14 +181,6 @@ def command(*words: object) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def test_eval_scores_every_seed(study: Path) -> None:
-    shown = command("eval", study, "--limit", 3, "--json")
-    assert shown.exit_code == 0, shown.output
-    rows = json.loads(shown.stdout)
-    assert [row["source"] for row in rows] == [str(study / "seed-0"), str(study / "seed-3")]
-    assert [row["updates"] for row in rows] == [3, 3]
-
-
 def test_eval_says_the_mean_over_the_seeds_of_each_folder(study: Path, tmp_path: Path) -> None:
     list(next(train_seeds({**CONFIG, "batch_size": 3}, [0], tmp_path / "one").trainings()))
     other = tmp_path / "other"

@@ -133,8 +133,8 @@ def test_a_run_takes_kinds_settings_and_rewards_of_the_package(facts):
     assert facts["moved"]
     (text,) = facts["texts"]
     assert text[:3] == text[:3].upper()
-    named = ("task.reward=vowels", "space.kind=biases", "strategy.kind=sign_search")
-    named += ("engine.kind=upper_case", "method.kind=best_members")
+    named = ["task.reward=vowels", "space.kind=biases", "strategy.kind=sign_search"]
+    named += ["engine.kind=upper_case", "method.kind=best_members"]
     package = {"package": "germline-theirs", "version": "1.0"}
     assert facts["run"] == dict.fromkeys((*named, "task.scorers.loud.kind=exclamations"), package)
     assert facts["replayed"] == facts["digests"][1]

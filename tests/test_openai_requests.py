@@ -13,6 +13,7 @@ PRICE = {
     "type": "function",
     "function": {"name": "price", "description": "", "parameters": {"type": "object"}},
 }
+TEA = {"role": "user", "content": "Tea?"}
 CALL = 'Let me see.\n<tool_call>\n{"name": "price", "arguments": {"item": "tea"}}\n</tool_call>'
 
 
@@ -20,20 +21,16 @@ def chat(*messages, **more):
     return ChatRequest(model="center", messages=[Message(**one) for one in messages], **more)
 
 
-def reply_message(text, *, has_tools=True, place=1):
-    reply = Reply("", "", [], 1, has_scores=False, has_tools=has_tools, messages=place)
-    return reply.message(text)
+def reply_message(text, *, has_tools=True):
+    return Reply(chat(TEA, tools=[PRICE] if has_tools else []), "digest", []).message(text)
 
 
 def test_tools_are_described_after_the_system_message():
-    system, user = (
-        {"role": "developer", "content": "Be brief."},
-        {"role": "user", "content": "Tea?"},
-    )
-    example = chat(system, user, tools=[PRICE]).example()
+    system = {"role": "developer", "content": "Be brief."}
+    example = chat(system, TEA, tools=[PRICE]).example()
     assert example.prompt == "Tea?"
     assert example.context == (("system", "Be brief.\n\n" + schema_prompt([PRICE])),)
-    assert chat(user, tools=[PRICE], tool_choice="none").example().context == ()
+    assert chat(TEA, tools=[PRICE], tool_choice="none").example().context == ()
 
 
 def test_a_reply_with_calls_is_read_again_as_it_was_written():
@@ -70,7 +67,7 @@ def test_a_call_that_is_not_well_formed_has_no_name():
 def test_results_that_follow_each_other_are_one_message():
     results = [{"role": "tool", "tool_call_id": str(n), "content": str(n)} for n in (3, 5)]
     reply = reply_message(CALL)
-    example = chat({"role": "user", "content": "Tea?"}, reply, *results).example()
+    example = chat(TEA, reply, *results).example()
     assert example.context == (("user", "Tea?"), ("assistant", CALL))
     shown = [f"<tool_response>\n{n}\n</tool_response>" for n in (3, 5)]
     assert example.prompt == "\n".join(shown)
@@ -84,7 +81,7 @@ def test_a_message_without_content_calls_a_tool(role):
 
 def test_calls_end_a_choice_and_are_counted_in_a_stream():
     result = RowResult(Completion(CALL, (1, 2), "eos", 3))
-    reply = Reply("center", "digest", [result], 1, has_scores=False, has_tools=True, messages=1)
+    reply = Reply(chat(TEA, tools=[PRICE]), "digest", [result])
     (choice,) = reply.chat()["choices"]
     assert choice["finish_reason"] == "tool_calls"
     events = list(reply.chat_events())

@@ -71,16 +71,13 @@ class Endpoint:
 
     async def chat(self, request: ChatRequest) -> Response:
         """Answer the last message of a conversation."""
-        self.batcher.check_size(request.completions)
+        self._begin(request)
         asked, after = request.example(), None
         new = asked
         if self.log is not None:
-            request.seed = self.log.default_seed if request.seed is None else request.seed
-            new, after = self.log.continued(request.model, request.seed, asked)
+            new, after = self.log.continued(request.model, request.seed or 0, asked)
         longest = request.max_completion_tokens or request.max_tokens
-        reply = await self._reply(request, [new], longest, request.top, after=after)
-        messages = len(request.messages)
-        reply = replace(reply, has_tools=bool(request.described_tools), messages=messages)
+        reply = await self._reply(request, [new], longest, after=after)
         if self.log is not None:
             for result in reply.results:
                 said = Message(**reply.message(result.completion.text)).text
@@ -91,25 +88,27 @@ class Endpoint:
 
     async def complete(self, request: CompletionRequest) -> Response:
         """Continue texts."""
+        self._begin(request)
+        echo = bool(request.echo)
+        reply = await self._reply(request, request.examples(), request.max_tokens, echo=echo)
+        return _streamed(reply.text_events()) if request.stream else AsciiJson(reply.text())
+
+    def _begin(self, request: SamplingFields) -> None:
+        """Refuse too many completions; give a request without a seed that of the log."""
         self.batcher.check_size(request.completions)
         if self.log is not None and request.seed is None:
             request.seed = self.log.default_seed
-        longest = 16 if request.max_tokens is None else request.max_tokens
-        reply = await self._reply(
-            request, request.examples(), longest, request.logprobs, echo=bool(request.echo)
-        )
-        return _streamed(reply.text_events()) if request.stream else AsciiJson(reply.text())
 
     async def _reply(
         self,
-        request: SamplingFields,
+        request: ChatRequest | CompletionRequest,
         examples: Sequence[Example],
         longest: int | None,
-        top: int | None,
         *,
         echo: bool = False,
         after: LoggedTurn | None = None,
     ) -> Reply:
+        top = request.top
         if longest is not None and longest > self.max_new_tokens:
             raise RequestError(
                 400,
@@ -132,15 +131,7 @@ class Endpoint:
                 future.cancel()
         if len(results) < len(examples) * request.choices:  # greedy choices are all the same
             results = [result for result in results for _ in range(request.choices)]
-        options = request.stream_options
-        return Reply(
-            request.model,
-            selected.fingerprint,
-            results,
-            prompts=len(examples),
-            has_scores=top is not None,
-            streams_usage=options is not None and options.include_usage,
-        )
+        return Reply(request, selected.fingerprint, results)
 
 
 def _model(name: str) -> dict[str, object]:

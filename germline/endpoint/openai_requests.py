@@ -240,6 +240,11 @@ class CompletionRequest(SamplingFields):
         """Number of completions in the response."""
         return len(self.prompts) * self.choices
 
+    @property
+    def top(self) -> int | None:
+        """Number of likely tokens to report; None: no log-probabilities."""
+        return self.logprobs
+
     def examples(self) -> list[Example]:
         """Return one example per prompt."""
         return [

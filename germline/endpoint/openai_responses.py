@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
+from germline.endpoint.openai_requests import ChatRequest, CompletionRequest
 from germline.endpoint.rows import RowResult, TokenScore
 from germline.environments.tools import split_calls
 
@@ -18,32 +19,20 @@ LOWEST = -9999.0
 
 @dataclass(frozen=True)
 class Reply:
-    """The completions of one request.
+    """The completions of one request, those of its first prompt first."""
 
-    Attributes:
-        results: of all choices, those of the first prompt first.
-        prompts: number of prompts.
-        has_scores: whether log-probabilities were asked for.
-        streams_usage: whether a stream ends with the number of tokens.
-        has_tools: whether calls of tools are looked for in a chat.
-        messages: number of messages before the reply of a chat, for the ids of calls.
-    """
-
-    model: str
+    request: ChatRequest | CompletionRequest
     fingerprint: str
     results: Sequence[RowResult]
-    prompts: int
-    has_scores: bool
-    streams_usage: bool = False
-    has_tools: bool = False
-    messages: int = 0
 
     def message(self, text: str) -> dict[str, Any]:
-        """Return a text of the model as a message of a chat."""
-        content, calls = split_calls(text) if self.has_tools else (text, [])
+        """Return a text of the model as a message of a chat, with the calls of its tools."""
+        request = self.request
+        assert isinstance(request, ChatRequest)
+        content, calls = split_calls(text) if request.described_tools else (text, [])
         described = [
             {
-                "id": f"call-{self.messages}-{number}",
+                "id": f"call-{len(request.messages)}-{number}",
                 "type": "function",
                 "function": {"name": name, "arguments": arguments},
             }
@@ -57,7 +46,7 @@ class Reply:
         choices = []
         for index, result in enumerate(self.results):
             message = self.message(result.completion.text)
-            scores = _chat_scores(result.scores) if self.has_scores else None
+            scores = None if self.request.top is None else _chat_scores(result.scores)
             reason = "tool_calls" if "tool_calls" in message else _finish_reason(result)
             choice = {"index": index, "message": message, "logprobs": scores}
             choices.append({**choice, "finish_reason": reason})
@@ -69,7 +58,7 @@ class Reply:
             {
                 "index": index,
                 "text": result.prompt + result.completion.text,
-                "logprobs": _text_scores(result.scores) if self.has_scores else None,
+                "logprobs": None if self.request.top is None else _text_scores(result.scores),
                 "finish_reason": _finish_reason(result),
             }
             for index, result in enumerate(self.results)
@@ -100,20 +89,21 @@ class Reply:
     ) -> Iterator[str]:
         usage = whole.pop("usage")
         events = [whole | {"object": kind, "choices": [chunk]} for chunk in chunks]
-        if self.streams_usage:
+        options = self.request.stream_options
+        if options is not None and options.include_usage:
             events.append(whole | {"object": kind, "choices": [], "usage": usage})
         yield from (f"data: {json.dumps(event, allow_nan=False)}\n\n" for event in events)
         yield "data: [DONE]\n\n"
 
     def _object(self, kind: str, prefix: str, choices: Sequence[object]) -> dict[str, Any]:
-        each = len(self.results) // self.prompts
-        read = sum(result.completion.prompt_tokens for result in self.results[::each])
+        one_of_each = self.results[:: self.request.choices]
+        read = sum(result.completion.prompt_tokens for result in one_of_each)
         written = sum(len(result.completion.tokens) for result in self.results)
         return {
             "id": f"{prefix}-{uuid.uuid4().hex}",
             "object": kind,
             "created": int(time.time()),
-            "model": self.model,
+            "model": self.request.model,
             "system_fingerprint": self.fingerprint,
             "choices": choices,
             "usage": {

@@ -91,18 +91,16 @@ class EndpointGraders(GraderPool):
             for name in names
             for example, seed in zip(examples, seeds, strict=True)
         ]
-        asked = list(examples) * len(members)
         log = EpisodeLog(_seed(decoding, "no episode", 0))
         weights = NamedWeights(engine, dict(zip(names, members, strict=True)))
-        played = self._played(weights, log, episodes, asked, decoding)
-        rollouts = [
-            _rollout(number // len(examples), example, log.turns(one.model, one.seed), *result)
-            for number, (one, example, result) in enumerate(
-                zip(episodes, asked, played, strict=True)
-            )
+        played = iter(self._played(weights, log, episodes, [*examples] * len(names), decoding))
+        return [
+            [
+                _rollout(number, example, log.turns(name, seed), *next(played))
+                for example, seed in zip(examples, seeds, strict=True)
+            ]
+            for number, name in enumerate(names)
         ]
-        width = len(examples)
-        return [rollouts[start : start + width] for start in range(0, len(rollouts), width)]
 
     def _played(
         self,

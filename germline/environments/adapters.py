@@ -68,8 +68,7 @@ def check_message(method: str, value: Any) -> str:
     if value and not is_unicode(value):
         raise InvalidGradeError(
             f"must return valid Unicode text as the message to the model from {method}, returned "
-            f"{ascii(value)[:LONGEST_SHOWN]}, which holds half of a surrogate pair: replace it "
-            "with text.encode(errors='replace').decode()"
+            f"{ascii(value)[:LONGEST_SHOWN]}"
         )
     return value or ""
 
@@ -92,17 +91,11 @@ class StepAdapter:
         seed if it names `seed` and the row has no such field.
         """
         reset = self.environment.reset
-        parameters = inspect.signature(reset).parameters.values()
-        arguments = {"seed": seed, **row}
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            arguments = {
-                parameter.name: arguments[parameter.name]
-                for parameter in parameters
-                if parameter.name in arguments
-            }
-        elif "seed" not in row and not any(parameter.name == "seed" for parameter in parameters):
-            del arguments["seed"]
-        return check_message("reset()", await_result(reset(**arguments)))
+        named = inspect.signature(reset).parameters
+        given = {"seed": seed, **row} if "seed" in named else dict(row)
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in named.values()):
+            given = {name: value for name, value in given.items() if name in named}
+        return check_message("reset()", await_result(reset(**given)))
 
     def step(self, reply: str) -> StepResult:
         """Answer a reply of the model."""
@@ -141,9 +134,8 @@ class StepAdapter:
         if (name, kind) not in _WARNED_OF:
             _WARNED_OF.add((name, kind))
             log.warning(
-                "the environment %s: close() %s; the score of the episode stands, and this is said "
-                "once: correct close(), because what it does not release stays in the grader "
-                "process",
+                "the environment %s: close() %s; the score of the episode stands, but what close() "
+                "does not release stays in the grader process",
                 *(name, problem),
             )
 

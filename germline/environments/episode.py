@@ -74,8 +74,11 @@ class Episode:
         restart_step()
         try:
             self._environment = adapt(factory())
-            with self._closed_on_failure():
+            try:
                 self.observation = self._environment.reset(copy.deepcopy(dict(row)), seed)
+            except BaseException:
+                self.close()
+                raise
         except NOT_BY_THE_REPLY:
             raise
         except TimeUp:
@@ -95,18 +98,16 @@ class Episode:
         Where it raises an exception, or a reward is NaN or infinite, all parts earn their floors.
         """
         restart_step()
-        with self._closed_on_failure():
-            with self._reply_failures("step"):
-                result = self._environment.step(reply)
+        with self._reply_failures("step"):
+            result = self._environment.step(reply)
             self._add(result.rewards)
         self.observation = result.observation or ""
         return result
 
     def end(self, *, is_done: bool) -> Mapping[str, float]:
         """Close the environment, which has ended the episode or is cut; return all parts."""
-        with self._closed_on_failure():
-            with self._reply_failures("get_reward"):
-                rewards = self._environment.final_rewards()
+        with self._reply_failures("get_reward"):
+            rewards = self._environment.final_rewards()
             self._add(rewards)
         self.close()
         is_missing = rewards is None and self._environment.has_final_rewards
@@ -123,21 +124,15 @@ class Episode:
         self._environment.close()
 
     @contextlib.contextmanager
-    def _closed_on_failure(self) -> Iterator[None]:
-        """Close the environment of an episode that does not go on."""
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
-
-    @contextlib.contextmanager
     def _reply_failures(self, method: str) -> Iterator[None]:
+        """Close the environment where it fails; what a reply may have caused earns the floor."""
         try:
             yield
-        except (*NOT_BY_THE_REPLY, PartsFailedError):
-            raise
-        except CAUSED_BY_CODE as error:
+        except BaseException as error:
+            self.close()
+            is_of_code = isinstance(error, CAUSED_BY_CODE)
+            if not is_of_code or isinstance(error, (*NOT_BY_THE_REPLY, PartsFailedError)):
+                raise
             function = getattr(self._environment.environment, method, None)
             raise PartsFailedError({}, f"{method}(): {exception_text(function, error)}") from error
 

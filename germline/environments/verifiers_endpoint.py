@@ -38,7 +38,6 @@ from verifiers.v1.runtimes import PrimeConfig
 from verifiers.v1.types import content_text
 
 from germline.environments.tools import MALFORMED, argument_problem, tool_response, unknown_tool
-from germline.environments.verifiers_outcome import CONTEXT_IS_FULL
 from germline.example import Ended, EndpointEpisode, EpisodeBatch
 from germline.graders.worker_messages import PlayedEpisode, TimeUp, restart_step
 
@@ -54,6 +53,9 @@ PLAIN_CHATS = ("null", "bash")
 
 TOKEN = "GERMLINE_ENDPOINT_TOKEN"
 """The environment variable with the token of the endpoint."""
+
+CONTEXT_IS_FULL = "context_length_exceeded"
+"""The code of an endpoint's error when a conversation does not fit the model's context."""
 
 DONE = vf.ProgramResult(exit_code=0, stdout="", stderr="")
 """What a harness returns at the end of a conversation."""

@@ -1,12 +1,16 @@
 """Environments of the library verifiers (v1), whose episodes ask an endpoint for replies.
 
-`verifiers_endpoint` plays them in the grader process, and `verifiers_outcome` says whose fault a
-failure is.
+`verifiers_endpoint` plays them in the grader process. Whose fault a failure of an episode is:
+
+- before the first reply, and errors of a service, a container or the endpoint: missing;
+- any other exception of the task or its rewards, and a reward that is NaN or infinite: the floor;
+- an episode in which nothing was rewarded: an error of the task.
 """
 
 import contextlib
 import copy
 import itertools
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,23 +24,35 @@ from germline.environments.verifiers_installed import (
     keep_dictionary,
     module_of,
 )
-from germline.environments.verifiers_outcome import TOTAL, check_ok, reward_parts
 from germline.errors import GermlineError
 from germline.example import EpisodeBatch, Example
 from germline.graders.event_loop import await_result
-from germline.graders.worker_messages import InvalidGradeError
+from germline.graders.worker_messages import GradeMissingError, InvalidGradeError, PartsFailedError
 
 check_version()  # before the import, which takes seconds and fails with other versions
 
 import verifiers.v1 as vf  # noqa: E402
 
 from germline.environments.verifiers_endpoint import (  # noqa: E402
+    CONTEXT_IS_FULL,
     Tools,
     endpoint_agent,
     message_text,
     opening_messages,
     play_batch,
 )
+
+TOTAL = "reward"
+"""The part of the rubric with the reward that verifiers computes: the weighted sum of its parts."""
+
+INFRASTRUCTURE = ("ProviderError", "ToolsetError", "SandboxError", "InterceptionError")
+"""Errors of verifiers that no reply of the model causes."""
+
+SERVICE_AWAY = (
+    *("ConnectionError", "ConnectionRefusedError", "ConnectionResetError", "ConnectError"),
+    *("APIConnectionError", "APITimeoutError", "InternalServerError"),
+)
+"""Exceptions with which a reward or an environment fails when a service that it asks is away."""
 
 NO_LIMIT_S = 1e9
 """Time limit of an agent: its time includes that of germline's engine, which has its own limits."""
@@ -152,6 +168,66 @@ def _parts_of(episode: Any, parts: Sequence[str], rubric: EpisodeRubric) -> Mapp
     """Return the parts of the rubric of an episode, or raise whose fault a failure is."""
     check_ok(episode, has_replied=any(trace.num_turns for trace in episode.traces))
     return rubric.with_floors(rubric.by_part(reward_parts(episode.traces, parts)))
+
+
+def check_ok(episode: Any, *, has_replied: bool) -> None:
+    """Raise the error of an episode that has failed: whether because of a reply or not."""
+    late = any(trace.is_timeout for trace in episode.traces)
+    if episode.ok and not late:
+        return
+    errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+    kind = errors[-1].type if errors else "TimeoutError"
+    text = errors[-1].message if errors else "a time limit of the task has passed"
+    # verifiers writes the exception that it wraps into the message: `scoring: KeyError: 'a'`.
+    is_away = not {kind, *text.split(": ")}.isdisjoint((*INFRASTRUCTURE, *SERVICE_AWAY))
+    if (is_away and CONTEXT_IS_FULL not in text) or not has_replied:
+        raise GradeMissingError(f"{kind}: {text}")
+    raise PartsFailedError({}, f"{kind}: {text}")
+
+
+def reward_parts(traces: Sequence[Any], parts: Sequence[str]) -> dict[str, float]:
+    """Return the reward and its parts: means over the runs of the agents that are trained."""
+    trained = [trace for trace in traces if trace.agent is None or trace.agent.trainable]
+    trained = trained or list(traces)
+    rewards = [_rewards(trace) for trace in trained]
+    if not any(rewards):
+        raise InvalidGradeError(
+            "has no reward for an episode: define a method of the task with @vf.reward, or record "
+            "a reward in every episode, trace.record_reward(name, 0.0) where it earns nothing"
+        )
+    values = [
+        {name: reward.score for name, reward in given.items()} | _metrics(trace, parts)
+        for trace, given in zip(trained, rewards, strict=True)
+    ]
+    known = {name: [one[name] for one in values if name in one] for name in parts}
+    means = {name: sum(found) / len(found) for name, found in known.items() if found}
+    total = sum(trace.reward for trace in trained) / len(trained)
+    names = dict.fromkeys(name for given in rewards for name in given)
+    _check_finite(f"the sum of the rewards {', '.join(names)}", total)
+    return {**means, TOTAL: total}
+
+
+def _rewards(trace: Any) -> dict[str, Any]:
+    """Return the rewards of a run; one whose scoring did not run is None in the trace."""
+    given = {name: reward for name, reward in trace.rewards.items() if reward is not None}
+    for name, reward in given.items():
+        _check_finite(f"the reward {name!r}", reward.score)
+    return given
+
+
+def _metrics(trace: Any, parts: Sequence[str]) -> dict[str, float]:
+    """Return the metrics of a run that are parts of the rubric."""
+    given = {name: value for name, value in trace.metrics.items() if value is not None}
+    for name in given.keys() & parts:
+        _check_finite(f"the metric {name!r}", given[name])
+    return given
+
+
+def _check_finite(what: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise PartsFailedError(
+            {}, f"{what} is {value:g}: it must be a finite number whatever the model replies"
+        )
 
 
 def _reload(source: TasksetSource, rubric: EpisodeRubric) -> VerifiersGrader:

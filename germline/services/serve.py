@@ -73,7 +73,7 @@ class ServedWeights(NamedWeights):
         self._center_digest = engine.weights.digest()
         self._states: OrderedDict[int, Mapping[str, Tensor]] = OrderedDict()
         self._members_of = lru_cache(POPULATIONS_KEPT)(self._read_members)
-        self._journal: tuple[tuple[int, int], list[JournalEntry]] = ((0, 0), [])
+        self._entries_at = lru_cache(1)(self._read_entries)
         self._lock = threading.Lock()
 
     @classmethod
@@ -191,15 +191,15 @@ class ServedWeights(NamedWeights):
         """Read the journal, again where it has grown."""
         if self._directory is None:
             return []
-        journal = self._directory.journal
         try:
-            status = journal.path.stat()
+            status = self._directory.journal.path.stat()
         except FileNotFoundError:  # a run without a generation
             return []
-        version = (status.st_mtime_ns, status.st_size)
-        if version != self._journal[0]:
-            self._journal = (version, journal.read())
-        return self._journal[1]
+        return self._entries_at(status.st_mtime_ns, status.st_size)
+
+    def _read_entries(self, *_version: int) -> list[JournalEntry]:
+        assert self._directory is not None
+        return self._directory.journal.read()
 
     def _unknown(self, name: str) -> RequestError:
         count, members = self._generations(), len(self._entries())

@@ -272,7 +272,7 @@ def test_a_full_context_ends_the_episode_which_is_scored_as_it_is(player, nano):
 @pytest.mark.parametrize(
     ("text", "settings", "problem"),
     [
-        (written.V0, {}, "is an environment of verifiers v0"),
+        (written.V0, {}, "no module with a vf.Taskset of verifiers v1"),
         (written.DIALOG.replace("TURNS", "5"), {}, "has no end: set task.tasks"),
         (written.SUMS, {"args": {"smallest": 3}}, "smallest"),
         (written.SUMS, {"args": {"largest": 0}}, "has no tasks"),

@@ -235,22 +235,16 @@ def _reload(source: TasksetSource, rubric: EpisodeRubric) -> VerifiersGrader:
 
 
 def _import(env: str) -> None:
-    """Import the module of a taskset; one that is missing or needs verifiers v0 is refused."""
+    """Import the module of a taskset."""
     check_installed(env)
     if env.endswith(".py") and (folder := str(Path(env).absolute().parent)) not in sys.path:
         sys.path.insert(0, folder)
     try:
         vf.task_type(module_of(env))
     except Exception as error:
-        # The message names verifiers where the module imports or uses what v0 had.
-        is_old = isinstance(error, ImportError | AttributeError) and "verifiers" in str(error)
-        if is_old or hasattr(sys.modules.get(module_of(env)), "load_environment"):
-            raise GermlineError(
-                f"task.env={env} is an environment of verifiers v0 (load_environment); germline "
-                f"plays v1, with a vf.Taskset ({type(error).__name__}: {error})"
-            ) from error
         raise GermlineError(
-            f"task.env={env} cannot be loaded: {type(error).__name__}: {error}"
+            f"task.env={env} is no module with a vf.Taskset of verifiers v1: "
+            f"{type(error).__name__}: {error}"
         ) from error
     keep_dictionary()
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from germline.config.scorers import HttpScorer, HttpSettings
 from germline.engines.served.http_client import HttpConnection, RequestRefused
-from germline.scorers.types import Item, NotScoredError, Score, missing
+from germline.scorers.types import Item, NotScoredError, Score, Scorer, missing
 from germline.types import EngineLost, GermlineError
 
 log = logging.getLogger(__name__)
@@ -166,13 +166,11 @@ def request_headers(config: HttpSettings, setting: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-class ServiceScorer(HttpService):
+class ServiceScorer(HttpService, Scorer):
     """Asks a service for scores; subclasses say what is sent and how the response is read.
 
     `setting` is the name of the section, such as `task.scorers.helpful`.
     """
-
-    reports_truncation = False
 
     def __init__(self, config: HttpScorer, setting: str) -> None:
         super().__init__(config, lambda field: f"{setting}.{field}")

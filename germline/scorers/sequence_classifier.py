@@ -28,7 +28,15 @@ from germline.engines.dtypes import serving_dtype
 from germline.engines.inprocess import torch_device
 from germline.engines.pretrained import check_finite, loading_errors
 from germline.engines.prompt_batch import at_date, longest_token
-from germline.scorers.types import Item, NotScoredError, Score, missing, scored_text, sendable
+from germline.scorers.types import (
+    Item,
+    NotScoredError,
+    Score,
+    Scorer,
+    missing,
+    scored_text,
+    sendable,
+)
 from germline.types import GermlineError
 
 BATCHES_AT_A_TIME = 8
@@ -194,10 +202,9 @@ class SequenceClassifier:
         return values
 
 
-class ClassifierScorer:
+class ClassifierScorer(Scorer):
     """Scores completions by a model that is loaded here."""
 
-    concurrency = 1
     reports_truncation = True
 
     def __init__(self, config: Classifier, setting: str) -> None:
@@ -207,9 +214,6 @@ class ClassifierScorer:
     def score(self, items: Sequence[Item]) -> list[Score]:
         """Score completions in batches of similar length."""
         return self._model.score_items(items)
-
-    def close(self) -> None:
-        """Release nothing: the model goes with this object."""
 
 
 def padded_length(tokens: int, max_tokens: int) -> int:

@@ -11,17 +11,15 @@ Both scores are from 0 (no penalty) to 1, and their default weight is -1.
 from collections.abc import Sequence
 
 from germline.config.scorers import LengthPenalty, RepetitionPenalty
-from germline.scorers.types import Item, Score
+from germline.scorers.types import Item, Score, Scorer
 
 TEXTS_AT_A_TIME = 1024
 
 
-class TextPenalty:
+class TextPenalty(Scorer):
     """A score of the text alone; subclasses say which."""
 
     batch_size = TEXTS_AT_A_TIME
-    concurrency = 1
-    reports_truncation = False
 
     def score(self, items: Sequence[Item]) -> list[Score]:
         """Score the texts."""
@@ -30,9 +28,6 @@ class TextPenalty:
     def penalty(self, text: str) -> float:
         """Return the penalty of a text; override this."""
         raise NotImplementedError
-
-    def close(self) -> None:
-        """Release nothing."""
 
 
 class LengthScorer(TextPenalty):

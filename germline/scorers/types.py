@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from germline.config.scorers import TEMPLATES
 from germline.types import Example
@@ -31,9 +30,8 @@ class NotScoredError(Exception):
     """A completion or a whole batch cannot be scored; the message is the reason."""
 
 
-@runtime_checkable
-class Scorer(Protocol):
-    """Scores batches of completions; threads call it at the same time.
+class Scorer:
+    """Scores batches of completions; several threads call it at the same time.
 
     Attributes:
         batch_size: most completions per call.
@@ -41,9 +39,9 @@ class Scorer(Protocol):
         reports_truncation: whether its scores say if the text was truncated.
     """
 
-    batch_size: int
-    concurrency: int
-    reports_truncation: bool
+    batch_size: int = 1
+    concurrency: int = 1
+    reports_truncation: bool = False
 
     def score(self, items: Sequence[Item]) -> list[Score]:
         """Score completions of any members; what cannot be scored is missing.
@@ -51,9 +49,10 @@ class Scorer(Protocol):
         Raises:
             NotScoredError: nothing of the batch can be scored.
         """
+        raise NotImplementedError
 
     def close(self) -> None:
-        """End requests that wait, and release the model."""
+        """End requests that wait, where there are some."""
 
 
 def missing(reason: str) -> Score:

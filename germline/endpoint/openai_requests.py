@@ -26,7 +26,7 @@ from pydantic import (
 )
 
 from germline.endpoint.http_app import RequestError
-from germline.environments.tools import schema_prompt, tool_call, tool_response
+from germline.environments.tools import schema_prompt, tool_call, tool_response, with_tools
 from germline.types import Decoding, Example
 
 Text = Annotated[str, Field(min_length=0)]
@@ -301,9 +301,7 @@ class ChatRequest(SamplingFields):
             )
         if tools := self.described_tools:
             described = [tool.model_dump(exclude_none=True) for tool in tools]
-            system = [text for role, text in context if role == "system"]
-            rest = [turn for turn in context if turn[0] != "system"]
-            context = [("system", "\n\n".join([*system, schema_prompt(described)])), *rest]
+            context = [*with_tools(context, schema_prompt(described))]
         return Example(0, prompt, "", chat=True, context=tuple(context))
 
 

@@ -47,6 +47,8 @@ _JSON_BEGINS = re.compile(r"\S")
 
 Tools = Mapping[str, Callable[..., Any]]
 Schema = Mapping[str, Any]
+Turn = tuple[str, str]
+"""Role and content of a message."""
 
 NOT_TOOLS = ("reset", "get_reward", "close")
 
@@ -79,6 +81,13 @@ def tool_prompt(tools: Tools) -> str:
 def schema_prompt(schemas: Sequence[Mapping[str, Any]]) -> str:
     """Return the system message that describes tools, given their JSON schemas."""
     return PROMPT.format(tools="\n".join(map(json.dumps, schemas))) if schemas else ""
+
+
+def with_tools(turns: Sequence[Turn], described: str) -> tuple[Turn, ...]:
+    """Return the turns with a description of the tools at the end of the system message."""
+    system = [text for role, text in turns if role == "system"]
+    rest = [turn for turn in turns if turn[0] != "system"]
+    return (("system", "\n\n".join([*system, described])), *rest)
 
 
 def answer_calls(reply: str, tools: Tools) -> str | None:

@@ -33,7 +33,7 @@ from germline.scorers.http_service import (
 )
 from germline.scorers.types import Item, NotScoredError, Score, fill_template, full_prompt, missing
 from germline.tasks.thinking import without_thinking
-from germline.types import EngineLost, GermlineError
+from germline.types import GermlineError
 
 PATH = "/chat/completions"
 
@@ -237,15 +237,9 @@ class PairwiseJudge(HttpService):
         served: list[str] = []
         try:
             served = [str(model["id"]) for model in self.get("/models")["data"]]
-        except EngineLost as error:
-            raise GermlineError(f"{error}: start the judge, or correct the address") from None
-        except RequestRefused as refusal:
-            if refusal.status in (401, 403):
-                raise GermlineError(
-                    f"{refusal}: name the environment variable with the token, judge.token_env"
-                ) from None
-        except (KeyError, TypeError):
-            pass  # a service that does not list its models
+        except (RequestRefused, KeyError, TypeError) as error:  # it does not list its models
+            if isinstance(error, RequestRefused) and error.status in (401, 403):
+                raise
         if name is not None:
             return name
         if len(served) != 1:

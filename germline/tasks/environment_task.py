@@ -21,7 +21,7 @@ from germline.environments import calculator, guess_number, wordle
 from germline.environments.environment_file import inspect_environment, make_grader
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader, RubricGrader, SingleReplyGrader
-from germline.environments.tools import find_tools, tool_prompt
+from germline.environments.tools import find_tools, tool_prompt, with_tools
 from germline.graders.reward_functions import floors_by_name
 from germline.graders.task_file import load_task_file
 from germline.protocols import EpisodeGrader
@@ -124,11 +124,7 @@ class FileEnvironmentTask(EnvironmentTask):
 
 def _with_tools(example: Example, tools: str) -> Example:
     """Describe the tools in the system message; without a chat, every message is in the prompt."""
-    context = example.context
-    if tools:
-        system = [text for role, text in context if role == "system"]
-        rest = [(role, text) for role, text in context if role != "system"]
-        context = (("system", "\n\n".join([*system, tools])), *rest)
+    context = with_tools(example.context, tools) if tools else example.context
     if example.chat:
         return replace(example, context=context)
     texts = [text for _, text in context]

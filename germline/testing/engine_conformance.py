@@ -48,7 +48,7 @@ class EngineConformance:
             assert completion.prompt_tokens > 0
 
     def test_members_of_different_directions_and_signs_write_different_things(self) -> None:
-        rows = _tokens(self._played(self.make(), self._members()))
+        rows = self._played(self.make(), self._members())
         assert rows[0] != rows[2]
         assert rows[0] != rows[1]
 
@@ -113,7 +113,3 @@ class EngineConformance:
 
 def _update(generation: int) -> Update:
     return Update(3, generation, 0.02, 0.5, (0.5, -0.25, 0.125))
-
-
-def _tokens(rows: Sequence[Sequence[Completion]]) -> list[list[tuple[int, ...]]]:
-    return [[completion.tokens for completion in row] for row in rows]

@@ -73,10 +73,6 @@ class HttpService:
         """End the pauses of all threads; their requests fail."""
         self._closed.set()
 
-    def get(self, path: str) -> Any:
-        """Return what is at a path, asked once."""
-        return self._connection.get(path)
-
     def post(self, path: str, body: object) -> Any:
         """Send an object and return the parsed response; repeat while the service is away.
 

@@ -236,7 +236,7 @@ class PairwiseJudge(HttpService):
         """Return the name of the model; ask the service, which also shows that it is there."""
         served: list[str] = []
         try:
-            served = [str(model["id"]) for model in self.get("/models")["data"]]
+            served = [str(model["id"]) for model in self._connection.get("/models")["data"]]
         except (RequestRefused, KeyError, TypeError) as error:  # it does not list its models
             if isinstance(error, RequestRefused) and error.status in (401, 403):
                 raise

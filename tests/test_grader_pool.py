@@ -300,7 +300,7 @@ def test_a_grader_process_starts_without_numpy():
     """It then starts in a quarter of the time, with a third of the memory."""
     script = (
         "import sys, germline.graders.worker_process, germline.graders.builtin_rewards, "
-        "germline.graders.task_file, germline.environments.environment_file\n"
+        "germline.graders.task_file, germline.environments.grader\n"
         "print({'numpy', 'jaxtyping', 'pydantic', 'importlib.metadata'} & set(sys.modules))"
     )
     command = [sys.executable, "-P", "-c", script]

@@ -18,9 +18,14 @@ from germline.config import Environment, EpisodeSettings
 from germline.config import GuessNumber as GuessNumberConfig
 from germline.config import Wordle as WordleConfig
 from germline.environments import calculator, guess_number, wordle
-from germline.environments.environment_file import inspect_environment, make_grader
 from germline.environments.episode import EpisodeRubric
-from germline.environments.grader import EnvironmentGrader, RubricGrader, SingleReplyGrader
+from germline.environments.grader import (
+    EnvironmentGrader,
+    RubricGrader,
+    SingleReplyGrader,
+    inspect_environment,
+    make_grader,
+)
 from germline.environments.tools import find_tools, tool_prompt, with_tools
 from germline.graders.reward_functions import floors_by_name
 from germline.graders.task_file import load_task_file

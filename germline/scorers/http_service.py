@@ -50,6 +50,8 @@ class HttpService:
         name_of: Callable[[str], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.config = config
+        self.concurrency = config.concurrency
         self.name_of = name_of
         self._place = f"{name_of('url')}={config.url}"
         self._connection = HttpConnection(
@@ -59,7 +61,6 @@ class HttpService:
             headers=request_headers(config, name_of("token_env")),
             timeout_setting=name_of("timeout_s"),
         )
-        self._retry_timeout_s = config.retry_timeout_s
         self._clock = clock
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -100,7 +101,7 @@ class HttpService:
                 return response
             now = self._clock()
             self._count_failure(str(failure), now)
-            gives_up_at = min(gives_up_at, now + self._retry_timeout_s)
+            gives_up_at = min(gives_up_at, now + self.config.retry_timeout_s)
             if now >= gives_up_at:
                 raise NotScoredError(str(failure))
             # Threads that failed together do not ask again at the same moment.
@@ -128,14 +129,14 @@ class HttpService:
             is_first, self._failure_logged = not self._failure_logged, True
             self._failing_since = now if self._failing_since is None else self._failing_since
             was_open = self._next_probe is not None
-            if now - self._failing_since >= self._retry_timeout_s:
+            if now - self._failing_since >= self.config.retry_timeout_s:
                 self._next_probe = now + PROBE_EVERY_S
             is_open = self._next_probe is not None
         if is_open and not was_open:
             log.warning("%s; its scores are missing until it answers again", failure)
         elif is_first:
             setting = self.name_of("retry_timeout_s")
-            log.warning("%s; retrying for %g s (%s)", failure, self._retry_timeout_s, setting)
+            log.warning("%s; retrying for %g s (%s)", failure, self.config.retry_timeout_s, setting)
         if is_open:
             raise ServiceAwayError(failure)
 
@@ -172,7 +173,6 @@ class ServiceScorer(HttpService, Scorer):
         super().__init__(config, lambda field: f"{setting}.{field}")
         self.setting = setting
         self.batch_size: int = getattr(config, "batch_size", 1)
-        self.concurrency = config.concurrency
 
     def score(self, items: Sequence[Item]) -> list[Score]:
         """Score completions; a batch that is refused, perhaps for one of its texts, in halves."""

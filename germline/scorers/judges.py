@@ -135,14 +135,12 @@ class JudgeScorer(ServiceScorer):
     10` are the grade 7 where the best grade is 10.
     """
 
-    def __init__(self, config: Judge, setting: str) -> None:
-        super().__init__(config, setting)
-        self._config = config
+    config: Judge
 
     def request_scores(self, items: Sequence[Item]) -> list[Score]:
         """Ask for the grade of the only completion of the batch."""
         ((text, example),) = items
-        config = self._config
+        config = self.config
         values = {
             "prompt": full_prompt(example),
             "response": text,
@@ -164,7 +162,7 @@ class JudgeScorer(ServiceScorer):
             if bare
             else read_verdict(reply, _GRADE, self._number, "such as [[7]]")
         )
-        lowest, highest = self._config.lowest, self._config.highest
+        lowest, highest = self.config.lowest, self.config.highest
         if not lowest <= grade <= highest:
             return missing(f"the judge's grade {grade:g} is not from {lowest:g} to {highest:g}")
         return Score((grade - lowest) / (highest - lowest))
@@ -172,7 +170,7 @@ class JudgeScorer(ServiceScorer):
     def _number(self, written: str) -> float:
         """Return the number of a grade such as `7` or `7/10`, unless its scale is another one."""
         number, *largest = map(float, re.findall(_NUMBER, written))
-        lowest, highest = self._config.lowest, self._config.highest
+        lowest, highest = self.config.lowest, self.config.highest
         if largest and largest != [highest]:
             raise NotScoredError(
                 f"the judge's grade {written!r} is out of {largest[0]:g}, and grades are from "
@@ -196,17 +194,17 @@ class JudgeReply:
 class PairwiseJudge(HttpService):
     """Asks a judge which of two completions is better, `[[A]]` or `[[B]]`; thread-safe."""
 
+    config: PairwiseJudgeSettings
+
     def __init__(self, settings: PairwiseJudgeSettings) -> None:
-        super().__init__(settings, _option_of)
-        self.settings = settings
-        self.concurrency = settings.concurrency
+        super().__init__(settings, lambda field: "--judge" if field == "url" else f"judge.{field}")
         self.model = self._find_model(settings.model)
 
     def request(self, prompt: str, first: str, second: str) -> dict[str, Any]:
         """Return the body of the request about two completions in this order."""
         texts = {"prompt": prompt, "first": first, "second": second}
-        message = fill_template(self.settings.template, texts)
-        return chat_request(self.settings, self.model, message)
+        message = fill_template(self.config.template, texts)
+        return chat_request(self.config, self.model, message)
 
     def ask(self, request: Mapping[str, Any]) -> JudgeReply:
         """Send a request, and read the verdict.
@@ -244,12 +242,7 @@ class PairwiseJudge(HttpService):
             return name
         if len(served) != 1:
             raise GermlineError(
-                f"--judge={self.settings.url} lists {', '.join(served) or 'no models'}: name one, "
+                f"--judge={self.config.url} lists {', '.join(served) or 'no models'}: name one, "
                 "judge.model=NAME"
             )
         return served[0]
-
-
-def _option_of(field: str) -> str:
-    """Return what sets a field of the judge in the command `germline elo`."""
-    return "--judge" if field == "url" else f"judge.{field}"

@@ -22,11 +22,8 @@ from germline.types import Example
 class GermlineServiceScorer(ServiceScorer):
     """Rewards or costs of `germline serve --reward`: POST /score_batch {prompts, responses}."""
 
+    config: GermlineScorer
     reports_truncation = True
-
-    def __init__(self, config: GermlineScorer, setting: str) -> None:
-        super().__init__(config, setting)
-        self._output = config.output
 
     def request_scores(self, items: Sequence[Item]) -> list[Score]:
         """Send one request and read the scores of the model that is asked for."""
@@ -34,10 +31,11 @@ class GermlineServiceScorer(ServiceScorer):
             "prompts": [_prompt(example) for _, example in items],
             "responses": [sendable(text) for text, _ in items],
         }
-        response, field = self.post("/score_batch", body), f"{self._output}s"
+        output = self.config.output
+        response, field = self.post("/score_batch", body), f"{output}s"
         if isinstance(response, dict) and response.get(field) is None:
             raise NotScoredError(
-                f"the service has no {field}: start it with --{self._output} MODEL, or set "
+                f"the service has no {field}: start it with --{output} MODEL, or set "
                 f"{self.setting}.output"
             )
         scores = _numbers(response, field, len(items))
@@ -58,14 +56,12 @@ class OpenRlhfScorer(ServiceScorer):
     `query` holds prompt and response together, `prompts` the prompt alone, `labels` the answer.
     """
 
-    def __init__(self, config: OpenRlhf, setting: str) -> None:
-        super().__init__(config, setting)
-        self._template = config.template
+    config: OpenRlhf
 
     def request_scores(self, items: Sequence[Item]) -> list[Score]:
         """Send one request and read its rewards."""
         body = {
-            "query": [scored_text(self._template, *item) for item in items],
+            "query": [scored_text(self.config.template, *item) for item in items],
             "prompts": [sendable(full_prompt(example)) for _, example in items],
             "labels": [example.answer for _, example in items],
         }
@@ -77,14 +73,12 @@ class OpenRlhfScorer(ServiceScorer):
 class PoolingScorer(ServiceScorer):
     """Asks vLLM for one pooled output per completion."""
 
-    def __init__(self, config: VllmScorer, setting: str) -> None:
-        super().__init__(config, setting)
-        model = {} if config.model is None else {"model": config.model}
-        self._fields: dict[str, Any] = {**model, **config.options}
+    config: VllmScorer
 
     def pooled(self, path: str, texts: dict[str, list[str]], count: int) -> list[dict[str, Any]]:
         """Return the output of every text, in the order of the request."""
-        response = self.post(path, {**self._fields, **texts})
+        model = {} if self.config.model is None else {"model": self.config.model}
+        response = self.post(path, {**model, **self.config.options, **texts})
         with suppress(TypeError, KeyError, AttributeError):
             by_index = {row.get("index", place): row for place, row in enumerate(response["data"])}
             if len(by_index) == count:
@@ -95,23 +89,22 @@ class PoolingScorer(ServiceScorer):
 class ClassifyScorer(PoolingScorer):
     """`/classify` of vLLM: the probability of a class, or the only output of a reward model."""
 
-    def __init__(self, config: VllmClassify, setting: str) -> None:
-        super().__init__(config, setting)
-        self._template, self._label = config.template, config.label
+    config: VllmClassify
 
     def request_scores(self, items: Sequence[Item]) -> list[Score]:
         """Classify prompt and completion."""
-        texts = [scored_text(self._template, *item) for item in items]
+        texts = [scored_text(self.config.template, *item) for item in items]
         rows = self.pooled("/classify", {"input": texts}, len(items))
         return [self._of_class(row.get("probs")) for row in rows]
 
     def _of_class(self, probabilities: object) -> Score:
         if not isinstance(probabilities, list) or not probabilities:
             return _number(probabilities)
-        label = 0 if len(probabilities) == 1 and self._label is None else self._label
+        asked = self.config.label
+        label = 0 if len(probabilities) == 1 and asked is None else asked
         if label is None or label >= len(probabilities):
             raise NotScoredError(
-                f"{self.setting}.label={self._label}: the model has {len(probabilities)} classes: "
+                f"{self.setting}.label={asked}: the model has {len(probabilities)} classes: "
                 f"use the index of one, 0 to {len(probabilities) - 1}"
             )
         return _number(probabilities[label])

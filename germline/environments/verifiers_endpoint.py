@@ -17,13 +17,13 @@ tests/test_verifiers.py plays with them.
 """
 
 import asyncio
-import dataclasses
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -188,36 +188,30 @@ class WatchedClient(Client):
         return await self._client.relay_aux(*arguments, **named)
 
 
+@dataclass(eq=False)
 class EndpointPlayer:
     """One episode while it is played; `EndpointHarness` sends its requests with `http`."""
 
-    def __init__(
-        self,
-        episode: EndpointEpisode,
-        url: str,
-        http: aiohttp.ClientSession,
-        make_toolsets: Callable[[], list[Any]],
-    ) -> None:
-        self.episode = episode
-        self.http = http
-        self.make_toolsets = make_toolsets
-        self.ended: Ended = "done"
-        self.run: asyncio.Task[Any] | None = None
-        self._url = url
-        self._runs = 0
-        self._asking = 0
-        self._ticks = 0
-        self._is_late = False
+    episode: EndpointEpisode
+    url: str
+    http: aiohttp.ClientSession
+    make_toolsets: Callable[[], list[Any]]
+    ended: Ended = "done"
+    run: asyncio.Task[Any] | None = None
+    _runs: int = 0
+    _asking: int = 0
+    _ticks: int = 0
+    _is_late: bool = False
 
     def begin_run(self, session: Any) -> None:
         """Note a run of an agent: its requests get a seed of their own."""
         self.moved()
         session.client = WatchedClient(session.client, self)
-        if session.ctx.client.base_url == self._url:
+        if session.ctx.client.base_url == self.url:
             seed = self.episode.seed + self._runs
             self._runs += 1
             sampling = session.ctx.sampling.model_copy(update={"seed": seed})
-            session.ctx = dataclasses.replace(session.ctx, sampling=sampling)
+            session.ctx = replace(session.ctx, sampling=sampling)
 
     @contextmanager
     def asking(self) -> Iterator[None]:

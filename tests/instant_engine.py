@@ -1,28 +1,25 @@
 """An engine that answers at once, with texts that are known before: a policy without latency."""
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, cast
+from unittest.mock import MagicMock
 
-from germline.protocols import Conversations, MasterWeights, Members, Reply, Texts
-from germline.types import Completion, Decoding, Example, MeanUpdate, Update, UpdateSize
-
-Place = tuple[int, int]
+from germline.protocols import Conversations, Members, Reply
+from germline.types import Completion, Decoding, Example
+from tests.wrappers import EngineWrapper
 
 TURNS = 100
 """Most turns of a conversation."""
 
 
-class InstantEngine:
+class InstantEngine(EngineWrapper):
     """Writes texts that depend on the conversation alone.
 
     Args:
         text_of: (first message, number of the turn from 0) -> text.
     """
 
-    weights = cast(MasterWeights, None)  # there are none, and nothing asks for them
-
     def __init__(self, text_of: Callable[[str, int], str]) -> None:
+        super().__init__(MagicMock())  # of what is not written here nothing is asked
         self._text_of = text_of
 
     def generate(
@@ -50,28 +47,6 @@ class InstantEngine:
                 for (place, asked), answer in zip(live.items(), answers, strict=True)
                 if answer is not None
             }
-
-    def log_probabilities(
-        self, members: Members, examples: Sequence[Example], completions: Texts
-    ) -> list[list[Sequence[float]]]:
-        """Return zeros."""
-        return [[[0.0] * len(one.tokens) for one in row] for row in completions]
-
-    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Learn nothing."""
-        return None
-
-    def refresh(self) -> None:
-        """Do nothing."""
-
-    def save_model(self, folder: Path) -> Any:
-        """Write nothing."""
-
-    def save_adapter(self, folder: Path) -> Any:
-        """Write nothing."""
-
-    def close(self) -> None:
-        """End nothing."""
 
     def _completion(self, first: str, turn: int) -> Completion:
         text = self._text_of(first, turn)

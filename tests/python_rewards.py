@@ -18,10 +18,6 @@ def only_of_gold(completions, answer, **_):
     return [1.0 if text == gold else None for text, gold in zip(completions, answer, strict=True)]
 
 
-def wrong(completion, example):
-    return example["gold"]
-
-
 def fails_midway(transcript, example):
     if example.facts["turns"] == len(transcript.replies):
         raise ValueError("no such move")

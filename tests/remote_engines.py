@@ -11,6 +11,7 @@ from functools import partial
 
 import numpy as np
 
+from germline.config import Config
 from germline.fleet import LocalFleet
 from germline.fleet.remote_engine import (
     EngineFault,
@@ -28,7 +29,7 @@ from germline.fleet.worker_pool import WorkerPool
 from germline.generation_loop import batches, generations
 from germline.methods.method import Method
 from germline.protocols import Engine, Fleet
-from germline.run.build_parts import make_decoding, make_engine
+from germline.run.build_parts import build_run_parts, make_decoding, make_engine
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.tasks import make_task
@@ -235,6 +236,27 @@ def digests(fleet: Fleet, count: int = 4) -> list[tuple[str, tuple[float, ...]]]
     batch = batches(TASK.examples("train"), CONFIG.batch_size, CONFIG.seed)
     loop = generations(Method(strategy, shape), fleet, batch, DECODING, range(count))
     return [(record.digest, record.fitness) for record in loop]
+
+
+def nearby_fleet(config: Config, engines: int, *faults: Fault) -> RemoteFleet:
+    """Return a fleet of engines of a config, the first of them with faults."""
+    given = [*faults, *[None] * (engines - len(faults))]
+    nearby = [
+        Nearby(f"engine {number}", fault, lambda: make_engine(config))
+        for number, fault in enumerate(given)
+    ]
+    graders = GradedHere(make_task(config.task))
+    return RemoteFleet(WorkerPool(nearby, Chance()), graders, config.microbatch)
+
+
+def run_digests(config: Config, fleet: Fleet | None = None) -> list[str]:
+    """Run the loop of a config over a fleet, or one engine here; return its digests."""
+    with build_run_parts(config) as parts:
+        fleet = fleet or LocalFleet(make_engine(config), GradedHere(parts.task), config.microbatch)
+        loop = generations(
+            parts.method, fleet, parts.batch, parts.decoding, range(config.generations)
+        )
+        return [record.digest for record in loop]
 
 
 def alive(pid):

@@ -1,14 +1,12 @@
 """Runs whose theta is a LoRA adapter: what they leave, and what starts from it."""
 
 import pytest
-from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.run import evaluate, export, generate, replay, train
+from germline.run import export, replay, train
 from germline.types import GermlineError
 from tests.tiny_engines import folder
 from tests.toy_runs import finish, run
@@ -20,12 +18,6 @@ pytestmark = [
 ]
 
 
-def refusal(call, *arguments):
-    with pytest.raises(GermlineError) as caught:
-        call(*arguments)
-    return str(caught.value)
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A finished run from a random adapter of its own."""
@@ -35,35 +27,10 @@ def trained(tmp_path_factory):
     return run(folder_of_run, *overrides, space, "strategy.sigma=0.1", "seed=5")
 
 
-def test_an_exported_adapter_writes_the_tokens_of_the_run_in_plain_peft(trained, tmp_path):
-    export(trained, tmp_path / "adapter")
-    plain = AutoModelForCausalLM.from_pretrained(folder("llama"))
-    model = PeftModel.from_pretrained(plain, tmp_path / "adapter").eval()
-    words = AutoTokenizer.from_pretrained(tmp_path / "adapter")
-    prompts = ["What is 1 + 2?", "the quick brown fox", "What"]
-    for prompt, found in zip(prompts, generate(str(trained), prompts, chat=False), strict=True):
-        ids = words(prompt, return_tensors="pt")["input_ids"]
-        written = model.generate(input_ids=ids, max_new_tokens=128, do_sample=False, pad_token_id=0)
-        assert found.tokens == tuple(written[0, ids.shape[1] :].tolist())
-
-
-def test_the_merged_export_writes_the_tokens_of_the_run(trained, tmp_path):
-    export(trained, tmp_path / "model", "merged")
-    prompts = ["What is 1 + 2?", "fox"]
-    assert [one.tokens for one in generate(str(tmp_path / "model"), prompts)] == [
-        one.tokens for one in generate(str(trained), prompts)
-    ]
-
-
 def test_snapshots_hold_the_adapter_alone(trained):
     stored = load_file(RunDirectory.open(trained).snapshots / "generation-000003.safetensors")
     assert len(stored) == 2 * 7 * 2
     assert all("lora_" in name for name in stored)
-
-
-def test_a_run_of_an_adapter_is_evaluated_with_it(trained, tmp_path):
-    score, _ = evaluate(str(trained), limit=5, out=tmp_path / "c.jsonl")
-    assert score == RunDirectory.open(trained).held_out()[-1].score
 
 
 def test_a_run_that_starts_from_an_adapter_needs_that_adapter(trained, tmp_path, monkeypatch):
@@ -80,9 +47,8 @@ def test_a_run_that_starts_from_an_adapter_needs_that_adapter(trained, tmp_path,
     with safe_open(file, "pt") as stored:
         metadata = stored.metadata()
     save_file({n: t + 1e-6 for n, t in load_file(file).items()}, file, metadata)
-    message = refusal(replay, second, 3)
-    assert "not the one this run began with" in message
-    assert "space.init_adapter" in message
+    with pytest.raises(GermlineError, match=r"not the one this run began .*space\.init_adapter"):
+        replay(second, 3)
 
 
 def test_the_toy_engine_trains_adapters_that_a_run_can_start_from(tmp_path):
@@ -96,11 +62,6 @@ def test_the_toy_engine_trains_adapters_that_a_run_can_start_from(tmp_path):
 @pytest.mark.parametrize("call", [export, lambda path, out, form: replay(path, 0, out, form)])
 def test_runs_of_other_spaces_have_no_adapter_to_write(call, tmp_path):
     other = run(tmp_path / "run", "generations=1")
-    message = refusal(call, other, tmp_path / "out", "adapter")
-    assert "space.kind=low_rank" in message
-    assert "write the whole model, merged" in message
+    with pytest.raises(GermlineError, match=r"space\.kind=low_rank"):
+        call(other, tmp_path / "out", "adapter")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_form_without_a_folder_is_refused(trained):
-    assert "--out" in refusal(replay, trained, 0, None, "merged")

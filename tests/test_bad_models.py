@@ -11,12 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub import constants
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 import germline
 from germline.config import Full, Lora, LowRank
+from germline.engines import hub_access
 from germline.engines.pretrained import load_pretrained
 from germline.engines.sampling import choose_tokens
+from germline.estimates.model_shape import shape_of
 from germline.types import Decoding, Example, GermlineError, Update
 from tests.tiny import save_tiny
 from tests.tiny_engines import engine, inprocess
@@ -25,6 +29,11 @@ from tests.tiny_engines import engine, inprocess
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny(tmp_path_factory.mktemp("model") / "good")
+
+
+@pytest.fixture
+def folder(good: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good, tmp_path / "model"))
 
 
 @pytest.fixture
@@ -93,14 +102,8 @@ UP = "model.layers.1.mlp.up_proj.weight"
     ],
 )
 def test_a_damaged_model_folder_is_told_by_what_is_wrong(
-    damage: Callable[[Path], object],
-    message: str,
-    good: Path,
-    tmp_path: Path,
-    said: Callable[[], str],
+    damage: Callable[[Path], object], message: str, folder: Path, said: Callable[[], str]
 ) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(good, folder)
     damage(folder)
     with pytest.raises(GermlineError, match=rf"(?s)^model: .*{message}"):
         load_pretrained(str(folder))
@@ -127,11 +130,7 @@ QUANTISED = {
 
 
 @pytest.mark.parametrize("method", QUANTISED)
-def test_a_quantized_model_is_refused(
-    method: str, good: Path, tmp_path: Path, said: Callable[[], str]
-) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(good, folder)
+def test_a_quantized_model_is_refused(method: str, folder: Path, said: Callable[[], str]) -> None:
     name, dtype = QUANTISED[method]
     codes(name, dtype)(folder)
     if method:
@@ -143,25 +142,73 @@ def test_a_quantized_model_is_refused(
     assert said() == ""
 
 
-def test_masks_kept_as_integers_do_not_make_a_model_quantized(good: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(good, folder)
+def test_masks_kept_as_integers_do_not_make_a_model_quantized(folder: Path) -> None:
     mask = {"model.layers.0.self_attn.bias": torch.ones(4, 4, dtype=torch.uint8)}
     weights(lambda tensors: tensors.update(mask))(folder)
     load_pretrained(str(folder))
 
 
-def test_weights_nobody_uses_are_told(
-    good: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = tmp_path / "model"
-    shutil.copytree(good, folder)
+def test_weights_nobody_uses_are_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     weights(lambda all_: all_.update({"model.extra.weight": torch.zeros(2)}))(folder)
     with caplog.at_level(logging.WARNING, "germline"):
         load_pretrained(str(folder))
-    assert caplog.messages == [
-        f"model: 1 tensors of {str(folder)!r} go unused, model.extra.weight first"
-    ]
+    (message,) = caplog.messages
+    assert "model.extra.weight" in message
+
+
+# --- weights in several files, or twice
+
+
+EMBEDDINGS, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+
+
+@pytest.fixture
+def sharded(folder: Path) -> Path:
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="100KB")
+    assert (folder / "model.safetensors.index.json").exists()
+    return folder
+
+
+def embeddings(folder: Path) -> torch.Tensor:
+    return load_pretrained(str(folder)).model.get_parameter(EMBEDDINGS)
+
+
+def test_shards_are_the_same_model(sharded: Path, good: Path) -> None:
+    assert embeddings(sharded).equal(embeddings(good))
+
+
+def test_a_missing_shard_is_not_made_good_by_older_weights_beside_it(
+    sharded: Path, good: Path
+) -> None:
+    torch.save(load_file(good / "model.safetensors"), sharded / "pytorch_model.bin")
+    next(sharded.glob("model-*.safetensors")).unlink()
+    with pytest.raises(GermlineError, match=r"model: .* cannot be loaded"):
+        load_pretrained(str(sharded))
+
+
+def test_tied_weights_stored_with_different_values_are_named_with_the_setting(folder: Path) -> None:
+    weights(lambda all_: all_.update({HEAD: all_[EMBEDDINGS] + 0.5}))(folder)
+    with pytest.raises(GermlineError, match=rf"{HEAD} and {EMBEDDINGS} .*tie_word_embeddings=true"):
+        load_pretrained(str(folder))
+    config_json(tie_word_embeddings=False)(folder)  # the remedy
+    model = load_pretrained(str(folder)).model
+    assert not model.get_parameter(HEAD).equal(model.get_parameter(EMBEDDINGS))
+
+
+@pytest.mark.parametrize("stored", [HEAD, EMBEDDINGS, "both"])
+def test_tied_weights_stored_once_or_twice_with_one_value_are_one_tensor(
+    stored: str, folder: Path
+) -> None:
+    value = embeddings(folder).clone()
+    if stored != EMBEDDINGS:
+        weights(lambda all_: all_.update({HEAD: value}))(folder)
+    if stored == HEAD:
+        weights(lambda all_: all_.pop(EMBEDDINGS))(folder)
+    model = load_pretrained(str(folder)).model
+    assert model.get_parameter(HEAD) is model.get_parameter(EMBEDDINGS)
+    assert model.get_parameter(HEAD).equal(value)
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "~/nowhere"])
@@ -177,15 +224,6 @@ def test_a_chat_template_that_fails_is_told_with_a_remedy(template: str) -> None
     tiny.pretrained.tokenizer.chat_template = template
     with pytest.raises(GermlineError, match=r"chat template fails .* or set task\.chat=false"):
         tiny.generate([None], [Example(0, "hello", "", chat=True)], Decoding(2))
-
-
-@pytest.mark.parametrize("chat", [True, False])
-def test_a_prompt_that_is_too_long_is_told_by_us_alone(chat: bool, said: Callable[[], str]) -> None:
-    tiny = inprocess()
-    tiny.pretrained.tokenizer.model_max_length = 100
-    with pytest.raises(GermlineError, match=r"context .* of 256: shorten"):
-        tiny.generate([None], [Example(0, "fox " * 300, "", chat)], Decoding(2))
-    assert said() == ""
 
 
 def test_a_tokenizer_of_another_model_is_told_by_its_token() -> None:
@@ -223,7 +261,43 @@ def test_an_update_out_of_range_stops_the_run(model: str, space: Full | LowRank 
         engine(model, space).apply(Update(3, 0, 0.3, 1e38, (9.0, 9.0)))
 
 
-def test_an_adapter_where_a_model_belongs_is_told_what_it_is(tmp_path: Path) -> None:
-    (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(GermlineError, match=r"is a PEFT adapter, not a model: .* --merged"):
-        load_pretrained(str(tmp_path))
+# --- models that are no folder: names of the hub, its cache, and a hub that cannot be reached
+
+
+NAME = "owner/model"
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """Let the hub have an address that nobody listens at, and its cache be an empty folder."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    return tmp_path / "hub" / "models--owner--model"
+
+
+@pytest.mark.parametrize("name", ["no such", "a/b/c", "no such/model", "org/"])
+def test_what_is_no_name_of_the_hub_is_refused_without_a_request(cache, monkeypatch, name):
+    monkeypatch.setattr(hub_access, "get_session", lambda: pytest.fail("the network was used"))
+    for load in (load_pretrained, shape_of):
+        with pytest.raises(GermlineError, match=rf"model: '{name}' is no folder in .*OWNER/NAME"):
+            load(name)
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once_and_one_line_says_so(cache, caplog):
+    with caplog.at_level(logging.INFO), pytest.raises(GermlineError) as raised:
+        load_pretrained(NAME)
+    assert f"model: '{NAME}' cannot be loaded (" in str(raised.value)
+    assert "http://127.0.0.1:1" in str(raised.value)
+    assert "\n" not in str(raised.value)
+    assert not [message for message in caplog.messages if "Retry" in message]
+
+
+def test_a_model_in_the_cache_is_loaded_where_the_hub_cannot_be_reached(cache, caplog):
+    save_tiny(cache / "snapshots" / "abc")
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text("abc")
+    with caplog.at_level(logging.INFO):
+        assert load_pretrained(NAME).source == NAME
+    assert not [message for message in caplog.messages if "Retry" in message]
+    assert not constants.HF_HUB_OFFLINE

@@ -101,13 +101,6 @@ def test_models_without_verdicts_are_equal():
     assert found[0].high > 1300
 
 
-def test_models_are_compared_over_others():
-    verdicts = [*games("a", "b", 3000, 1000), *games("b", "c", 3000, 1000)]
-    found = by_name(rate_models(["c", "b", "a"], verdicts, "c"))
-    assert found["a"].rating - 1000 == pytest.approx(800 * math.log10(3), abs=2)
-    assert [one.model for one in rate_models(["c", "b", "a"], verdicts, "c")] == ["a", "b", "c"]
-
-
 def test_verdicts_about_one_prompt_are_resampled_together():
     alone = games("a", "b", 24, 16)
     together = [Verdict(one.prompt // 8, one.winner, one.loser) for one in alone]

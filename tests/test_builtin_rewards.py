@@ -3,7 +3,6 @@
 import pytest
 
 from germline.graders.builtin_rewards import BuiltinRubric, make_rubric, regex, rewards
-from germline.graders.fuzz_texts import HOSTILE, fuzz_text
 from germline.graders.pool import GraderPool
 from germline.types import Example
 from tests.hang_limit import HANG_S
@@ -135,19 +134,6 @@ def test_a_pattern_is_searched_for():
     assert score("regex", "the answer is 8.", r"\b[0-9]\b") == 1
     assert score("regex", "eight", r"\b[0-9]\b") == 0
     assert score("regex", "eight", "nine", pattern="^e.*t$") == 1
-
-
-@pytest.mark.parametrize("name", rewards())
-def test_300_hostile_texts_are_all_graded_within_the_range_of_a_reward(name):
-    texts = (*HOSTILE, *fuzz_text(300 - len(HOSTILE), seed=1))
-    rubric = make_rubric((name,), tolerance=1e-6)
-    floor = {name: rewards()[name].floor(1.0)}
-    example = Example(0, "?", "8", True, {"pattern": "^[0-9]+$"})
-    with GraderPool(rubric, {name: 1.0}, floor, timeout_s=60.0) as pool:
-        grades = pool.submit(texts, [example] * len(texts)).result(timeout=HANG_S)
-    assert len(grades) == 300
-    assert {grade.failure for grade in grades} == {None}
-    assert all(rewards()[name].lowest <= one.reward <= rewards()[name].highest for one in grades)
 
 
 def test_a_pattern_that_explodes_costs_a_text_its_timeout_and_no_more():

@@ -1,14 +1,32 @@
-"""Sigma that is calibrated to a KL divergence: the trials, their end, and its growth."""
+"""Sigma that is calibrated to a KL divergence: the trials, their end, and what is told of them."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from germline.config import AutoSigma, Nes
+import germline
+from germline.config import AutoSigma, load_config
+from germline.evaluation.kl_divergence import MemberKl
+from germline.record import RunDirectory
+from germline.record.metrics_rows import calibrated_kl
+from germline.report.text_format import score
+from germline.run.build_parts import build_run_parts
 from germline.strategies.calibrated_sigma import CalibratedSigma
-from germline.strategies.nes import NaturalEvolution
-from germline.types import GermlineError, Update
+from germline.studies.probe import probe
+from germline.types import (
+    Completion,
+    GermlineError,
+    HeldOutScore,
+    SeedPerturbation,
+    SigmaTrial,
+    Update,
+)
+from tests import toy_runs
+from tests.wrappers import FleetWrapper
+
+pytestmark = pytest.mark.usefixtures("graded_in_process")
 
 
 def update(generation, *coefficients, sigma=0.1):
@@ -113,32 +131,18 @@ def test_a_divergence_that_grows_with_nearly_the_fourth_power_does_not_go_to_and
     assert not caplog.text
 
 
-def test_sigma_without_calibration_says_what_to_call():
-    strategy = NaturalEvolution(Nes(), 0, 10)
-    with pytest.raises(GermlineError, match=r"strategy\.calibrate\(0, divergence\).*number"):
-        strategy.ask(0)
-
-
 def test_sigma_grows_while_few_directions_tell_anything_and_shrinks_back():
     sigma = CalibratedSigma(AutoSigma(target_kl=0.002, max_kl=0.05), 0.02)
     sigma.calibrate(0, quadratic)
     played = []
-    for generation in range(8):
+    for generation in range(30):
         played.append(sigma.at(generation))
         sigma.tell(update(generation, 0.0, 0.0, 0.0, sigma=played[-1]))
     assert played[:3] == pytest.approx([0.02, 0.03, 0.045])
     assert quadratic(played[-1]) <= 0.05
-    for generation in range(8, 14):
+    for generation in range(30, 40):
         sigma.tell(update(generation, 1.0, 1.0, 0.0, sigma=sigma.at(generation)))
-    assert sigma.at(14) == 0.02
-
-
-def test_a_hundred_generations_without_signal_leave_sigma_within_its_limit():
-    sigma = CalibratedSigma(AutoSigma(), 0.1)
-    sigma.calibrate(0, quadratic)
-    for generation in range(100):
-        sigma.tell(update(generation, 0.0, 0.0, sigma=sigma.at(generation)))
-    assert quadratic(sigma.at(100)) <= 0.05
+    assert sigma.at(40) == 0.02
 
 
 def test_a_resumed_search_has_the_sigma_it_would_have_had():
@@ -152,3 +156,112 @@ def test_a_resumed_search_has_the_sigma_it_would_have_had():
     for one in told:
         again.tell(one)
     assert again.at(7) == whole.at(7)
+
+
+# --- what people are told of it
+
+
+AUTO = ("strategy={kind: nes, population: 6}", "generations=2")
+EMPTY = Completion("", (), "stop", 1)
+SCORE = HeldOutScore(0, "length", 3.0, 0.5, 20, -3.0, values=(3.0,) * 20)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Return a finished run, the trials that it told of, and its records."""
+    training = germline.train(
+        toy_runs.settings(*AUTO), tmp_path_factory.mktemp("calibrated") / "run"
+    )
+    trials: list[SigmaTrial] = []
+    training.on_trial = trials.append
+    records = list(training)
+    return RunDirectory.open(training.directory.path), trials, records
+
+
+# --- while sigma is calibrated
+
+
+def test_every_trial_is_told_before_and_after_it_is_measured(run):
+    _, trials, records = run
+    before, after = trials[0::2], trials[1::2]
+    assert [one.kl for one in before] == [None] * len(after)
+    assert [one.sigma for one in before] == [one.sigma for one in after]
+    assert tuple(after) == records[0].calibration
+    assert all(math.isfinite(one.kl) for one in after)
+    assert records[1].calibration == ()
+
+
+def test_the_page_says_what_sigma_was_calibrated_to_and_draws_the_steps(run):
+    directory, _, records = run
+    page = germline.write_report(directory.path).read_text()
+    sigma = records[0].update.sigma
+    assert f"Sigma was calibrated to {sigma:.3g} before generation 0" in page
+    assert "Root mean square of the steps, in sigmas" in page
+    rows = directory.generations()
+    length = math.hypot(*records[1].update.coefficients) * records[1].update.learning_rate
+    assert rows[1]["step_in_sigmas"] == pytest.approx(length / records[1].update.sigma)
+
+
+@pytest.mark.parametrize(
+    ("sigma", "kl"),
+    [(0.108, 0.00050), (0.16, 0.00239), (0.218, 0.0082), (0.109, 0.00052), (0.0535, 0.00012)],
+)
+def test_the_divergence_of_a_sigma_is_that_of_the_trials_beside_it(sigma, kl):
+    # From the last trial by the square of sigma, 0.108 had the target for its divergence.
+    trials = [{"sigma": 0.107, "kl": 0.00048}, {"sigma": 0.218, "kl": 0.0082}]
+    assert calibrated_kl({"calibration": trials}, sigma) == pytest.approx(kl, rel=0.02)
+    nothing = [{"sigma": 0.1, "kl": 0.0}, {"sigma": 0.2, "kl": None}]
+    assert calibrated_kl({"calibration": nothing}, sigma) is None
+
+
+class Mute(FleetWrapper):
+    """A fleet whose center writes nothing to some of the examples."""
+
+    answered: int = 0
+
+    def evaluate_center(self, examples, decoding, samples=1):
+        found = self.inner.evaluate_center(examples, decoding, samples)
+        rollouts = [
+            one if place < self.answered else replace(one, completion=replace(EMPTY))
+            for place, one in enumerate(found.rollouts)
+        ]
+        return replace(found, rollouts=tuple(rollouts))
+
+
+@pytest.mark.parametrize("answered", [0, 2])
+def test_prompts_that_the_model_does_not_answer_are_left_out_while_there_are_others(answered):
+    with build_run_parts(toy_runs.settings(*AUTO)) as parts:
+        fleet = Mute(parts.fleet)
+        fleet.answered = answered
+        divergence = MemberKl(fleet, parts.batch, 0, parts.decoding)
+        pair = [SeedPerturbation(0, 0, 0, 1, 0.1), SeedPerturbation(0, 0, 0, -1, 0.1)]
+        if answered:
+            assert math.isfinite(divergence(pair))
+        else:
+            with pytest.raises(GermlineError, match=r"generated no token for any of .* number"):
+                divergence(pair)
+
+
+# --- settings that a measured search needs
+
+
+def test_the_probe_looks_in_the_unit_in_which_the_config_searches():
+    found = probe(toy_runs.settings(*AUTO, "graders.workers=1"))
+    advised = found.overrides["strategy"]
+    assert advised["sigma_unit"] == "rms"
+    config = load_config(
+        toy_runs.SETTINGS | {"strategy": {"population": 6}},
+        [f"strategy.{name}={value}" for name, value in advised.items()],
+    )
+    assert config.strategy.unit == "rms"
+    assert config.strategy.sigma == found.sigma  # type: ignore[attr-defined]
+
+
+# --- scores of few examples
+
+
+def test_equal_values_are_not_given_a_standard_error_of_zero():
+    assert score(replace(SCORE, standard_error=0.0, n=3)) == "3 (all values equal)"
+    one = replace(SCORE, standard_error=math.nan, n=1)
+    assert score(one) == "3 (one example: no standard error)"
+    assert score(SCORE) == "3 ± 0.5"

@@ -1,6 +1,7 @@
-"""The command line: help, errors for people, Ctrl-C, log levels and messages on a terminal."""
+"""The command line: what it imports, Ctrl-C, log levels, messages on a terminal, and `doctor`."""
 
 import io
+import json
 import logging
 import os
 import pty
@@ -8,46 +9,19 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
 from rich.console import Console
 from rich.file_proxy import FileProxy
-from typer.testing import CliRunner
 
-from germline.cli import output
-from germline.cli.application import app, set_log_level
+from germline.cli import doctor, output
+from germline.cli.application import set_log_level
+from germline.cli.doctor import InstallationCheck
 from germline.cli.output import print_stderr, wrap_words
-from germline.cli.run_loop import print_state, stop_on_interrupt
-from germline.config import load_config
-from germline.record import RunDirectory
-from tests.synthetic_runs import BATCH, DIGEST, record
-from tests.toy_runs import settings
-
-
-def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    yield words
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from commands(inner, (*words, name))
-
-
-@pytest.mark.parametrize("words", [*commands(typer.main.get_command(app))], ids=" ".join)
-def test_the_help_of_every_command_fits_80_columns_and_shows_examples(words):
-    shown = CliRunner().invoke(app, [*words, "--help"])
-    assert shown.exit_code == 0
-    assert [line for line in shown.output.splitlines() if len(line) > 80] == []
-    assert "\n    germline " in shown.output
-    assert CliRunner().invoke(app, [*words, "-h"]).output == shown.output
-
-
-def test_there_are_few_commands_and_options():
-    everything = [*typer.main.get_command(app).commands.values()]  # type: ignore[attr-defined]
-    options = [one for c in everything for one in c.params if one.param_type_name == "option"]
-    assert len(everything) <= 13
-    assert len(options) <= 70
+from germline.cli.run_loop import stop_on_interrupt
+from tests.command_line import command
 
 
 def test_help_imports_neither_torch_nor_numpy():
@@ -71,20 +45,6 @@ def test_the_first_signal_asks_to_stop_and_a_second_ctrl_c_stops(name):
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(name) is before
     assert asked == [1]
-
-
-def test_stopping_says_how_to_resume(tmp_path):
-    run = RunDirectory.create(tmp_path / "run", load_config({"generations": 10}), DIGEST, 1)
-    console = Console(width=90, force_terminal=True, record=True, file=io.StringIO())
-    print_state(console, run)
-    run.write(record(0), BATCH)
-    print_state(console, run)
-    command = f"germline resume {run.path}"  # is not broken
-    lines = [line for line in console.export_text().splitlines() if line != command]
-    assert lines == [
-        "Stopped before the first generation. Resume with:",
-        "Stopped after generation 0 (1 of 10 done). Resume with:",
-    ]
 
 
 # --- messages
@@ -117,35 +77,16 @@ def test_words_commands_and_settings_stay_whole(message, whole, width):
     assert all(len(line) <= width or any(text in line for text in whole) for line in lines)
 
 
-def on_terminal(columns, *words, stream="stdout"):
-    """Run a command of which a stream is a terminal so wide; return the lines it prints there."""
+def test_a_narrow_terminal_breaks_lines_between_words():
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "COLUMNS": str(columns), "NO_COLOR": "1", "TERM": "xterm"}
-    command = [sys.executable, "-m", "germline", *words]
-    out, err = (theirs if name == stream else subprocess.PIPE for name in ("stdout", "stderr"))
-    subprocess.run(command, stdout=out, stderr=err, env=environment, check=False)
+    environment = {**os.environ, "COLUMNS": "40", "NO_COLOR": "1", "TERM": "xterm"}
+    command = [sys.executable, "-m", "germline", "train", "arithmetic", "learning_rate=1"]
+    subprocess.run(command, stderr=theirs, env=environment, check=False)
     os.close(theirs)
-    text = os.read(ours, 1 << 16).decode()
+    lines = re.sub(r"\x1b\[\d+m", "", os.read(ours, 1 << 16).decode()).splitlines()
     os.close(ours)
-    return re.sub(r"\x1b\[\d+m", "", text).splitlines()
-
-
-@pytest.mark.parametrize(
-    ("words", "stream", "text"),
-    [
-        (("train", "arithmetic", "learning_rate=1"), "stderr", "learning_rate"),
-        (("doctor",), "stdout", "nano model"),
-        (("probe", "toy.yaml", "--out", "probe"), "stdout", "degenerate texts, KL 0 nats"),
-        (("eval", "nano", "nano", "--task", "arithmetic", "--limit", "2"), "stdout", "difference"),
-    ],
-    ids=str,
-)
-def test_a_narrow_terminal_breaks_lines_between_words(tmp_path, monkeypatch, words, stream, text):
-    monkeypatch.chdir(tmp_path)
-    Path("toy.yaml").write_text(settings("generations=2").model_dump_json())
-    lines = on_terminal(40, *words, stream=stream)
     assert all(len(one) <= 40 or " " not in one.strip() for one in lines if "germline" not in one)
-    assert text in " ".join(line.strip() for line in lines)
+    assert "learning_rate" in " ".join(lines)
 
 
 @pytest.mark.parametrize("width", range(14, 40))
@@ -174,3 +115,76 @@ def test_the_level_says_which_messages_are_shown_in_a_line_each(level, shown, ca
     for number, message in ((logging.INFO, "first"), (logging.WARNING, "second")):
         logging.getLogger("germline.any").log(number, "%s%s", "word " * 40, message)
     assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == shown
+
+
+# --- `germline doctor`
+
+
+def examined(monkeypatch, *checks):
+    monkeypatch.setattr(doctor, "CHECKS", {"self check": checks})
+    done = command("doctor", "--json")
+    return done.exit_code, json.loads(done.output)["self check"]
+
+
+def test_nothing_is_broken_here_and_everything_is_looked_at():
+    done = command("doctor", "--json")
+    assert done.exit_code == 0
+    document = json.loads(done.output)
+    rows = [row for rows in document.values() if rows is not True for row in rows]
+    assert [row for row in rows if row["state"] == "broken"] == []
+    assert [row for row in rows if row["state"] != "ok" and not row["remedy"]] == []
+    names = {
+        title: {row["name"] for row in rows} for title, rows in document.items() if rows is not True
+    }
+    assert names["versions"] >= {"python", "germline", "torch", "numpy", "peft (peft)"}
+    assert not names["versions"] & {"pytest", "mkdocs-material"}
+    assert names["devices"] >= {"processor", "memory"}
+    assert names["self check"] == {"noise", "nano model", "generation", "update", "graders"}
+    assert "disk" in names["environment"]
+
+
+def test_other_bits_end_with_status_1(monkeypatch):
+    monkeypatch.setattr(doctor, "NOISE_DIGEST", "0" * 64)
+    monkeypatch.setattr(doctor, "CHECKS", {"self check": (doctor.check_noise,)})
+    shown = command("doctor")
+    assert shown.exit_code == 1
+    assert "broken\tnoise\t" in shown.output
+
+
+def test_a_missing_package_comes_with_the_command_that_installs_it(monkeypatch):
+    required = ["no-such-package>=2", "no-such-extra>=3; extra == 'ray'", "no-such; extra == 'dev'"]
+    monkeypatch.setattr(metadata, "requires", lambda _: required)
+    status, rows = examined(monkeypatch, doctor.check_versions)
+    assert status == 1
+    found = [(row["name"], row["state"], row["remedy"]) for row in rows[2:]]
+    assert found == [
+        ("no-such-package", "broken", "pip install 'no-such-package>=2'"),
+        ("no-such-extra (ray)", "note", "pip install 'germline[ray]'"),
+    ]
+
+
+def test_a_check_that_fails_is_a_row(monkeypatch):
+    def check_everything():
+        yield InstallationCheck("first", "fine")
+        raise OSError("no smoke without it")
+
+    status, (first, second) = examined(monkeypatch, check_everything)
+    assert (status, first["state"], second["name"]) == (1, "ok", "everything")
+    assert (second["state"], second["value"]) == ("broken", "OSError: no smoke without it")
+
+
+def test_an_installation_without_torch_can_be_examined():
+    code = (
+        "import sys; sys.modules['torch'] = None; sys.argv = ['germline', 'doctor']\n"
+        "from germline.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "broken\tdevices" in done.stdout
+    assert "ok\tnoise" in done.stdout

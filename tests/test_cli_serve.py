@@ -9,17 +9,12 @@ import urllib.request
 from contextlib import contextmanager
 
 import pytest
-from typer.testing import CliRunner
 
-from germline.cli.application import app
 from germline.endpoint.http_app import HttpLimits
 from germline.services import serve
 from germline.services.serve import ServedWeights
+from tests.command_line import command
 from tests.hang_limit import HANG_S
-
-
-def germline(*words, **environment):
-    return CliRunner().invoke(app, ["serve", *words], env=environment)
 
 
 @pytest.fixture
@@ -44,26 +39,17 @@ def served(monkeypatch):
 
 def test_options_are_passed_on_and_ctrl_c_ends_it(served):
     words = ("--host", "0.0.0.0", "--port", "9", "--max-new-tokens", "5", "-g", "best")
-    done = germline("nano", *words, "engine.threads=2", GERMLINE_TOKEN="secret")
+    done = command("serve", "nano", *words, "engine.threads=2", GERMLINE_TOKEN="secret")
     assert done.exit_code == 0, done.output
     settings = serve.ServeSettings("0.0.0.0", 9, HttpLimits("secret"), 5)
     assert served == [("nano", "best", ["engine.threads=2"], settings)]
     assert "http://127.0.0.1:1/v1" in done.output
     assert "models: base, center" in done.output
     assert "secret" not in done.output
-    assert done.output.endswith("The server has ended.\n")
-
-
-def test_a_run_that_sent_its_prompts_as_they_are_is_served_with_a_word_about_it(
-    served, monkeypatch
-):
-    assert "/v1/completions" not in germline("nano").output
-    monkeypatch.setattr(ServedWeights, "sends_chats", False)
-    assert "The run sent its prompts as they are: ask /v1/completions." in germline("nano").output
 
 
 def test_the_defaults_of_the_command_are_those_of_the_settings(served):
-    assert germline("nano").exit_code == 0
+    assert command("serve", "nano").exit_code == 0
     assert served == [("nano", None, [], serve.ServeSettings())]
 
 
@@ -80,7 +66,7 @@ def test_the_defaults_of_the_command_are_those_of_the_settings(served):
     ],
 )
 def test_what_cannot_be_served_is_one_paragraph(words, said):
-    done = germline(*words)
+    done = command("serve", *words)
     assert done.exit_code == 2
     assert said in done.output
     assert "Traceback" not in done.output
@@ -89,7 +75,7 @@ def test_what_cannot_be_served_is_one_paragraph(words, said):
 def test_a_missing_extra_is_named_with_the_line_to_type(monkeypatch):
     monkeypatch.delitem(sys.modules, "germline.endpoint.http_app", raising=False)
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    done = germline("nano")
+    done = command("serve", "nano")
     assert done.exit_code == 2
     assert "pip install 'germline[serve]'" in done.output
 

@@ -1,20 +1,28 @@
-"""The verbs end to end, on the toy engine: what is asked for happens, and a stopped run goes on."""
+"""The verbs end to end, on the toy engine, and `report`."""
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
-import time
+import webbrowser
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from germline.cli.application import app
+from germline.config import load_config
+from germline.evaluation.held_out import score_of_values
 from germline.record import Journal, RunDirectory
-from germline.types import Update
-from tests.hang_limit import HANG_S
+from germline.types import GermlineError
+from tests.command_line import command
+from tests.hang_limit import HANG_S, wait_until
+from tests.synthetic_runs import BATCH, DIGEST, record, rollout
+from tests.toy_runs import journal, run
+
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 
 CONFIG = """
 task: conciseness
@@ -25,14 +33,6 @@ strategy: {population: 4, sigma: 0.3, learning_rate: 0.3}
 held_out: {every: 2, examples: 4}
 record: {snapshot_every: 2, figure_every: 100, tensorboard: false}
 """
-
-
-def germline(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
-
-
-def journal(run: Path) -> bytes:
-    return (run / "journal.jsonl").read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(config: Path) -> tuple[Path, str]:
     """A finished run, and what training printed."""
     run = config.parent / "run"
-    shown = germline("train", config, "--out", run)
+    shown = command("train", config, "--out", run)
     assert shown.exit_code == 0, shown.output
     return run, shown.stdout
 
@@ -54,38 +54,10 @@ def trained(config: Path) -> tuple[Path, str]:
 def test_mistake_17_a_run_has_exactly_the_generations_asked_for(trained: tuple[Path, str]) -> None:
     run, printed = trained
     assert RunDirectory.open(run).journal.last_generation() == 4
-    assert re.findall(r"^generation (\d) \((\d)/5\)", printed, re.MULTILINE) == [
-        ("0", "1"),
-        ("1", "2"),
-        ("2", "3"),
-        ("3", "4"),
-        ("4", "5"),
-    ]
-
-
-def test_mistake_17_held_out_scores_come_when_they_are_due(trained: tuple[Path, str]) -> None:
-    scores = RunDirectory.open(trained[0]).held_out()
+    numbers = re.findall(r"^generation (\d) \((\d)/5\)", printed, re.MULTILINE)
+    assert numbers == [(str(number), str(number + 1)) for number in range(5)]
+    scores = RunDirectory.open(run).held_out()
     assert [one.score.generation for one in scores] == [0, 2, 4, 5]
-
-
-def test_mistake_17_an_override_reaches_the_run(config: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    words = ("generations=2", "strategy.sigma=2e-1", "seed=5", "space=full")
-    assert germline("train", config, *words, "--out", run, "-q").exit_code == 0
-    update = RunDirectory.open(run).journal.read()[-1].update
-    assert isinstance(update, Update)
-    assert (update.generation, update.sigma, update.run_seed) == (1, 0.2, 5)
-    assert RunDirectory.open(run).config.space.kind == "full"
-
-
-def test_a_run_in_two_parts_has_the_journal_of_one(
-    config: Path, trained: tuple[Path, str], tmp_path: Path
-) -> None:
-    run = tmp_path / "run"
-    assert germline("train", config, "generations=3", "--out", run, "-q").exit_code == 0
-    shown = germline("resume", run, "generations=5", "--quiet")
-    assert shown.exit_code == 0
-    assert journal(run) == journal(trained[0])
 
 
 @pytest.mark.slow
@@ -101,9 +73,7 @@ def test_ctrl_c_stops_after_the_generation_and_the_run_goes_on(
         text=True,
         cwd=Path(__file__).parents[1],
     )
-    deadline = time.monotonic() + HANG_S
-    while Journal(run / "journal.jsonl").last_generation() < 1 and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until(lambda: Journal(run / "journal.jsonl").last_generation() >= 1)
     training.send_signal(signal.SIGINT)
     out, err = training.communicate(timeout=HANG_S)
     last = Journal(run / "journal.jsonl").last_generation()
@@ -114,36 +84,16 @@ def test_ctrl_c_stops_after_the_generation_and_the_run_goes_on(
         f"Resume with: germline resume {run}\n"
     )
     length = max(5, last + 2)
-    assert germline("resume", run, f"generations={length}", "-q").exit_code == 0
+    assert command("resume", run, f"generations={length}", "-q").exit_code == 0
     assert journal(run).splitlines()[:5] == journal(trained[0]).splitlines()
 
 
 def test_verify_rebuilds_any_generation(trained: tuple[Path, str]) -> None:
     entries = RunDirectory.open(trained[0]).journal.read()
     for generation in (0, 3, 4):
-        shown = germline("export", trained[0], "--verify", "--generation", generation)
+        shown = command("export", trained[0], "--verify", "--generation", generation)
         assert shown.exit_code == 0
         assert shown.stdout.endswith(f"digest verified: {entries[generation].digest}\n")
-
-
-def test_verify_of_a_generation_that_never_was_is_an_error(trained: tuple[Path, str]) -> None:
-    shown = germline("export", trained[0], "--verify", "-g", 99)
-    assert shown.exit_code == 2
-    assert "generation 99 is not in" in shown.stderr
-
-
-def test_what_cannot_be_exported_says_why(trained: tuple[Path, str], tmp_path: Path) -> None:
-    shown = germline("export", trained[0], "--out", tmp_path / "model")
-    assert shown.exit_code == 2
-    assert "engine=toy has no Hugging Face format" in shown.stderr
-
-
-def test_eval_agrees_with_the_score_at_the_end_of_the_run(
-    trained: tuple[Path, str], tmp_path: Path
-) -> None:
-    last = RunDirectory.open(trained[0]).held_out()[-1].score
-    shown = germline("eval", trained[0], "--limit", last.n, "--out", tmp_path / "c")
-    assert shown.stdout.startswith(f"{last.metric} {last.mean:.3g} ± {last.standard_error:.3g} ")
 
 
 def test_mistake_17_split_task_and_settings_of_eval_take_effect(
@@ -151,7 +101,7 @@ def test_mistake_17_split_task_and_settings_of_eval_take_effect(
 ) -> None:
     def prompts(*words: str) -> list[str]:
         out = tmp_path / f"{len(list(tmp_path.iterdir()))}.jsonl"
-        shown = germline("eval", trained[0], "--limit", "3", "--out", out, *words)
+        shown = command("eval", trained[0], "--limit", "3", "--out", out, *words)
         assert shown.exit_code == 0, shown.output
         return [json.loads(line)["prompt"] for line in out.read_text().splitlines()]
 
@@ -164,7 +114,7 @@ def test_mistake_17_split_task_and_settings_of_eval_take_effect(
 
 def test_mistake_17_every_option_of_generate_takes_effect(trained: tuple[Path, str]) -> None:
     def text(*words: str) -> str:
-        shown = germline("generate", trained[0], "What is it?", *words)
+        shown = command("generate", trained[0], "What is it?", *words)
         assert shown.exit_code == 0, shown.output
         return shown.stdout
 
@@ -173,3 +123,109 @@ def test_mistake_17_every_option_of_generate_takes_effect(trained: tuple[Path, s
     assert text(*sampled) != text()
     assert text(*sampled, "--seed", "1") != text(*sampled)
     assert text(*sampled, "--top-p", "0.01") == text()
+
+
+# --- report, and repeating a run from its directory
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("finished") / "run")
+
+
+def scored(path, before, after, examples=BATCH):
+    """Write a run with the held-out scores of two examples, before and after training."""
+    made = RunDirectory.create(path, load_config({"task": "arithmetic"}), DIGEST, threads=1)
+    for generation, values in enumerate((before, after)):
+        if generation:
+            made.write(record(0), [*examples, *BATCH[len(examples) :]])
+        score = score_of_values(generation, "exact", values, higher_is_better=True)
+        rollouts = [rollout(0, example.index, 1.0) for example in examples]
+        made.write_held_out(score, rollouts, examples)
+    return made.path
+
+
+def test_several_runs_are_compared_over_the_same_examples(tmp_path):
+    first = scored(tmp_path / "first", [0.0, 0.0], [0.5, 0.25])
+    better = scored(tmp_path / "better", [0.0, 0.0], [1.0, 1.0])
+    others = [replace(one, prompt=f"other {one.prompt}") for one in BATCH]
+    elsewhere = scored(tmp_path / "elsewhere", [0.0, 0.0], [1.0, 1.0], others)
+    fewer = scored(tmp_path / "fewer", [0.0], [1.0], BATCH[:1])
+    words = ("report", first, better, elsewhere, fewer, "--out", tmp_path / "page.html")
+    rows = [line.split("\t") for line in command(*words).stdout.splitlines()[1:5]]
+    assert [row[-1][:22] for row in rows] == [
+        "",
+        "+0.625 [+0.38, +0.87],",
+        *["none: scored on other "] * 2,
+    ]
+    page = " ".join((tmp_path / "page.html").read_text().split())
+    assert page.count("[+0.38, +0.87]") == 1
+    assert page.count("none: scored on other examples") == 2
+    values = json.loads(command(*words, "--json").stdout)["runs"]
+    assert [one["difference_to_first"] for one in values] == [None, 0.625, None, None]
+    assert values[1]["difference_interval_95"] == pytest.approx([0.38, 0.87])
+    assert [one["difference_n"] for one in values] == [None, 2, None, None]
+
+
+def test_the_page_of_a_comparison_is_named_after_its_runs(tmp_path, monkeypatch):
+    runs = [scored(tmp_path / f"run-{place}", [0.0], [1.0], BATCH[:1]) for place in range(6)]
+    study = tmp_path / ("five" * 11)
+    for seed in (0, 1):
+        shutil.copytree(runs[seed], study / f"seed-{seed}")
+    (study / "seeds.json").write_text('{"seeds": [0, 1], "config": {}}')
+    monkeypatch.chdir(tmp_path)
+    for words, name in (
+        (runs[:2], "report-run-0-run-1.html"),
+        (runs, "report-run-0-run-1-run-2-run-3-2-more.html"),
+        ([study.relative_to(tmp_path)], f"{study.name}/report.html"),
+        ([study / "seed-0", study / "seed-1"], f"{study}/report.html"),
+        ([runs[0], study], f"report-run-0-{study.name[:40]}.html"),
+        ([runs[0], study / "seed-1"], f"report-run-0-{study.name[:40]}.html"),
+    ):
+        (line,) = (
+            line for line in command("report", *words).stdout.splitlines() if "written" in line
+        )
+        assert line.startswith(f"written to {name}")
+    assert json.loads(command("report", *runs, "--json").stdout)["replaced"]
+
+
+def test_a_file_that_is_no_page_is_not_replaced(finished, tmp_path):
+    kept = journal(finished)
+    shown = command("report", finished, "--out", finished / "journal.jsonl")
+    assert shown.exit_code == 2
+    assert "is no HTML page" in shown.stderr
+    assert journal(finished) == kept
+    page = tmp_path / "page.html"
+    page.touch()  # as `mktemp` makes it
+    assert command("report", finished, "--out", page).exit_code == 0
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_open_shows_the_page_or_says_that_it_could_not(finished, monkeypatch, works):
+    asked = []
+
+    def show(address):
+        asked.append(address)
+        return works
+
+    monkeypatch.setattr(webbrowser, "open", show)
+    shown = command("report", finished, "--open")
+    assert asked == [(finished / "report.html").as_uri()]
+    assert ("no browser could be started" in shown.stderr) != works
+    assert shown.exit_code == 0
+
+
+def test_a_run_directory_stands_for_its_config(finished, tmp_path):
+    config = RunDirectory.open(finished).config
+    assert load_config(finished) == load_config(finished / "run.json") == config
+    assert load_config(finished, ["seed=5"]).seed == 5
+    again = tmp_path / "again"
+    assert command("train", finished, "--out", again, "--quiet").exit_code == 0
+    assert journal(again) == journal(finished)
+
+
+def test_a_config_is_not_mistaken_for_a_run(tmp_path):
+    file = tmp_path / "c.yaml"
+    file.write_text("config: {seed: 1}")
+    with pytest.raises(GermlineError, match="config: unknown setting"):
+        load_config(file)

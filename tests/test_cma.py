@@ -1,6 +1,8 @@
 """CMA-ES: the library's own steps, members by value, and runs that are told again."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import cmaes
 import numpy as np
@@ -8,17 +10,25 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
+import germline
 from germline import noise
 from germline.config import Cma, LowRank, SepCma
 from germline.engines.master_weights import Masters
+from germline.fleet.worker_jobs import ApplyJob, DigestJob, GenerateJob
+from germline.generation_loop import generations
+from germline.record import RunDirectory
 from germline.run import build_run_parts
 from germline.run.build_parts import make_engine
-from germline.strategies.cma import CmaSearch
+from germline.strategies.cma import CmaSearch, CovarianceMatrixAdaptation
 from germline.tasks import make_task
-from germline.types import Decoding, GermlineError, MeanUpdate, VectorPerturbation
+from germline.types import Decoding, Example, GermlineError, MeanUpdate, VectorPerturbation
 from tests.cma_search import GENERATIONS, fitness, make_search, offsets_of
+from tests.remote_engines import killed_at, nearby_fleet, run_digests
 from tests.tiny_engines import examples, inprocess
-from tests.toy_runs import settings
+from tests.toy_runs import finish, journal, run, settings, stopped_after
+
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 
 MIX = "space={kind: full, include: ['*mix*']}"
 SPACES = (MIX, "space=full", "space=lora", "space={kind: subspace, dimension: 8}")
@@ -35,12 +45,6 @@ def learned(strategy: CmaSearch, span: range = range(GENERATIONS)) -> list[MeanU
         ]
         moves.append(strategy.tell(population, np.array([fitness(one) for one in found])))
     return moves
-
-
-def refused(*overrides: str) -> str:
-    with pytest.raises(GermlineError) as caught:
-        build_run_parts(settings(*overrides)).close()
-    return str(caught.value)
 
 
 # --- the library's own steps
@@ -78,26 +82,6 @@ def test_one_thread_draws_and_learns(monkeypatch):
     assert set(threads) == {1}
 
 
-@pytest.mark.parametrize("kind", [Cma, SepCma])
-def test_the_step_size_adapts_and_the_top_is_found(kind):
-    strategy = make_search(kind(sigma=0.3))
-    moves = learned(strategy, range(150))
-    assert fitness(strategy.search.mean) > 1e-6 * fitness(np.zeros(6))
-    assert moves[-1].sigma < 1e-2 * max(move.sigma for move in moves)
-
-
-@pytest.mark.parametrize("kind", [Cma, SepCma])
-def test_the_covariance_learns_as_fast_as_is_set(kind):
-    shapes = []
-    for rate in (0.0, 0.5, 1.0):
-        strategy = make_search(kind(sigma=0.3, covariance_rate=rate))
-        learned(strategy)
-        shapes.append(np.array(strategy.search._C))
-    start = make_search(kind()).search._C
-    away = [float(np.abs(shape - start).max()) for shape in shapes]
-    assert away[0] == 0 < away[1] < away[2]
-
-
 def test_equally_good_members_move_neither_the_mean_nor_the_step_size():
     strategy = make_search(Cma(sigma=0.3))
     move = strategy.tell(strategy.ask(0), np.zeros(strategy.population))
@@ -115,30 +99,7 @@ def test_only_the_order_of_utilities_is_told():
     )
 
 
-def test_another_run_seed_or_generation_has_other_members():
-    asked = [make_search(Cma(), run_seed=seed).ask(0) for seed in (0, 1)]
-    later = make_search(Cma(), run_seed=0)
-    later.tell(later.ask(0), np.zeros(later.population))
-    offsets = [
-        member.offsets.tobytes()
-        for population in (*asked, later.ask(1))
-        for member in population.members
-        if isinstance(member, VectorPerturbation)
-    ]
-    assert len(set(offsets)) == 3 * later.population
-
-
 # --- told again
-
-
-def test_told_again_it_says_the_same_and_asks_for_the_same():
-    strategy, again = make_search(Cma(sigma=0.3)), make_search(Cma(sigma=0.3))
-    moves = learned(strategy)
-    recalled = again.recall([replace(move, offsets=None) for move in moves])
-    for one, other in zip(recalled, moves, strict=True):
-        assert one == other
-        assert np.array_equal(offsets_of(one), offsets_of(other))
-    assert again.ask(GENERATIONS) == strategy.ask(GENERATIONS)
 
 
 def test_another_arithmetic_is_noticed_where_it_first_differs():
@@ -183,40 +144,25 @@ def test_a_member_by_value_plays_as_the_center_does_once_it_has_moved_there(spac
     assert played[1] == moved.generate([None], examples, decoding)[0] != played[0]
 
 
-def test_coordinates_of_another_model_are_refused():
-    engine = make_engine(settings(MIX))
-    with pytest.raises(GermlineError, match="5 coordinates were given, but the space searches 72"):
-        engine.apply(MeanUpdate(0, 0.3, (0.0, 1.0), np.zeros(5, dtype=np.float32)))
-
-
-def test_a_move_as_a_journal_holds_it_cannot_be_applied():
-    engine = make_engine(settings(MIX))
-    with pytest.raises(GermlineError, match="let the strategy replay it first"):
-        engine.apply(MeanUpdate(0, 0.3, (0.0, 1.0)))
-
-
-def test_coordinates_in_a_space_of_directions_are_refused():
-    engine = inprocess("llama", LowRank())
-    member = VectorPerturbation(0, 0, np.zeros(engine.weights.dimension, dtype=np.float32))
-    with pytest.raises(GermlineError, match="cannot be used where directions are drawn"):
-        engine.generate([member], examples(), Decoding(2))
-
-
 # --- settings and refusals
 
 
-def test_a_dimension_too_large_is_refused_with_what_would_do():
-    message = refused("space=full", "strategy=cma", "engine=inprocess")
-    assert "strategy.kind=cma can search 2 to 2,000 numbers, and the space has 919,552" in message
-    for remedy in ("nes or sep_cma", "space.dimension=100", "space.include"):
-        assert remedy in message
-    with pytest.raises(GermlineError, match="sep_cma can search 2 to 1,000,000 numbers"):
-        make_search(SepCma(), 1_000_001)
+@pytest.mark.parametrize(("kind", "dimension"), [(Cma, 2001), (SepCma, 1_000_001), (SepCma, 1)])
+def test_a_dimension_too_large_or_too_small_is_refused(kind, dimension):
+    with pytest.raises(GermlineError, match=r"strategy\.kind=(sep_)?cma"):
+        make_search(kind(), dimension)
 
 
-def test_one_number_is_too_few():
-    with pytest.raises(GermlineError, match="and the space has 1:"):
-        make_search(SepCma(), 1)
+def test_coordinates_that_do_not_fit_are_refused():
+    engine = make_engine(settings(MIX))
+    with pytest.raises(GermlineError, match="5 coordinates were given, but the space searches 72"):
+        engine.apply(MeanUpdate(0, 0.3, (0.0, 1.0), np.zeros(5, dtype=np.float32)))
+    with pytest.raises(GermlineError, match="let the strategy replay it first"):
+        engine.apply(MeanUpdate(0, 0.3, (0.0, 1.0)))  # as a journal holds it
+    drawn = inprocess("llama", LowRank())
+    member = VectorPerturbation(0, 0, np.zeros(drawn.weights.dimension, dtype=np.float32))
+    with pytest.raises(GermlineError, match="cannot be used where directions are drawn"):
+        drawn.generate([member], examples(), Decoding(2))
 
 
 def test_generations_are_told_one_after_another():
@@ -227,3 +173,129 @@ def test_generations_are_told_one_after_another():
     strategy.tell(population, np.zeros(strategy.population))
     with pytest.raises(GermlineError, match=r"next generation is 1, not 0"):
         strategy.tell(population, np.zeros(strategy.population))
+
+
+# --- runs
+
+
+CMA = "strategy={kind: cma, population: 6, sigma: 0.3}"
+SEP_CMA = "strategy={kind: sep_cma, population: 6, sigma: 0.3}"
+RUNS = {
+    "cma on whole tensors": (MIX, CMA, "strategy.sigma_unit=std"),
+    "cma on an adapter": ("space=lora", CMA),
+    "cma on a subspace": ("space={kind: subspace, dimension: 8}", CMA, "strategy.lr_adapt=true"),
+    "sep_cma on whole tensors": ("space=full", SEP_CMA),
+}
+NANO = (
+    "engine=inprocess",
+    "generations=2",
+    "task={kind: arithmetic, max_new_tokens: 4}",
+    "space={kind: full, include: ['model.layers.3.*norm*']}",
+    "strategy={kind: cma, population: 6, sigma: 0.3}",
+)
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def whole(request, tmp_path_factory):
+    """A run that never stopped, and its settings."""
+    return run(tmp_path_factory.mktemp("runs") / "whole", *RUNS[request.param]), RUNS[request.param]
+
+
+def test_a_journal_holds_what_was_told_and_not_where_that_led(whole):
+    folder, _ = whole
+    lines = [json.loads(line) for line in journal(folder).splitlines()]
+    named = {"checksum", "digest", "generation", "noise_version", "sigma", "utilities"}
+    assert all(set(line) == named for line in lines)
+    assert [len(line["utilities"]) for line in lines] == [6] * 4
+    moves = [entry.update for entry in RunDirectory.open(folder).journal.read()]
+    assert all(isinstance(move, MeanUpdate) and move.offsets is None for move in moves)
+    assert [row["sigma"] for row in RunDirectory.open(folder).generations()] == [
+        line["sigma"] for line in lines
+    ]
+
+
+def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(whole, tmp_path):
+    folder, overrides = whole
+    stopped = stopped_after(germline.train(settings(*overrides), tmp_path / "stopped"), 3)
+    assert journal(stopped) != journal(folder)
+    assert journal(finish(germline.resume(stopped))) == journal(folder)
+
+
+def test_a_replay_from_the_journal_alone_has_the_same_digests(whole):
+    folder, _ = whole
+    entries = RunDirectory.open(folder).journal.read()
+    assert len({entry.digest for entry in entries}) == 4
+    for generation in (0, 3):
+        assert germline.replay(folder, generation) == entries[generation].digest
+
+
+def test_the_newest_snapshot_serves_and_is_scored_where_the_arithmetic_differs(whole, monkeypatch):
+    folder, _ = whole
+    expected = germline.evaluate(str(folder))
+
+    def differs(*_arguments: object) -> None:
+        raise GermlineError("journal: told again, it differs")
+
+    monkeypatch.setattr(CmaSearch, "recall", differs)
+    assert germline.evaluate(str(folder)) == expected
+    assert germline.generate(str(folder), ["one"], max_new_tokens=2)
+    with pytest.raises(GermlineError, match="told again"):
+        germline.replay(folder, 3)
+
+
+def test_a_language_model_goes_on_and_is_rebuilt_to_the_same_bits(tmp_path):
+    config = settings(*NANO)
+    whole = finish(germline.train(config, tmp_path / "whole"))
+    stopped = stopped_after(germline.train(config, tmp_path / "stopped"), 1)
+    assert journal(finish(germline.resume(stopped))) == journal(whole)
+    directory = RunDirectory.open(whole)
+    last = directory.journal.read()[1]
+    assert germline.replay(whole, 1) == last.digest != directory.base_digest
+
+
+@pytest.mark.parametrize("engines", [1, 3])
+def test_any_number_of_engines_gives_the_same_run(engines):
+    config = settings(*RUNS["cma on whole tensors"])
+    alone = run_digests(config)
+    assert run_digests(config, nearby_fleet(config, engines)) == alone
+    # Those that are lost are given every move again.
+    faults = (killed_at(1, kind=ApplyJob), killed_at(2, 9, kind=GenerateJob))
+    assert run_digests(config, nearby_fleet(config, engines, *faults[: engines - 1])) == alone
+
+
+def test_a_fleet_keeps_no_steps_that_a_snapshot_holds(tmp_path: Path):
+    """A step is as large as the searched weights: a long run would keep thousands of models."""
+    config = settings(*RUNS["sep_cma on whole tensors"])
+    fleet = nearby_fleet(config, 1)
+
+    def kept() -> list[bool]:
+        updates = [entry.update for entry in fleet._entries]
+        return [isinstance(one, MeanUpdate) and one.offsets is not None for one in updates]
+
+    with build_run_parts(config) as parts:
+        for record in generations(parts.method, fleet, parts.batch, parts.decoding, range(4)):
+            if record.generation == 2:
+                fleet.save_snapshot(tmp_path, 2, keep=1)
+                assert kept() == [False] * 3
+    assert kept() == [False, False, False, True]
+    # The only engine is rebuilt: from the snapshot, and the one step after it.
+    (slot,) = fleet.pool.ready_slots()
+    before = fleet.digest()
+    fleet.pool.replace(slot, "killed")
+    fleet.evaluate_center([Example(0, "a", "", chat=False)], Decoding(1))
+    assert fleet.query(DigestJob()) == before
+
+
+def test_the_population_that_was_left_open_is_written_down(tmp_path):
+    config = settings(MIX, "strategy={kind: cma, sigma: 0.3}", "generations=1")
+    folder = finish(germline.train(config, tmp_path / "run"))
+    assert config.strategy.population is None
+    assert RunDirectory.open(folder).config.strategy.population == 4 + int(3 * np.log(72))
+
+
+def test_a_dimension_too_large_leaves_no_run_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(CovarianceMatrixAdaptation, "LARGEST", 100)
+    config = settings("space=full", "strategy=cma")
+    with pytest.raises(GermlineError, match="up to 100 numbers"):
+        germline.train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

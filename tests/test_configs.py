@@ -1,11 +1,15 @@
-"""Every shipped config is valid and runs."""
+"""Every shipped config is valid and runs, and so does every file in examples/."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from germline import train
 from germline.config import load_config, smoke_config
+from tests.hang_limit import HANG_S
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -17,32 +21,25 @@ QUICK = {
     *("demo", "countdown", "cma_norms", "es_sample_gd", "prompt_search", "randopt"),
     "arithmetic_zo_grpo",
 }
-"""A config of each strategy, method and space; the others differ from them in task and model."""
-
-
-def case(path):
-    is_quick = path.parent == FOLDER and path.stem in QUICK
-    return pytest.param(path, marks=() if is_quick else pytest.mark.slow, id=path.stem)
-
-
-def test_the_quick_configs_are_there():
-    assert {path.stem for path in CONFIGS if path.parent == FOLDER} >= QUICK
-
-
-@pytest.mark.parametrize(
-    # Those of verifiers need it, and environments: tests/test_verifiers.py
-    "path",
-    [case(path) for path in CONFIGS if path.parent.name != "verifiers"],
-)
-def test_a_shipped_config_runs_two_generations_under_smoke(path, tmp_path):
-    training = train(smoke_config(load_config(path)), tmp_path / "run")
-    assert [record.generation for record in training] == [0, 1]
-    assert training.end is not None
+"""A config of each strategy, method and space."""
+RUNS = [
+    pytest.param(path, marks=() if path.stem in QUICK else pytest.mark.slow, id=path.stem)
+    for path in CONFIGS
+    # Papers and recipes differ from the others in their model and in sizes.
+    if path.parent == FOLDER or path.parent.name == "smollm2"
+]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_shipped_config_is_valid_and_so_is_its_smoke(path):
     assert smoke_config(load_config(path)).generations == 2
+
+
+@pytest.mark.parametrize("path", RUNS)
+def test_a_shipped_config_runs_two_generations_under_smoke(path, tmp_path):
+    training = train(smoke_config(load_config(path)), tmp_path / "run")
+    assert [record.generation for record in training] == [0, 1]
+    assert training.end is not None
 
 
 def test_smoke_keeps_what_a_config_is_about():
@@ -66,3 +63,35 @@ def test_smoke_needs_no_model_and_no_service_of_any_scorer(tmp_path):
     assert small.task.scorers["c"] == config.task.scorers["c"]
     assert small.held_out.scorers == {"d": small.task.scorers["a"], **small.task.scorers}
     assert len(list(train(small, tmp_path / "run"))) == 2
+
+
+# --- examples/
+
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+
+
+@pytest.fixture(scope="module")
+def fonts(tmp_path_factory):
+    """Matplotlib's list of fonts: matplotlib prints a line while it is made on a slow machine."""
+    environment = os.environ | {"MPLCONFIGDIR": str(tmp_path_factory.mktemp("fonts"))}
+    listing = [sys.executable, "-c", "import matplotlib.font_manager"]
+    subprocess.run(listing, env=environment, capture_output=True, timeout=HANG_S, check=True)
+    return environment
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.slow
+def test_an_example_runs_without_a_word_of_complaint(path, tmp_path, fonts):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", path],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=fonts | {"HF_HUB_OFFLINE": "1"},
+        timeout=HANG_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout

@@ -203,11 +203,9 @@ def test_the_answer_continues_the_chat_template():
 def test_a_template_that_drops_earlier_turns_is_refused():
     made = inprocess("qwen2", SPACES["rank 1"])
     tokenizer = made.pretrained.tokenizer
-    template = tokenizer.chat_template
     tokenizer.chat_template = "{{ messages[-1]['content'] }}"
     with pytest.raises(GermlineError, match="leaves out earlier messages of the assistant"):
         encode_answer(tokenizer, "higher", chat=True, after="")
-    tokenizer.chat_template = template
 
 
 def test_the_toy_engine_continues_the_text(tmp_path):

@@ -110,15 +110,13 @@ def test_messages_become_context_prompt_and_answer(tmp_path: Path) -> None:
         {"role": "user", "content": "2 + 2?"},
         {"role": "assistant", "content": "4"},
     ]
-    rows = [{"messages": messages}, {"messages": [*messages[:3], {"role": "user", "content": "x"}]}]
-    path = jsonl(tmp_path / "rows.jsonl", [rows[0]])
-    test_path = jsonl(tmp_path / "test.jsonl", [rows[0]])
-    (one,) = examples(kind="jsonl", path=str(path), test_path=str(test_path))
+    path = str(jsonl(tmp_path / "rows.jsonl", [{"messages": messages}]))
+    (one,) = examples(kind="jsonl", path=path, test_path=path)
     assert (one.prompt, one.answer) == ("2 + 2?", "4")
     assert one.context == (("system", "Be brief."), ("user", "Hello"), ("assistant", "Hi"))
-    unanswered = jsonl(tmp_path / "unanswered.jsonl", [rows[1]])
+    unanswered = jsonl(tmp_path / "unanswered.jsonl", [{"messages": messages[:-1]}])
     with pytest.raises(GermlineError, match=r"unanswered.jsonl, line 1: .*`answer` is missing"):
-        examples(kind="jsonl", path=str(unanswered), test_path=str(test_path))
+        examples(kind="jsonl", path=str(unanswered), test_path=path)
 
 
 def test_the_engine_sends_context_and_prompt_through_the_chat_template(tmp_path: Path) -> None:
@@ -211,35 +209,16 @@ def test_thinking_that_the_template_opens_and_nothing_closes_is_removed(tmp_path
     assert [graded(example.answer), graded(f"x</think>{example.answer}")] == [0.0, 1.0]
 
 
-def test_a_prompt_that_opens_thinking_without_a_chat_is_seen_as_such() -> None:
+def test_the_grader_gets_the_text_without_its_thinking() -> None:
+    task = make_task(load_config({"task": {"kind": "arithmetic", "strip_thinking": True}}).task)
+    example = task.examples("test")[0]
+    texts = (f"<think>hm</think>{example.answer}", f"<think>{example.answer}")
+    assert [task.grader(text, example)["exact"] for text in texts] == [1.0, 0.0]
+    # A prompt may open the thinking without a chat.
     section = {"kind": "countdown", "split": "seeded", "strip_thinking": True}
     task = make_task(load_config({"task": section}).task)
     example = task.examples("test")[0]
     assert task.grader(example.answer.replace("</think>", ""), example)["answer"] == 0.0
-
-
-def test_the_grader_gets_the_text_without_its_thinking() -> None:
-    section = load_config({"task": {"kind": "arithmetic", "strip_thinking": True}}).task
-    task = make_task(section)
-    example = task.examples("test")[0]
-    graded = task.grader(f"<think>hm</think>{example.answer}", example)
-    assert graded == make_task(load_config({"task": "arithmetic"}).task).grader(
-        example.answer, example
-    )
-    assert task.grader(f"<think>{example.answer}", example) != graded
-
-
-@pytest.mark.parametrize(
-    ("task", "message"),
-    [
-        ({"system_prompt": "x", "chat": False}, "system_prompt=x would be ignored with task.chat"),
-        ({"thinking_tag": "reason"}, "thinking_tag=reason would be ignored"),
-        ({"few_shot": 100_000}, "task.few_shot asks for up to 100000"),
-    ],
-)
-def test_settings_that_cannot_work_are_refused(task: dict[str, Any], message: str) -> None:
-    with pytest.raises(GermlineError, match=message):
-        examples(kind="arithmetic", **task)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +226,6 @@ def test_settings_that_cannot_work_are_refused(task: dict[str, Any], message: st
     [
         ({"messages": "hello"}, "`messages` must be a list of messages"),
         ({"messages": []}, "has no user message"),
-        ({"messages": [{"role": "user"}]}, "must be a list of messages such as"),
         ({"messages": [{"role": "human", "content": "x"}]}, "has the role 'human'"),
         ({"messages": [{"role": "user", "content": 3}]}, "must be str"),
     ],
@@ -259,24 +237,6 @@ def test_other_messages_are_refused_with_their_place(
     with pytest.raises(GermlineError, match=message) as refused:
         examples(kind="jsonl", path=str(path))
     assert "line 1" in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("task", "message"),
-    [
-        ({"columns": {"answer": "gold"}}, "names the column `gold`.*`question`, `solution`"),
-        (
-            {"split": "validation", "columns": COLUMNS},
-            "the split 'validation' .* cannot be loaded .*Unknown split",
-        ),
-    ],
-)
-def test_wrong_columns_and_splits_name_what_is_there(
-    tmp_path: Path, task: dict[str, Any], message: str
-) -> None:
-    path = written(tmp_path, ".parquet")
-    with pytest.raises(GermlineError, match=message):
-        examples(kind="dataset", path=str(path), **task)
 
 
 CSV = "question,answer\nzip?,02134\nprice?,1.50\ntrue?,True\nmissing?,NA\nnone?,None\n"
@@ -294,10 +254,23 @@ def test_every_cell_of_a_csv_file_is_its_text(tmp_path: Path, kind: str) -> None
     section["split"] = "train[:5]"
     both = examples(**section, test_split="train[:5]")
     assert [one.answer for one in both] == CELLS
-    with pytest.raises(GermlineError, match="the field `answer` is missing"):
-        examples(
-            kind="dataset", path=str(named), columns=columns
-        )  # of the last row, whose cell is empty
+    with pytest.raises(GermlineError, match="`answer` is missing"):  # an empty cell, the last one
+        examples(kind="dataset", path=str(named), columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ({"columns": {"answer": "gold"}}, "names the column `gold`.*`question`, `solution`"),
+        ({"split": "validation", "columns": COLUMNS}, "the split 'validation' .* cannot be loaded"),
+        ({"few_shot": 100_000, "columns": COLUMNS}, "task.few_shot asks for up to 100000"),
+    ],
+)
+def test_wrong_columns_and_splits_are_refused(
+    tmp_path: Path, task: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(GermlineError, match=message):
+        examples(kind="dataset", path=str(written(tmp_path, ".parquet")), **task)
 
 
 @pytest.mark.parametrize(
@@ -324,18 +297,6 @@ def test_a_file_that_cannot_be_read_is_named(
         examples(kind="dataset", path=str(tmp_path / name))
     assert name in str(refused.value)
     assert capfd.readouterr() == ("", "")
-
-
-def test_loading_prints_no_progress_bars(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    import datasets
-
-    path = written(tmp_path, ".parquet")
-    capfd.readouterr()
-    level = datasets.logging.get_verbosity()
-    assert examples(kind="dataset", path=str(path), columns=COLUMNS)
-    assert capfd.readouterr() == ("", "")
-    assert datasets.logging.get_verbosity() == level
-    assert not datasets.are_progress_bars_disabled()
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,8 @@ import socket
 
 import pytest
 from transformers import AutoModelForSequenceClassification
-from typer.testing import CliRunner
 
 import germline
-from germline.cli.application import app
 from germline.config import load_config
 from germline.estimates.machine import Machine
 from germline.estimates.memory import classifier_parts
@@ -16,10 +14,10 @@ from germline.estimates.workload import TextLengths
 from germline.run import dry_run as module
 from germline.run.dry_run import Source, dry_run
 from germline.types import GermlineError
+from tests.command_line import command
 from tests.published_models import published
 from tests.tiny import save_tiny
 from tests.tiny_classifiers import save_classifier
-from tests.toy_runs import SETTINGS
 
 QWEN = published("Qwen/Qwen2.5-0.5B-Instruct")
 
@@ -84,42 +82,18 @@ def test_a_run_that_does_not_fit_ends_with_status_1(tmp_path, monkeypatch):
     small = Machine("a GPU", on_gpu=True, device_bytes=5e8, host_bytes=1e9)
     monkeypatch.setattr(module, "machine_here", lambda _: small)
     monkeypatch.chdir(tmp_path)
-    words = ["train", "papers/qiu-countdown-0.5b", f"model={QWEN}", "--dry-run"]
-    done = CliRunner().invoke(app, words)
+    words = ("train", "papers/qiu-countdown-0.5b", f"model={QWEN}", "--dry-run")
+    done = command(*words)
     assert done.exit_code == 1
-    assert "It does not fit. Less is needed by engine.dtype=bfloat16" in done.output
-    found = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert "engine.dtype=bfloat16" in done.output
+    found = json.loads(command(*words, "--json").stdout)
     assert (found["fits"], found["memory"]["available"]["device"]) == (False, 5e8)
-
-
-def test_where_the_center_samples_members_are_said_to_score(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    words = ["train", "arithmetic", "model=nano", "batch_size=4", "--dry-run"]
-    method = "method={kind: zo_grpo, group_size: 4, rows_per_member: 5}"
-    done = CliRunner().invoke(app, [*words, method])
-    assert "4 samples x 4 examples of 794, scored by 128 members" in done.output
-
-
-def test_the_number_of_members_is_resolved(tmp_path):
-    plan = dry_run(
-        {"strategy": "cma", "space": {"kind": "subspace", "dimension": 8}}, tmp_path / "r"
-    )
-    assert plan.config.strategy.population == 10  # 4 + 3 ln 8
-
-
-def test_what_a_run_refuses_a_dry_run_refuses(tmp_path):
-    (tmp_path / "taken").mkdir()
-    (tmp_path / "taken" / "file").write_text("precious")
-    with pytest.raises(GermlineError, match="exists and is not empty"):
-        dry_run(SETTINGS, tmp_path / "taken")
-    with pytest.raises(GermlineError, match=r"graders\.workers=100000: "):
-        dry_run({**SETTINGS, "graders": {"workers": 100000}}, tmp_path / "new")
 
 
 def test_seeds_are_counted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["train", "demo", "seeds=0..4", "--dry-run", "--json", "--out", "five"]
-    found = json.loads(CliRunner().invoke(app, words).stdout)
+    words = ("train", "demo", "seeds=0..4", "--dry-run", "--json", "--out", "five")
+    found = json.loads(command(*words).stdout)
     assert (found["runs"], found["out"]) == (5, "five/seed-0")
     assert list(tmp_path.iterdir()) == []
 
@@ -151,6 +125,7 @@ REFUSED = {
         r"prompt_search\.few_shot asks for up to 1 .* has 0",
     ),
     "reward": (["task={kind: FOLDER/broken.py}"], r"the reward fails on every answer"),
+    "workers": (["graders.workers=100000"], r"graders\.workers=100000: "),
 }
 
 
@@ -164,14 +139,5 @@ def test_a_dry_run_refuses_what_a_training_refuses(tmp_path, start, overrides, s
     with pytest.raises(GermlineError, match=said):
         start(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_missing_package_is_refused(tmp_path, monkeypatch):
-    from germline.engines.vllm import in_process
-    from germline.run import build_fleet
-
-    for place in (in_process, build_fleet):
-        monkeypatch.setattr(place, "find_spec", lambda _: None)
-    for setting in ("engine=vllm", "fleet={kind: ray, engines: 2}"):
-        with pytest.raises(GermlineError, match=r"which is not installed"):
-            dry_run(load_config({"model": "nano"}, [setting]), tmp_path / "run")
+    with pytest.raises(GermlineError, match="exists and is not empty"):
+        start(config, tmp_path)

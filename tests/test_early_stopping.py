@@ -1,17 +1,18 @@
-"""A run ends once its held-out score has not improved for a while, and keeps its best weights."""
+"""The best held-out score of a run, and a run that ends once its score no longer improves."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import germline
-from germline.cli.application import app
 from germline.record import RunDirectory
-from germline.record.best_generation import early_stop
+from germline.record.best_generation import best_score, early_stop
 from germline.report.run_list import list_runs
 from germline.types import GermlineError, HeldOutScore
+from tests.command_line import command
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -30,6 +31,23 @@ def scores(*means: float) -> list[HeldOutScore]:
         HeldOutScore(g, "right", mean, 0.0, 4, mean, proportion=True, higher_is_better=True)
         for g, mean in enumerate(means)
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "best"),
+    [
+        ({}, 1),  # the first of the highest
+        ({"higher_is_better": False}, 0),
+        ({"reward": math.nan}, 1),
+        ({"mean": math.nan}, None),
+    ],
+)
+def test_the_best_score_is_the_first_of_the_highest_or_of_the_lowest_cost(
+    changes: dict[str, float], best: int | None
+) -> None:
+    found = best_score([replace(one, **changes) for one in scores(0.2, 0.8, 0.8, 0.6)])  # type: ignore[arg-type]
+    assert (found and found.generation) == best
+    assert best_score([]) is None
 
 
 def frozen(**changes: object) -> dict[str, object]:
@@ -67,8 +85,7 @@ def test_a_run_stops_early_and_says_so(tmp_path: Path) -> None:
     assert directory.held_out()[-1].samples  # the report shows the answers of the last weights
     (summary,) = list_runs(tmp_path)
     assert getattr(summary, "state", None) == "finished"
-    shown = CliRunner().invoke(app, ["list", "runs", str(tmp_path)])
-    assert "\tstopped early\t" in shown.output
+    assert "\tstopped early\t" in command("list", "runs", tmp_path).output
     assert "stopped early" in directory.report.read_text()
 
 

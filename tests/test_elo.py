@@ -2,18 +2,16 @@
 
 import itertools
 import json
-import random
 import threading
 
 import pytest
-from typer.testing import CliRunner
 
-from germline.cli.application import app
 from germline.config.scorers import PairwiseJudgeSettings
 from germline.run.elo import compare_models, open_models
 from germline.scorers import http_service
 from germline.scorers.judges import PairwiseJudge
 from germline.types import GermlineError
+from tests.command_line import command
 from tests.hang_limit import HANG_S
 from tests.judges import completion_of, judging, longer
 from tests.scripted_server import listening
@@ -77,38 +75,6 @@ def test_a_judge_of_length_prefers_the_longer_completions(tmp_path, trained):
     assert result.abstained == equal / 2  # it takes the second one, whichever that is
     assert sum(one.wins for one in result.ratings) == result.decided > 3
     assert 0 < result.first_preferred < 1
-
-
-def test_known_strengths_are_recovered_through_the_bias_of_a_judge(tmp_path, trained):
-    # The judge knows who wrote a text; half of its decisions follow the order alone.
-    strength = {f"{trained}@{number}": 100.0 * number for number in (-1, 1, 3)}
-    writers: dict[str, str] = {}
-
-    def noisy(first, second):
-        models = [writers[first], writers[second]]
-        chances = random.Random(" ".join(sorted((first, second))))
-        if chances.random() < 0.5:
-            return "[[A]]"
-        one, two = sorted(models)
-        stronger = 1 / (1 + 10 ** ((strength[two] - strength[one]) / 400))
-        winner = one if chances.random() < stronger else two
-        return "[[A]]" if models[0] == winner else "[[B]]"
-
-    # The first comparison learns who wrote what.
-    compared(longer, tmp_path, trained, generations=(-1, 1, 3), limit=None)
-    texts: dict[str, set[str]] = {}
-    for row in rows(tmp_path):
-        for model, text in zip(row["models"], row["completions"], strict=True):
-            texts.setdefault(text, set()).add(model)
-    writers |= {text: min(models) for text, models in texts.items()}
-    (tmp_path / "elo.jsonl").unlink()
-    result, _ = compared(noisy, tmp_path, trained, generations=(-1, 1, 3), limit=None)
-    found = {one.model: one for one in result.ratings}
-    anchor = strength[result.anchor]
-    assert result.abstained > 5
-    for model, one in found.items():
-        assert one.low <= 1000 + strength[model] - anchor <= one.high
-    assert [one.model for one in result.ratings] == [f"{trained}@{one}" for one in (3, 1, -1)]
 
 
 def test_the_order_of_models_changes_neither_requests_nor_ratings(tmp_path, trained):
@@ -232,16 +198,6 @@ def test_more_prompts_and_models_cost_only_what_is_new(tmp_path, trained):
 # --- refusals before anything is generated
 
 
-def command(*words):
-    return CliRunner().invoke(app, ["elo", *map(str, words)])
-
-
-def test_a_judge_that_is_down_is_named_at_once(trained):
-    done = command(trained, "-g", "-1", "-g", "3", "--judge", "http://127.0.0.1:9/v1")
-    assert done.exit_code == 2
-    assert "--judge=http://127.0.0.1:9/v1: /models: cannot be reached" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("listed", "said"),
     [
@@ -249,11 +205,12 @@ def test_a_judge_that_is_down_is_named_at_once(trained):
         ((404, {"error": "no such path"}), "judge.model=NAME"),
         ((200, "hello"), "judge.model=NAME"),
         ((401, {"error": "who are you"}), "refused (401): who are you"),
+        ((503, "gone"), "--judge=http://127.0.0.1"),
     ],
 )
-def test_a_judge_whose_model_is_not_known_is_refused(trained, listed, said):
+def test_a_judge_that_is_down_or_whose_model_is_not_known_is_refused(trained, listed, said):
     with listening(lambda *_: listed) as server:
-        done = command(trained, "-g", "-1", "-g", "3", "--judge", server.url)
+        done = command("elo", trained, "-g", "-1", "-g", "3", "--judge", server.url)
     assert done.exit_code == 2
     assert said in done.stderr
 
@@ -274,7 +231,7 @@ def test_a_judge_whose_model_is_not_known_is_refused(trained, listed, said):
 )
 def test_what_cannot_be_compared_is_refused(trained, words, said):
     with judging(longer) as server:
-        done = command(trained, *words, "--judge", server.url)
+        done = command("elo", trained, *words, "--judge", server.url)
         assert done.exit_code == 2
         assert said in done.stderr
         assert server.bodies("/chat/completions") == []
@@ -284,28 +241,13 @@ def test_what_cannot_be_compared_is_refused(trained, words, said):
 
 
 def test_the_command_prints_ratings_and_counts(tmp_path, trained):
-    words = (trained, "-g", "-1", "-g", "3", "--limit", "12", "--out", tmp_path / "elo.jsonl")
+    words = ("elo", trained, "-g", "-1", "-g", "3", "--limit", "12", "--out", tmp_path / "elo")
     with judging(longer) as server:
         done = command(*words, "--judge", server.url)
         again = json.loads(command(*words, "--judge", server.url, "--json").stdout)
     assert done.exit_code == 0, done.output
-    _headings, *lines = done.stdout.splitlines()
-    assert lines[0].split("\t")[0] == f"{trained}@3"
-    assert "anchor" in lines[1]
-    assert lines[2].startswith("12 prompts, 12 pairs: ")
-    assert f"replies of the judge: {tmp_path / 'elo.jsonl'}" in done.stdout
+    assert done.stdout.splitlines()[1].startswith(f"{trained}@3\t")
     assert again["requests"] == 0
     assert again["judge"] == {"url": server.url, "model": "the-judge"}
     assert again["decided"] + again["abstained"] == 12
     assert [one["model"] for one in again["ratings"]] == [f"{trained}@{one}" for one in (3, -1)]
-
-
-def test_an_interrupted_command_says_how_to_go_on(monkeypatch, trained):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("germline.run.elo.compare_models", interrupted)
-    with judging(longer) as server:
-        done = command(trained, "-g", "-1", "-g", "3", "--judge", server.url)
-    assert done.exit_code == 130
-    assert "Interrupted. What is judged is kept: the same command goes on" in done.output

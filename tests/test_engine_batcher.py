@@ -1,7 +1,6 @@
 """The thread that owns the engine: batches, the queue, cancelled rows, failures."""
 
 import threading
-import time
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,7 @@ from germline.endpoint.rows import RowRequest, SelectedWeights
 from germline.services.serve import ServedWeights
 from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation
 from tests import simulated_sglang
-from tests.hang_limit import HANG_S
+from tests.hang_limit import HANG_S, wait_until
 from tests.scripted_server import listening
 from tests.simulated_sglang import SimulatedSglang
 from tests.tiny_engines import SPACES, inprocess
@@ -60,10 +59,7 @@ class WatchedBatcher(EngineBatcher):
 
     def drained(self):
         """Wait until no row is left."""
-        deadline = time.monotonic() + HANG_S
-        while self.rows:
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        wait_until(lambda: not self.rows)
 
 
 @pytest.fixture

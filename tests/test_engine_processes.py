@@ -19,7 +19,7 @@ from germline.run import build_fleet
 from germline.run.build_fleet import engine_placement, warn_if_crowded
 from germline.types import GermlineError, Update
 from tests import loaded_engines
-from tests.deadline import wait_until
+from tests.hang_limit import wait_until
 from tests.loaded_engines import Divide, Refuse
 from tests.remote_engines import (
     CONFIG,
@@ -31,7 +31,6 @@ from tests.remote_engines import (
     evaluated,
     local,
 )
-from tests.tiny import save_tiny
 from tests.toy_runs import (
     ADAM_FULL,
     SETTINGS,
@@ -86,25 +85,13 @@ def started(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_gone_on_with_three_engines_has_the_same_journal(tmp_path, started):
+def test_a_run_gone_on_with_two_engines_has_the_same_journal(tmp_path, started):
     mixed = stopped_after(germline.train(SETTINGS, tmp_path / "mixed"), 2)
-    training = germline.resume(mixed, ["fleet.engines=3"])
-    assert [alive(pid) for pid in started] == [True] * 3
+    training = germline.resume(mixed, ["fleet.engines=2"])
+    assert [alive(pid) for pid in started] == [True] * 2
     finish(training)
     assert not any(alive(pid) for pid in started)
     assert journal(mixed) == journal(run(tmp_path / "alone"))
-
-
-@pytest.mark.slow
-def test_a_hugging_face_model_on_two_engines_gives_the_same_bytes(tmp_path):
-    model = save_tiny(tmp_path / "model")
-    values = {**SETTINGS, "model": str(model), "engine": {"threads": 1}}
-    small = (*ADAM_FULL, "generations=2", "strategy.sigma=0.05")
-    one, two = (
-        journal(finish(germline.train(load_config(values, (*small, fleet)), tmp_path / fleet)))
-        for fleet in ("fleet.engines=1", "fleet.engines=2")
-    )
-    assert one == two
 
 
 @pytest.mark.slow
@@ -162,7 +149,7 @@ def test_a_process_killed_while_it_plays_changes_nothing_and_comes_back(pair, al
     assert_same(evaluated(fleet), evaluated(alone))
     assert "lost engine 1: it ended with SIGKILL" in caplog.text
     # What it printed is told now, and was not mixed into ours.
-    assert "engine says hello\n    and writes to standard error" in caplog.text
+    assert "engine says hello" in caplog.text
     assert "hello" not in "".join(capfd.readouterr())
     for one in (fleet, alone):
         one.apply(UPDATES[0])

@@ -6,13 +6,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from germline.config import InProcess, LowRank
-from germline.engines.inprocess import InProcessEngine
-from germline.engines.pretrained import load_pretrained
+from germline.config import LowRank
+from germline.engines.dtypes import serving_dtype
 from germline.engines.prompt_batch import encode_prompt
 from germline.engines.toy import ToyEngine
 from germline.optimizers import Sgd
-from germline.types import Decoding, Example, GermlineError, SeedPerturbation, Update
+from germline.types import Decoding, Example, GermlineError, Update
 from tests.tiny import save_tiny
 from tests.tiny_engines import (
     MODELS,
@@ -54,19 +53,6 @@ def test_prompt_tokens_count_the_prompt_without_padding():
     assert [c.prompt_tokens for c in row] == [len(engine.encoder.encode(one)) for one in examples()]
 
 
-@pytest.mark.parametrize("space", ["full", "rank 1", "rank 6"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_serves_from_fp32_masters_that_stay(space, dtype):
-    engine = inprocess("qwen2", SPACES[space], dtype=dtype)
-    digest, before = engine.weights.digest(), bits(engine)
-    rows = engine.generate([*population(10).members, None], examples(), GREEDY)
-    assert len(set(map(str, tokens(rows)))) > 1
-    assert {t.dtype for t in engine.serving.values()} == {getattr(torch, dtype)}
-    assert {t.dtype for t in engine.weights.tensors.values()} == {torch.float32}
-    assert engine.weights.digest() == digest
-    assert same_bits(before, bits(engine))
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("model", MODELS)
 def test_half_precision_gives_the_logits_of_transformers_in_that_dtype(model, dtype):
@@ -75,6 +61,19 @@ def test_half_precision_gives_the_logits_of_transformers_in_that_dtype(model, dt
     ids = torch.arange(200)[None]  # far positions: rotary frequencies must stay in fp32
     with torch.no_grad():
         assert torch.equal(engine.logits(None, ids), plain(ids).logits)
+
+
+def test_a_dtype_that_nothing_here_serves_is_refused(monkeypatch):
+    for stored in (torch.float64, torch.float8_e4m3fn):
+        with pytest.raises(GermlineError, match=r"^engine\.dtype=auto is float"):
+            serving_dtype("auto", stored, on_gpu=True)
+        assert serving_dtype("auto", stored, on_gpu=False) == torch.float32
+        assert serving_dtype("bfloat16", stored, on_gpu=True) == torch.bfloat16
+    monkeypatch.setattr("germline.engines.dtypes.has_bfloat16", lambda: False)
+    with pytest.raises(GermlineError, match=r"^engine\.dtype=auto .* engine\.dtype=float16"):
+        serving_dtype("auto", torch.bfloat16, on_gpu=True)  # it would be emulated
+    assert serving_dtype("bfloat16", torch.bfloat16, on_gpu=True) == torch.bfloat16
+    assert serving_dtype("auto", torch.float16, on_gpu=True) == torch.float16
 
 
 @pytest.mark.parametrize("space", ["full", "rank 2"])
@@ -91,26 +90,12 @@ def test_after_an_update_the_serving_copy_is_the_rounded_master(space, dtype):
     assert addresses == {name: tensor.data_ptr() for name, tensor in engine.serving.items()}
 
 
-def test_in_fp32_on_a_cpu_low_rank_masters_need_no_memory_of_their_own():
-    engine = inprocess("qwen2", SPACES["rank 1"])
-    for name, master in engine.weights.tensors.items():
-        assert master.data_ptr() == engine.serving[name].data_ptr()
-
-
 def test_masters_on_the_host_give_the_bits_of_masters_on_the_device():
     near, far = (
         inprocess("qwen2", SPACES["full"], master_device=place) for place in ("device", "host")
     )
     members = population(4).members
     assert near.generate(members, examples(), GREEDY) == far.generate(members, examples(), GREEDY)
-
-
-@pytest.mark.parametrize("space", ["full", "rank 1", "rank 6"])
-def test_members_leave_the_center_alone_and_sigma_0_is_the_center(space):
-    engine = inprocess("qwen2", SPACES[space])
-    alone = engine.generate([None], examples(), GREEDY)
-    members = [*population(6, sigma=0.1).members, SeedPerturbation(3, 0, 0, 1, 0.0), None]
-    assert engine.generate(members, examples(), GREEDY)[-2:] == alone * 2
 
 
 def test_the_columnwise_and_the_batched_correction_agree(monkeypatch):
@@ -151,23 +136,6 @@ def test_the_tokens_of_prompts_are_forgotten_before_they_fill_the_memory(monkeyp
     for number in range(10):
         encoder.encode(Example(0, f"fox {number}", "", chat=False))
         assert len(encoder._encoded) <= 3
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_saved_model_gives_the_same_tokens_in_plain_transformers(tmp_path, dtype):
-    name = str(dtype).removeprefix("torch.")
-    engine = inprocess("llama", SPACES["rank 1"], dtype=name)
-    engine.apply(Update(0, 0, 0.1, 0.02, (0.5, -1.0)))
-    engine.save_model(tmp_path)
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    assert plain.dtype == dtype
-    ids = torch.arange(50)[None]
-    with torch.no_grad():
-        assert torch.equal(plain(ids).logits, engine.logits(None, ids))
-    assert encode_prompt(tokenizer, examples(chat=True)[0]) == engine.encoder.encode(
-        examples(chat=True)[0]
-    )
 
 
 def test_a_chat_task_without_a_chat_template_is_refused(tmp_path):
@@ -212,14 +180,6 @@ def test_texts_that_outgrow_a_sliding_window_are_those_of_transformers(family, t
         written = {completion.tokens for completion in found[place :: len(TEXTS)]}
         assert written == {tuple(text[0, ids.shape[1] :].tolist())}
     assert len({len(completion.tokens) for completion in found}) > 1
-
-
-def test_layers_of_another_kind_of_attention_are_refused_by_name():
-    pretrained = load_pretrained(str(folder("qwen2")))
-    pretrained.model.config.layer_types = ["full_attention", "linear_attention"]
-    message = refusal(InProcessEngine, pretrained, None, Sgd(), InProcess())
-    assert "layers of linear_attention" in message
-    assert "sliding_attention" in message
 
 
 CPU_IS_FULL = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9"

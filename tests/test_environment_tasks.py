@@ -3,10 +3,8 @@
 import pickle
 
 import pytest
-from typer.testing import CliRunner
 
 import germline
-from germline.cli.application import app
 from germline.config import Environment, GuessNumber, Wordle, load_config
 from germline.environments.wordle import guess_feedback, last_guess
 from germline.example import Transcript, Turn
@@ -66,11 +64,8 @@ def test_a_file_makes_a_task_whose_episodes_a_run_grades(tmp_path):
     (example, *_) = made.examples("test")
     with make_graders(config, made) as pool:
         assert isinstance(pool, GraderPool)
-        asked = [
-            Transcript((), 0),
-            Transcript(("?",), 0),
-            Transcript(("?", example.facts["word"]), 0),
-        ]
+        replies = ((), ("?",), ("?", example.facts["word"]))
+        asked = [Transcript(said, 0) for said in replies]
         grades = pool.submit(asked, [example] * 3).result(timeout=HANG_S)
     assert [grade.observation for grade in grades] == ["", "no", None]
     assert grades[-1].reward == 1.0
@@ -118,10 +113,7 @@ def test_thinking_is_removed_from_every_reply(tmp_path):
     ("text", "complaint"),
     [
         ("train = []", r"mine\.py: one class must have reset.*found none"),
-        (
-            FILE + "class Other:\n    def reset(self): ...",
-            r"one class must have reset.*found Mine, Other",
-        ),
+        (FILE + "class Other:\n    def reset(self): ...", "one class must .*found Mine, Other"),
         (FILE + "environment = 7", "`environment` must be a class of the file.*found 7"),
         (FILE.replace("def reset(self, word)", "def reset(self, missing)"), "field `missing"),
         (FILE.replace("def step", "def _step"), "step.reply. or public methods"),
@@ -150,14 +142,14 @@ def test_a_file_with_other_rows_or_code_than_the_run_began_with_is_refused(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("change", "replies", "ended"),
+    ("change", "replies"),
     [
-        ("", ["", "no"] * 3 + [""], "max_turns is reached; reward 0 (reward 0)"),
-        ("train = test = [dict(train[0], answer='a')]", ["a"], "ends it; reward 1 "),
-        ("Mine.step = lambda self, reply: 1 / 0", [""], "it fails: step(): ZeroDivisionError"),
+        ("", ["", "no"] * 3 + [""]),
+        ("train = test = [dict(train[0], answer='a')]", ["a"]),
+        ("Mine.step = lambda self, reply: 1 / 0", [""]),
     ],
 )
-def test_a_check_shows_the_first_message_and_an_episode(tmp_path, change, replies, ended):
+def test_a_check_shows_the_first_message_and_an_episode(tmp_path, change, replies):
     path = tmp_path / "mine.py"
     begun = FILE.replace("self.word = word", "self.word = word; return 'Begin.'")
     path.write_text(f"{begun}\n{change}", encoding="utf-8")
@@ -165,9 +157,6 @@ def test_a_check_shows_the_first_message_and_an_episode(tmp_path, change, replie
     assert [prompt.text for prompt in report.prompts] == ["Say it.\nBegin."]
     assert report.episode is not None
     assert [turn.content for turn in report.episode.turns] == replies
-    shown = CliRunner().invoke(app, ["check", str(path)])
-    assert shown.stdout.count("Begin.") == 1
-    assert ended in shown.stdout
 
 
 @pytest.mark.parametrize("rows", ["", "[dict(row, answer='gold') for row in train]"])

@@ -87,20 +87,11 @@ def test_reset_gets_the_fields_it_names_and_the_seed_unless_the_row_has_one():
     assert adapt(All()).reset({"prompt": "?", "b": 2}, 3) == '{"prompt": "?", "b": 2}'
 
 
-def test_get_reward_adds_to_the_rewards_of_the_steps():
-    both = environment(
-        step=lambda _self, _reply: StepResult("", done=True, rewards={"reward": 0.5}),
-        get_reward=lambda _self: 0.25,
-    )
-    assert play(both, "a") == {"reward": 0.75}
-
-
 @pytest.mark.parametrize(
     ("result", "complaint"),
     [
         (None, r"step\(\), returned None"),
         (("on", 1.0, False), r"`done` from step\(\), returned 1.0"),
-        (("on", False), r"step\(\), returned .*'on', False"),
         ((7, False, None), r"step\(\) as text or None, returned 7"),
         (("a\ud800", False), "returned .*'a.*ud800', False"),
         (("a\ud800", False, 0.0), r"Unicode .* step\(\).*'a.ud800'"),
@@ -143,6 +134,12 @@ def test_the_floor_of_a_part_with_a_negative_weight_is_its_largest_value():
         play(answering(("", True, 2.0)), "a", rubric=cost)
 
 
+def test_get_reward_adds_to_the_rewards_of_the_steps():
+    step = StepResult("", done=True, rewards={"reward": 0.5})
+    both = environment(step=lambda _self, _reply: step, get_reward=lambda _self: 0.25)
+    assert play(both, "a") == {"reward": 0.75}
+
+
 def test_an_exception_names_the_line_and_is_the_fault_of_the_reply_after_reset_only():
     def fail(_self, word):
         raise ValueError(word)
@@ -152,18 +149,9 @@ def test_an_exception_names_the_line_and_is_the_fault_of_the_reply_after_reset_o
         play(environment(step=fail), "a")
     with pytest.raises(InvalidGradeError, match=rf"reset\(\).*{place}"):
         play(environment(reset=fail), word="a")
-
-
-@pytest.mark.parametrize(
-    ("message", "complaint"),
-    [
-        ("a\ud800", r"valid Unicode text .* from reset\(\)"),
-        (["content"], r"from reset\(\) as text"),
-    ],
-)
-def test_a_message_of_reset_that_is_no_text_is_an_error(message, complaint):
-    with pytest.raises(InvalidGradeError, match=complaint):
-        play(environment(reset=lambda _self: message))
+    for message in ("a\ud800", ["content"]):  # no text
+        with pytest.raises(InvalidGradeError, match=r"from reset\(\)"):
+            play(environment(reset=lambda _self, said=message: said))
 
 
 # live environments
@@ -320,13 +308,8 @@ def submit(factory, *transcripts, timeout_s=30.0, word="x"):
 
 
 def test_a_step_that_hangs_or_dies_earns_the_floor_and_loses_no_other_episode():
-    transcripts = [
-        Transcript((), 0),
-        Transcript(("hello",), 0),
-        Transcript(("loop-in-c",), 0),
-        Transcript(("die",), 0),
-        Transcript(("hello", "end"), 0),
-    ]
+    replies = ((), ("hello",), ("loop-in-c",), ("die",), ("hello", "end"))
+    transcripts = [Transcript(said, 0) for said in replies]
     grades = submit(misbehaving_environments.Obedient, *transcripts, timeout_s=2.0)
     assert [grade.observation for grade in grades] == ["x 0", "after hello", None, None, None]
     assert [grade.reward for grade in grades[2:]] == [-1.0, -1.0, 0.5]

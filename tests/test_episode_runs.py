@@ -8,7 +8,7 @@ from germline.config import load_config
 from germline.record import RunDirectory
 from germline.report.html_page import write_report
 from germline.run import evaluate, replay, resume, train
-from germline.types import GermlineError
+from tests.toy_runs import finish, journal
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -26,10 +26,7 @@ SETTINGS = {
 
 
 def run(path, *overrides):
-    training = train(load_config(SETTINGS, overrides), path)
-    for _ in training:
-        pass
-    return RunDirectory.open(path)
+    return RunDirectory.open(finish(train(load_config(SETTINGS, overrides), path)))
 
 
 @pytest.fixture(scope="module")
@@ -37,23 +34,18 @@ def whole(tmp_path_factory):
     return run(tmp_path_factory.mktemp("episodes") / "whole")
 
 
-def journal(directory):
-    return (directory.path / "journal.jsonl").read_bytes()
-
-
 @pytest.mark.slow
 def test_two_engines_write_the_journal_of_one(whole, tmp_path):
     two = run(tmp_path / "two", "fleet.engines=2")
-    assert journal(two) == journal(whole)
+    assert journal(two.path) == journal(whole.path)
     shown = [(row["turns"], row["ended"], row["reward"]) for row in two.rollouts()]
     assert shown == [(row["turns"], row["ended"], row["reward"]) for row in whole.rollouts()]
 
 
 def test_a_resumed_run_goes_on_as_if_it_had_never_stopped(whole, tmp_path):
     stopped = run(tmp_path / "stopped", "generations=2")
-    for _ in resume(stopped.path, ["generations=3"]):
-        pass
-    assert journal(stopped) == journal(whole)
+    finish(resume(stopped.path, ["generations=3"]))
+    assert journal(stopped.path) == journal(whole.path)
     assert replay(whole.path, generation=2) == whole.journal.read()[-1].digest
 
 
@@ -70,16 +62,6 @@ def test_a_run_of_episodes_is_scored_again_to_the_same_value(whole):
     last = whole.held_out()[-1]
     score, _ = evaluate(str(whole.path), limit=4)
     assert (score.mean, score.values) == (last.score.mean, last.score.values)
-
-
-def test_methods_that_need_single_completions_are_refused(tmp_path):
-    with pytest.raises(GermlineError, match="episodes"):
-        run(
-            tmp_path / "es",
-            "method.kind=es_sample_gd",
-            "task.temperature=1.0",
-            "strategy={kind: nes, population: 4, sigma: 0.1, learning_rate: 0.1}",
-        )
 
 
 def test_the_report_and_eval_show_who_wrote_what(whole, tmp_path):

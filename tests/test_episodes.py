@@ -46,11 +46,19 @@ def pool(max_turns: int) -> InProcessPool:
     return InProcessPool(countdown_game, {"turns": 1.0}, {"turns": 0.0}, max_turns=max_turns)
 
 
-def test_every_turn_is_recorded_with_its_author_and_tokens():
-    made = inprocess("qwen2", SPACES["rank 1"])
+def play(made, members, batch, max_turns=4):
+    with pool(max_turns) as graders:
+        return play_episodes(made, graders, members, batch, DECODING)
+
+
+@pytest.fixture(scope="module")
+def made():
+    return inprocess("qwen2", SPACES["rank 1"])
+
+
+def test_every_turn_is_recorded_with_its_author_and_tokens(made):
     members = (*population(2).members, None)
-    with pool(4) as graders:
-        rows = play_episodes(made, graders, members, game(3, 1), DECODING)
+    rows = play(made, members, game(3, 1))
     for number, row in enumerate(rows):
         three, one = row
         assert (three.member, three.example, one.example) == (number, 7, 8)
@@ -63,10 +71,8 @@ def test_every_turn_is_recorded_with_its_author_and_tokens():
         assert (three.grade.reward, three.ended, one.grade.reward) == (3.0, "done", 1.0)
 
 
-def test_the_limit_of_turns_ends_an_episode_unless_its_last_turn_did():
-    made = inprocess("qwen2", SPACES["rank 1"])
-    with pool(2) as graders:
-        ((long, exact),) = play_episodes(made, graders, [None], game(9, 2), DECODING)
+def test_the_limit_of_turns_ends_an_episode_unless_its_last_turn_did(made):
+    ((long, exact),) = play(made, [None], game(9, 2), 2)
     assert (long.ended, long.grade.reward, len(long.turns)) == ("max_turns", 2.0, 3)
     assert (exact.ended, exact.grade.reward) == ("done", 2.0)
 
@@ -74,8 +80,7 @@ def test_the_limit_of_turns_ends_an_episode_unless_its_last_turn_did():
 def test_a_full_context_ends_an_episode_with_what_it_has_earned():
     made = inprocess("qwen2", SPACES["rank 1"])
     made.encoder.context_tokens = 40
-    with pool(9) as graders:
-        ((rollout,),) = play_episodes(made, graders, [None], game(9), DECODING)
+    ((rollout,),) = play(made, [None], game(9), 9)
     replies = [turn for turn in rollout.turns if turn.role == "assistant"]
     assert rollout.ended == "context"
     assert 0 < len(replies) < 9
@@ -83,19 +88,15 @@ def test_a_full_context_ends_an_episode_with_what_it_has_earned():
     assert all(turn.tokens for turn in replies)
 
 
-def test_the_first_message_includes_what_the_environment_says():
-    made = inprocess("qwen2", SPACES["rank 1"])
-    with pool(2) as graders:
-        ((rollout,),) = play_episodes(made, graders, [None], game(1, opening="Begin!"), DECODING)
+def test_the_first_message_includes_what_the_environment_says(made):
+    ((rollout,),) = play(made, [None], game(1, opening="Begin!"), 2)
     assert rollout.turns[0] == Turn("user", "Begin!")
     asked = Example(7, "game 0\nBegin!", "", chat=False)
     assert made.generate([None], [asked], DECODING)[0][0].tokens == rollout.turns[1].tokens
 
 
-def test_an_episode_that_ends_before_the_first_turn_leaves_the_others_their_rows():
-    made = inprocess("qwen2", SPACES["rank 1"])
-    with pool(4) as graders:
-        rows = play_episodes(made, graders, [None, None], game(0, 3, 0, 1), DECODING)
+def test_an_episode_that_ends_before_the_first_turn_leaves_the_others_their_rows(made):
+    rows = play(made, [None, None], game(0, 3, 0, 1))
     for number, row in enumerate(rows):
         assert [one.grade.reward for one in row] == [-1.0, 3.0, -1.0, 1.0]
         assert [one.member for one in row] == [number] * 4
@@ -168,12 +169,10 @@ def test_sigma_is_calibrated_on_the_first_turn():
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_every_turn_is_scored_after_what_the_model_had_read(chat):
+def test_every_turn_is_scored_after_what_the_model_had_read(chat, made):
     """Greedy turns are the most probable tokens of their contexts, on a model that was not told."""
-    made = inprocess("qwen2", SPACES["rank 1"])
     batch = [replace(one, chat=chat) for one in game(3, 2, opening="Begin!")]
-    with pool(4) as graders:
-        ((first, second),) = play_episodes(made, graders, [None], batch, DECODING)
+    ((first, second),) = play(made, [None], batch)
     turns = [*model_turns(batch[0], first), *model_turns(batch[1], second)]
     assert len(turns) == 5
     for asked, written in turns:
@@ -183,8 +182,7 @@ def test_every_turn_is_scored_after_what_the_model_had_read(chat):
         assert again[0][0].tokens == written.tokens
 
 
-def test_a_turn_that_ended_itself_is_not_ended_again():
-    made = inprocess("qwen2", SPACES["rank 1"])
+def test_a_turn_that_ended_itself_is_not_ended_again(made):
     end, encoder = made.pretrained.tokenizer.eos_token_id, made.encoder
     example = replace(game(1)[0], chat=True)
     ended, cut = Completion("a", (5, end), "eos", 1), Completion("a", (5, 6), "length", 1)

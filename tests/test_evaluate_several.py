@@ -2,21 +2,17 @@
 
 import json
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import germline
-from germline.cli.application import app
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run import generate
 from germline.run.weights import find_generation
 from germline.types import GermlineError
+from tests.command_line import command
 from tests.python_rewards import length
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -39,11 +35,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def germline_eval(*words: object) -> str:
-    command = ["eval", *map(str, words)]
-    result = CliRunner().invoke(app, command, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return str(result.stdout)
+def evaluated(*words: object) -> str:
+    done = command("eval", *words)
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 def test_every_generation_scores_what_the_run_recorded(trained: Path, tmp_path: Path) -> None:
@@ -66,7 +61,7 @@ def test_models_of_the_same_name_have_files_of_their_own(
     for source in sources:
         Path(source).symlink_to(NANO_DIR)
     words = ("--task", "arithmetic", "--limit", 2, "--json")
-    rows = json.loads(germline_eval(*sources, *words))
+    rows = json.loads(evaluated(*sources, *words))
     files = [row["completions"] for row in rows]
     assert len({*files}) == 5
     assert all(Path(file).exists() for file in files)
@@ -78,7 +73,7 @@ def test_the_table_has_a_row_for_every_source_and_generation(
     monkeypatch.chdir(tmp_path)
     germline.export(trained, tmp_path / "adapter")
     rows = json.loads(
-        germline_eval(trained, "nano", "adapter", "-g", -1, "-g", 2, "--limit", 6, "--json")
+        evaluated(trained, "nano", "adapter", "-g", -1, "-g", 2, "--limit", 6, "--json")
     )
     assert [(row["source"], row["updates"]) for row in rows] == [
         (str(trained), 0),
@@ -93,35 +88,20 @@ def test_the_table_has_a_row_for_every_source_and_generation(
     assert adapter["reward"] == last["reward"]
     assert nano["n"] == 6
     assert len({row["completions"] for row in rows}) == 4
-    text = germline_eval(trained, "nano", "--limit", 6, "-g", "best")
+    text = evaluated(trained, "nano", "--limit", 6, "-g", "best")
     names = [line.split("\t")[:2] for line in text.splitlines()[1:3]]
     best = find_generation(RunDirectory.open(trained), "best")
     assert names == [[str(trained), f"best ({best})"], ["nano", "-"]]
     assert "paired over examples" in text
 
 
-def test_export_best_writes_the_weights_with_the_best_score(trained: Path, tmp_path: Path) -> None:
-    directory = RunDirectory.open(trained)
-    best = find_generation(directory, "best")
-    result = CliRunner().invoke(
-        app, ["export", str(trained), "-g", "best", "--merged", "--out", str(tmp_path / "best")]
-    )
-    assert result.exit_code == 0, result.output
-    which = "before training" if best == -1 else f"after generation {best}"
-    assert f"weights {which} of {trained}, which have the best held-out score\n" in result.stdout
-    assert result.stdout.endswith(f'next:\n  germline generate {tmp_path / "best"} "your prompt"\n')
-    germline.replay(trained, best, tmp_path / "same", form="merged")
-    weights = "model.safetensors"
-    assert (tmp_path / "best" / weights).read_bytes() == (tmp_path / "same" / weights).read_bytes()
-
-
 @pytest.mark.parametrize("generation", ["1", "-1", "best"])
 def test_export_and_replay_write_the_same_weights_of_a_generation(
     trained: Path, tmp_path: Path, generation: str
 ) -> None:
-    words = ["export", str(trained), "-g", generation, "--merged", "--out"]
-    for more in ([str(tmp_path / "exported")], [str(tmp_path / "replayed"), "--verify"]):
-        result = CliRunner().invoke(app, [*words, *more])
+    words = ("export", trained, "-g", generation, "--merged", "--out")
+    for more in ([tmp_path / "exported"], [tmp_path / "replayed", "--verify"]):
+        result = command(*words, *more)
         assert result.exit_code == 0, result.output
     exported, replayed = (
         (tmp_path / name / "model.safetensors").read_bytes() for name in ("exported", "replayed")
@@ -143,36 +123,9 @@ def test_generate_answers_with_the_weights_of_a_generation(trained: Path) -> Non
     }
     assert answers["start"] == answers["base"]
     assert answers["last"] == answers["newest"] != answers["base"]
-    result = CliRunner().invoke(app, ["generate", "nano", prompts[0], "-g", "best"])
+    result = command("generate", "nano", prompts[0], "-g", "best")
     assert result.exit_code == 2
     assert "nano is not a run directory, so it has no generation best" in result.stderr
-
-
-def test_an_export_of_the_best_says_so_if_that_is_the_start(
-    trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = shutil.copytree(trained, tmp_path / "run")
-    germline.export(run, tmp_path / "trained", generation=2)
-    assert not caplog.messages
-    start = (run / "held_out.jsonl").read_text().splitlines(keepends=True)[0]
-    (run / "held_out.jsonl").write_text(start)
-    germline.export(run, tmp_path / "start", generation="best")
-    assert f"the best held-out score of {run} is that before training" in caplog.text
-
-
-@pytest.mark.parametrize("words", [["generate", "runs/none", "Hello"], ["serve", "runs/none"]])
-def test_a_missing_run_is_refused_before_torch_is_imported(words: list[str]) -> None:
-    program = (
-        "import sys\n"
-        "from germline.cli.application import app\n"
-        "try:\n"
-        f"    app({words!r})\n"
-        "except SystemExit as end:\n"
-        "    sys.exit(9 if 'torch' in sys.modules else end.code)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.returncode == 2, done.stderr
-    assert "runs/none is not a run directory" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -183,8 +136,7 @@ def test_a_missing_run_is_refused_before_torch_is_imported(words: list[str]) -> 
     ],
 )
 def test_what_does_not_fit_is_refused(trained: Path, words: list[str], message: str) -> None:
-    command = ["eval", *(str(trained) if one == "RUN" else one for one in words)]
-    result = CliRunner().invoke(app, command)
+    result = command("eval", *(trained if one == "RUN" else one for one in words))
     assert result.exit_code == 2
     assert re.search(message, result.stderr)
 
@@ -194,13 +146,10 @@ def test_runs_of_another_task_are_named_where_they_are_scored(
 ) -> None:
     other = tmp_path / "other"
     germline.train(CONFIG | {"task": "conciseness", "generations": 1}, out=other).run()
-    done = CliRunner().invoke(app, ["eval", str(trained), str(other), "--limit", "2"])
+    done = command("eval", trained, other, "--limit", "2")
     assert done.exit_code == 0, done.output
-    said = " ".join(done.stderr.split())
-    assert f"{other} was trained on conciseness; here it is scored on" in said
-    same = CliRunner().invoke(app, ["eval", str(trained), str(trained), "--limit", "2"])
-    assert same.exit_code == 0, same.output
-    assert "was trained on" not in same.stderr
+    assert f"{other} was trained on conciseness" in " ".join(done.stderr.split())
+    assert "was trained on" not in command("eval", trained, trained, "--limit", "2").stderr
 
 
 def test_a_model_is_scored_on_the_rows_that_are_given(tmp_path, monkeypatch):

@@ -62,11 +62,9 @@ def test_mean_and_standard_error_are_those_of_the_metric_over_examples():
     assert score.mean == pytest.approx(np.mean(values), rel=1e-15)
     assert score.standard_error == pytest.approx(np.std(values, ddof=1) / 3, rel=1e-15)
     assert (score.n, score.generation, score.metric) == (9, 12, "length_difference")
-
-
-def test_the_reward_is_reported_beside_the_metric():
-    score, evaluation = scored()
     assert score.reward == evaluation.rewards.mean() == -score.mean
+    mean, error = mean_and_error([3.0])
+    assert (mean, math.isnan(error)) == (3.0, True)
 
 
 def test_what_is_missing_counts_as_nothing_not_as_zero():
@@ -82,9 +80,7 @@ def test_what_is_missing_counts_as_nothing_not_as_zero():
 def test_with_everything_missing_there_is_no_score():
     score, _ = scored(range(9))
     assert score.n == 0
-    assert math.isnan(score.mean)
-    assert math.isnan(score.standard_error)
-    assert math.isnan(score.reward)
+    assert np.isnan([score.mean, score.standard_error, score.reward]).all()
 
 
 def test_a_score_that_a_scorer_loses_leaves_a_metric_of_another_part():
@@ -92,12 +88,8 @@ def test_a_score_that_a_scorer_loses_leaves_a_metric_of_another_part():
     whole = scored()[0]
     assert (score.n, score.mean, score.values) == (9, whole.mean, whole.values)
     assert score.reward == np.nanmean(evaluation.rewards) != whole.reward
-
-
-def test_a_metric_is_known_where_every_reward_is_missing():
     score, _ = scored((1, 2), without_reward, EXAMPLES[1:3])
-    assert score.n == 2
-    assert math.isnan(score.reward)
+    assert (score.n, math.isnan(score.reward)) == (2, True)
 
 
 def test_a_metric_that_is_missing_is_left_out_of_the_mean():
@@ -106,12 +98,6 @@ def test_a_metric_that_is_missing_is_left_out_of_the_mean():
     assert score.n == 8
     assert score.mean == pytest.approx(np.mean(whole.values[1:]), rel=1e-15)
     assert score.reward == whole.reward
-
-
-def test_one_example_has_no_standard_error():
-    mean, error = mean_and_error([3.0])
-    assert mean == 3.0
-    assert math.isnan(error)
 
 
 @pytest.mark.parametrize(
@@ -131,10 +117,8 @@ def test_the_interval_of_a_share_is_wilsons(share, n, low, high):
 
 
 def test_the_interval_of_a_mean_is_1_96_standard_errors_to_each_side():
-    assert confidence_interval(HeldOutScore(0, "length", 5.0, 0.5, 10, -5.0)) == (
-        5 - 0.98,
-        5 + 0.98,
-    )
+    ends = confidence_interval(HeldOutScore(0, "length", 5.0, 0.5, 10, -5.0))
+    assert ends == (5 - 0.98, 5 + 0.98)
     assert math.isnan(confidence_interval(HeldOutScore(0, "length", 5.0, math.nan, 1, -5.0))[0])
 
 
@@ -158,11 +142,9 @@ def test_right_and_wrong_make_a_share_and_costs_do_not():
 def test_held_out_luck_is_its_own():
     """Sampling for a score must not reuse the dice of a training generation."""
     fleet = LocalFleet(make_engine(CONFIG), GradedHere(TASK), MicrobatchSettings())
-    sampling_noise = replace(DECODING, noise_stream="held out")
-    one = score_center(fleet.evaluate_center, TASK, EXAMPLES, sampling_noise, 0)[1]
-    other = score_center(fleet.evaluate_center, TASK, EXAMPLES, DECODING, 0)[1]
-    assert one.rollouts != other.rollouts
-    assert (
-        one.rollouts
-        == score_center(fleet.evaluate_center, TASK, EXAMPLES, sampling_noise, 0)[1].rollouts
+    held_out = replace(DECODING, noise_stream="held out")
+    one, other, again = (
+        score_center(fleet.evaluate_center, TASK, EXAMPLES, decoding, 0)[1].rollouts
+        for decoding in (held_out, DECODING, held_out)
     )
+    assert one == again != other

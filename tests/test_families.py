@@ -23,7 +23,7 @@ from germline.run.dry_run import dry_run
 from germline.spaces.peft_files import read_adapter
 from germline.types import Decoding, Example, GermlineError, Update
 from tests.tiny import randomize, save_tiny, tiny_config, tokenizer
-from tests.tiny_engines import inprocess, population
+from tests.tiny_engines import copy_of, inprocess, population
 
 # What peft calls is deprecated by transformers, and it warns of a Conv1D.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
@@ -41,6 +41,12 @@ QUICK: dict[str, dict[str, Any]] = {
     "falcon": {},  # has linear layers of its own
     "phimoe": {},  # its router is a subclass of a linear layer
     "opt": {},
+    "llama": {},
+    "gpt2": {},  # keeps its weights transposed
+    "gemma3": {},  # layers of two kinds
+    "phi3": {},  # one layer for q, k and v
+    "mixtral": {},
+    "qwen3_moe": {},
     "ctrl": {},  # names of layers are numbers, as those of blocks are
 }
 PLAIN = (
@@ -88,7 +94,8 @@ def test_saved_buffers_are_narrowed_only_where_that_is_exact(tmp_path):
 @pytest.mark.parametrize("family", every(FAMILIES))
 def test_a_family_exports_what_its_engine_computes(family, tmp_path):
     source = save_tiny(tmp_path / "base", family, num_hidden_layers=2, **FAMILIES[family])
-    engine = inprocess(str(source), RANDOM)
+    loaded = load_pretrained(str(source))
+    engine = inprocess(copy_of(loaded), RANDOM)
     engine.apply(Update(3, 0, 0.02, 0.1, (0.5, -1.0, 0.25)))
     completions = engine.generate([None], EXAMPLES, Decoding(max_new_tokens=8))[0]
     found = engine.log_probabilities([None], EXAMPLES, [completions])[0]
@@ -109,10 +116,10 @@ def test_a_family_exports_what_its_engine_computes(family, tmp_path):
     assert read.keys() == set(engine.weights.searched)
     assert all(torch.equal(read[info], engine.weights.tensors[info.name]) for info in read)
     # Members of the full space, which may be stacked.
-    together = inprocess(str(source), Full())
+    together = inprocess(copy_of(loaded), Full())
     texts = [completions] * 2
     stacked = together.log_probabilities(population(2).members, EXAMPLES, texts)
-    alone = inprocess(str(source), Full(), members_per_batch=1)
+    alone = inprocess(loaded, Full(), members_per_batch=1)
     expected = alone.log_probabilities(population(2).members, EXAMPLES, texts)
     for ours, theirs in zip(chain(*stacked), chain(*expected), strict=True):
         assert ours == pytest.approx(theirs, abs=1e-3)

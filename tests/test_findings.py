@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 import germline
-from germline.cli.application import app
 from germline.cli.progress_view import LiveView
 from germline.cli.run_loop import print_result
 from germline.config import load_config
@@ -22,9 +20,10 @@ from germline.report.findings import RULES, WINDOW, Finding, Recorded, find, mea
 from germline.run.observers import FindingLog
 from germline.tasks import make_task
 from germline.types import Signals, UpdateSize
-from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
+from tests.command_line import command
+from tests.synthetic_runs import DIGEST, record
 from tests.test_score_decline import FALLING, HOLDING, shares
-from tests.toy_runs import SETTINGS, run
+from tests.toy_runs import run
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -106,12 +105,6 @@ def test_ties_are_found_by_the_third_generation():
     pairs = rows(3, informative_pairs=0.125)
     assert codes(pairs) == ["ties"]
     assert codes(pairs[:2]) == []
-
-
-def test_samples_that_tie_name_the_settings_of_samples():
-    found = [row | {"groups_without_signal": 0.95} for row in rows(3)]
-    assert "samples differ on 5 % of the examples" in one(found).sentence
-    assert "method.group_size" in one(found).sentence
 
 
 @pytest.mark.parametrize(
@@ -272,11 +265,12 @@ def test_every_view_shows_the_same_list(falling):
     view.generation(replace(made(17), generations=20), found)
     view.close()
     assert [screen.getvalue().count(one.sentence[:40]) for one in found] == [1] * len(found)
-    printed = CliRunner().invoke(app, ["report", str(falling)]).output
+    printed = command("report", falling).output
     page = germline.write_report(falling).read_text()
+    assert '<li class="warning">' in page
     for text in (file.getvalue(), printed, page):
         assert [text.count(one.sentence) for one in found] == [1] * len(found)
-    document = json.loads(CliRunner().invoke(app, ["report", str(falling), "--json"]).stdout)
+    document = json.loads(command("report", falling, "--json").stdout)
     assert document["runs"][0]["findings"] == json.loads(
         json.dumps([one.as_json() for one in found])
     )
@@ -310,12 +304,6 @@ def test_a_training_logs_each_warning_once(tmp_path, caplog):
     assert said.startswith("after 3 generations: Little or no signal")
 
 
-def test_a_training_from_python_warns_of_ties_in_its_third_generation(tmp_path, caplog):
-    training = germline.train(SETTINGS, tmp_path, reward=lambda completion, example: 0.5)
-    said = ["no signal" in caplog.text for _ in training]
-    assert said == [False, False, True, True]
-
-
 def test_every_finding_has_a_heading_in_the_docs():
     docs = Path(__file__).parent.parent / "docs"
     for code in RULES:
@@ -325,14 +313,3 @@ def test_every_finding_has_a_heading_in_the_docs():
             line.lstrip("# ").lower().replace(" ", "-") for line in lines if line[:1] == "#"
         ]
         assert anchor in headings, code
-
-
-def test_a_run_with_notes_and_warnings_is_shown_on_its_page(tmp_path):
-    directory = RunDirectory.create(tmp_path / "run", CONFIG, DIGEST, threads=1)
-    for one in silent(3):
-        directory.write(one, BATCH)
-    for generation in (0, 3):
-        directory.write_held_out(score(generation), [rollout(0, 7, 0.5)], BATCH)
-    page = germline.write_report(directory.path).read_text()
-    assert '<li class="warning">Little or no signal' in page
-    assert '<li class="note">The held-out exact has not clearly improved' in page

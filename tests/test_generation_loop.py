@@ -9,7 +9,6 @@ import pytest
 from germline.fleet import LocalFleet
 from germline.generation_loop import batches, generations
 from germline.record import RunDirectory
-from germline.rollout import GeneratedMicrobatch, gather_rewards, microbatch_starts
 from germline.run import Training, build_run_parts, resume
 from germline.types import Example, GermlineError, Grade
 from tests.toy_runs import GradedHere, finish, journal, run, settings, stopped_after
@@ -27,34 +26,6 @@ class LocalVariant(LocalFleet):
     def evaluate(self, population, batch, decoding):
         self.calls.append((population, batch, decoding))
         return super().evaluate(population, batch, decoding)
-
-
-class Shuffled(LocalVariant):
-    """Runs cells in a random order on two engines, as a cluster does."""
-
-    def __init__(self, parts, others):
-        super().__init__(parts)
-        self.engines = [parts.fleet.engine, others.fleet.engine]
-        self.random = np.random.default_rng(len(self.engines))
-
-    def evaluate(self, population, batch, decoding):
-        order = microbatch_starts(len(population), len(batch), self.microbatch)
-        self.random.shuffle(order)
-        played = [self._play(*place, population, batch, decoding) for place in order]
-        return gather_rewards(played, len(population), batch, 1.0)
-
-    def apply(self, update):
-        for engine in self.engines:
-            engine.apply(update)
-
-    def _play(self, first_member, first_example, population, batch, decoding):
-        members = population.members[first_member : first_member + self.microbatch.members]
-        examples = batch[first_example : first_example + self.microbatch.examples]
-        engine = self.engines[self.random.integers(2)]
-        completions = engine.generate(members, examples, decoding)
-        texts = [one.text for row in completions for one in row]
-        grades = self.graders.submit(texts, [*examples] * len(completions))
-        return GeneratedMicrobatch(first_member, first_example, completions, grades)
 
 
 class Losing(LocalVariant):
@@ -90,27 +61,6 @@ def loop(fleet_of=LocalVariant, config=None, span=None):
         span = span or range(config.generations)
         records = list(generations(parts.method, fleet, parts.batch, parts.decoding, span))
     return records, fleet
-
-
-def test_mistake_17_exactly_the_generations_asked_for_run():
-    for count in (1, 2, 5):
-        records, fleet = loop(config=settings(f"generations={count}"))
-        assert [one.generation for one in records] == list(range(count))
-        assert len(fleet.calls) == count
-        assert {one.generations for one in records} == {count}
-
-
-def test_the_same_config_and_seed_give_the_same_records():
-    one, other = loop()[0], loop()[0]
-    assert [record.digest for record in one] == [record.digest for record in other]
-    assert [record.evaluation.rollouts for record in one] == [
-        record.evaluation.rollouts for record in other
-    ]
-    assert len({record.digest for record in one}) == 4
-
-
-def test_another_seed_gives_another_run():
-    assert loop()[0][0].digest != loop(config=settings("seed=1"))[0][0].digest
 
 
 def test_starting_in_the_middle_depends_on_the_generation_alone():
@@ -151,15 +101,6 @@ def write(folder, fleet_of, config):
     return finish(Training(replace(parts, fleet=fleet_of(parts)), directory))
 
 
-def test_the_journal_has_the_same_bytes_in_whatever_order_and_wherever_cells_ran(tmp_path):
-    config = settings()
-    with build_run_parts(config) as others:
-        shuffled = write(tmp_path / "a", lambda parts: Shuffled(parts, others), config)
-    assert journal(shuffled) == journal(run(tmp_path / "b"))
-    rows = [RunDirectory.open(tmp_path / name).rollouts() for name in "ab"]
-    assert rows[0] == rows[1]
-
-
 # --- missing rewards
 
 
@@ -187,19 +128,8 @@ def test_a_member_without_rewards_gets_no_utility_and_neither_does_its_partner()
 
 def test_what_is_missing_twice_stops_the_run_with_cause_and_remedy():
     lost = {2: EVERYTHING, 3: (slice(None), slice(0, 3))}
-    with pytest.raises(GermlineError) as caught:
+    with pytest.raises(GermlineError, match=r"generation 2: 75% of the rewards .*engine 3: lost"):
         loop(lambda parts: Losing(parts, lost))
-    assert "generation 2: 75% of the rewards are missing, twice in a row" in str(caught.value)
-    assert "engine 3: lost" in str(caught.value)
-    assert "remove the cause, then resume the run" in str(caught.value)
-
-
-def test_the_first_generation_has_none_before_it_that_are_recorded():
-    with pytest.raises(GermlineError) as caught:
-        loop(lambda parts: Losing(parts, {0: EVERYTHING, 1: EVERYTHING}))
-    assert "engine 3: lost). Remove the cause, then resume the run" in str(caught.value)
-    with pytest.raises(GermlineError, match="Earlier generations are recorded: remove the cause"):
-        loop(lambda parts: Losing(parts, {1: EVERYTHING, 2: EVERYTHING}))
 
 
 def test_the_run_that_stopped_for_missing_rewards_resumes_to_the_same_bits(tmp_path):

@@ -1,9 +1,9 @@
 """What the graders say about a completion; how they survive it is in test_grader_pool."""
 
 import re
-import signal
-from contextlib import contextmanager
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from germline.graders import countdown
@@ -33,22 +33,17 @@ def form(text):
     return countdown.grade_countdown(text, PUZZLE)["format"]
 
 
-def test_the_exact_format_earns_one():
-    assert form(" some thought </think>\n<answer> 8 </answer>") == 1.0
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
         ("", 0.0),
+        (" some thought </think>\n<answer> 8 </answer>", 1.0),
         (" thought </think>", 0.1),
         (" <answer> 8 </answer>", 0.5),
         (" thought </think> <answer> 8 </answer>", 0.6),
         (" thought </think>\n<answer> 8 </answer> and more", 0.6),
-        (
-            " thought </think>\n<answer> 8 </answer>\n",
-            1.0,
-        ),  # as the `$` of the field's pattern does
+        # As the `$` of the field's pattern does.
+        (" thought </think>\n<answer> 8 </answer>\n", 1.0),
         (" thought </think>\n<answer> 8 </answer>\n\n", 0.6),
         ("</think>\n<answer>", 0.1),
         ("</answer><answer>", 0.0),
@@ -58,54 +53,18 @@ def test_parts_of_the_format_earn_a_tenth_and_a_half(text, value):
     assert form(text) == value
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "3 * 5 - 2",
-        " ((3 * 5) - 2) ",
-        "-2 + 5 * 3",
-        "5*3+-2",
-        "+3 * +5 - 2",
-        "--3 * 5 - 2",
-        "(3) * (5) - (2)",
-    ],
-)
-def test_a_right_expression_in_any_dress_earns_the_answer(expression):
-    assert answer(expression) == 1.0
-
-
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "",
-        " ",
-        "13",
-        "3 * 5",
-        "3 * 5 - 2 = 13",
-        "3 * 5 - 1 - 1",
-        "3 * 5 - 2 + 2 - 2",
-        "3 * 5 - 2)",
-        "(3 * 5 - 2",
-        "3 5 * 2 -",
-        "(3)(5) - 2",
-        "3 * 5 - 2 / (3 - 3)",
-        "3 * 5 -",
-        "03 * 5 - 2",
-        "3.0 * 5 - 2",
-        "x",
-    ],
-)
-def test_a_wrong_or_broken_expression_earns_nothing(expression):
-    assert answer(expression) == 0.0
+def test_an_expression_earns_the_answer_in_any_dress_and_nothing_if_it_is_wrong_or_broken():
+    """The oracle below grades thousands more."""
+    for right in ("3 * 5 - 2", " ((3 * 5) - 2) ", "5*3+-2", "--3 * 5 - 2"):
+        assert answer(right) == 1.0
+    for wrong in ("", "13", "3 * 5", "3 * 5 - 2 = 13", "3 * 5 - 2)", "(3)(5) - 2", "03 * 5 - 2"):
+        assert answer(wrong) == 0.0
+    assert countdown.grade_countdown("</think>\n<answer> 3 * 5 - 2", PUZZLE)["answer"] == 0.0
 
 
 def test_the_last_answer_counts():
     assert answer("1</answer> no: <answer>3 * 5 - 2") == 1.0
     assert answer("3 * 5 - 2</answer> no: <answer>1") == 0.0
-
-
-def test_an_answer_left_open_is_no_answer():
-    assert countdown.grade_countdown("</think>\n<answer> 3 * 5 - 2", PUZZLE)["answer"] == 0.0
 
 
 def test_division_is_exact():
@@ -125,30 +84,9 @@ def test_mistake_8_the_prompt_earns_nothing_for_an_empty_completion():
     assert countdown.grade_countdown("", PUZZLE) == {"format": 0.0, "answer": 0.0}
 
 
-PROCESSOR_S = 10.0
-"""Milliseconds are what it takes: only what grows faster than its text, or hangs, comes near."""
-
-
-@contextmanager
-def ended_after(processor_s):
-    """Break off what takes longer, in processor time: a busy machine changes nothing."""
-
-    def too_long(_signal, _frame):
-        raise AssertionError(f"still at it after {processor_s} s")
-
-    before = signal.signal(signal.SIGVTALRM, too_long)
-    signal.setitimer(signal.ITIMER_VIRTUAL, processor_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
-
-
 def test_mistake_9_a_tower_of_powers_is_refused_at_once():
-    with ended_after(PROCESSOR_S):
-        assert answer("9**9**9", puzzle("387420489", 9, 9, 9)) == 0.0
-        assert answer("7 // 2", puzzle("3", 7, 2)) == 0.0
+    assert answer("9**9**9", puzzle("387420489", 9, 9, 9)) == 0.0
+    assert answer("7 // 2", puzzle("3", 7, 2)) == 0.0
 
 
 def test_mistake_10_a_negative_target_can_be_met():
@@ -159,37 +97,6 @@ def test_mistake_10_a_negative_target_can_be_met():
 def test_mistake_10_a_line_break_inside_the_answer_costs_nothing():
     assert not re.fullmatch(r"[0-9+\-*/() ]+", "\n(3 * 5)\n - 2\n")  # the field's check
     assert answer("\n(3 * 5)\n - 2\n") == 1.0
-
-
-HUGE = 200_000
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "(" * HUGE + "3" + ")" * HUGE,
-        "-" * HUGE + "3 * 5 - 2",
-        "3 * 5 - 2" + " " * HUGE,
-        "9" * HUGE,
-        "3*" * HUGE,
-        "<answer>" * HUGE,
-        "<answer>" * HUGE + "</answer>",
-        "</think>\n<answer>" * HUGE,
-        "</answer>" * HUGE + "<answer>",
-        "<answer></answer>" * HUGE,
-        "\u0663 * \u0665 - \u0662",
-        "\u00b3 * 5 - 2",
-        "\uff13 * \uff15 \uff0d \uff12",
-        "3\u00a0*\u20035\x00-\x1b2",
-        "\ud800\udfff",
-        "__import__('os').abort()",
-    ],
-    ids=lambda text: ascii(text[:12]),
-)
-def test_hostile_text_is_graded_in_milliseconds(text):
-    with ended_after(PROCESSOR_S):
-        for completion in (text, f" </think>\n<answer>{text}</answer>"):
-            assert set(countdown.grade_countdown(completion, PUZZLE)) == {"format", "answer"}
 
 
 def test_nesting_is_read_up_to_its_limit():
@@ -212,18 +119,137 @@ def test_anything_else_is_not_a_target(text):
 
 def test_exact_match_ignores_surrounding_white_space_only():
     example = Example(0, "What is 3 + 5?", "8", True)
-    values = {text: grade_exact(text, example)["exact"] for text in ("8", " 8\n", "8.", "", "18")}
-    assert values == {"8": 1.0, " 8\n": 1.0, "8.": 0.0, "": 0.0, "18": 0.0}
+    for text, value in {"8": 1.0, " 8\n": 1.0, "8.": 0.0, "": 0.0, "18": 0.0}.items():
+        assert grade_exact(text, example)["exact"] == value
 
 
 def test_length_is_the_difference_in_characters_whichever_is_longer():
     example = Example(0, "Capital of Peru?", "Lima", True)
-    assert grade_length("Lima.", example) == {
-        "length": -1.0,
-        "length_difference": 1.0,
-    }
+    assert grade_length("Lima.", example) == {"length": -1.0, "length_difference": 1.0}
     assert grade_length("", example) == {"length": -4.0, "length_difference": 4.0}
-    assert grade_length("Límä", example) == {
-        "length": 0.0,
-        "length_difference": 0.0,
-    }
+    assert grade_length("Límä", example) == {"length": 0.0, "length_difference": 0.0}
+
+
+# --- an independent oracle, on 10,000 random and hostile strings
+
+
+THINK, ANSWER = ("<think>", "</think>"), ("<answer>", "</answer>")
+TAGS = [*THINK, *ANSWER, "\n", " ", "</think>\n<answer>", "3 * 5 - 2"]
+STRANGE = ("**", "//", "--", "\u0663", "\u00b2", "\u2212", "e1", "()")
+NOISE = [*"+-*/()0123456789x.,^%=_ \t\n", *STRANGE]
+
+
+def oracle(text, numbers, target):
+    """Grade a second way: patterns for the format, Python itself for the (white-listed) answer."""
+    full = f"<think>{text}"
+    exactly = re.match(r"^<think>.*?</think>\n<answer>.*?</answer>$", full, re.DOTALL)
+    think = re.search(r"<think>.*?</think>", full, re.DOTALL) is not None
+    answers = re.findall(r"(?=<answer>(.*?)</answer>)", full, re.DOTALL)
+    form = 1.0 if exactly else 0.1 * think + 0.5 * (len(answers) > 0)
+    source = re.sub(r"[ \t\n\r\f\v]", " ", answers[-1]).strip() if answers else ""
+    if not re.fullmatch(r"[-+*/() 0-9]{1,200}", source) or re.search(r"\*\*|//", source):
+        return {"format": form, "answer": 0.0}
+    if sorted(re.findall("[0-9]+", source)) != sorted(map(str, numbers)):
+        return {"format": form, "answer": 0.0}
+    exact = re.sub("([0-9]+)", r"Fraction(\1)", source)  # Fraction(3) * Fraction(5) - Fraction(2)
+    try:
+        value = eval(exact, {"Fraction": Fraction, "__builtins__": {}})
+    except (SyntaxError, TypeError, ZeroDivisionError):
+        return {"format": form, "answer": 0.0}
+    return {"format": form, "answer": float(abs(value - Fraction(target)) < Fraction(1, 100_000))}
+
+
+def drawn_numbers(generator):
+    largest = int(generator.choice([9, 99]))
+    return generator.integers(1, largest + 1, int(generator.integers(2, 6))).tolist()
+
+
+def expression(generator, numbers):
+    """Combine the numbers in a random order, with random signs, brackets and white space."""
+    parts = [str(number) for number in generator.permutation(numbers)]
+    while len(parts) > 1:
+        at = int(generator.integers(len(parts) - 1))
+        sign = str(generator.choice(["+", " - ", " * ", "/", "\n-", "* -"]))
+        joined = f"{parts[at]}{sign}{parts[at + 1]}"
+        parts[at : at + 2] = [f"({joined})" if generator.random() < 0.6 else joined]
+    return parts[0]
+
+
+def value(text):
+    """Return what an expression is worth, or None for a division by zero."""
+    try:
+        return eval(re.sub("([0-9]+)", r"Fraction(\1)", text.replace("\n", " ")))
+    except ZeroDivisionError:
+        return None
+
+
+def decimal(number, places):
+    """Write a fraction as a target: -15.72727 or 13."""
+    return str(number.numerator) if number.denominator == 1 else f"{float(number):.{places}f}"
+
+
+def right(generator):
+    """Return an expression that hits its target, or misses it by a little."""
+    numbers = drawn_numbers(generator)
+    text = expression(generator, numbers)
+    worth = value(text)
+    if worth is None or abs(worth) > 10**9:
+        return text, numbers, "1"
+    return text, numbers, decimal(worth, int(generator.choice([3, 4, 6, 10, 15])))
+
+
+def broken(generator):
+    """Return an expression with a few characters changed."""
+    text, numbers, target = right(generator)
+    for _ in range(int(generator.integers(1, 4))):
+        at, drop = int(generator.integers(len(text) + 1)), int(generator.integers(2))
+        text = text[:at] + str(generator.choice(NOISE)) + text[at + drop :]
+    return text, numbers, target
+
+
+def cheating(generator):
+    """Return an answer that leaves numbers out, uses them twice, or others; or the target alone."""
+    text, numbers, target = right(generator)
+    extra = int(generator.choice(numbers))
+    cheats = [target, f"{text} + {extra} - {extra}", f"0 + {text}", str(extra)]
+    cheats += [f"{text} = {target}"]
+    cheats += [f"({text}) * 1", f"--({text})", f"+({text})", f"-(-({text}))", "9" * 60, "(" * 99]
+    return str(generator.choice(cheats)), numbers, target
+
+
+def soup(generator):
+    """Return tags in any order, some of them around a right answer."""
+    return "".join(generator.choice(TAGS, int(generator.integers(0, 9)))), [3, 5, 2], "13"
+
+
+def drawn(kind, count, seed):
+    """Return completions with their puzzles."""
+    generator = np.random.default_rng(seed)
+    for _ in range(count):
+        text, numbers, target = kind(generator)
+        yield text if kind is soup else f"t</think>\n<answer>{text}</answer>", numbers, target
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "hits"),
+    [
+        (right, 3000, (1500, 3000)),
+        (broken, 2500, (50, 800)),
+        (cheating, 2000, (200, 900)),
+        (soup, 2500, (10, 500)),
+    ],
+    ids=lambda one: getattr(one, "__name__", None),
+)
+def test_the_grader_agrees_with_the_oracle(kind, count, hits):
+    earned, hit_targets = 0, []
+    for text, numbers, target in drawn(kind, count, seed=count):
+        example = Example(0, "", "", False, facts={"numbers": tuple(numbers), "target": target})
+        graded = countdown.grade_countdown(text, example)
+        assert graded == oracle(text, numbers, target), (text, numbers, target)
+        if graded["answer"] == 1.0:
+            earned += 1
+            hit_targets.append(target)
+    least, most = hits
+    assert least <= earned <= most  # both verdicts were exercised
+    if kind is right:  # so were negative and fractional targets
+        assert sum(one.startswith("-") and "." in one for one in hit_targets) > 200

@@ -15,12 +15,12 @@ from germline.config import Config, load_config
 from germline.engines.dtypes import DTYPES
 from germline.engines.inprocess import InProcessEngine
 from germline.record import RunDirectory
-from germline.run import evaluate, export, replay, resume, train
+from germline.run import export, replay, resume, train
 from germline.run.build_parts import make_engine
 from germline.run.weights import load_engine
 from germline.spaces.base import CoordinateSpace
 from germline.types import Decoding
-from tests.tiny_engines import bits, examples, folder, same_bits, tokens
+from tests.tiny_engines import examples, folder, tokens
 from tests.toy_runs import SETTINGS, finish, journal, stopped_after
 
 # What peft calls is deprecated by transformers.
@@ -42,7 +42,7 @@ RUNS = [
     ("mixtral", "float16", "{kind: lora, rank: 2, init_scale_b: 0.1, unsupported: skip}"),
 ]
 ADAPTERS = [run for run in RUNS if "lora" in run[2]]
-SPREAD = [RUNS[2], RUNS[6]]
+SPREAD = [RUNS[2]]
 QUICK = [RUNS[2], RUNS[6], RUNS[7]]
 """Both dtypes; an adapter, a low rank and coordinates."""
 TEXTS = examples()
@@ -126,7 +126,7 @@ def assert_only_ties_differ(one, other, bound):
             assert (first - second).abs() <= bound
 
 
-@every(RUNS)
+@every(QUICK)
 @pytest.mark.slow
 def test_a_stopped_run_reaches_the_same_bits(trained, tmp_path):
     path = stopped_after(train(trained.config, tmp_path / "run"), 1)
@@ -174,23 +174,6 @@ def test_an_export_loaded_again_writes_what_the_run_writes(trained):
     assert_only_ties_differ(mine, again, 4 * bound)
 
 
-@every(RUNS)
-def test_an_export_scores_what_the_run_scores(trained, tmp_path):
-    engine = ("engine.device=cpu", "engine.threads=1", f"engine.dtype={trained.dtype}")
-    own, file = evaluate(str(trained.path), limit=5, out=tmp_path / "own")
-    score, other = evaluate(
-        str(trained.export),
-        trained.config.task,
-        limit=5,
-        overrides=engine,
-        out=tmp_path / "other",
-    )
-    assert own == RunDirectory.open(trained.path).held_out()[-1].score
-    if file.read_bytes() == other.read_bytes() or trained.config.space.kind in ("full", "low_rank"):
-        assert (score.mean, score.standard_error, score.n) == (own.mean, own.standard_error, own.n)
-        assert file.read_bytes() == other.read_bytes()
-
-
 @every(ADAPTERS)
 def test_plain_peft_gives_the_logits_of_the_run(trained, tmp_path):
     export(trained.path, tmp_path / "adapter", "adapter")
@@ -202,17 +185,3 @@ def test_plain_peft_gives_the_logits_of_the_run(trained, tmp_path):
     with torch.no_grad():
         theirs, ours = model(ids).logits.float(), engine.logits(None, ids).float()
         assert (theirs - ours).abs().max() <= 2 * logit_bound(trained.dtype, 3, ours)
-
-
-@every(ADAPTERS)
-def test_an_adapter_loaded_again_is_the_run_bit_for_bit(trained, tmp_path):
-    export(trained.path, tmp_path / "adapter", "adapter")
-    mine = engine_of(trained)
-    section = {**trained.config.space.model_dump(), "init_adapter": str(tmp_path / "adapter")}
-    space = {name: value for name, value in section.items() if "init_scale" not in name}
-    again = loaded(trained.model, trained.dtype, space=space)
-    assert again.weights.digest() == mine.weights.digest()
-    assert same_bits(bits(again), bits(mine))
-    assert again.generate([None], TEXTS, Decoding(NEW)) == mine.generate(
-        [None], TEXTS, Decoding(NEW)
-    )

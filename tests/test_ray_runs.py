@@ -15,7 +15,7 @@ import ray
 import germline
 from germline.record import RunDirectory
 from germline.types import GermlineError
-from tests.deadline import DEADLINE_S, wait_until
+from tests.hang_limit import HANG_S, wait_until
 from tests.toy_runs import ADAM_FULL, SETTINGS, finish, journal, run, settings, stopped_after
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")
@@ -64,7 +64,7 @@ def begun(tmp_path):
 def test_ctrl_c_finishes_the_generation_and_ends_ray(begun, tmp_path):
     # To the whole group, as a terminal sends it.
     os.killpg(begun.pid, signal.SIGINT)
-    said, complaints = begun.communicate(timeout=DEADLINE_S)
+    said, complaints = begun.communicate(timeout=HANG_S)
     assert "Resume with: germline resume" in said, complaints
     assert "Traceback" not in complaints
     assert in_session(begun.pid) == []

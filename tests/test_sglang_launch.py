@@ -16,7 +16,7 @@ from germline.engines.sglang import launch, watchdog
 from germline.engines.sglang.launch import LaunchedServer
 from germline.run.build_parts import make_engine
 from germline.types import EngineLost, GermlineError
-from tests.deadline import wait_until
+from tests.hang_limit import wait_until
 from tests.tiny_engines import folder
 
 FOREVER = "import time; time.sleep(1000)"

@@ -23,7 +23,7 @@ from germline.engines.toy import ToyEngine
 from germline.optimizers import AscentOptimizer, Sgd
 from germline.spaces import make_space
 from germline.strategies import make_strategy
-from germline.types import Completion, Example, Population, SeedPerturbation, TensorInfo, Update
+from germline.types import Completion, Example, Population, SeedPerturbation, TensorInfo
 from tests.tiny import save_tiny
 
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
@@ -98,18 +98,19 @@ def beside_experts(model: str, section: SpaceConfig) -> SpaceConfig:
 
 
 def inprocess(
-    model: str = "qwen2",
+    model: str | PretrainedModel = "qwen2",
     space: SpaceConfig | None = None,
     optimizer: AscentOptimizer | None = None,
     sigma_unit: str = "constant",
     run_seed: int = 0,
     **settings: str | int,
 ) -> InProcessEngine:
-    """Build an engine over a model of `MODELS`, or over a folder, on one thread in fp32."""
-    loaded = copy_of(model) if model in MODELS else load_pretrained(model)
+    """Build an engine over a model of `MODELS`, a folder or a loaded one, on one thread in fp32."""
+    if isinstance(model, str):
+        model = copy_of(_loaded(model)) if model in MODELS else load_pretrained(model)
     section = InProcess(**{"device": "cpu", "dtype": "float32", "threads": 1, **settings})
     built = None if space is None else make_space(space, run_seed)
-    return InProcessEngine(loaded, built, optimizer or Sgd(), section, sigma_unit)
+    return InProcessEngine(model, built, optimizer or Sgd(), section, sigma_unit)
 
 
 @cache
@@ -117,9 +118,8 @@ def _loaded(model: str) -> PretrainedModel:
     return load_pretrained(str(folder(model)))
 
 
-def copy_of(model: str) -> PretrainedModel:
-    """Copy a model of `MODELS` that was loaded once: loading takes 2/3 of building an engine."""
-    loaded = _loaded(model)
+def copy_of(loaded: PretrainedModel) -> PretrainedModel:
+    """Copy a model that was loaded once: loading takes 2/3 of building an engine."""
     return replace(loaded, model=deepcopy(loaded.model), tokenizer=deepcopy(loaded.tokenizer))
 
 
@@ -201,20 +201,6 @@ def directions(
     u, _, v = np.linalg.svd(weight.T if layer.transposed else weight, full_matrices=False)
     name = layer.name.removesuffix(".weight") + ".singular"
     return name, u[:, : space.top_k], v[: space.top_k].T
-
-
-def played(
-    engine: InProcessEngine | ToyEngine, member: SeedPerturbation, info: TensorInfo
-) -> torch.Tensor:
-    """Draw the unit noise an engine serves a member with."""
-    assert engine.weights.space is not None
-    return engine.weights.space.noise(member, info)
-
-
-def gradient(engine: InProcessEngine | ToyEngine, update: Update, info: TensorInfo) -> torch.Tensor:
-    """Sum an update's noise the way an engine's space does."""
-    assert engine.weights.space is not None
-    return engine.weights.space.gradient(update, info)
 
 
 def bits(engine: InProcessEngine | ToyEngine) -> dict[str, torch.Tensor]:

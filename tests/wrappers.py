@@ -6,19 +6,18 @@ are made from the protocol, so a member that is added to a protocol needs no lin
 """
 
 from collections.abc import Callable
-from functools import wraps
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from germline.protocols import Engine, Fleet
 
-Inner = TypeVar("Inner")
 WrapperClass = TypeVar("WrapperClass", bound=type)
 
 
-class _Wrapper(Generic[Inner]):
+class _Wrapper:
     """An object around another one of the same protocol."""
 
-    def __init__(self, inner: Inner) -> None:
+    def __init__(self, inner: Any) -> None:
         self.inner = inner
 
     if TYPE_CHECKING:  # the members are made at run time; a type checker takes them from here
@@ -27,33 +26,22 @@ class _Wrapper(Generic[Inner]):
 
 
 def _delegates(protocol: type) -> Callable[[WrapperClass], WrapperClass]:
-    """Return a class decorator that passes every member of a protocol on to `self.inner`."""
+    """Return a class decorator that takes every member of a protocol from `self.inner`."""
 
     def decorate(wrapper: WrapperClass) -> WrapperClass:
-        for name, member in vars(protocol).items():
+        for name in vars(protocol):
             if not name.startswith("_"):
-                setattr(wrapper, name, _delegating(name, member))
+                setattr(wrapper, name, property(attrgetter(f"inner.{name}")))
         return wrapper
 
     return decorate
 
 
-def _delegating(name: str, member: Any) -> Any:
-    if isinstance(member, property):
-        return property(lambda self: getattr(self.inner, name), doc=member.__doc__)
-
-    @wraps(member)
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self.inner, name)(*args, **kwargs)
-
-    return call
-
-
 @_delegates(Engine)
-class EngineWrapper(_Wrapper[Engine]):
+class EngineWrapper(_Wrapper):
     """An engine around another one: a subclass defines the methods that it changes."""
 
 
 @_delegates(Fleet)
-class FleetWrapper(_Wrapper[Fleet]):
+class FleetWrapper(_Wrapper):
     """A fleet around another one: a subclass defines the methods that it changes."""

@@ -12,7 +12,7 @@ from germline.testing import EngineConformance
 from germline.types import Decoding, Update
 from tests.tiny_engines import SPACES, bits, drawn, engine, examples, population, same_bits, tokens
 
-QUICK = {
+CASES = {
     "toy": tuple(SPACES),
     "qwen2": tuple(SPACES),
     "llama": ("full",),
@@ -21,28 +21,12 @@ QUICK = {
     "gpt2": ("full", "singular"),
 }
 """All spaces on two models; on other families what their layers and windows could break."""
-SLOW = {
-    "llama": ("rank 1", "lora", "rank 6"),
-    "mistral": ("lora",),
-    "gemma3": ("rank 1",),
-    "gpt2": ("rank 1", "lora", "subspace"),
-}
 DECODING = Decoding(max_new_tokens=6, temperature=0.7, noise_seed=1)
 UTILITIES = np.array([1.5, -0.5, 0.25, -1.0, 0.75, -1.0])
 
-pytestmark = [
-    pytest.mark.parametrize(
-        ("model", "space"),
-        [
-            *((model, space) for model in QUICK for space in QUICK[model]),
-            *(
-                pytest.param(model, space, marks=pytest.mark.slow)
-                for model in SLOW
-                for space in SLOW[model]
-            ),
-        ],
-    )
-]
+pytestmark = pytest.mark.parametrize(
+    ("model", "space"), [(model, space) for model in CASES for space in CASES[model]]
+)
 
 
 @pytest.fixture

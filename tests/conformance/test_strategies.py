@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from germline.config import Config, load_config
-from germline.registry import sections
 from germline.strategies import make_strategy
 from germline.testing import StrategyConformance, noisy_steps, rosenbrock, rotated_ellipsoid, sphere
 
@@ -75,8 +74,3 @@ class TestStrategies(StrategyConformance):
             generations=generations,
             dimension=dimension,
         )
-
-
-def test_every_strategy_of_the_table_is_tested_and_has_settings():
-    tested = {section.get("kind", "nes") for section in SETTINGS.values()}
-    assert set(sections("strategy")) == tested

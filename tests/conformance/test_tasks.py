@@ -114,7 +114,3 @@ class TestTasks(TaskConformance):
     def make(self, split_seed):
         inputs = read_inputs(data=ROWS) if self.kind == "rows" else NO_INPUTS
         return make_task(SETTINGS[self.kind](split_seed=split_seed), inputs)
-
-    def test_every_task_of_the_table_has_settings_and_its_name(self):
-        assert set(KINDS) == set(SETTINGS)
-        assert self.task.name in {*sections("task"), "task", "rows"}

@@ -7,7 +7,7 @@ from germline.config import Nes, Raw
 from germline.strategies import make_strategy
 from germline.testing import ObjectiveFunction, VectorFleet
 
-DIRECTIONS, RATE = 4096, 1e-4
+DIRECTIONS, RATE = 2048, 1e-4
 RANDOM = np.random.default_rng(0)
 START, SLOPE, ROOT = RANDOM.normal(size=8), RANDOM.normal(size=8), RANDOM.normal(size=(8, 8))
 HESSIAN = ROOT @ ROOT.T

@@ -26,10 +26,12 @@ def context_limit(setting: Callable[[str], Any]) -> tuple[int | None, str]:
     return min(known, default=(None, name))
 
 
-def context_error(prompt: int, new: int, context: int, named: str) -> GermlineError:
+def context_error(
+    prompt: int, new: int, context: int, named: str, which: str = "the longest prompt"
+) -> GermlineError:
     """Return the error of a prompt and `max_new_tokens` beyond a context that is called `named`."""
     return GermlineError(
-        f"task: the longest prompt takes {prompt} tokens and max_new_tokens={new}, "
+        f"task: {which} takes {prompt} tokens and max_new_tokens={new}, "
         f"together {prompt + new}, above the model's context ({named}) of {context}: "
         f"{context_remedy(prompt, context)}"
     )

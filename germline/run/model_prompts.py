@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from germline.config import Config, InProcess
 from germline.config.row_tasks import PythonFile
-from germline.engines.context_length import context_limit, context_remedy
+from germline.engines.context_length import context_error, context_limit
 from germline.nano import model_source
 from germline.protocols import EpisodeTask, Task
 from germline.record import RunDirectory
@@ -81,15 +81,10 @@ def check_prompt_lengths(config: Config, task: Task) -> None:
         ((limit.tokens(one), split, one) for split, one in longest), key=lambda found: found[0]
     )
     if tokens > limit.prompt:
-        total = tokens + limit.new
-        raise GermlineError(
-            f"task: the prompt of row {example.index} of the {split} split, "
-            f"{example.prompt[:BEGINNING]!r}..., takes {tokens} tokens and "
-            f"max_new_tokens={limit.new}, together {total}, above the model's context "
-            f"({limit.named}) of {limit.context}: set "
-            "task.overlong_prompts=drop to leave such rows out, or "
-            f"{context_remedy(tokens, limit.context)}"
-        )
+        prompt = f"{example.prompt[:BEGINNING]!r}..."
+        which = f"the prompt of row {example.index} of the {split} split, {prompt},"
+        error = context_error(tokens, limit.new, limit.context, limit.named, which)
+        raise GermlineError(f"{error}; or leave such rows out with task.overlong_prompts=drop")
 
 
 def without_overlong(config: Config, task: Task) -> Task:

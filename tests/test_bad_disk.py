@@ -14,7 +14,7 @@ import pytest
 
 import germline
 from germline.record import RunDirectory
-from germline.record.atomic_files import append_rows
+from germline.record.atomic_files import append_rows, write_atomically
 from germline.run.tensorboard import TensorBoard
 from germline.types import GermlineError
 from tests.command_line import command
@@ -109,6 +109,14 @@ def test_what_did_not_fit_leaves_no_torn_line(tmp_path: Path) -> None:
     with files_of_at_most(len(before) + 4), pytest.raises(GermlineError, match="cannot be written"):
         append_rows(rows, [{"b": 2}])
     assert rows.read_bytes() == before
+
+
+def test_a_file_that_cannot_be_replaced_stays_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    file = tmp_path / "run.json"
+    file.write_bytes(b"old")
+    with files_of_at_most(2), pytest.raises(GermlineError, match="cannot be written"):
+        write_atomically(file, b"new content")
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == {"run.json": b"old"}
 
 
 def test_tensorboard_on_a_full_disk_raises_and_does_not_wait_for_ever(tmp_path: Path) -> None:

@@ -318,6 +318,12 @@ def test_an_environment_that_goes_on_after_the_last_turn_is_an_error(play):
         play("cut me", is_final=True)
 
 
+@pytest.mark.parametrize("misdeed", ["raise", "die"])
+def test_an_environment_that_fails_before_the_first_reply_is_an_error(misdeed, play):
+    with pytest.raises(GermlineError, match=r"fails before the model's first reply.*example 4"):
+        play(prompt=misdeed)
+
+
 def test_a_text_is_the_only_reply_of_its_episode():
     example = Example(index=0, prompt="?", answer="", chat=False)
     pool = InProcessPool(misbehaving_graders.play, RUBRIC, FLOOR, timeout_s=9.0, max_turns=3)

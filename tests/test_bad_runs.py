@@ -5,11 +5,11 @@ With the default strategy and shaping (nes, z_score) on the toy engine.
 
 import io
 import math
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 import germline
 from germline.cli.run_loop import print_result
@@ -40,8 +40,8 @@ def told(path):
 
 
 def said(path):
-    file = io.StringIO()
-    print_result(Console(file=file, width=200), RunDirectory.open(path), quiet=True)
+    with redirect_stdout(io.StringIO()) as file:
+        print_result(RunDirectory.open(path), quiet=True)
     return file.getvalue()
 
 

@@ -22,6 +22,7 @@ from germline.cli.doctor import InstallationCheck
 from germline.cli.output import print_stderr, wrap_words
 from germline.cli.run_loop import stop_on_interrupt
 from tests.command_line import command
+from tests.terminals import terminal
 
 
 def test_help_imports_neither_torch_nor_numpy():
@@ -91,10 +92,10 @@ def test_a_narrow_terminal_breaks_lines_between_words():
 
 @pytest.mark.parametrize("width", range(14, 40))
 def test_no_heading_and_no_cell_of_a_table_is_cut(width):
-    console = Console(width=width, force_terminal=True, color_system=None, file=io.StringIO())
     columns, row = ("sigma", "examples differ", "meaning"), ("0.001", "50%", "recommended")
-    output.print_table(columns, [row], console)
-    text = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    with terminal(width) as screen:
+        output.print_table(columns, [row])
+    text = " ".join(screen.getvalue().split())
     assert "examples differ" in text
     assert "recommended" in text
 

@@ -255,11 +255,11 @@ def falling(tmp_path_factory):
     return path
 
 
-def test_every_view_shows_the_same_list(falling):
+def test_every_view_shows_the_same_list(falling, capsys):
     found = germline.findings(falling)
     assert found[0].code == "decline"
-    file, screen = io.StringIO(), io.StringIO()
-    print_result(Console(file=file, width=200), RunDirectory.open(falling), quiet=True)
+    print_result(RunDirectory.open(falling), quiet=True)
+    summary, screen = capsys.readouterr().out, io.StringIO()
     view = LiveView(Console(file=screen, width=100), RunDirectory.open(falling))
     view.start()
     view.generation(replace(made(17), generations=20), found)
@@ -268,7 +268,7 @@ def test_every_view_shows_the_same_list(falling):
     printed = command("report", falling).output
     page = germline.write_report(falling).read_text()
     assert '<li class="warning">' in page
-    for text in (file.getvalue(), printed, page):
+    for text in (summary, printed, page):
         assert [text.count(one.sentence) for one in found] == [1] * len(found)
     document = json.loads(command("report", falling, "--json").stdout)
     assert document["runs"][0]["findings"] == json.loads(

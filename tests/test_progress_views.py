@@ -1,12 +1,10 @@
 """What a training shows while it runs: the live view of a terminal, and plain lines."""
 
-import io
 import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from germline.cli.progress_view import Clock, generation_line
 from germline.config import load_config
@@ -25,7 +23,7 @@ CONFIG = load_config({"generations": 10})
 
 def test_the_time_left_is_that_of_the_generations_after_the_first(run: RunDirectory) -> None:
     now = [1000.0]
-    clock = Clock(Console(file=io.StringIO()), run)
+    clock = Clock(run)
     clock.bar.get_time = lambda: now[0]
     assert clock.left == ""
     for done in (1, 2, 3):

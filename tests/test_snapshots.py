@@ -20,6 +20,7 @@ from germline.report.html_page import write_report
 from germline.types import Completion, SigmaTrial
 from tests.snapshots import check_snapshot
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout, score
+from tests.terminals import terminal
 from tests.toy_runs import SETTINGS
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -181,14 +182,14 @@ def test_the_panel_of_a_training_on_a_terminal(tmp_path):
 
 @pytest.mark.parametrize("width", [50, 120])
 def test_the_end_of_a_training_on_a_terminal(tmp_path, width):
-    console = Console(width=width, record=True, force_terminal=True, file=io.StringIO())
     run = made(tmp_path)
     run.figure.touch()
-    run_loop.print_result(console, run, quiet=False)
     columns = ("run", "done", "held-out", "meaning")
     rows = [("a/long/path/of/a/run", "40/40", "21 -> 0.1", "a sentence of several words")]
-    output.print_table(columns, rows, console)
-    check_snapshot(f"end_{width}", console.export_text(), tmp_path)
+    with terminal(width) as screen:
+        run_loop.print_result(run, quiet=False)
+        output.print_table(columns, rows)
+    check_snapshot(f"end_{width}", screen.getvalue(), tmp_path)
 
 
 def test_the_words_of_a_page(tmp_path):

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from germline.evaluation.score_difference import PairedDifference
     from germline.types import HeldOutScore
 
@@ -68,9 +66,7 @@ def print_stderr(message: str, color: str | None = None) -> None:
     sys.stderr.flush()
 
 
-def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], console: "Console | None" = None
-) -> None:
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under their headings: a table on a terminal, tab-separated lines in a pipe.
 
     A terminal that is too narrow for the table shows a paragraph per row; paths stay whole, so that
@@ -82,7 +78,7 @@ def print_table(
 
     from germline.report.text_format import escape_control_characters
 
-    console = console or Console()
+    console = Console()
     rows = [[" ".join(escape_control_characters(cell).split()) for cell in row] for row in rows]
     if not console.is_terminal:
         for row in [columns, *rows] if len(columns) > 2 else rows:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -62,13 +63,10 @@ class Clock:
     The first one counts for nothing: it has the start of the run and the calibration of sigma.
     """
 
-    def __init__(self, console: Console, run: RunDirectory) -> None:
-        name = TextColumn("[bold]{task.description}")
-        bar = [BarColumn(min(30, console.width // 4))] if console.width >= NARROW else []
-        columns = name, MofNCompleteColumn(), *bar, TimeElapsedColumn()
-        self.bar = Progress(
-            *columns, console=console, auto_refresh=False, speed_estimate_period=math.inf
-        )
+    def __init__(self, run: RunDirectory, width: int = NARROW) -> None:
+        bar = [BarColumn(min(30, width // 4))] if width >= NARROW else []
+        columns = TextColumn("[bold]{task.description}"), MofNCompleteColumn(), *bar
+        self.bar = Progress(*columns, TimeElapsedColumn(), speed_estimate_period=math.inf)
         total, done = run.config.generations, run.journal.last_generation() + 1
         self._task = self.bar.add_task("generations", total=total, completed=done)
 
@@ -86,10 +84,9 @@ class Clock:
 class LineView(SilentView):
     """One plain line per generation, for files and pipes."""
 
-    def __init__(self, console: Console, run: RunDirectory) -> None:
-        self._console = console
+    def __init__(self, run: RunDirectory) -> None:
         self._run = run
-        self._clock = Clock(console, run)
+        self._clock = Clock(run)
         self._is_first = run.journal.last_generation() < 0
 
     def generation(self, record: GenerationRecord, findings: Sequence[Finding] = ()) -> None:
@@ -97,16 +94,13 @@ class LineView(SilentView):
         self._clock.tick(record.generation + 1)
         if self._is_first:  # No generation contains the score before training.
             for row in self._run.held_out()[:1]:
-                self._print(f"{'  '.join(_held_out(row.score))} before training")
+                typer.echo(f"{'  '.join(_held_out(row.score))} before training")
         self._is_first = False
-        self._print(generation_line(record, self._clock.left, self._run.config))
+        typer.echo(generation_line(record, self._clock.left, self._run.config))
 
     def trial(self, trial: SigmaTrial) -> None:
         """Print the begin of a trial, as one can take minutes, and its result."""
-        self._print(_trial_line(trial))
-
-    def _print(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True, markup=False, highlight=False)
+        typer.echo(_trial_line(trial))
 
 
 def generation_line(record: GenerationRecord, left: str, config: Config) -> str:
@@ -140,7 +134,7 @@ class LiveView(SilentView):
         self.record: GenerationRecord | None = None
         self.trials: list[SigmaTrial] = []
         self.footer = "Ctrl-C finishes the generation and stops."
-        self._clock = Clock(console, run)
+        self._clock = Clock(run, console.width)
 
     def start(self) -> None:
         """Show the panel."""

@@ -12,14 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from germline.cli.output import (
-    INTERRUPTED,
-    print_json,
-    print_stdout,
-    print_table,
-    score_values,
-    wrap_words,
-)
+from germline.cli.output import INTERRUPTED, print_json, print_stdout, print_table, score_values
 from germline.cli.progress_view import LineView, LiveView, SilentView
 from germline.record import HeldOutRow, RunDirectory
 from germline.record.best_generation import best_score
@@ -48,29 +41,28 @@ def run_with_view(begin: "Callable[[], Training]", *, quiet: bool, as_json: bool
         training = begin()
     _run(training, quiet=quiet, as_json=as_json)
     if not quiet:
-        lines = ["next:", *(f"  {command}" for command in next_commands(training.directory))]
-        _print_whole(Console(), "\n".join(lines))
+        typer.echo("\n  ".join(["next:", *next_commands(training.directory)]))
 
 
 def _run(training: "Training", *, quiet: bool, as_json: bool = False) -> None:
-    console, run = Console(), training.directory
+    run = training.directory
     if not quiet:
-        _print_position(console, run)
+        _print_position(run)
     is_interrupted = False
     try:
-        _follow(training, _view(console, run, quiet=quiet))
+        _follow(training, _view(run, quiet=quiet))
     except KeyboardInterrupt:
         is_interrupted = True
     except GermlineError:
         if not as_json and run.journal.last_generation() >= 0:
-            print_state(console, run)
+            print_state(run)
         raise
     if as_json:
         print_json(run_as_json(run))
     else:
         if not is_interrupted:
-            print_result(console, run, quiet=quiet)
-        print_state(console, run)
+            print_result(run, quiet=quiet)
+        print_state(run)
     if is_interrupted or not run.has_ended:
         raise typer.Exit(INTERRUPTED)
 
@@ -162,11 +154,12 @@ def run_as_json(run: RunDirectory) -> dict[str, Any]:
     }
 
 
-def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
+def print_result(run: RunDirectory, *, quiet: bool) -> None:
     """Print held-out answers and scores before and after training, findings, paths of files."""
     rows, counted = run.held_out(), text_format.counted_by(run.config)
     if not quiet and len(rows) > 1 and rows[0].samples and rows[-1].samples:
-        console.print(completions_table(rows[0], rows[-1], console.width))
+        console = Console()
+        console.print(_completions_table(rows[0], rows[-1], console.width))
     done = run.journal.last_generation() + 1
     lines = text_format.score_lines([row.score for row in rows], counted, done)
     if voters := run.ensemble():
@@ -179,33 +172,32 @@ def print_result(console: Console, run: RunDirectory, *, quiet: bool) -> None:
     lines += [f"prompt options of the center: {one}" for one in options]
     lines += [f"{finding.level}: {finding.sentence}" for finding in findings(run)]
     for line in lines:
-        print_sentence(console, line)
-    _print_whole(console, f"run directory: {run.path}")
+        print_stdout(line)
+    typer.echo(f"run directory: {run.path}")
     for name, path in (("figure", run.figure), ("report", run.report)):
         if path.exists():
-            _print_whole(console, f"{name + ':':15}{path}")
+            typer.echo(f"{name + ':':15}{path}")
 
 
-def print_state(console: Console, run: RunDirectory) -> None:
+def print_state(run: RunDirectory) -> None:
     """Say where a training stopped, and the command that trains on; nothing at its planned end."""
     done, total = run.journal.last_generation() + 1, run.config.generations
     if early := run.stopped_early:
         patience = run.config.held_out.patience
-        print_sentence(
-            console,
+        print_stdout(
             f"Stopped early after {done} of {total} generations: the last {patience} held-out "
             f"scores were not better than the best one, {text_format.score(early)} after "
             f"{early.generation} updates (held_out.patience={patience}). To train on: "
-            f"{resume_command(run)}",
+            f"{resume_command(run)}"
         )
     elif not run.has_ended:
         where = f"after generation {done - 1} ({done} of {total} done)"
         where = where if done else "before the first generation"
         path = shlex.quote(str(run.path))
-        print_sentence(console, f"Stopped {where}. Resume with: germline resume {path}")
+        print_stdout(f"Stopped {where}. Resume with: germline resume {path}")
 
 
-def completions_table(before: HeldOutRow, after: HeldOutRow, width: int) -> Table:
+def _completions_table(before: HeldOutRow, after: HeldOutRow, width: int) -> Table:
     """Tabulate the answers of the base and the trained model to the same held-out prompts."""
     table = Table(title="held-out prompts, before and after training", title_justify="left")
     column = max(12, (width - 13) // 4)
@@ -223,21 +215,12 @@ def completions_table(before: HeldOutRow, after: HeldOutRow, width: int) -> Tabl
     return table
 
 
-def print_sentence(console: Console, line: str) -> None:
-    """Print a sentence, wrapped between words on a terminal and unwrapped in a pipe."""
-    _print_whole(console, wrap_words(line, console.width) if console.is_terminal else line)
-
-
-def _print_whole(console: Console, line: str) -> None:
-    """Print a command or a path without line breaks, so that it can be copied."""
-    console.print(line, soft_wrap=True, markup=False, highlight=False)
-
-
-def _view(console: Console, run: RunDirectory, *, quiet: bool) -> SilentView:
+def _view(run: RunDirectory, *, quiet: bool) -> SilentView:
     """Return the view of a training; the live one reads the rows so far, a quiet run does not."""
     if quiet:
         return SilentView()
-    return LiveView(console, run) if console.is_terminal else LineView(console, run)
+    console = Console()
+    return LiveView(console, run) if console.is_terminal else LineView(run)
 
 
 def _follow(training: "Training", view: SilentView) -> None:
@@ -257,19 +240,16 @@ def _follow(training: "Training", view: SilentView) -> None:
         view.close()  # before anything is printed, because the next frame would overwrite it
 
 
-def _print_position(console: Console, run: RunDirectory) -> None:
+def _print_position(run: RunDirectory) -> None:
     """Say from where a run continues, or that it has nothing left to do."""
     done, total = run.journal.last_generation() + 1, run.config.generations
-    text = ""
     if done and run.has_ended:
-        text = f"This run is finished ({done} of {total} generations): nothing is trained."
+        print_stdout(f"This run is finished ({done} of {total} generations): nothing is trained.")
     elif done:
-        text = f"Continuing after {done} of {total} generations."
+        print_stdout(f"Continuing after {done} of {total} generations.")
     elif run.ancestors:
         parent = run.ancestors[-1]
-        text = (
+        print_stdout(
             f"A new run from the weights of {parent.path} after generation {parent.generation}, "
             f"with run seed {run.config.seed}."
         )
-    if text:
-        print_sentence(console, text)

@@ -188,20 +188,19 @@ def _ends(run: "RunFacts") -> "dict[str, HeldOutScore | None]":
 
 
 def _run_cells(run: "RunFacts | SeedStudySummary | UnreadableRun") -> tuple[str, ...]:
-    """Return the row of a run, or of a folder of run seeds with the range of their last scores."""
+    """Return the row of a run, or of a folder of run seeds with the ranges of their scores."""
     from germline.report.run_list import SeedStudySummary, UnreadableRun, age_s
     from germline.report.text_format import number
 
     if isinstance(run, UnreadableRun):
         return str(run.path), "-", "-", "-", "-", run.state, "-"
     if isinstance(run, SeedStudySummary):
-        done = f"{run.finished}/{run.seeds} seeds"
+        done, state = f"{run.finished}/{run.seeds} seeds", str(run.state)
         if not run.readable:
-            return str(run.path), "-", "-", done, "-", run.state, "-"
-        known = [one.scores[-1].mean for one in run.readable if one.has_ended and one.scores]
-        scores = " to ".join(dict.fromkeys(number(pick(known)) for pick in (min, max) if known))
-        state: str = run.state
-        first = run.readable[0]
+            return str(run.path), "-", "-", done, "-", state, "-"
+        first, ended = run.readable[0], [_ends(one) for one in run.readable if one.has_ended]
+        ranges = (_range([ends[name] for ends in ended]) for name in ("start", "newest"))
+        scores = " -> ".join(filter(None, ranges))
     else:
         done, state, first = f"{run.done}/{run.config.generations}", run.shown_state, run
         ends = {one.generation: one.mean for one in _ends(run).values() if one}
@@ -210,6 +209,14 @@ def _run_cells(run: "RunFacts | SeedStudySummary | UnreadableRun") -> tuple[str,
             scores += f", best {number(run.best.mean)} ({run.best.generation})"
     age = _age(age_s(run.path))
     return str(run.path), first.config.task.title, _model(first), done, scores or "-", state, age
+
+
+def _range(scores: "Sequence[HeldOutScore | None]") -> str:
+    """Format the smallest and the largest of the means of scores."""
+    from germline.report.text_format import number
+
+    means = [one.mean for one in scores if one]
+    return " to ".join(dict.fromkeys(number(pick(means)) for pick in (min, max) if means))
 
 
 def _age(seconds: float) -> str:

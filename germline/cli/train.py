@@ -55,8 +55,8 @@ def train(  # noqa: PLR0913 - the options of a command
         bool,
         typer.Option(
             "--dry-run",
-            help="Train nothing: print the resolved config, batch shapes, the memory and time to "
-            "expect, what would be downloaded and which files would be written. Exits with "
+            help="Train nothing: print the resolved config, batch shapes, the memory to expect, "
+            "what would be downloaded and which files would be written. Exits with "
             "status 1 if the run is not expected to fit.",
         ),
     ] = False,

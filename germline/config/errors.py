@@ -25,6 +25,7 @@ OTHER_NAMES = {
     "generations": "epochs steps max_steps iterations num_iterations",
     "model": "model_name model_name_or_path",
     "--out": "output_dir",
+    "germline train CONFIG seeds=0..4": "seeds",
 }
 """Settings -> the names they have in PyTorch, TRL, vLLM and other ES libraries."""
 

@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -44,8 +44,7 @@ def doctor(*, as_json: AsJson = False) -> None:
     every = [row for rows in sections.values() for row in rows]
     broken = [row for row in every if row.state == "broken"]
     if as_json:
-        plain = {title: [asdict(row) for row in rows] for title, rows in sections.items()}
-        print_json({"healthy": not broken, **plain})
+        print_json({"healthy": not broken, **sections})
     else:
         remarks = (f"{one.value} -> {one.remedy}" if one.remedy else one.value for one in every)
         rows = [(one.state, one.name, text) for one, text in zip(every, remarks, strict=True)]

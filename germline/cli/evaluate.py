@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -286,7 +286,7 @@ def _row_values(row: EvaluationRow, first: EvaluationRow) -> dict[str, object]:
         "generation": row.generation,
         **score_values(row.score),
         **difference_values(row.minus(first)),
-        **({"kl": asdict(row.kl)} if row.kl else {}),
-        **({"degenerate_texts": asdict(row.texts)} if row.texts else {}),
+        **({"kl": row.kl} if row.kl else {}),
+        **({"degenerate_texts": row.texts} if row.texts else {}),
         "completions": row.completions,
     }

@@ -1,14 +1,12 @@
 """Print sentences, tables and JSON: wrapped for a terminal, plain in a pipe or a file."""
 
 import json
-import math
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -108,7 +106,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def print_json(document: object) -> None:
     """Print a document; numbers that are not finite become null, which JSON has no word for."""
-    text = json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False)
+    from pydantic_core import to_jsonable_python
+
+    plain = to_jsonable_python(document, inf_nan_mode="null")
+    text = json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False)
     # A hostile text that `check` quotes may hold a lone surrogate, which UTF-8 has not.
     typer.echo(text.encode("utf-8", "backslashreplace").decode("utf-8"))
 
@@ -146,13 +147,3 @@ def score_values(score: "HeldOutScore") -> dict[str, object]:
         "reward": score.reward,
         "scorers": {one.metric: values(one) for one in score.scorers},
     }
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(one) for one in value]
-    return str(value) if isinstance(value, Path) else value

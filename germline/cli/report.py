@@ -2,7 +2,6 @@
 
 import webbrowser
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -155,7 +154,7 @@ def _group_as_json(group: "SeedGroup", first: "SeedGroup") -> dict[str, object]:
         "runs": [run.path for run in group.runs],
         "counted": [run.path for run in group.counted],
         "metric": group.metric,
-        "over_seeds": {name: asdict(found) for name, found in group.statistics.items()},
+        "over_seeds": group.statistics,
         "difference_to_first": found and found.mean,
         "difference_interval_95": found and found.interval,
         "difference_paired": found and found.paired,

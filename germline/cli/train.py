@@ -1,7 +1,6 @@
 """The commands `germline train` and `germline resume`."""
 
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -201,7 +200,7 @@ def as_plain(plan: "DryRun", runs: int) -> dict[str, Any]:
         },
         "memory": None if found is None else memory_values(found),
         "fits": plan.fits,
-        "sources": [asdict(one) for one in plan.sources],
+        "sources": plan.sources,
     }
 
 

@@ -17,12 +17,12 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from germline.errors import GermlineError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
+    from importlib.metadata import Distribution, EntryPoints
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +41,6 @@ class Entry:
     implementation: Any = None
     """`module:Class` of what a section configures, None where the section is all there is; or the
     `Reward` made of a function, itself or as `module:NAME`."""
-
-
-class Package(NamedTuple):
-    """The installed distribution a plugin belongs to."""
-
-    name: str
-    version: str
 
 
 _entries: dict[str, dict[str, Entry]] = {}
@@ -156,12 +149,10 @@ def load_plugins() -> Mapping[str, str]:
     return _failures
 
 
-def package_of(entry: Entry) -> Package | None:
+def package_of(entry: Entry) -> "Distribution | None":
     """Return the package that a kind comes from, None where it is built in or no plugin's."""
-    for point in _entry_points():
-        if point.dist and point.module.partition(".")[0] == _top_package(entry):
-            return Package(point.dist.name, point.dist.version)
-    return None
+    points = (one for one in _entry_points() if one.module.partition(".")[0] == _top_package(entry))
+    return next((one.dist for one in points if one.dist), None)
 
 
 def _entry_points() -> "EntryPoints":

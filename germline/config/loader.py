@@ -12,7 +12,7 @@ from germline import registry
 from germline.config.base import KindSection, Section
 from germline.config.config_files import TASK_SUFFIXES, find_config, read_file, resolve_file_paths
 from germline.config.errors import PlaceOf, format_errors, shortened
-from germline.config.overrides import apply_overrides, place_in_files
+from germline.config.overrides import apply_overrides, group_at, place_in_files
 from germline.config.rules import check_rules
 from germline.config.run_config import Config
 from germline.config.scorers import smoke_scorer
@@ -159,7 +159,7 @@ def plugins_of(configs: Iterable[Config]) -> dict[str, dict[str, str]]:
     If a kind belongs to no installed package, the module that registered it is named instead.
     """
     plugins = {}
-    for setting, entry in (named for config in configs for named in _entries("", config)):
+    for setting, entry in (named for config in configs for named in _entries(config)):
         if package := registry.package_of(entry):
             plugins[setting] = {"package": package.name, "version": package.version}
         elif not registry.is_builtin(entry):
@@ -170,9 +170,9 @@ def plugins_of(configs: Iterable[Config]) -> dict[str, dict[str, str]]:
 def check_plugins(place: Path, recorded: Mapping[str, Mapping[str, str]]) -> None:
     """Check that the plugins of a run directory are installed, and warn about other versions."""
     for setting, source in recorded.items():
-        path, _, name = setting.partition("=")
-        *outer, group = path.removesuffix(".kind").split(".")
-        entry = registry.entries("scorer" if outer[-1:] == ["scorers"] else group).get(name)
+        place_of_kind, _, name = setting.partition("=")
+        group = group_at(place_of_kind.removesuffix(".kind").split("."))
+        entry = registry.entries(group).get(name)
         package, version = source.get("package"), source.get("version")
         if entry is None:
             why = registry.load_plugins().get(str(package))
@@ -192,18 +192,17 @@ def check_plugins(place: Path, recorded: Mapping[str, Mapping[str, str]]) -> Non
             )
 
 
-def _entries(path: str, section: Section) -> Iterator[tuple[str, registry.Entry]]:
-    """Yield the registered kinds and rewards that a config names, at any depth."""
-    for name in type(section).model_fields:
-        value: Any = getattr(section, name)
-        if isinstance(value, KindSection) and (entry := registry.entries(name).get(value.kind)):
-            yield f"{path}{name}.kind={value.kind}", entry
-        if isinstance(value, Section):
-            yield from _entries(f"{path}{name}.", value)
-        elif name == "scorers" and isinstance(value, Mapping):
-            for key, scorer in value.items():
-                kind = registry.entries("scorer")[scorer.kind]
-                yield f"{path}scorers.{key}.kind={scorer.kind}", kind
-        elif name == "reward" and isinstance(value, Mapping):
-            known = registry.entries("reward")
-            yield from ((f"{path}reward={reward}", known[reward]) for reward in value)
+def _entries(
+    values: Iterable[tuple[str, Any]], path: str = ""
+) -> Iterator[tuple[str, registry.Entry]]:
+    """Yield the registered kinds and rewards that settings name, at any depth."""
+    for name, value in values:
+        place = f"{path}{name}"
+        known = registry.entries(group_at(place.split(".")))
+        if isinstance(value, KindSection) and value.kind in known:
+            yield f"{place}.kind={value.kind}", known[value.kind]
+        if name == "reward" and isinstance(value, Mapping):
+            yield from ((f"{place}={one}", known[one]) for one in value if one in known)
+        elif isinstance(value, Section | Mapping):
+            inner = value.items() if isinstance(value, Mapping) else value
+            yield from _entries(inner, f"{place}.")

@@ -92,11 +92,10 @@ def sections(group: str) -> dict[str, type[Any]]:
     return {kind: entry.registered for kind, entry in known if "kind" in fields[kind]}
 
 
-def complete(group: str) -> Mapping[str, Entry]:
-    """Return the kinds of a group for the union of its setting, to which none can be added."""
-    known = entries(group)
+def complete(group: str) -> None:
+    """Let no kinds be added to a group, as a config that is read has those of now."""
+    load_plugins()
     _complete.add(group)
-    return known
 
 
 def groups() -> list[str]:

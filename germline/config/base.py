@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import (
     AfterValidator,
@@ -97,13 +97,17 @@ class KindOf:
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         """Return the schema of the union of all kinds, including those of plugins."""
-        kinds = {name: kind.registered for name, kind in registry.complete(self.group).items()}
-        schema = handler.generate_schema(self.union(kinds))
+        registry.complete(self.group)
+        schema = handler.generate_schema(self.union())
         return core_schema.no_info_before_validator_function(self.complete, schema)
 
-    def union(self, sections: Mapping[str, type[Any]]) -> Any:
+    def types(self) -> list[Any]:
+        """Return the types that the setting accepts: the sections of all kinds."""
+        return [*registry.sections(self.group).values()]
+
+    def union(self) -> Any:
         """Return the type of all kinds."""
-        return Annotated[Union[tuple(sections.values())], Field(discriminator="kind")]  # noqa: UP007 - of a tuple
+        return Annotated[Union[tuple(self.types())], Field(discriminator="kind")]  # noqa: UP007 - of a tuple
 
     def complete(self, value: object) -> object:
         """Turn a short name into a section, and add a missing kind."""
@@ -119,11 +123,17 @@ class NumberOrKindOf(KindOf):
     A schedule without `kind` is linear where it has a start or an end, else of the default kind.
     """
 
-    def union(self, sections: Mapping[str, type[Any]]) -> Any:
+    def types(self) -> list[Any]:
+        """Return the types that the setting accepts: a number and the sections of all schedules."""
+        return [Annotated[float, Field(gt=0)], *super().types()]
+
+    def union(self) -> Any:
         """Return the type of a number and all schedules."""
-        kinds = [Annotated[section, Tag(kind)] for kind, section in sections.items()]
-        number = Annotated[float, Field(gt=0), Tag("number")]
-        return Annotated[Union[(number, *kinds)], Discriminator(self._tag)]
+        number, *sections = self.types()
+        kinds = [Annotated[one, Tag(one.model_fields["kind"].default)] for one in sections]
+        return Annotated[
+            Union[(Annotated[number, Tag("number")], *kinds)], Discriminator(self._tag)
+        ]
 
     def complete(self, value: object) -> object:
         """Turn the short name of a schedule into a section; validation rejects other texts."""
@@ -149,7 +159,12 @@ class NameOf:
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         """Return the schema of all registered names, including those of plugins."""
-        return core_schema.literal_schema(list(registry.complete(self.group)))
+        registry.complete(self.group)
+        return handler.generate_schema(self.types()[0])
+
+    def types(self) -> list[Any]:
+        """Return the type that the setting accepts: the names."""
+        return [Literal[tuple(registry.entries(self.group))]]
 
 
 def text_with(*places: str, names: Collection[str] = ()) -> AfterValidator:

@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from germline.config.config_files import TASK_SUFFIXES
-from germline.config.overrides import group_at, types_at
-from germline.config.reference import override_names
+from germline.config.overrides import group_at
+from germline.config.reference import override_names, types_at
 from germline.registry import did_you_mean, sections, unknown_kind
 
 MOST_LINES = 10

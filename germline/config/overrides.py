@@ -5,14 +5,13 @@ both kinds have.
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from types import NoneType
+from typing import Any, get_args, get_origin
 
-from germline.config.base import KindOf, KindSection, NumberOrKindOf, Section
 from germline.config.config_files import lines_of, read_file, read_value, resolve_file_paths
-from germline.config.run_config import Config
+from germline.config.reference import is_section, kind_of, leaf_types, types_at
 from germline.registry import sections
 from germline.types import GermlineError
 
@@ -123,8 +122,10 @@ def read_argument(place: Sequence[str], text: str) -> object:
     other settings are YAML.
     """
     types = types_at(place)
-    has_lists = any(get_origin(one) is tuple and str in _leaves(get_args(one)[0]) for one in types)
-    has_kinds = any(isinstance(one, type) and issubclass(one, KindSection) for one in types)
+    has_lists = any(
+        get_origin(one) is tuple and str in leaf_types(get_args(one)[0]) for one in types
+    )
+    has_kinds = any(is_section(one) and kind_of(one) for one in types)
     has_maps = has_kinds or any(get_origin(one) is dict for one in types)
     takes_text = has_lists or str in types or Path in types or (has_kinds and float not in types)
     is_yaml = (has_lists and text.lstrip()[:1] == "[") or (has_maps and text.lstrip()[:1] == "{")
@@ -133,33 +134,3 @@ def read_argument(place: Sequence[str], text: str) -> object:
     if text == "null" and NoneType in types:
         return None
     return int(text) if int in types and text.isdecimal() else text
-
-
-def types_at(place: Sequence[str]) -> list[Any]:
-    """Return the sections of all kinds, mappings, lists and plain types that a setting accepts."""
-    types: list[Any] = [Config]
-    for part in filter(None, place):
-        annotations: list[Any] = []
-        for one in types:
-            if isinstance(one, type) and issubclass(one, Section):
-                if field := one.model_fields.get(part):
-                    annotations.append(Annotated[field.annotation, *field.metadata, None])
-            elif get_origin(one) is dict:
-                annotations.append(get_args(one)[1])
-        types = [leaf for annotation in annotations for leaf in _leaves(annotation)]
-    return types
-
-
-def _leaves(annotation: Any) -> Iterator[Any]:
-    extra: list[Any] = []
-    if get_origin(annotation) is Annotated:
-        annotation, *extra = get_args(annotation)
-    kinds = [one for one in extra if isinstance(one, KindOf)]
-    for one in kinds:
-        yield from [float] if isinstance(one, NumberOrKindOf) else []
-        yield from sections(one.group).values()
-    if not kinds and get_origin(annotation) in (Union, UnionType):
-        for one in get_args(annotation):
-            yield from _leaves(one)
-    elif not kinds:
-        yield annotation

@@ -1,15 +1,23 @@
-"""The settings as data, from the JSON schema of `Config`: for listings and the reference."""
+"""The settings as data, from the annotations of `Config`: for errors, lists and the reference."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from inspect import getdoc
+from itertools import chain
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+from germline.config.base import KindOf, KindSection, NameOf, Section
 from germline.config.run_config import Config
 
-Schema = Mapping[str, Any]
-
-BOUNDS = {"exclusiveMinimum": ">", "minimum": "≥", "exclusiveMaximum": "<", "maximum": "≤"}
+SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
+TYPES = {bool: "`true` or `false`", int: "integer", float: "number", Path: "path", Any: "anything"}
 REQUIRED, OPEN = "required", "open"
 CHOSEN_NAME = "NAME"
 """Stands for a name that the user chooses, as in `task.scorers.NAME.url`."""
@@ -20,13 +28,16 @@ class Setting:
     """One setting of a section."""
 
     name: str
-    choices: tuple[str, ...]
-    """The accepted values or kinds, if they can be listed."""
     accepts: str
     """The accepted values, in words."""
     default: str
     """As a config spells it; `REQUIRED`, or `OPEN` if the task, model or machine decides."""
     meaning: str
+
+    @property
+    def choices(self) -> list[str]:
+        """The accepted words, those of kinds included."""
+        return re.findall("`([^`]+)`", self.accepts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +55,18 @@ class ConfigSection:
 @cache
 def config_sections() -> tuple[ConfigSection, ...]:
     """List all sections: the config itself first, then in the order the settings name them."""
-    schema = Config.model_json_schema()
-    sections: dict[str, ConfigSection] = {}
-    for place, name, section in _walk(schema, schema, "", "Config"):
-        known = sections.get(name)
-        sections[name] = ConfigSection(
-            places=tuple(dict.fromkeys((*known.places, place) if known else (place,))),
-            kind=section["properties"].get("kind", {}).get("const"),
-            meaning=" ".join(section.get("description", "").split("\n\n")[0].split()),
-            settings=tuple(_settings(schema, section)),
+    places: dict[type[Section], list[str]] = {}
+    for place, section in _walk("", Config):
+        places.setdefault(section, []).append(place)
+    return tuple(
+        ConfigSection(
+            places=tuple(dict.fromkeys(places[section])),
+            kind=kind_of(section),
+            meaning=" ".join((getdoc(section) or "").split("\n\n")[0].split()),
+            settings=tuple(_settings(section)),
         )
-    return tuple(sections.values())
+        for section in places
+    )
 
 
 def list_kinds(place: str) -> dict[str, str]:
@@ -89,30 +101,27 @@ def override_names(*, with_chosen: bool = False) -> list[OverrideName]:
     return sorted(names, key=lambda entry: entry.name)
 
 
-def _walk(
-    schema: Schema, section: Schema, place: str, name: str
-) -> Iterator[tuple[str, str, Schema]]:
-    yield place, name, section
-    for key, value in section["properties"].items():
-        # The keys of a mapping to sections are names that the user chooses.
-        name_of = f".{CHOSEN_NAME}" if isinstance(value.get("additionalProperties"), dict) else ""
-        for inner in _sections(schema, value):
-            setting = f"{place}.{key}{name_of}".lstrip(".")
-            yield from _walk(schema, schema["$defs"][inner], setting, inner)
+def _walk(place: str, section: type[Section]) -> Iterator[tuple[str, type[Section]]]:
+    yield place, section
+    for name, field in section.model_fields.items():
+        for leaf in leaf_types(field):
+            # The keys of a mapping to sections are names that the user chooses.
+            is_map = get_origin(leaf) is dict
+            below = f"{place}.{name}.{CHOSEN_NAME}" if is_map else f"{place}.{name}"
+            for one in filter(is_section, leaf_types(get_args(leaf)[1]) if is_map else [leaf]):
+                yield from _walk(below.lstrip("."), one)
 
 
-def _settings(schema: Schema, section: Schema) -> Iterator[Setting]:
-    for name, value in section["properties"].items():
-        inner = [schema["$defs"][one]["properties"] for one in _sections(schema, value)]
-        kinds = [one["kind"]["const"] for one in inner if "kind" in one]
-        if name == "kind" or (inner and not kinds):  # a section of its own, without kinds
-            continue
+def _settings(section: type[Section]) -> Iterator[Setting]:
+    for name, field in section.model_fields.items():
+        if name == "kind" or any(is_section(one) and not kind_of(one) for one in leaf_types(field)):
+            continue  # a section of its own, without kinds
+        default = field.get_default(call_default_factory=True)
         yield Setting(
             name=name,
-            choices=(*kinds, *_words(value)),
-            accepts=_accepts(schema, value),
-            default=_spelled(value["default"]) if "default" in value else REQUIRED,
-            meaning=" ".join(value.get("description", "").split()),
+            accepts=_accepts(field, takes_null=default is not None and not field.is_required()),
+            default=REQUIRED if field.is_required() else _spelled(default),
+            meaning=" ".join((field.description or "").split()),
         )
 
 
@@ -120,49 +129,69 @@ def _spelled(value: Any) -> str:
     """Write a default as a config spells it."""
     if value is None or isinstance(value, bool):
         return OPEN if value is None else str(value).lower()
-    return str(value["kind"]) if isinstance(value, dict) and "kind" in value else str(value)
+    return str(value.kind if isinstance(value, KindSection) else to_jsonable_python(value))
 
 
-def _sections(schema: Schema, value: Schema) -> Iterator[str]:
-    """Yield the names of the sections that a setting accepts."""
-    if "$ref" in value:
-        name = value["$ref"].rpartition("/")[2]
-        if "properties" in schema["$defs"][name]:
-            yield name
-    inner = value.get("additionalProperties")
-    mapped = (inner,) if isinstance(inner, dict) else ()
-    for one in (*value.get("anyOf", ()), *value.get("oneOf", ()), *mapped):
-        yield from _sections(schema, one)
+def types_at(place: Sequence[str]) -> list[Any]:
+    """Return the sections of all kinds, mappings, lists and plain types that a setting accepts."""
+    types: list[Any] = [Config]
+    for part in filter(None, place):
+        sections = [one.model_fields for one in types if is_section(one)]
+        inner = [fields[part] for fields in sections if part in fields]
+        inner += [get_args(one)[1] for one in types if get_origin(one) is dict]
+        types = [leaf for one in inner for leaf in leaf_types(one)]
+    return types
 
 
-def _words(value: Schema) -> Iterator[str]:
-    """Yield the words that a setting accepts."""
-    yield from (str(one) for one in value.get("enum", ()))
-    if "const" in value:
-        yield str(value["const"])
-    for one in value.get("anyOf", ()):
-        yield from _words(one)
+def leaf_types(annotation: Any) -> list[Any]:
+    """Return the sections of all kinds, mappings, lists and plain types that are accepted."""
+    return [leaf for leaf, _ in _leaves(annotation)]
 
 
-def _accepts(schema: Schema, value: Schema) -> str:
-    if "anyOf" in value or "oneOf" in value:
-        inner = value.get("anyOf") or value.get("oneOf") or ()
-        texts = [_accepts(schema, one) for one in inner if one.get("type") != "null"]
-        # If null is the default, the page shows "open"; otherwise null is an accepted value.
-        if len(texts) < len(inner) and value.get("default") is not None:
-            texts.append("`null`")
-        return " or ".join(dict.fromkeys(texts))
-    if "$ref" in value:
-        section = schema["$defs"][value["$ref"].rpartition("/")[2]]
-        return f"`{section['properties']['kind']['const']}`" if "properties" in section else "text"
-    if words := list(_words(value)):
+def _leaves(annotation: Any, metadata: Sequence[Any] = ()) -> Iterator[tuple[Any, Sequence[Any]]]:
+    """Yield the types that a field or an annotation accepts, with the limits of numbers."""
+    if isinstance(annotation, FieldInfo):
+        annotation, metadata = annotation.annotation, annotation.metadata
+    elif get_origin(annotation) is Annotated:
+        annotation, *inner = get_args(annotation)
+        fields = (one.metadata if isinstance(one, FieldInfo) else [one] for one in inner)
+        metadata = [*metadata, *chain.from_iterable(fields)]
+    if named := [one.types() for one in metadata if isinstance(one, KindOf | NameOf)]:
+        yield from chain.from_iterable(map(_leaves, named[0]))
+    elif get_origin(annotation) in (Union, UnionType):
+        yield from chain.from_iterable(_leaves(one, metadata) for one in get_args(annotation))
+    else:
+        yield annotation, metadata
+
+
+def is_section(leaf: Any) -> bool:
+    """Whether a type is a section."""
+    return isinstance(leaf, type) and issubclass(leaf, Section)
+
+
+def kind_of(section: type[Section]) -> str | None:
+    """Return the kind of a section, None where it has none."""
+    return getattr(section.model_fields.get("kind"), "default", None)
+
+
+def _accepts(annotation: Any, *, takes_null: bool = False) -> str:
+    """Say what is accepted; where null is the default, the page shows "open" instead of it."""
+    texts = {
+        None if leaf is NoneType else _in_words(leaf, limits): None
+        for leaf, limits in _leaves(annotation)
+    }
+    null = ["`null`"] if None in texts and takes_null else []
+    return " or ".join([*filter(None, texts), *null])
+
+
+def _in_words(leaf: Any, limits: Sequence[Any]) -> str:
+    if get_origin(leaf) is tuple:
+        return f"list of {_accepts(get_args(leaf)[0])}"
+    if get_origin(leaf) is dict:
+        return f"{_accepts(get_args(leaf)[1])} by name"
+    if is_section(leaf) or get_origin(leaf) is Literal:
+        words = [kind_of(leaf)] if is_section(leaf) else get_args(leaf)
         return " or ".join(f"`{word}`" for word in words)
-    if value.get("type") == "array":
-        return f"list of {_accepts(schema, value.get('items', {}))}"
-    if value.get("type") == "object":
-        inner = value.get("additionalProperties")  # True if every value is accepted
-        return f"{_accepts(schema, inner if isinstance(inner, dict) else {})} by name"
-    word = str(value.get("type", "anything"))
-    word = {"boolean": "`true` or `false`", "string": value.get("format", "text")}.get(word, word)
-    bounds = [f"{sign} {value[key]:g}" for key, sign in BOUNDS.items() if key in value]
-    return f"{word} {', '.join(bounds)}".strip()
+    given = {key: getattr(one, key) for one in limits for key in SIGNS if hasattr(one, key)}
+    shown = ", ".join(f"{sign} {given[key]:g}" for key, sign in SIGNS.items() if key in given)
+    return f"{TYPES.get(leaf, 'text')} {shown}".strip()

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from germline.record import JournalEntry
 
 Answer = TypeVar("Answer")
-AnswerOut = TypeVar("AnswerOut", covariant=True)
 
 Members = Sequence[Perturbation | None]
 """None is the center."""
@@ -204,15 +203,11 @@ class Engine(Protocol):
         """End what was started, such as a server; a running server gets its own weights back."""
 
 
-@runtime_checkable
-class EngineQuery(Protocol[AnswerOut]):
-    """A read-only question to an engine: its class is its name, its fields are its arguments.
+EngineQuery = Callable[[Engine], Answer]
+"""A read-only question to an engine: its class is its name, its fields are its arguments.
 
-    Both the question and its answer are picklable, as the engine may run in another process.
-    """
-
-    def __call__(self, engine: Engine) -> AnswerOut:
-        """Return the engine's answer."""
+Both the question and its answer are picklable, as the engine may run in another process.
+"""
 
 
 @runtime_checkable
@@ -251,7 +246,7 @@ class Fleet(Protocol):
         They are at temperature 1, `[members of all groups][completions][tokens]`.
         """
 
-    def query(self, query: "EngineQuery[Answer]") -> Answer:
+    def query(self, query: EngineQuery[Answer]) -> Answer:
         """Return the answer of one engine to a read-only question: all have the same weights."""
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:

@@ -23,8 +23,8 @@ class HangDetector:
     def __init__(self, factor: float | None, timeout_s: float) -> None:
         self._factor = factor
         self._timeout_s = timeout_s
-        self._longest: defaultdict[type[EngineJob], float] = defaultdict(float)
-        self._longest_unit: defaultdict[type[EngineJob], float] = defaultdict(float)
+        self._longest: defaultdict[type, float] = defaultdict(float)
+        self._longest_unit: defaultdict[type, float] = defaultdict(float)
 
     def record(self, job: EngineJob, seconds: float, result: Any = None) -> None:
         """Note how long a job took that returned this result."""

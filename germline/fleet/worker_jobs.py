@@ -32,13 +32,8 @@ from germline.types import (
     UpdateSize,
 )
 
-
-@runtime_checkable
-class EngineJob(Protocol):
-    """Work for an engine; the job and its result are picklable."""
-
-    def __call__(self, engine: Engine) -> Any:
-        """Do the work, and return the result."""
+EngineJob = Callable[[Engine], Any]
+"""Work for an engine; the job and its result are picklable."""
 
 
 @runtime_checkable

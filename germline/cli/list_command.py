@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from germline.report.run_list import SeedStudySummary, UnreadableRun
     from germline.types import HeldOutScore
 
-PLACES = {
+GROUPS = {
     "tasks": "task",
     "environments": "task",
     "spaces": "space",
     "methods": "method",
     "strategies": "strategy",
-    "optimizers": "strategy.optimizer",
+    "optimizers": "optimizer",
     "shaping": "shaping",
     "rewards": "reward",
-    "scorers": "task.scorers.NAME",
+    "scorers": "scorer",
     "engines": "engine",
 }
-"""Kind of component -> the setting that selects one."""
+"""Kind of component -> its group in the registry."""
 
-WHAT = (*PLACES, "configs", "settings", "runs")
+WHAT = (*GROUPS, "configs", "settings", "runs")
 
 LIST_EXAMPLES = (
     "germline list tasks",
@@ -97,22 +97,17 @@ def show(
 def _names(what: str) -> Rows:
     from germline import registry
     from germline.config import EpisodeSettings
-    from germline.config.overrides import group_at
-    from germline.config.reference import list_kinds
+    from germline.config.reference import meaning_of
 
-    setting = PLACES[what]
-    meanings = list_kinds(setting)
-    group = group_at(setting.split("."))
-    rows = []
+    group, rows = GROUPS[what], []
     for name, entry in registry.entries(group).items():
         if what == "environments" and not issubclass(entry.registered, EpisodeSettings):
             continue
         package = registry.package_of(entry)
         mark = f"(plugin {package.name}) " if package else ""
-        if not (meaning := meanings.get(name, "")):  # of a reward
-            described = registry.implementation(group, name).grade.__doc__ or ""
-            meaning = described.strip().partition("\n")[0]
-        rows.append((name, mark + meaning))
+        is_reward = group == "reward"
+        described = registry.implementation(group, name).grade if is_reward else entry.registered
+        rows.append((name, mark + meaning_of(described)))
     for package_name, why in registry.load_plugins().items():
         print_stderr(f"the plugin {package_name} cannot be imported: {why}", "red")
     return (group, "meaning"), rows

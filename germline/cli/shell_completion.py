@@ -45,9 +45,11 @@ def complete_configs(incomplete: str) -> Offers:
 
 def complete_tasks(incomplete: str) -> Offers:
     """Offer the short names of tasks, or files that are tasks."""
-    from germline.config.reference import list_kinds
+    from germline import registry
+    from germline.config.reference import meaning_of
 
-    return _matching(list_kinds("task"), incomplete) or _files(incomplete, ".py", ".jsonl")
+    kinds = {kind: meaning_of(one) for kind, one in registry.sections("task").items()}
+    return _matching(kinds, incomplete) or _files(incomplete, ".py", ".jsonl")
 
 
 def complete_settings(incomplete: str) -> Offers:

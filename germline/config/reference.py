@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from inspect import getdoc
 from itertools import chain
 from pathlib import Path
 from types import NoneType, UnionType
@@ -62,17 +61,16 @@ def config_sections() -> tuple[ConfigSection, ...]:
         ConfigSection(
             places=tuple(dict.fromkeys(places[section])),
             kind=kind_of(section),
-            meaning=" ".join((getdoc(section) or "").split("\n\n")[0].split()),
+            meaning=meaning_of(section),
             settings=tuple(_settings(section)),
         )
         for section in places
     )
 
 
-def list_kinds(place: str) -> dict[str, str]:
-    """Return the kinds of a setting, such as `task`, with one line of meaning each."""
-    sections = [part for part in config_sections() if place in part.places]
-    return {part.kind: part.meaning for part in sections if part.kind}
+def meaning_of(described: object) -> str:
+    """Return the first paragraph of a docstring, such as that of a section, as one line."""
+    return " ".join((described.__doc__ or "").split("\n\n")[0].split())
 
 
 @dataclass(frozen=True, slots=True)

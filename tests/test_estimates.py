@@ -76,7 +76,7 @@ def test_searched_numbers_are_those_of_the_engine(space, optimizer):
     engine = loaded(config)
     assert work.searched == engine.weights.dimension
     engine.apply(Update(0, 0, 0.01, 0.01, (1.0, -1.0)))
-    moments = engine.weights.optimizer.state_dict()
+    moments = engine.weights.optimizer.state
     counted = part(memory_parts(config, shape, work), "optimizer moments").bytes
     assert counted == sum(one.nbytes for one in moments.values())
 

@@ -206,7 +206,7 @@ def directions(
 def bits(engine: InProcessEngine | ToyEngine) -> dict[str, torch.Tensor]:
     """Copy every tensor an evaluation must leave alone: masters, moments and the serving copy."""
     weights = engine.weights
-    kept = {**weights.tensors, **weights.optimizer.state_dict()}
+    kept = {**weights.tensors, **weights.optimizer.state}
     serving = engine.serving if isinstance(engine, InProcessEngine) else {}
     kept.update({f"serving {name}": tensor for name, tensor in serving.items()})
     return {name: tensor.clone() for name, tensor in kept.items()}

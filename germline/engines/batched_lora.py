@@ -71,6 +71,8 @@ class BatchedLora:
         of_a = of_b = _Span(0, 0)
         groups = _groups(layers)
         self.layers = [info for group in groups for info in group]
+        sides = zip(*(info.out_in_features for info in self.layers), strict=True)
+        self.sizes = [[rank * features for features in side] for side in sides]
         for group in groups:
             _, into = group[0].out_in_features
             of_b = of_b.next(rank * into * len(group))
@@ -264,8 +266,7 @@ class LowRankMembers(_FactorMembers):
         layers = self.corrections.layers
         sides = [(info, side ^ info.transposed) for info in layers]
         drawn = self.space.sides(members, sides, self._like.device)
-        sizes = [info.out_in_features[side] * self.space.rank for info in layers]
-        parts = drawn.split(sizes, dim=1)
+        parts = drawn.split(self.corrections.sizes[side], dim=1)
         if side == 0:
             for info, part in zip(layers, parts, strict=True):
                 if (unit := self.masters.units[info.name]) != 1:

@@ -301,7 +301,8 @@ class Masters:
     def state(self) -> Mapping[str, Tensor]:
         """Return all that updates change: searched masters, then moments and scales; no copies."""
         searched = {info.name: self.tensors[info.name] for info in self.searched}
-        return {**searched, **self.optimizer.state_dict(), **self._scales.state_dict()}
+        moments = dict(sorted(self.optimizer.state.items()))
+        return {**searched, **moments, **self._scales.state_dict()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Load the result of `state`, in place and bit for bit; refuse that of another model."""

@@ -15,7 +15,7 @@ class AscentOptimizer(ABC):
 
     def __init__(self, letters: str = "") -> None:
         self._letters = letters
-        self._tensors: dict[str, torch.Tensor] = {}
+        self.state: dict[str, torch.Tensor] = {}
 
     @property
     def bytes_per_number(self) -> int:
@@ -53,18 +53,14 @@ class AscentOptimizer(ABC):
         """Return the moments of a tensor, one per letter, on its device."""
         keys = [f"{name}.{letter}" for letter in self._letters]
         for key in keys:
-            kept = self._tensors[key] if key in self._tensors else torch.zeros_like(master)
+            kept = self.state[key] if key in self.state else torch.zeros_like(master)
             if kept.shape != master.shape:
                 raise ValueError(
                     f"optimizer state {key!r} has shape {tuple(kept.shape)} but the tensor has "
                     f"{tuple(master.shape)}; the snapshot belongs to another model"
                 )
-            self._tensors[key] = kept.to(master.device)
-        return [self._tensors[key] for key in keys]
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the state, sorted by key; not copies."""
-        return dict(sorted(self._tensors.items()))
+            self.state[key] = kept.to(master.device)
+        return [self.state[key] for key in keys]
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Replace the state by copies, made one by one; refuse that of another optimizer."""
@@ -75,12 +71,12 @@ class AscentOptimizer(ABC):
                 f"optimizer state {min(other)!r} is missing or of another optimizer; resume with "
                 "the optimizer the run was started with"
             )
-        self._tensors = {}  # none is in memory twice
+        self.state.clear()  # none is in memory twice
         for key in sorted(keys):
             tensor = state[key]
             if tensor.dtype != torch.float32:
                 raise ValueError(f"optimizer state {key!r} is {tensor.dtype}, not torch.float32")
-            self._tensors[key] = tensor.clone()
+            self.state[key] = tensor.clone()
 
 
 class StoredState(Mapping[str, torch.Tensor]):

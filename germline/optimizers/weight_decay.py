@@ -30,6 +30,7 @@ class WeightDecay(AscentOptimizer):
     def __init__(self, inner: AscentOptimizer, weight_decay: float, *, to_start: bool) -> None:
         super().__init__()
         self._inner = inner
+        self.state = inner.state
         self._weight_decay = weight_decay
         self._to_start = to_start
         self._anchors: dict[str, torch.Tensor] = {}
@@ -66,10 +67,6 @@ class WeightDecay(AscentOptimizer):
                 torch.mul(theta, share, out=change)
                 torch.add(theta, change, out=theta)
         self._inner.step(name, master, gradient, learning_rate, step_index, unit)
-
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """Return the state of the other optimizer."""
-        return self._inner.state_dict()
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Replace the state of the other optimizer."""

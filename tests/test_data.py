@@ -273,6 +273,15 @@ def test_wrong_columns_and_splits_are_refused(
         examples(kind="dataset", path=str(written(tmp_path, ".parquet")), **task)
 
 
+@pytest.mark.parametrize("split", ["train[98%:]", "train[:0]"])
+def test_a_split_without_rows_is_refused(tmp_path: Path, split: str) -> None:
+    path = jsonl(tmp_path / "rows.jsonl", [{"prompt": f"{n}?", "answer": "1"} for n in range(10)])
+    message = r"the split .* of .*rows\.jsonl holds no rows: correct task\.split or task\.test_spl"
+    for setting in ("split", "test_split"):
+        with pytest.raises(GermlineError, match=message):
+            examples(kind="dataset", path=str(path), **{setting: split})
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

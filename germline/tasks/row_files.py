@@ -195,16 +195,31 @@ def _load(config: DatasetSource, named: Path, split: str, setting: str) -> list[
         )
     if is_file and path.suffix in TEXT_FILES:
         rows = read_rows(named, setting)
-        return rows if split == "train" else _slice(rows, split, setting)
+        rows = rows if split == "train" else _slice(rows, split, setting)
+    else:
+        rows = _read_by_library(config, named, split, setting)
+    if not rows:
+        raise GermlineError(
+            f"{setting}: the split {split!r} of {named} holds no rows: correct task.split or "
+            "task.test_split"
+        )
+    return rows
+
+
+def _read_by_library(
+    config: DatasetSource, named: Path, split: str, setting: str
+) -> list[PlacedRow]:
     datasets = _library()
     try:
         with _without_output(datasets):
-            rows = [
+            return [
                 (
                     f"{named}, {split} row {index}",
                     {name: value for name, value in row.items() if value is not None},
                 )
-                for index, row in enumerate(_load_with(datasets, config, path, split))
+                for index, row in enumerate(
+                    _load_with(datasets, config, named.expanduser(), split)
+                )
             ]
     except Exception as error:  # noqa: BLE001 - of many kinds, some of them of other libraries
         cause = str(error.__cause__ or error).strip().splitlines()  # the outer one says nothing
@@ -213,9 +228,6 @@ def _load(config: DatasetSource, named: Path, split: str, setting: str) -> list[
             f"({cause[0][:300] if cause else type(error).__name__}); check the path, task.split, "
             "task.test_split, task.subset, and the network if it is a name of the hub"
         ) from None
-    if not rows:
-        raise GermlineError(f"{setting}: the split {split!r} of {named} holds no rows")
-    return rows
 
 
 def _load_with(datasets: Any, config: DatasetSource, path: Path, split: str) -> Any:

@@ -171,6 +171,11 @@ def other_quantization(content: bytes) -> bytes:
     return content[:at] + struct.pack("<I", 250) + content[at + 4 :]
 
 
+def become_folder(file, model):
+    file.unlink()
+    file.mkdir()
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -181,6 +186,7 @@ def other_quantization(content: bytes) -> bytes:
         lambda file, model: write_gguf(model, file, architecture="rwkv7"),
         lambda file, model: write_gguf(model, file, weights=False),
         lambda file, model: file.unlink(),
+        become_folder,
     ],
 )
 def test_a_file_that_is_no_model_is_refused(model, tmp_path, damage):

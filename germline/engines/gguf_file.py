@@ -54,19 +54,20 @@ def unpacked_folder(source: str, *, weights: bool = True) -> Path:
     name = hashlib.sha256(os.fsencode(key)).hexdigest()[:16]
     with explain_write_errors(Path(HF_ASSETS_CACHE)):
         place = cached_assets_path("germline", namespace="gguf", subfolder=name)
-        light, whole = place / WITHOUT_WEIGHTS, place / file.stem
-        with FileLock(place / "lock"):
-            if not light.exists():
-                _write_config(file, light)
-            if weights and not whole.exists():
-                log.warning("model: unpacking %s into %s, once", file, whole)
-                _write_model(file, light, whole)
+        lock = FileLock(place / "lock").acquire()
+    light, whole = place / WITHOUT_WEIGHTS, place / file.stem
+    with lock:
+        if not light.exists():
+            _write_config(file, light)
+        if weights and not whole.exists():
+            log.warning("model: unpacking %s into %s, once", file, whole)
+            _write_model(file, light, whole)
     return whole if whole.exists() else light
 
 
 def unpack(file: Path, folder: Path) -> None:
     """Write a GGUF file as a Hugging Face folder, which appears when it is complete."""
-    with explain_write_errors(folder), TemporaryDirectory(dir=folder.parent) as temporary:
+    with TemporaryDirectory(dir=folder.parent) as temporary:
         light = Path(temporary) / WITHOUT_WEIGHTS
         _write_config(file, light)
         _write_model(file, light, folder)
@@ -129,7 +130,8 @@ def _new_folder(folder: Path) -> Iterator[Path]:
     temporary = folder.with_name(f".{folder.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)  # what a killed process left
     try:
-        yield temporary
-        temporary.rename(folder)
+        with explain_write_errors(folder):
+            yield temporary
+            temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

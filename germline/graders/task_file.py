@@ -102,6 +102,7 @@ def load_task_file(path: Path, digest: str | None = None, *, is_of_run: bool = F
 
     Where it is missing, the advice depends on whether a run was trained on it.
     """
+    absolute = path.absolute()  # the file may change the working directory
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -123,7 +124,7 @@ def load_task_file(path: Path, digest: str | None = None, *, is_of_run: bool = F
     sys.modules[name] = module  # dataclasses and pickle look their module up by name
     with task_file_error(path, "cannot be loaded"):
         loader.exec_module(module)
-    return TaskFile(path, path.absolute(), source, module)
+    return TaskFile(path, absolute, source, module)
 
 
 def reward_functions(file: TaskFile) -> dict[str, tuple[RewardFunction, float]]:

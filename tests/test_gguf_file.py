@@ -2,6 +2,7 @@
 
 import json
 import struct
+import sys
 
 import pytest
 import torch
@@ -194,6 +195,13 @@ def test_a_file_that_is_no_model_is_refused(model, tmp_path, damage):
     damage(file, model)
     with pytest.raises(GermlineError, match=r"^model.*bad\.gguf"):
         load_pretrained(str(file))
+
+
+def test_without_the_library_the_error_says_what_to_install(model, tmp_path, monkeypatch):
+    file = write_gguf(model, tmp_path / "new.gguf")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(GermlineError, match=r"new\.gguf: .*pip install 'germline\[gguf\]'"):
+        load_tokenizer(str(file))
 
 
 def test_a_file_without_a_chat_template_is_refused_where_a_task_needs_one(model, tmp_path):

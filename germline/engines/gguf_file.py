@@ -33,6 +33,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 
 from germline.engines.checkpoint_files import check_complete
 from germline.record.atomic_files import explain_write_errors
+from germline.types import GermlineError
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +75,12 @@ def unpack(file: Path, folder: Path) -> None:
 
 
 def _write_config(file: Path, folder: Path) -> None:
-    from gguf import GGUFReader
-
+    try:
+        from gguf import GGUFReader
+    except ImportError:
+        raise GermlineError(
+            f"model={file}: reading it needs the library `gguf`: pip install 'germline[gguf]'"
+        ) from None
     reader = GGUFReader(file)
     config = AutoConfig.from_pretrained(file.parent, gguf_file=file.name)
     tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)

@@ -36,7 +36,6 @@ collect_ignore = [
     # They import verifiers, which is installed in an environment of its own.
     "germline/environments/verifiers_endpoint.py",
     "germline/environments/verifiers_taskset.py",
-    "germline/environments/verifiers_tools.py",
     "germline/tasks/verifiers_task.py",
 ]
 

@@ -225,7 +225,7 @@ def test_the_grader_gets_the_text_without_its_thinking() -> None:
     ("row", "message"),
     [
         ({"messages": "hello"}, "`messages` must be a list of messages"),
-        ({"messages": []}, "has no user message"),
+        ({"messages": []}, "must end with a user message"),
         ({"messages": [{"role": "human", "content": "x"}]}, "has the role 'human'"),
         ({"messages": [{"role": "user", "content": 3}]}, "must be str"),
     ],
@@ -278,8 +278,9 @@ def test_a_split_without_rows_is_refused(tmp_path: Path, split: str) -> None:
     path = jsonl(tmp_path / "rows.jsonl", [{"prompt": f"{n}?", "answer": "1"} for n in range(10)])
     message = r"the split .* of .*rows\.jsonl holds no rows: correct task\.split or task\.test_spl"
     for setting in ("split", "test_split"):
+        section: dict[str, Any] = {setting: split}
         with pytest.raises(GermlineError, match=message):
-            examples(kind="dataset", path=str(path), **{setting: split})
+            examples(kind="dataset", path=str(path), **section)
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class BufferedCache(Cache):
 
     def take(self, rows: Tensor) -> None:
         """Keep these rows of every layer."""
-        for number, layer in enumerate(self.layers):  # one by one: one copy in memory
+        for number, layer in enumerate(self.layers):  # only one is in memory twice
             self.layers[number] = layer.taken(rows, layer.capacity)
 
     def taken(self, rows: Tensor, capacity: int) -> "BufferedCache":

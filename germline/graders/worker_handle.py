@@ -105,12 +105,12 @@ class _Process:
             self._popen.wait()
 
     def exit_reason(self) -> str:
-        """Wait for a worker whose pipe is closed, and describe how it ended."""
+        """Wait for a worker whose connection is closed, and describe how it ended."""
         try:
             status = self._popen.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
             self.kill()
-            return "it closed its pipe"
+            return "it closed its connection"
         return signal.Signals(-status).name if status < 0 else f"exit status {status}"
 
     def close(self) -> None:

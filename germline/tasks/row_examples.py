@@ -260,8 +260,8 @@ def _conversation(messages: object, field: str, place: str) -> Conversation:
     answer = turns.pop()[1] if turns and turns[-1][0] == "assistant" else None
     if not turns or turns[-1][0] != "user":
         raise GermlineError(
-            f"{place}: `{field}` has no user message to answer at its end, or before the gold "
-            "answer of the assistant"
+            f"{place}: `{field}` must end with a user message, or with a user message and the "
+            "assistant's gold answer"
         )
     return Conversation(tuple(turns[:-1]), turns[-1][1], answer)
 

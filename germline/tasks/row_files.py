@@ -217,9 +217,7 @@ def _read_by_library(
                     f"{named}, {split} row {index}",
                     {name: value for name, value in row.items() if value is not None},
                 )
-                for index, row in enumerate(
-                    _load_with(datasets, config, named.expanduser(), split)
-                )
+                for index, row in enumerate(_load_with(datasets, config, named.expanduser(), split))
             ]
     except Exception as error:  # noqa: BLE001 - of many kinds, some of them of other libraries
         cause = str(error.__cause__ or error).strip().splitlines()  # the outer one says nothing

@@ -82,7 +82,7 @@ class RowsTask(SplitTask):
         if not answers and not optional.issuperset(config.reward):
             raise GermlineError(
                 f"{row.place}: the field `{field}` is missing; {fields_found(row.fields)}. Name "
-                "that of the gold answer, as in task.answer=NAME"
+                "the field of the gold answer, as in task.answer=NAME"
             )
         return answers
 

@@ -86,7 +86,8 @@ def _prompted(example: Example, config: TaskBase, formatter: PromptFormatter) ->
         return example
     if not example.chat:
         raise GermlineError(
-            "task.system_prompt needs a chat, which this task is not: set task.chat=true"
+            "task.system_prompt: this task sends its prompts without a chat template: set "
+            "task.chat=true"
         )
     tools = dict(example.context[:1]).get("system", "")
     if tools.startswith(TOOLS_TITLE):  # the description of an environment's tools
@@ -122,13 +123,13 @@ def add_scorer_parts(task: Task, config: TaskBase) -> Task:
     scored = {name: scorer.weight for name, scorer in config.scorers.items()}
     if config.kl_coef is not None and KL_PART in {**task.rubric, **scored}:
         raise GermlineError(
-            f"task.kl_coef={config.kl_coef:g} adds the part {KL_PART!r}: give the reward or scorer "
-            "of this name another one"
+            f"task.kl_coef={config.kl_coef:g} adds the part {KL_PART!r}: rename the reward or "
+            "scorer of this name"
         )
     for name in scored:
         if name in task.rubric:
             raise GermlineError(
-                f"task.scorers.{name}: the task has a reward of this name: give another one"
+                f"task.scorers.{name}: the task has a reward of this name: rename the scorer"
             )
     if config.kl_coef is not None:
         scored[KL_PART] = 0.0 - config.kl_coef

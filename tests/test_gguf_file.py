@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 import germline
 from germline.config import load_config
-from germline.engines import gguf_file
+from germline.engines import gguf_file, hub_access
 from germline.engines.pretrained import load_pretrained, load_tokenizer, local_model_folder
 from germline.estimates.model_shape import local_weight_bytes, shape_of
 from germline.types import Decoding, Example, GermlineError
@@ -172,11 +172,6 @@ def other_quantization(content: bytes) -> bytes:
     return content[:at] + struct.pack("<I", 250) + content[at + 4 :]
 
 
-def become_folder(file, model):
-    file.unlink()
-    file.mkdir()
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -187,7 +182,6 @@ def become_folder(file, model):
         lambda file, model: write_gguf(model, file, architecture="rwkv7"),
         lambda file, model: write_gguf(model, file, weights=False),
         lambda file, model: file.unlink(),
-        become_folder,
     ],
 )
 def test_a_file_that_is_no_model_is_refused(model, tmp_path, damage):
@@ -195,6 +189,24 @@ def test_a_file_that_is_no_model_is_refused(model, tmp_path, damage):
     damage(file, model)
     with pytest.raises(GermlineError, match=r"^model.*bad\.gguf"):
         load_pretrained(str(file))
+
+
+def test_a_file_that_cannot_be_read_is_not_a_full_disk(model, tmp_path, monkeypatch):
+    def refuse(_):
+        raise PermissionError(13, "Permission denied")
+
+    file = write_gguf(model, tmp_path / "secret.gguf")
+    monkeypatch.setattr("gguf.GGUFReader", refuse)
+    with pytest.raises(
+        GermlineError, match=r"^model: .*secret\.gguf.*cannot be loaded .Permission"
+    ):
+        load_tokenizer(str(file))
+
+
+def test_a_missing_file_is_not_looked_up_on_the_hub(monkeypatch):
+    monkeypatch.setattr(hub_access, "_is_hub_reached", lambda: pytest.fail("the hub was asked"))
+    with pytest.raises(GermlineError, match=r"there is no file 'models/none\.gguf'"):
+        load_tokenizer("models/none.gguf")
 
 
 def test_without_the_library_the_error_says_what_to_install(model, tmp_path, monkeypatch):

@@ -107,6 +107,11 @@ def unpacked_source(source: str, *, weights: bool = True) -> str:
     """
     if not is_gguf(source):
         return source
+    if not Path(source).expanduser().is_file():  # or its name would be looked up on the hub
+        raise GermlineError(
+            f"model: there is no file {source!r} (relative paths start at {Path.cwd()}; a run "
+            "whose model was moved: `germline resume RUN model=FILE`)"
+        )
     with loading_errors(source):
         return str(unpacked_folder(source, weights=weights))
 

@@ -11,7 +11,7 @@ from germline.config import AutoSigma, load_config
 from germline.evaluation.kl_divergence import MemberKl
 from germline.record import RunDirectory
 from germline.record.metrics_rows import calibrated_kl
-from germline.report.text_format import score
+from germline.report.text_format import caution, score
 from germline.run.build_parts import build_run_parts
 from germline.strategies.calibrated_sigma import CalibratedSigma
 from germline.studies.probe import probe
@@ -258,6 +258,21 @@ def test_the_probe_looks_in_the_unit_in_which_the_config_searches():
 
 
 # --- scores of few examples
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"n": 50, "standard_error": 0.0}, "all 50 values are equal: up to 6% of other examples"),
+        ({"n": 3}, "a standard error of 3 examples is rough"),
+        ({"n": 1, "standard_error": math.nan}, "one example has no standard error"),
+        ({"n": 3, "standard_error": 0.0, "proportion": True}, ""),
+    ],
+)
+def test_a_score_of_few_or_equal_values_says_how_little_it_shows(changes, said):
+    found = caution(replace(SCORE, **changes))
+    assert found.startswith(said) if said else not found
 
 
 def test_equal_values_are_not_given_a_standard_error_of_zero():

@@ -192,10 +192,11 @@ def _print_evaluation(row: EvaluationRow, *, own_task: bool) -> None:
     from germline.run.weights import writers
 
     score = row.score
+    caution = text_format.caution(score)
     print_stdout(
         f"{score.metric} {text_format.score(score)} "
         f"(mean and {text_format.kind_of_error(score)}, n {score.n}), "
-        f"mean reward {text_format.number(score.reward)}"
+        f"mean reward {text_format.number(score.reward)}{f'; {caution}' if caution else ''}"
     )
     for one in score.scorers:
         complete = f" (n {one.n})" if one.n == len(one.values) else ""  # else the line says it

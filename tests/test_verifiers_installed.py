@@ -22,6 +22,12 @@ def test_a_missing_taskset_comes_with_its_command(env, problem):
         verifiers_installed.check_installed(env)
 
 
+def test_a_file_that_verifiers_would_import_by_another_name_is_refused(tmp_path):
+    (tmp_path / "My-Env.py").write_text("")
+    with pytest.raises(GermlineError, match=r"rename the file to my_env\.py"):
+        verifiers_installed.check_installed(str(tmp_path / "My-Env.py"))
+
+
 @pytest.mark.parametrize("found", ["0.3.1", "0.5.0", None])
 def test_another_version_of_verifiers_is_refused_with_the_line_to_type(monkeypatch, found):
     def version(name):

@@ -44,6 +44,8 @@ def check_installed(env: str) -> None:
     if env.endswith(".py"):
         if not Path(env).is_file():
             raise GermlineError(f"task.env: there is no file {env!r}; name a Python file (.py)")
+        if module_of(env) != Path(env).stem:  # another module of that name may be there
+            raise GermlineError(f"task.env={env}: rename the file to {module_of(env)}.py")
         return
     module = module_of(env)
     if importlib.util.find_spec(module) or _is_shipped(module):

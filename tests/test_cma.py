@@ -147,9 +147,16 @@ def test_a_member_by_value_plays_as_the_center_does_once_it_has_moved_there(spac
 # --- settings and refusals
 
 
-@pytest.mark.parametrize(("kind", "dimension"), [(Cma, 2001), (SepCma, 1_000_001), (SepCma, 1)])
-def test_a_dimension_too_large_or_too_small_is_refused(kind, dimension):
-    with pytest.raises(GermlineError, match=r"strategy\.kind=(sep_)?cma"):
+@pytest.mark.parametrize(
+    ("kind", "dimension", "said"),
+    [
+        (Cma, 2001, "strategy.kind=cma .* 2,001: use strategy.kind=nes or sep_cma, "),
+        (SepCma, 1_000_001, "strategy.kind=sep_cma .* use strategy.kind=nes, "),
+        (SepCma, 1, "strategy.kind=sep_cma can search 2 to .* use strategy.kind=nes, "),
+    ],
+)
+def test_a_dimension_too_large_or_too_small_is_refused(kind, dimension, said):
+    with pytest.raises(GermlineError, match=said):
         make_search(kind(), dimension)
 
 

@@ -204,8 +204,8 @@ def test_more_prompts_and_models_cost_only_what_is_new(tmp_path, trained):
         ((200, {"data": [{"id": "a"}, {"id": "b"}]}), "lists a, b: name one, judge.model=NAME"),
         ((404, {"error": "no such path"}), "judge.model=NAME"),
         ((200, "hello"), "judge.model=NAME"),
-        ((401, {"error": "who are you"}), "refused (401): who are you"),
-        ((503, "gone"), "--judge=http://127.0.0.1"),
+        ((401, {"error": "who are you"}), "with the token, judge.token_env"),
+        ((503, "gone"), "start the judge, or correct the address"),
     ],
 )
 def test_a_judge_that_is_down_or_whose_model_is_not_known_is_refused(trained, listed, said):

@@ -33,7 +33,7 @@ from germline.scorers.http_service import (
 )
 from germline.scorers.types import Item, NotScoredError, Score, fill_template, full_prompt, missing
 from germline.tasks.thinking import without_thinking
-from germline.types import GermlineError
+from germline.types import EngineLost, GermlineError
 
 PATH = "/chat/completions"
 
@@ -235,9 +235,13 @@ class PairwiseJudge(HttpService):
         served: list[str] = []
         try:
             served = [str(model["id"]) for model in self._connection.get("/models")["data"]]
+        except EngineLost as error:
+            raise GermlineError(f"{error}: start the judge, or correct the address") from None
         except (RequestRefused, KeyError, TypeError) as error:  # it does not list its models
             if isinstance(error, RequestRefused) and error.status in (401, 403):
-                raise
+                raise GermlineError(
+                    f"{error}: name the environment variable with the token, judge.token_env"
+                ) from None
         if name is not None:
             return name
         if len(served) != 1:

@@ -155,11 +155,12 @@ class CmaSearch(Strategy):
 
     def _check_dimension(self, dimension: int) -> None:
         if not 2 <= dimension <= self.LARGEST:
+            kind = self.config.kind
+            other = "nes or sep_cma" if kind == "cma" and dimension > 1 else "nes"
             raise GermlineError(
-                f"strategy.kind={self.config.kind} can search 2 to {self.LARGEST:,} numbers, and "
-                f"the space has {dimension:,}: use strategy.kind=nes or sep_cma, "
-                "space.kind=subspace with space.dimension=100, or other tensors (space.include, "
-                "space.layers, space.rank)"
+                f"strategy.kind={kind} can search 2 to {self.LARGEST:,} numbers, and the space has "
+                f"{dimension:,}: use strategy.kind={other}, space.kind=subspace with "
+                "space.dimension=100, or other tensors (space.include, space.layers, space.rank)"
             )
 
 

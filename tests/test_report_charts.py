@@ -9,7 +9,7 @@ import pytest
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.report import diff, html_page, text_format
-from germline.report.charts import COLORS, MOST_POINTS, Chart, Series, thin_out
+from germline.report.charts import COLORS, MOST_POINTS, Chart, Series, signals, thin_out
 from germline.report.diff import DiffPiece
 from germline.report.plots import draw_evolution, evolution_charts, svg
 from germline.report.run_facts import RunFacts
@@ -90,6 +90,14 @@ def test_a_run_that_has_hardly_begun_can_be_drawn(run, generations):
     for generation in range(generations):
         run.write(record(generation), BATCH)
     draw_evolution(run)
+
+
+@pytest.mark.parametrize(("moved", "titles"), [(1.0, []), (0.5, ["served weights changed"])])
+def test_a_share_of_changed_weights_that_is_always_whole_is_not_drawn(moved, titles):
+    run = RunFacts.__new__(RunFacts)
+    rows = [{"generation": number, "signals": {"step": {"moved": moved}}} for number in (0, 1)]
+    vars(run).update(rows=rows, config=load_config({}))
+    assert [one.title for one in signals(run)] == titles
 
 
 # --- differences

@@ -127,6 +127,15 @@ def test_a_config_made_in_python_is_refused_as_a_file_of_it_is(tmp_path: Path) -
             begin(tmp_path / "new")
 
 
+def test_a_file_that_is_no_page_is_not_replaced_by_the_report(tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("my notes")
+    study = train_seeds(CONFIG, [0], tmp_path)
+    finish(study)
+    with pytest.raises(GermlineError, match="is no HTML page"):
+        study.write_results()
+    assert (tmp_path / "report.html").read_text() == "my notes"
+
+
 @pytest.mark.parametrize("seeds", [[0, 3, 3], [], [0, True]])
 def test_seeds_are_whole_numbers_each_once(seeds: list[int]) -> None:
     with pytest.raises(GermlineError, match=r"^seeds=.*each once"):

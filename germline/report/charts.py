@@ -31,6 +31,8 @@ COLORS = (
 )
 """Dark on white, and different for color-blind readers (after Okabe and Ito)."""
 
+MOVED = "served weights changed"
+
 INTERVALS = "Scores on examples that are not trained on, with 95 % intervals over examples."
 
 SHARES_OF_MEMBERS = ("informative_examples", "informative_pairs", "empty")
@@ -153,9 +155,9 @@ def signals(run: RunFacts) -> list[Chart]:
             "Cosine of the updates that the two halves of each batch would give separately.",
             [of("agreement", "one generation", 1, "thin"), agreement],
         ),
-        "served weights changed": (
+        MOVED: (
             "Share of the served weights that an update changes, after rounding.",
-            [of("step.moved", "served weights changed")],
+            [of("step.moved", MOVED)],
         ),
         "walk": (
             "Distance of a random walk of the updates, in the unit of sigma; at the edge "
@@ -164,7 +166,7 @@ def signals(run: RunFacts) -> list[Chart]:
         ),
     }
     made = [
-        Chart(title, caption, "generation", [one for one in series if any(one.y)])
+        Chart(title, caption, "generation", [one for one in series if _is_shown(one)])
         for title, (caption, series) in charts.items()
     ]
     return [chart for chart in made if chart.series]
@@ -323,3 +325,9 @@ def _part(run: RunFacts, name: str) -> Chart:
     weight = f", weight {number(scorer.weight)}" if scorer else ""
     caption = f"Part of the reward{weight}."
     return Chart(bounded_text(name, LONGEST_NAME), caption, "generation", series)
+
+
+def _is_shown(series: Series) -> bool:
+    """Whether a curve shows anything: in most runs all weights change, and none is empty."""
+    is_whole = series.label == MOVED and all(one == 1 for one in series.y if one)
+    return any(series.y) and not is_whole

@@ -18,7 +18,7 @@ from germline.record.best_generation import early_stop
 from germline.record.seed_study import SEEDS_FILE, read_seeds_file, seed_run
 from germline.report.comparison import SeedGroup
 from germline.report.diff import differing_settings
-from germline.report.html_page import write_page
+from germline.report.html_page import page_path, write_page
 from germline.report.run_facts import RunFacts
 from germline.run import Training, resume, train
 from germline.run.lifecycle import resumed_config
@@ -84,7 +84,7 @@ class SeedStudy:
         """Write the summary into `seeds.json`, and a report over all seeds; return its path."""
         summary = summary or self.summary()
         self._write(summary.as_json())
-        return write_page(summary.runs, self.out / "report.html")
+        return write_page(summary.runs, page_path(summary.runs, self.out / "report.html"))
 
     def _begun(self) -> list[int]:
         return [seed for seed in self.seeds if (self.path(seed) / "run.json").exists()]

@@ -198,6 +198,12 @@ def test_more_prompts_and_models_cost_only_what_is_new(tmp_path, trained):
 # --- refusals before anything is generated
 
 
+def test_a_damaged_row_is_named(tmp_path, trained):
+    (tmp_path / "elo.jsonl").write_text('{"request": "a", "text": "[[A]]"}\n')
+    with pytest.raises(GermlineError, match="line 1: damaged"):
+        compared(longer, tmp_path, trained)
+
+
 @pytest.mark.parametrize(
     ("listed", "said"),
     [

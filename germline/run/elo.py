@@ -152,7 +152,10 @@ def compare_models(
         raise GermlineError(f"elo: --anchor={anchor} is not compared: use {' or '.join(models)}")
     check_writable(file)
     keep_rows(file, lambda _: True)  # a killed process may have left an incomplete line
-    rows = read_each(file, lambda row: (row["request"], row["text"], row))
+    needed = ("preferred", "failure")
+    rows = read_each(
+        file, lambda row: (row["request"], row["text"], {name: row[name] for name in needed})
+    )
     replies = {digest: row for digest, text, row in rows if text is not None}
     scores: dict[str, HeldOutScore] = {}
     texts: dict[str, Mapping[int, str]] = {}

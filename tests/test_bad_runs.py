@@ -173,3 +173,16 @@ def test_held_out_prompts_that_are_trained_on_are_told(tmp_path, caplog):
     caplog.clear()
     germline.train(ON_ROWS, tmp_path / "one", reward=length, data=rows)
     assert "also trained on" not in caplog.text
+
+
+def test_an_error_in_the_middle_of_a_run_says_how_to_resume_it(tmp_path):
+    broken, path = tmp_path / "broken", tmp_path / "run"
+    body = f"None if __import__('os').path.exists({str(broken)!r}) else len(completion) % 3 / 2"
+    run(path, task(tmp_path, body), "generations=1")
+    broken.touch()
+    shown = command("resume", path, "generations=3", "-q")
+    assert shown.exit_code == 2
+    way = f"Stopped after generation 0 (1 of 3 done). Resume with: germline resume {path}"
+    assert way in shown.output
+    broken.unlink()
+    assert command("resume", path, "-q").exit_code == 0

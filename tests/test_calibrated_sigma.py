@@ -280,3 +280,11 @@ def test_equal_values_are_not_given_a_standard_error_of_zero():
     one = replace(SCORE, standard_error=math.nan, n=1)
     assert score(one) == "3 (one example: no standard error)"
     assert score(SCORE) == "3 ± 0.5"
+
+
+def test_a_weight_decay_that_moves_with_the_measured_rate_is_told(caplog):
+    with build_run_parts(toy_runs.settings(*AUTO, "strategy.optimizer.weight_decay=0.1")):
+        assert "weight_decay=0.1 acts by weight_decay x learning_rate" in caplog.text
+    caplog.clear()
+    with build_run_parts(toy_runs.settings("strategy.optimizer.weight_decay=0.1")):
+        assert "weight_decay" not in caplog.text

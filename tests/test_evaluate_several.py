@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,15 @@ def test_a_model_is_scored_on_the_rows_that_are_given(tmp_path, monkeypatch):
         GermlineError, match=r"name a task .*or give rows of your own \(data=rows\)"
     ):
         germline.evaluate("nano", reward=length)
+
+
+def test_an_export_of_the_best_says_so_if_that_is_the_start(
+    trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = shutil.copytree(trained, tmp_path / "run")
+    germline.export(run, tmp_path / "trained", generation=2)
+    assert not caplog.messages
+    start = (run / "held_out.jsonl").read_text().splitlines(keepends=True)[0]
+    (run / "held_out.jsonl").write_text(start)
+    germline.export(run, tmp_path / "start", generation="best")
+    assert f"the best held-out score of {run} is that before training" in caplog.text

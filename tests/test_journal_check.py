@@ -11,6 +11,7 @@ from germline.report.run_facts import RunFacts
 from germline.report.run_list import UnreadableRun, list_runs
 from germline.run.inference import measure_kl
 from germline.types import GermlineError
+from tests.command_line import command
 from tests.toy_runs import journal, run
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -86,6 +87,7 @@ def test_the_list_and_the_report_say_what_is_missing(cut: tuple[Path, int]) -> N
     assert LOST.format(kept) in str(facts.damage)
     assert facts.done == 4
     assert f"generations {kept} to 3 are missing" in germline.write_report(path).read_text()
+    assert "the journal is damaged" in command("report", path).stderr
 
 
 def test_a_kill_between_the_rows_and_the_journal_line_is_no_damage(

@@ -15,6 +15,7 @@ from germline.cli.application import app
 from germline.config import Cma, Config, PromptSearch, Toy
 from germline.evaluation.seed_statistics import seed_statistics
 from germline.record import RunDirectory
+from germline.record.best_generation import best_score
 from germline.report.comparison import seed_groups
 from germline.report.run_facts import RunFacts, next_commands
 from germline.report.text_format import number
@@ -163,6 +164,9 @@ def test_the_command_trains_every_seed_and_sums_them_up(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     facts = json.loads((out / "seeds.json").read_text())
     assert [row["seed"] for row in facts["results"]] == [0, 1, 2]
+    scores = [row.score for row in RunDirectory.open(out / "seed-0").held_out()]
+    assert (best := best_score(scores)) is not None
+    assert facts["results"][0]["best_generation"] == best.generation
     ends = [row["end"] for row in facts["results"]]
     assert facts["over_seeds"]["end"]["mean"] == pytest.approx(sum(ends) / 3)
     assert facts["over_seeds"]["end"]["low"] is None

@@ -10,6 +10,7 @@ from germline.cli.application import app
 from germline.config import load_config
 from germline.run.preflight import check_run, wrong_answers
 from germline.tasks import make_task
+from tests.command_line import command
 from tests.tiny import save_tiny
 
 ROWS = "train = [{'prompt': f'Number {n}?', 'answer': str(n)} for n in range(10)]\n"
@@ -332,3 +333,9 @@ def test_gold_answers_that_no_model_can_write_are_found(answer, setting, verdict
     path.write_text(FROM_1.replace("str(n)", answer) + reward)
     report = germline.check_task(path, [setting], prompts=0)
     assert {one.tried: one.verdict for one in report.findings}["gold answers"] == verdict
+
+
+def test_the_command_ends_with_1_when_something_is_wrong(tmp_path):
+    shown = command("check", file(tmp_path, "    return 1\n"), "--prompts", 0)
+    assert shown.exit_code == 1
+    assert "gold answers\t10\t1\twrong\tearn no more than empty ones" in shown.stdout

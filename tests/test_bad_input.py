@@ -117,7 +117,7 @@ CALLS = {
     "evaluate('nano', 'arithmetic', limit='3')": "limit must be a number from 1 on, or None",
     "evaluate('nano', 3)": "config: task: ",
     "evaluate('nano', {'kind': 'arithmetik'})": "did you mean 'arithmetic'?",
-    "evaluate('nano', 'arithmetic', out='.')": "out: . is a folder; name the file",
+    "evaluate('nano', 'arithmetic', out='.')": "out: . is no file; name the file",
     "generate('nano', 'hello')": "prompts must be a list of Unicode texts, found 'hello'",
     "generate('nano', ['a', 3])": "prompts must be a list of Unicode texts, found ['a', 3]",
     "generate('nano', ['\\ud800'])": "prompts must be a list of Unicode texts, found ['\\ud800']",

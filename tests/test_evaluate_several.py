@@ -176,3 +176,13 @@ def test_an_export_of_the_best_says_so_if_that_is_the_start(
     (run / "held_out.jsonl").write_text(start)
     germline.export(run, tmp_path / "start", generation="best")
     assert f"the best held-out score of {run} is that before training" in caplog.text
+
+
+@pytest.mark.parametrize("refused", [("nowhere/model",), ("-g", 0, "-g", 99)])
+def test_a_source_that_is_refused_costs_no_evaluation_of_the_others(
+    refused: tuple[object, ...], trained: Path
+) -> None:
+    before = sorted(trained.iterdir())
+    done = command("eval", trained, *refused, "--limit", 2)
+    assert done.exit_code == 2
+    assert sorted(trained.iterdir()) == before

@@ -1,6 +1,7 @@
 """The page: it says what the run directory says, whatever state the run is in."""
 
 import math
+import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -203,8 +204,14 @@ def test_what_is_no_run_and_what_cannot_be_written_is_refused(run, tmp_path):
         write_report(tmp_path / "nowhere")
     with pytest.raises(GermlineError, match="name at least one run directory"):
         write_report([])
-    with pytest.raises(GermlineError, match="is a folder; name the file to write"):
+    with pytest.raises(GermlineError, match="is no file; name the file to write"):
         write_report(run.path, tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(GermlineError, match=r"file/page\.html cannot be written"):
+        write_report(run.path, tmp_path / "file" / "page.html")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(GermlineError, match="is no file; name the file to write"):
+        write_report(run.path, tmp_path / "pipe")
 
 
 # --- hostile text

@@ -116,22 +116,33 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     task_of_all = section or _task_of_first_run(sources)
 
     from germline import run  # after the cheap checks, because it imports torch
-    from germline.run.inference import measure_kl
+    from germline.engines.pretrained import load_tokenizer
+    from germline.nano import model_source
+    from germline.run.inference import measure_kl, open_evaluation
 
+    overrides = [setting for setting in settings if not setting.startswith("task.")]
+    asked = [
+        (one, number)
+        for one in sources
+        for number in (generations if len(sources) == 1 or _run_of(one) else [None])
+    ]
+    if several:  # a source that is refused costs no evaluation of the others
+        for one, number in asked:
+            config = open_evaluation(one, task_of_all, split, limit, overrides, number).config
+            if config.engine.kind != "toy":
+                load_tokenizer(model_source(config.model))
     rows = []
-    for one in sources:
-        has_generations = len(sources) == 1 or _run_of(one) is not None
-        for number in generations if has_generations else [None]:
-            score, completions = run.evaluate(
-                one,
-                task_of_all,
-                split=split,
-                limit=limit,
-                overrides=[setting for setting in settings if not setting.startswith("task.")],
-                out=out,
-                generation=number,
-            )
-            rows.append(EvaluationRow(one, number, score, completions))
+    for one, number in asked:
+        score, completions = run.evaluate(
+            one,
+            task_of_all,
+            split=split,
+            limit=limit,
+            overrides=overrides,
+            out=out,
+            generation=number,
+        )
+        rows.append(EvaluationRow(one, number, score, completions))
     if kl:
         far, texts = measure_kl(sources[0], split=split, limit=limit, overrides=settings)
         rows = [replace(rows[0], kl=far, texts=texts)]

@@ -14,7 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from germline.config.config_files import as_yaml
-from germline.record.atomic_files import write_atomically
+from germline.record.atomic_files import explain_write_errors, write_atomically
 from germline.record.metrics_rows import batch_examples
 from germline.record.run_directory import installed_version
 from germline.record.seed_study import is_seed_study, seed_runs
@@ -67,8 +67,8 @@ def page_path(runs: Sequence[RunFacts], out: Path | str | None = None) -> Path:
     runs.
     """
     path = _default_path(runs) if out is None else Path(out)
-    if path.is_dir():
-        raise GermlineError(f"out: {path} is a folder; name the file to write (--out)")
+    if path.exists() and not path.is_file():  # a folder, or a device, which it would replace
+        raise GermlineError(f"out: {path} is no file; name the file to write (--out)")
     if path.is_file():
         start = path.read_bytes().lstrip()[: len(DOCTYPE)]
         if start and start.lower() != DOCTYPE:
@@ -82,7 +82,8 @@ def page_path(runs: Sequence[RunFacts], out: Path | str | None = None) -> Path:
 def write_page(runs: Sequence[RunFacts], path: Path) -> Path:
     """Write the page about these runs and return its path; see `page_path`."""
     page = render_page(runs)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with explain_write_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page.encode("utf-8", "replace"))
     return path
 

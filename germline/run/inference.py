@@ -296,8 +296,8 @@ def _completions_file(source: str, split: Split, evaluated: SourceEvaluation) ->
 
 def _check_completions(file: Path) -> None:
     """Refuse to replace a file that is neither empty nor of an earlier evaluation."""
-    if file.is_dir():
-        raise GermlineError(f"out: {file} is a folder; name the file the completions go to (--out)")
+    if not file.is_file():  # a folder, or a device, which it would replace
+        raise GermlineError(f"out: {file} is no file; name the file the completions go to (--out)")
     with file.open("rb") as opened:
         start = opened.read(len(COMPLETION_START))
     if start not in (b"", COMPLETION_START):

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 import germline
 from germline.record import RunDirectory
-from germline.record.atomic_files import append_rows, write_atomically
+from germline.record.atomic_files import append_rows, explain_write_errors, write_atomically
 from germline.run.tensorboard import TensorBoard
 from germline.types import GermlineError
 from tests.command_line import command
@@ -85,7 +86,7 @@ def test_a_full_disk_is_told_and_the_run_goes_on_to_the_same_bits(
 ) -> None:
     undisturbed = journal(run(tmp_path / "undisturbed", *overrides))
     training = germline.train(settings(*overrides), tmp_path / "run")
-    expected = rf"run/{file} cannot be written: .*; make room .*`germline resume`"
+    expected = rf"run/{file} cannot be written: .*; choose .*`germline resume`"
     with files_of_at_most(size), pytest.raises(GermlineError, match=expected):
         finish(training)
     folder = training.directory.path
@@ -98,8 +99,27 @@ def test_a_disk_too_full_to_begin_on_says_so(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(json.dumps(SETTINGS))
     with files_of_at_most(100):
         said = told("train", tmp_path / "c.yaml", "--out", tmp_path / "run")
-    assert f"{tmp_path / 'run' / 'run.json'} cannot be written: File too large; make room" in said
+    assert f"{tmp_path / 'run' / 'run.json'} cannot be written: File too large; choose" in said
     finish(germline.train(SETTINGS, tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (
+            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+            "left on device; make room there, or choo",
+        ),
+        (SafetensorError(f"I/O error: {os.strerror(errno.ENOSPC)} (os error 28)"), "make room"),
+        (
+            OSError(errno.ENOENT, os.strerror(errno.ENOENT)),
+            "No such file or directory; choose anoth",
+        ),
+    ],
+)
+def test_only_a_full_disk_needs_room(error: Exception, said: str) -> None:
+    with pytest.raises(GermlineError, match=said), explain_write_errors(Path("x")):
+        raise error
 
 
 def test_what_did_not_fit_leaves_no_torn_line(tmp_path: Path) -> None:

@@ -224,7 +224,8 @@ def test_the_grader_gets_the_text_without_its_thinking() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"messages": "hello"}, "`messages` must be a list of messages"),
+        ({"messages": "hello"}, "`messages` must be a list of messages .*, found 'hello'$"),
+        ({"messages": {"role": "user", "content": "x"}}, "`messages` must be a list of messages"),
         ({"messages": []}, "must end with a user message"),
         ({"messages": [{"role": "human", "content": "x"}]}, "has the role 'human'"),
         ({"messages": [{"role": "user", "content": 3}]}, "must be str"),
@@ -281,6 +282,14 @@ def test_a_split_without_rows_is_refused(tmp_path: Path, split: str) -> None:
         section: dict[str, Any] = {setting: split}
         with pytest.raises(GermlineError, match=message):
             examples(kind="dataset", path=str(path), **section)
+
+
+def test_a_parquet_file_without_rows_is_told(tmp_path: Path) -> None:
+    pq = pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
+    pq.write_table(pa.table({"prompt": [], "answer": []}), tmp_path / "rows.parquet")
+    with pytest.raises(GermlineError, match=r"rows\.parquet: the file holds no rows; add at least"):
+        examples(kind="dataset", path=str(tmp_path / "rows.parquet"))
 
 
 @pytest.mark.parametrize(

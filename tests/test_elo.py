@@ -200,8 +200,18 @@ def test_more_prompts_and_models_cost_only_what_is_new(tmp_path, trained):
 
 def test_a_damaged_row_is_named(tmp_path, trained):
     (tmp_path / "elo.jsonl").write_text('{"request": "a", "text": "[[A]]"}\n')
-    with pytest.raises(GermlineError, match="line 1: damaged"):
+    with pytest.raises(
+        GermlineError, match=r"line 1: damaged.* no file of replies.* another --out"
+    ):
         compared(longer, tmp_path, trained)
+
+
+@pytest.mark.parametrize("text", ["{\n}", '{"a": 1}\n{"a": 2}', "a note"])
+def test_another_file_is_refused_and_left_as_it_was(tmp_path, trained, text):
+    (tmp_path / "elo.jsonl").write_text(text)
+    with pytest.raises(GermlineError, match=r"is no file of replies.* name another --out"):
+        compared(longer, tmp_path, trained)
+    assert (tmp_path / "elo.jsonl").read_text() == text
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,8 @@ def test_a_function_below_its_floor_for_a_wrong_number_is_refused_before_the_run
     rows = [{"prompt": f"{n}?", "answer": str(n), "n": n} for n in range(9)]
     config = {**SETTINGS, "task": {"max_new_tokens": 4}}
     with pytest.raises(
-        GermlineError, match=r"worse than its floor 0\. .*task\.reward_floor=\{near"
+        GermlineError,
+        match=r"the reward returned \S+ from near\(\), worse than .*task\.reward_floor=\{near",
     ):
         germline.train(config, tmp_path / "run", reward=near, data=rows)
     assert not (tmp_path / "run").exists()

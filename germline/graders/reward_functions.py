@@ -71,7 +71,9 @@ class FunctionRubric:
 
     @property
     def described(self) -> str:
-        """The name of the grader in messages."""
+        """The name of the grader in messages, which name the function that is at fault."""
+        if len(self.functions) == 1:
+            return "the reward"
         return f"the reward {', '.join(f'{name}()' for name in self.functions)}"
 
     def __call__(self, text: str, example: Example) -> Mapping[str, float]:

@@ -5,6 +5,7 @@ the end of the file; a full disk leaves none. Files are split at newline bytes o
 model's completion may contain any other line separator.
 """
 
+import errno
 import json
 import math
 import os
@@ -29,9 +30,12 @@ def explain_write_errors(path: Path) -> Iterator[None]:
         yield
     except (OSError, SafetensorError) as error:
         said = getattr(error, "strerror", None) or error
+        # An error of safetensors has the text of the operating system, but no number.
+        is_full = any(os.strerror(one) in str(error) for one in (errno.ENOSPC, errno.EDQUOT))
         raise GermlineError(
-            f"{path} cannot be written: {said}; make room there, or choose another place (--out). "
-            "A run that had begun goes on with `germline resume`: nothing that was recorded is lost"
+            f"{path} cannot be written: {said}; {'make room there, or ' if is_full else ''}choose "
+            "another place (--out). A run that had begun goes on with `germline resume`: nothing "
+            "that was recorded is lost"
         ) from error
 
 
@@ -126,8 +130,13 @@ def read_rows(path: Path) -> list[Row]:
     return read_each(path, lambda row: row)
 
 
-def read_each(path: Path, read: Callable[[Row], Read]) -> list[Read]:
-    """Read every row and convert it with a function."""
+def read_each(
+    path: Path,
+    read: Callable[[Row], Read],
+    remedy: str = "delete that line (it only describes the run: the journal and the weights do not "
+    "need it)",
+) -> list[Read]:
+    """Read every row and convert it with a function; an error ends with the remedy."""
     rows = []
     for number, line in enumerate(complete_lines(path), 1):
         try:
@@ -135,8 +144,7 @@ def read_each(path: Path, read: Callable[[Row], Read]) -> list[Read]:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise GermlineError(
                 f"{path}, line {number}: damaged, found {line[:40]!r} instead of a row of this "
-                "file; delete that line (it only describes the run: the journal and the weights "
-                "do not need it)"
+                f"file; {remedy}"
             ) from None
     return rows
 

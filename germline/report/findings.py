@@ -209,7 +209,7 @@ def _failed(run: Recorded) -> Iterator[Values]:
 @_rule(
     "warning",
     "rows",
-    "Little or no signal ({silent} generations in a row without an update): {who} differ on "
+    "Little or no signal{in_a_row}: {who} differ on "
     "{examples_share} of the examples, and {pairs_share} of the antithetic pairs differ, at a "
     "mean fitness of {fitness}. Where the examples are solved, stop or take harder ones; where "
     "they are too hard, take easier ones or give partial credit; else {remedy}.",
@@ -230,6 +230,7 @@ def _ties(run: Recorded) -> Iterator[Values]:
     if silent >= QUIET or (few and len(rows) >= QUIET):
         yield {
             "silent": silent,
+            "in_a_row": f" ({silent} generations in a row without an update)" if silent else "",
             "examples_share": informative,
             "pairs_share": pairs,
             "fitness": rows[-1]["fitness"]["mean"],
@@ -364,6 +365,8 @@ def _solved(run: Recorded) -> Iterator[Values]:
 def _not_learned(run: Recorded) -> Iterator[Values]:
     best = best_score(run.scores)
     if best is None or len(run.scores) < 2 or is_clearly_better(best, run.scores[0]):
+        return
+    if any(_solved(run)):
         return
     start, last = run.scores[0], run.scores[-1]
     found = paired_difference(last, start)

@@ -55,6 +55,8 @@ ELO_SCALE = 400 / math.log(10)
 
 RESAMPLES, MOST_STEPS = 1000, 1000
 
+NO_REPLIES = "is no file of replies, or a damaged one: name another --out"
+
 
 class Comparison(NamedTuple):
     """A request to the judge: which of two completions of an example is better."""
@@ -151,11 +153,15 @@ def compare_models(
     if anchor not in models:
         raise GermlineError(f"elo: --anchor={anchor} is not compared: use {' or '.join(models)}")
     check_writable(file)
-    keep_rows(file, lambda _: True)  # a killed process may have left an incomplete line
     needed = ("preferred", "failure")
     rows = read_each(
-        file, lambda row: (row["request"], row["text"], {name: row[name] for name in needed})
+        file,
+        lambda row: (row["request"], row["text"], {name: row[name] for name in needed}),
+        f"it {NO_REPLIES}",
     )
+    if not rows and file.exists() and file.stat().st_size:
+        raise GermlineError(f"elo: {file} {NO_REPLIES}")
+    keep_rows(file, lambda _: True)  # a killed process may have left an incomplete line
     replies = {digest: row for digest, text, row in rows if text is not None}
     scores: dict[str, HeldOutScore] = {}
     texts: dict[str, Mapping[int, str]] = {}

@@ -225,9 +225,12 @@ def read_messages(messages: object, field: str, place: str) -> list[tuple[str, s
     turns: list[tuple[str, str]] = []
     for number, message in enumerate(messages if isinstance(messages, (list, tuple)) else [None]):
         if not isinstance(message, Mapping) or {"role", "content"} - {*message}:
+            found = (
+                repr(messages)[:200] if message is None else f"{repr(message)[:200]} at {number}"
+            )
             raise GermlineError(
                 f"{place}: `{field}` must be a list of messages such as "
-                f'{{"role": "user", "content": "..."}}, found {repr(message)[:200]} at {number}'
+                f'{{"role": "user", "content": "..."}}, found {found}'
             )
         if message["role"] not in ROLES:
             raise GermlineError(

@@ -28,6 +28,8 @@ TEXT_FILES = (".jsonl", ".json", ".csv")
 TABLES = {".parquet": "parquet", ".arrow": "arrow"}
 """Ending of a file -> the builder of `datasets` that reads it."""
 
+NO_ROWS = "the file holds no rows; add at least one example"
+
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 """`name` or `owner/name`; any other path is a path of this machine."""
 
@@ -85,7 +87,7 @@ def read_rows(path: Path, setting: str) -> list[PlacedRow]:
         places = [(f"{path}, line {number}", line) for number, line in lines if line.strip()]
         rows = [(place, _parsed(line, place)) for place, line in places]
     if not rows:
-        raise GermlineError(f"{setting}: {path}: the file holds no rows; add at least one example")
+        raise GermlineError(f"{setting}: {path}: {NO_ROWS}")
     for place, row in rows:
         if not isinstance(row, dict):
             raise GermlineError(
@@ -199,6 +201,8 @@ def _load(config: DatasetSource, named: Path, split: str, setting: str) -> list[
     else:
         rows = _read_by_library(config, named, split, setting)
     if not rows:
+        if is_file and split == "train":
+            raise GermlineError(f"{setting}: {named}: {NO_ROWS}")
         raise GermlineError(
             f"{setting}: the split {split!r} of {named} holds no rows: correct task.split or "
             "task.test_split"
@@ -232,6 +236,11 @@ def _load_with(datasets: Any, config: DatasetSource, path: Path, split: str) -> 
     """Call the function of `datasets` that fits what the path names."""
     if path.is_file():
         builder = TABLES[path.suffix]
+        if builder == "parquet":
+            from pyarrow import parquet  # type: ignore[import-untyped]
+
+            if not parquet.read_metadata(path).num_rows:  # `datasets` fails on such a file
+                return []
         return datasets.load_dataset(builder, data_files=str(path), split=split)
     if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         saved = datasets.load_from_disk(str(path))

@@ -91,11 +91,12 @@ def restore(
     if strategy and start < generation and isinstance(entries[0].update, MeanUpdate):
         included = recall_updates(strategy.recall, included)
     for entry in included[start + 1 :]:
-        if isinstance(entry.update, Update) and entry.update.backpropagated:
+        if follows_gradients([entry]):
             raise GermlineError(
                 f"generation {entry.update.generation} followed a gradient of "
                 "method.kind=es_sample_gd, which seeds cannot repeat, and there is no snapshot of "
-                "it here: `germline resume` runs it again, and `germline export` writes the newest"
+                "it here: name a generation that has one (snapshots/), or, without any, "
+                "`germline resume` runs it again"
             )
         if entry.noise_version != noise.NOISE_VERSION:
             raise GermlineError(
@@ -134,12 +135,15 @@ def last_restorable_generation(entries: Sequence[JournalEntry], folder: Path) ->
     Without a snapshot this returns the last generation, for which `restore` raises the error.
     """
     last = len(entries) - 1
-    if not any(
-        isinstance(entry.update, Update) and entry.update.backpropagated for entry in entries
-    ):
+    if not follows_gradients(entries):
         return last
     kept = newest_snapshot(folder)
     return min(kept, last) if kept >= 0 else last
+
+
+def follows_gradients(entries: Sequence[JournalEntry]) -> bool:
+    """Whether an update is a gradient, which seeds cannot repeat."""
+    return any(isinstance(one.update, Update) and one.update.backpropagated for one in entries)
 
 
 def _generation_of(snapshot: Path) -> int:

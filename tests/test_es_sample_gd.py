@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import germline
 from germline.checkpoint import list_snapshots
+from germline.cli.application import app
 from germline.config import load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet import LocalFleet
@@ -259,8 +261,11 @@ def test_without_any_snapshot_a_run_begins_again(model, whole, tmp_path):
     assert journal(path) == journal(whole)
 
 
-def test_replay_says_why_it_cannot(whole):
-    with pytest.raises(GermlineError, match=r"generation 0 followed a gradient"):
+def test_replay_starts_at_a_snapshot_and_says_why_it_cannot(whole):
+    entries = RunDirectory.open(whole).journal.read()
+    assert germline.replay(whole) == entries[-1].digest
+    assert germline.replay(whole, 1) == entries[1].digest
+    with pytest.raises(GermlineError, match=r"generation 2 followed .*name a generation that has"):
         germline.replay(whole, 2)
     assert germline.replay(whole, -1) == RunDirectory.open(whole).base_digest
 
@@ -275,6 +280,8 @@ def test_of_a_killed_run_the_newest_snapshot_speaks_and_says_so(model, tmp_path,
     assert germline.generate(str(path), prompts, max_new_tokens=5) == before
     assert "the weights of generation 1, of the newest snapshot" in caplog.text
     assert germline.evaluate(str(path), limit=2)[0].generation == 2
+    verified = CliRunner().invoke(app, ["export", str(path), "--verify"])
+    assert verified.stdout.startswith("generation 1 rebuilt, digest verified")
     germline.export(path, tmp_path / "model")
     assert germline.generate(str(tmp_path / "model"), prompts, max_new_tokens=5) == before
 

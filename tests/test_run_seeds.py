@@ -89,6 +89,15 @@ def test_a_folder_of_another_config_is_refused_before_anything_is_trained(tmp_pa
     assert not (tmp_path / "seeds" / "seed-0").exists()
 
 
+def test_seeds_that_a_smaller_list_leaves_out_are_trained_on_with_the_others(
+    tmp_path: Path,
+) -> None:
+    finish(train_seeds({**CONFIG, "generations": 1}, [0, 2], tmp_path))
+    finish(train_seeds({**CONFIG, "generations": 2}, [1, 0], tmp_path))
+    assert SeedStudy.open(tmp_path).seeds == (0, 2, 1)
+    assert [len(journal(tmp_path / f"seed-{n}").splitlines()) for n in range(3)] == [2] * 3
+
+
 def test_relative_paths_of_a_study_mean_the_same_files_from_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,7 +107,6 @@ def test_relative_paths_of_a_study_mean_the_same_files_from_any_folder(
     monkeypatch.chdir(tmp_path)
     config = {**CONFIG, "task": {"kind": "wordle", "words": "words.txt", "max_new_tokens": 4}}
     next(train_seeds(config, [0, 1], "seeds").trainings()).run()
-    finish(train_seeds(config, [0], "seeds"))
     next(train_seeds(config, [0, 1], "seeds").trainings())
     monkeypatch.chdir(tmp_path / "elsewhere")
     finish(SeedStudy.open(tmp_path / "seeds"))

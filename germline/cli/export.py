@@ -36,7 +36,8 @@ def export(
         typer.Option(
             "--verify",
             help="Rebuild the weights from the base model and the journal alone, without "
-            "snapshots, and verify their digest; without --out, nothing is written.",
+            "snapshots (except of gradients), and verify their digest; without --out, nothing is "
+            "written.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -48,7 +49,7 @@ def export(
     """
     from germline import run
     from germline.record import RunDirectory
-    from germline.run.weights import find_generation
+    from germline.run.weights import requested_generation
     from germline.types import GermlineError
 
     if out is None and not verify:
@@ -57,9 +58,8 @@ def export(
     directory = RunDirectory.open(path)
     digest = None
     if verify:
-        digest = run.replay(path, generation, out, form)
-        last = directory.journal.last_generation() if generation is None else generation
-        number = find_generation(directory, last)
+        number = requested_generation(directory, generation)
+        digest = run.replay(path, number, out, form)
     elif out is not None:
         number = run.export(path, out, form, generation)
     if as_json:

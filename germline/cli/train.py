@@ -68,7 +68,7 @@ def train(  # noqa: PLR0913 - the options of a command
     the run can be resumed.
 
     With seeds=0..4 (or seeds=0,3,7) the config is trained once with each of these run seeds, in one
-    folder, and a report over all of them is written.
+    folder, and a report over all of them is written. Seeds that the folder has are trained on.
     """
     from germline.config import load_config, smoke_config
 

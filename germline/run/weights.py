@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from germline.checkpoint import last_restorable_generation, restore
+from germline.checkpoint import follows_gradients, last_restorable_generation, restore
 from germline.config import Config, TaskConfig, load_config
 from germline.methods.method import Method, make_method
 from germline.nano import NANO_DIR
@@ -49,6 +49,9 @@ def replay(
 ) -> str:
     """Rebuild a generation from base model and journal alone; return its verified digest.
 
+    Only gradients, which seeds cannot repeat, are taken from snapshots. If a run that followed
+    gradients was killed, its newest weights are those of its newest snapshot.
+
     Args:
         path: the run directory.
         generation: the last update to include, -1 for none, or `best`: that before the best
@@ -63,10 +66,7 @@ def replay(
     """
     check_choice("form", form, FORMS)
     directory = RunDirectory.open(Path(path))
-    if generation is None:
-        directory.check_journal()
-        generation = directory.journal.last_generation()
-    generation = find_generation(directory, generation)
+    generation = requested_generation(directory, generation)
     if form is not None and out is None:
         raise GermlineError(
             f"replay: {form} is a form of written weights, so name the folder as well (--out)"
@@ -159,6 +159,13 @@ def find_generation(directory: RunDirectory, generation: int | Literal["best"]) 
     )
 
 
+def requested_generation(directory: RunDirectory, generation: int | Literal["best"] | None) -> int:
+    """Return the generation that `replay` rebuilds; for None the newest that can be."""
+    if generation is None:
+        return newest_generation(directory)
+    return find_generation(directory, generation)
+
+
 def generation_of_source(
     source: str, directory: RunDirectory | None, generation: int | Literal["best"] | None
 ) -> int | None:
@@ -225,6 +232,7 @@ def load_engine(
 ) -> Engine:
     """Return an engine with the weights of a run, rebuilt from its journal and snapshots.
 
+    Without `snapshots`, they are used only where the run followed gradients.
     Without a run, it has the model of the config, with the PEFT adapter that `space` names.
     """
     if directory is None:
@@ -232,13 +240,14 @@ def load_engine(
         return make_engine(config, searched=getattr(config.space, "init_adapter", None) is not None)
     if generation is None:
         generation = newest_generation(directory)
+    entries = directory.journal.read(generation + 1)
     engine = make_engine(
         config or directory.config, generates=generates, ancestors=directory.ancestors
     )
     restore(
         engine.weights,
-        directory.journal.read(generation + 1),
-        directory.snapshots if snapshots else None,
+        entries,
+        directory.snapshots if snapshots or follows_gradients(entries) else None,
         directory.base_digest,
         generation,
         strategy_of_run(directory.config, engine.weights.dimension),

@@ -15,7 +15,7 @@ from germline.config.base import as_override
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors, write_json
 from germline.record.best_generation import early_stop
-from germline.record.seed_study import SEEDS_FILE, read_seeds_file, seed_run
+from germline.record.seed_study import SEEDS_FILE, is_seed_study, read_seeds_file, seed_run
 from germline.report.comparison import SeedGroup
 from germline.report.diff import differing_settings
 from germline.report.html_page import page_path, write_page
@@ -59,8 +59,11 @@ class SeedStudy:
     def trainings(self) -> Iterator[Training]:
         """Begin or resume the run of every seed that is not at the end of the config, in order.
 
-        Each training has to be iterated to its end before the next one is asked for.
+        Each training has to be iterated to its end before the next one is asked for. Seeds that
+        the folder has are trained on as well, so that all have the same number of generations.
         """
+        if is_seed_study(self.out):
+            self.seeds = tuple(dict.fromkeys([*read_seeds_file(self.out)[0], *self.seeds]))
         planned = {seed: self.config.model_copy(update={"seed": seed}) for seed in self.seeds}
         if (self.out / "run.json").exists():
             raise GermlineError(
@@ -107,7 +110,7 @@ def train_seeds(
     Args:
         config: a Config, a mapping of settings, or the path of a YAML file; its own `seed` is not
             used.
-        seeds: run seeds: numbers, or a text such as `0..4`.
+        seeds: run seeds: numbers, or a text such as `0..4`; they are added to those of the folder.
         out: folder of the study; default: one under `runs/` named by task, space and seeds, so
             that the same call continues an interrupted study.
 

@@ -115,34 +115,25 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     section = task_section("eval", sources[0], task, settings)
     task_of_all = section or _task_of_first_run(sources)
 
-    from germline import run  # after the cheap checks, because it imports torch
+    # After the cheap checks, because they import torch.
     from germline.engines.pretrained import load_tokenizer
     from germline.nano import model_source
-    from germline.run.inference import measure_kl, open_evaluation
+    from germline.run.inference import measure_kl, open_evaluation, score_to_file
 
     overrides = [setting for setting in settings if not setting.startswith("task.")]
-    asked = [
-        (one, number)
+    opened = [
+        (one, number, open_evaluation(one, task_of_all, split, limit, overrides, number))
         for one in sources
         for number in (generations if len(sources) == 1 or _run_of(one) else [None])
     ]
-    if several:  # a source that is refused costs no evaluation of the others
-        for one, number in asked:
-            config = open_evaluation(one, task_of_all, split, limit, overrides, number).config
-            if config.engine.kind != "toy":
-                load_tokenizer(model_source(config.model))
-    rows = []
-    for one, number in asked:
-        score, completions = run.evaluate(
-            one,
-            task_of_all,
-            split=split,
-            limit=limit,
-            overrides=overrides,
-            out=out,
-            generation=number,
-        )
-        rows.append(EvaluationRow(one, number, score, completions))
+    if several:  # a model that is not there costs no evaluation of the others
+        configs = [evaluated.config for _, _, evaluated in opened]
+        for model in dict.fromkeys(c.model for c in configs if c.engine.kind != "toy"):
+            load_tokenizer(model_source(model))
+    rows = [
+        EvaluationRow(one, number, *score_to_file(evaluated, one, split, out))
+        for one, number, evaluated in opened
+    ]
     if kl:
         far, texts = measure_kl(sources[0], split=split, limit=limit, overrides=settings)
         rows = [replace(rows[0], kl=far, texts=texts)]

@@ -104,11 +104,6 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
     Raises:
         GermlineError: a setting is wrong, the source cannot be loaded, or has no such generation.
     """
-    check_choice("split", split, ("train", "test"))
-    check_limit(limit)
-    file = None if out is None else Path(out)
-    if file is not None and file.exists():
-        _check_completions(file)
     if task is not None and not isinstance(task, TaskBase):
         task = load_config({"task": task}).task
     inputs = read_run_inputs(reward, data, model, tokenizer)
@@ -118,11 +113,7 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
     if task is not None and inputs.task.rewards:
         task = task.model_copy(update={"reward_functions": inputs.task.weights})
     evaluated = open_evaluation(source, task, split, limit, overrides, generation, inputs)
-    file = file or _completions_file(source, split, evaluated)
-    check_writable(file)
-    score, evaluation = evaluated.run()
-    _write_completions(file, evaluation, evaluated.examples)
-    return score, file
+    return score_to_file(evaluated, source, split, out)
 
 
 @dataclass(frozen=True)
@@ -171,6 +162,8 @@ def open_evaluation(
     inputs: RunInputs = NOTHING_GIVEN,
 ) -> SourceEvaluation:
     """Find a source and load the examples of a task; the weights are not loaded yet."""
+    check_choice("split", split, ("train", "test"))
+    check_limit(limit)
     directory, config = open_source(source, task, overrides)
     if directory is None and task is None:
         raise GermlineError(
@@ -182,6 +175,19 @@ def open_evaluation(
     config = with_model_folder(config, inputs.model)
     made = fit_task(config, make_task(config.task, inputs.task))
     return SourceEvaluation(directory, config, made, made.examples(split)[:limit], last)
+
+
+def score_to_file(
+    evaluated: SourceEvaluation, source: str, split: Split, out: Path | None = None
+) -> tuple[HeldOutScore, Path]:
+    """Score weights that were found, and write every completion; see `evaluate`."""
+    file = _completions_file(source, split, evaluated) if out is None else Path(out)
+    if out is not None and file.exists():
+        _check_completions(file)
+    check_writable(file)
+    score, evaluation = evaluated.run()
+    _write_completions(file, evaluation, evaluated.examples)
+    return score, file
 
 
 def generate(  # noqa: PLR0913 - all that a completion depends on

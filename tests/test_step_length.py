@@ -56,27 +56,27 @@ def test_the_unit_of_rewards_changes_no_divergence(size):
     assert scaled == pytest.approx(plain)
 
 
-def step(generation, length, share=0.25, log_probs=4.0):
+def step(generation, length, log_probs=4.0):
     """Return the rate in sigmas and the divergence of a step of one direction with slope 1."""
     update = Update(0, generation, 0.1, 1.0, (3.0, -4.0))
     alone = slopes([[1.0], [-1.0]], [0], [[1.0], [1.0]])
-    found, kl = length.of(update, [alone], log_probs, share)
+    found, kl = length.of(update, [alone], log_probs)
     return found, found.learning_rate / 0.1, kl
 
 
 def test_a_step_changes_log_probabilities_by_a_share_of_themselves():
     # D is 49 / 25, and that of random coefficients 1, of which 6 are typical. The coefficients have
-    # the length 5, and the change that is wanted is 0.2 x sqrt(0.25) x 2.
+    # the length 5, and the change that is wanted is 0.2 x 2.
     _, rate, kl = step(8, StepLength(0.2))
     mean = (0.7 * 6 + 49 / 25) / 1.7
-    assert rate == pytest.approx(0.2 / (5 * math.sqrt(2 * mean)))  # of generation 8: half
-    assert kl == pytest.approx(0.2**2 / 4)
+    assert rate == pytest.approx(0.4 / (5 * math.sqrt(2 * mean)))  # of generation 8: half
+    assert kl == pytest.approx(0.4**2 / 4)
 
 
-def test_the_first_steps_do_not_wait_for_a_signal():
-    first, fourth = (step(generation, StepLength(0.2), share=-1.0)[2] for generation in (0, 3))
-    assert first == pytest.approx(0.2**2 * 0.3 * 4 / 2)
-    assert fourth == pytest.approx(first / 4 / (1 + 3 / 8))
+def test_the_square_of_a_step_falls_with_the_generations():
+    first, fourth = (step(generation, StepLength(0.2))[2] for generation in (0, 3))
+    assert first == pytest.approx(0.4**2 / 2)
+    assert fourth == pytest.approx(first / (1 + 3 / 8))
 
 
 def test_answers_that_become_random_do_not_lengthen_steps():
@@ -91,6 +91,6 @@ def test_the_state_of_step_lengths_is_in_the_updates():
     updates = [step(generation, whole)[0] for generation in range(3)]
     part.recall(updates[:2])
     assert step(2, part)[0] == updates[2]
-    nothing = whole.of(Update(0, 3, 0.1, 1.0, (0.0, 0.0)), [], 0.0, 0.0)[0]
+    nothing = whole.of(Update(0, 3, 0.1, 1.0, (0.0, 0.0)), [], 0.0)[0]
     assert nothing.learning_rate == 0
     assert nothing.strategy_state == updates[2].strategy_state

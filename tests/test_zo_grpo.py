@@ -24,6 +24,7 @@ from tests.toy_runs import finish, journal, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
+
 TOY = ("method=zo_grpo", "strategy.learning_rate=auto", "method.rows_per_member=5")
 
 
@@ -206,11 +207,16 @@ def test_a_run_that_stops_between_the_updates_of_a_batch_resumes_to_the_same_bit
     assert rows[1]["fitness"] == rows[0]["fitness"]
 
 
-def test_the_population_has_a_default_of_its_own_that_a_config_overrides():
+def test_the_method_has_defaults_of_its_own_that_a_config_overrides():
     ours: Any = load_config({"method": "zo_grpo"}).strategy
     assert (ours.population, ours.antithetic) == (128, False)
     assert load_config({"method": "zo_grpo"}, ["strategy.population=8"]).strategy.population == 8
     assert load_config({}).strategy.population == 32
+    shapings = [
+        load_config({"method": "zo_grpo"}, given).shaping.kind for given in ([], ["shaping=raw"])
+    ]
+    assert shapings == ["centered_ranks", "raw"]
+    assert load_config({}).shaping.kind == "z_score"
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,7 @@ class ZerothOrderGrpo(MethodSection):
     other_defaults: ClassVar[Mapping[str, object]] = {
         "strategy.population": 128,
         "strategy.antithetic": False,
+        "shaping.kind": "centered_ranks",
     }
     smoke_overrides = ("method.group_size=2", "method.rows_per_member=4")
     group_size: int = Field(8, ge=2)
@@ -139,10 +140,9 @@ class ZerothOrderGrpo(MethodSection):
     clip: float | None = Field(0.2, gt=0)
     """Tokens whose ratio has left 1 ± clip in the direction of their advantage do not count, as in
     GRPO; `null`: they do."""
-    relative_step: float = Field(0.36, gt=0)
-    """Length of a step of `strategy.learning_rate=auto` that is all signal: root mean square change
-    of the log-probabilities of tokens, as a share of their own. Other steps are shorter by the root
-    of the share of signal."""
+    relative_step: float = Field(0.15, gt=0)
+    """Length of the first step of `strategy.learning_rate=auto`: root mean square change of the
+    log-probabilities of tokens, as a share of their own. Later steps are shorter."""
     mask_truncated_completions: bool = False
     """Leave out completions that were cut by the length limit, as in TRL."""
 

@@ -129,7 +129,7 @@ class AutoLearningRate(KindSection):
     kind: Literal["auto"] = "auto"
     step: float = Field(0.125, gt=0)
     """Step in sigmas, for one direction whose differences are all signal. With `method=zo_grpo`,
-    `method.relative_step` takes the place of this and the next two."""
+    `method.relative_step` takes the place of all these settings."""
     max_step: float = Field(0.3, gt=0)
     """Longest step, in sigmas."""
     least_step: float = Field(0.25, ge=0)

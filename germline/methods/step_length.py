@@ -15,13 +15,14 @@ s^2 |c|^2 D is the mean square of the change; it is taken to be at least that of
 of the same length, as few tokens or directions may show no m by chance. Few tokens carry most of D,
 so D is averaged over generations, and with what is typical at first. The step is chosen for
 
-    (4)  s^2 |c|^2 mean D = change^2 r mean_t (log p_t)^2 / (1 + generation / HALVED)
+    (4)  s^2 |c|^2 mean D = change^2 mean_t (log p_t)^2 / (1 + generation / HALVED)
 
-where r is the share of signal (`signal_metrics`, equation 8): other rollouts of other examples
-would give this share of the power of the coefficients again. So a step of signal alone changes
-log-probabilities by the share `change` of what they are, in every model: in the same unit, the
-temperature 1 + x changes them by about the share x. (log p)^2 is that of generation 0, or that of
-the generation where it is less: a model whose answers become random does not take longer steps.
+So the first step changes log-probabilities by the share `change` of what they are, in every model:
+in the same unit, the temperature 1 + x changes them by about the share x. (log p)^2 is that of
+generation 0, or that of the generation where it is less: a model whose answers become random does
+not take longer steps. The share of signal (`signal_metrics`, equation 8) has no part in it: of a
+few dozen examples it is known so badly that steps which follow it end early or jump, and all tasks
+of docs/results.md learn slower.
 """
 
 import math
@@ -36,8 +37,8 @@ from germline.types import MeanUpdate, Update
 
 HALVED = 8
 """Generation in which the square of a step has become half of what it was at first. What directions
-do beside the signal adds up, and the model stays as far from its best answers as steps are long. On
-countdown, steps that stay long end at .72, and these at .83; arithmetic learns as fast."""
+do beside the signal adds up, and the model stays as far from its best answers as steps are long:
+the sum of the squares grows as the logarithm of the number of generations."""
 
 MEMORY = 0.7
 """Weight of a generation in the mean of D, of the weight of the next one."""
@@ -45,10 +46,6 @@ MEMORY = 0.7
 TYPICAL = 6.0
 """D of a step, as a multiple of that of random coefficients, before any generation was measured. It
 was 2 to 12 on nano and SmolLM2."""
-
-LEAST_SHARE = 0.3
-"""Least r of generation 0; that of generation t is LEAST_SHARE / (t + 1). The first generations
-cannot tell a small signal from none, and later the walk without a signal grows as log t."""
 
 STATE = "step"
 """Name of the state in `strategy_state` of an update."""
@@ -75,7 +72,7 @@ class StepLength:
     """Chooses the learning rate of updates; its state is in the updates.
 
     Args:
-        change: of log-probabilities by a step of signal alone, as a share of themselves.
+        change: of log-probabilities by the first step, as a share of themselves.
     """
 
     def __init__(self, change: float) -> None:
@@ -93,7 +90,7 @@ class StepLength:
                 return
 
     def of(
-        self, update: Update, groups: Sequence[TokenSlopes], log_probs: float, share: float
+        self, update: Update, groups: Sequence[TokenSlopes], log_probs: float
     ) -> tuple[Update, float]:
         """Return the update with its learning rate and the state, and its KL divergence.
 
@@ -105,7 +102,6 @@ class StepLength:
             update: its coefficients.
             groups: how directions change tokens.
             log_probs: mean square of the log-probabilities of the scored tokens.
-            share: of signal.
         """
         coefficients = np.asarray(update.coefficients)
         length = float(np.linalg.norm(coefficients))
@@ -117,9 +113,8 @@ class StepLength:
                 self._power, self._weight = TYPICAL * _random_power(groups), 1.0
             self._power = MEMORY * self._power + power
             self._weight = MEMORY * self._weight + 1
-            share = max(share, LEAST_SHARE / (update.generation + 1))
             change = self._change**2 / (1 + update.generation / HALVED)
-            square = change * share * min(self._start, log_probs)
+            square = change * min(self._start, log_probs)
             rate = update.sigma * math.sqrt(square * self._weight / self._power) / length
         state = {"power": self._power, "weight": self._weight, "start": self._start}
         values = {**update.strategy_state.values, STATE: state}

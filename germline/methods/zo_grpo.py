@@ -68,7 +68,6 @@ from germline.methods.step_length import StepLength, TokenSlopes
 from germline.protocols import Fleet, Strategy, Task
 from germline.shaping import fitness, utilities
 from germline.signal_metrics import signal_power
-from germline.strategies.nes import NaturalEvolution
 from germline.types import (
     Decoding,
     Evaluation,
@@ -209,10 +208,8 @@ class ZerothOrderGrpoMethod(Method):
         assert isinstance(update, Update)
         metrics = dict(evaluated.metrics)
         if self.has_measured_rate:
-            assert isinstance(strategy, NaturalEvolution)
-            assert strategy.signal_rate is not None
             update, metrics["step_kl"] = self.step_length.of(
-                update, evaluated.slopes, evaluated.log_prob_power, strategy.signal_rate.share
+                update, evaluated.slopes, evaluated.log_prob_power
             )
         return Learned(
             fitness=fit,

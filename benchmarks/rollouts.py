@@ -5,7 +5,7 @@
     python -m benchmarks.rollouts --out /tmp/64x32 --methods zo_grpo --settings \
         strategy.population=64 method.rows_per_member=32
 
-A cell is a run of a shipped config in a process of its own, on one thread, in OUT/TASK/METHOD/SEED;
+A cell is a run of a shipped config, TASK_METHOD.yaml or TASK.yaml, in a process of its own, on one thread, in OUT/TASK/METHOD/SEED;
 a finished cell is read and not run again. Held-out scores are greedy. CPU seconds and peak memory
 are of the whole process, held-out scores included. GRPO is not run here: its figures in
 docs/results.md are from TRL 1.16.
@@ -33,7 +33,7 @@ METHODS: dict[str, list[str]] = {
 
 TASKS: dict[str, tuple[float, list[str]]] = {
     "arithmetic": (0.95, ["held_out.examples=188"]),
-    "countdown": (0.84, ["held_out.examples=400"]),
+    "countdown": (0.84, ["held_out.examples=2000", "held_out.every=2"]),
     "conciseness": (2.0, ["held_out.examples=100"]),
     "multiplication": (5 / 14, ["held_out.examples=14"]),
 }
@@ -60,6 +60,7 @@ def main() -> None:
                 _cell(
                     arguments.out / task / method / str(seed),
                     task,
+                    method,
                     [*METHODS[method], *TASKS[task][1], *arguments.settings, f"seed={seed}"],
                 )
                 for seed in range(arguments.seeds)
@@ -67,11 +68,13 @@ def main() -> None:
             print(_row(task, method, cells), flush=True)
 
 
-def _cell(folder: Path, task: str, settings: list[str]) -> dict[str, Any]:
+def _cell(folder: Path, task: str, method: str, settings: list[str]) -> dict[str, Any]:
     """Return what a cell measured; run it where it was not run."""
     measured = folder / "cell.json"
     if not measured.exists():
-        command = [sys.executable, "-m", "germline", "train", str(CONFIGS / f"{task}.yaml")]
+        names = (f"{task}_{method}.yaml", f"{task}.yaml")
+        config = next(CONFIGS / name for name in names if (CONFIGS / name).exists())
+        command = [sys.executable, "-m", "germline", "train", str(config)]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
             [*command, *settings, "engine.threads=1", "--out", str(folder / "run"), "--quiet"],

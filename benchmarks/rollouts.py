@@ -5,10 +5,10 @@
     python -m benchmarks.rollouts --out /tmp/64x32 --methods zo_grpo --settings \
         strategy.population=64 method.rows_per_member=32
 
-A cell is a run of a shipped config, TASK_METHOD.yaml or TASK.yaml, in a process of its own, on one thread, in OUT/TASK/METHOD/SEED;
-a finished cell is read and not run again. Held-out scores are greedy. CPU seconds and peak memory
-are of the whole process, held-out scores included. GRPO is not run here: its figures in
-docs/results.md are from TRL 1.16.
+A cell is a run of a shipped config, TASK_METHOD.yaml or TASK.yaml, in a process of its own, on one
+thread, in OUT/TASK/METHOD/SEED; a finished cell is read and not run again. Held-out scores are
+greedy. CPU seconds and peak memory are of the whole process, held-out scores included. GRPO is not
+run here: its figures in docs/results.md are from TRL 1.16.
 """
 
 import argparse

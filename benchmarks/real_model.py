@@ -1,0 +1,164 @@
+"""A pretrained model learns small tasks: scores, cost, and what it forgot.
+
+    make smollm2
+    python -m benchmarks.real_model --out /tmp/real_model --seeds 3
+    python -m benchmarks.real_model --out /tmp/real_model --tasks capital_letters --methods zo_grpo
+
+A cell is a run of configs/smollm2/TASK.yaml in a process of its own, in OUT/TASK/METHOD/SEED; a run
+that was interrupted is continued, and a finished cell is read. Held-out scores are greedy. Minutes
+are of processor time and without held-out scores. The KL divergence from the start and the share
+of empty, looping or garbled texts are those of `germline eval --kl`, on the held-out questions.
+Forgotten: right answers to 50 short factual questions (`benchmarks.facts`), and nats per token of
+the license of this project, before -> after.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from germline.record import RunDirectory
+from germline.run.weights import load_engine
+from germline.types import Completion, Example
+
+ROOT = Path(__file__).parents[1]
+TASKS = ("capital_letters", "the_answer_is")
+
+METHODS: dict[str, list[str]] = {
+    "zo_grpo": [],
+    "es": ["method=es", "strategy={kind: nes, population: 32}", "generations=24"],
+}
+"""Settings of a method, beside those of the config."""
+
+AFTER = (192, 384, 576)
+"""Rollouts after which scores are printed."""
+
+TEXTS, TOKENS, GIVEN = 8, 96, 8
+"""Passages of the license, their tokens, and how many of these are the prompt."""
+
+
+def main() -> None:
+    """Run what is missing, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tasks", nargs="+", default=TASKS)
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--settings", nargs="+", default=[], metavar="KEY=VALUE")
+    arguments = parser.parse_args()
+    columns = [
+        "task",
+        "method",
+        "seed",
+        "before",
+        *(f"after {n}" for n in AFTER),
+        "end",
+        "rollouts",
+    ]
+    columns += ["minutes", "tokens/s", "peak MB", "KL per token", "degenerate", "facts", "nats"]
+    print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
+    for task in arguments.tasks:
+        for method in arguments.methods:
+            for seed in range(arguments.seeds):
+                folder = arguments.out / task / method / str(seed)
+                cell = _cell(folder, task, [*METHODS[method], *arguments.settings, f"seed={seed}"])
+                print("| " + " | ".join([task, method, str(seed), *_row(cell)]) + " |", flush=True)
+
+
+def _cell(folder: Path, task: str, settings: list[str]) -> dict[str, Any]:
+    """Return what a cell measured; run or continue it where it is not finished."""
+    measured, run = folder / "cell.json", folder / "run"
+    if not measured.exists():
+        config = ROOT / "configs" / "smollm2" / f"{task}.yaml"
+        if (run / "journal.jsonl").exists():
+            _germline("resume", run, "--quiet")
+        else:
+            _germline("train", config, *settings, "--out", run, "--quiet")
+        measured.write_text(json.dumps(_curve(run) | _behavior(run)))
+    read: dict[str, Any] = json.loads(measured.read_text())
+    return read
+
+
+def _germline(*arguments: str | Path) -> str:
+    """Run a command on one thread, and return what it printed."""
+    command = [sys.executable, "-m", "germline", *map(str, arguments)]
+    one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        command, check=True, env=one_thread, cwd=ROOT, stdout=-1, text=True
+    ).stdout
+
+
+def _curve(run: Path) -> dict[str, Any]:
+    """Return the held-out scores by rollouts, and the cost of training."""
+    directory = RunDirectory.open(run)
+    rows = directory.generations()
+    done = [0]
+    for row in rows:
+        done.append(done[-1] + row["rollouts"])
+    seconds = sum(row["timing"]["evaluate_s"] for row in rows)
+    tokens = sum(row["tokens"] + row.get("tokens_scored", 0) for row in rows)
+    return {
+        "curve": [(done[row.score.generation], row.score.mean) for row in directory.held_out()],
+        "minutes": seconds / 60,
+        "tokens_per_s": tokens / seconds,
+        "peak_mb": max(max(row["peak_memory_mb"].values()) for row in rows),
+    }
+
+
+def _behavior(run: Path) -> dict[str, Any]:
+    """Return how far the model went, how its texts look, and what it forgot."""
+    last = len(RunDirectory.open(run).generations()) - 1
+    measured = json.loads(_germline("eval", run, "--kl", "--json"))[0]
+    facts = ROOT / "benchmarks" / "facts.py"
+    both = ("-g", "-1", "-g", str(last))
+    known = json.loads(_germline("eval", run, *both, "--task", facts, "--json"))
+    looks = {name: share for name, share in measured["degenerate_texts"].items() if name != "texts"}
+    return {
+        "kl": measured["kl"]["per_token"],
+        "degenerate": max(looks.values()),
+        "facts": [one["mean"] for one in known],
+        "nats": [_nats(run, generation) for generation in (-1, last)],
+    }
+
+
+def _nats(run: Path, generation: int) -> float:
+    """Return the mean negative log-probability of tokens of the license, given what is before."""
+    from transformers import AutoTokenizer
+
+    directory = RunDirectory.open(run)
+    engine = load_engine(directory, generation=generation)
+    tokenizer = AutoTokenizer.from_pretrained(directory.config.model)
+    ids = tokenizer((ROOT / "LICENSE").read_text(), add_special_tokens=False)["input_ids"]
+    texts = [ids[at : at + TOKENS] for at in range(0, TEXTS * TOKENS, TOKENS)]
+    prompts = [Example(0, "", "", chat=False, token_ids=tuple(text[:GIVEN])) for text in texts]
+    written = [Completion("", tuple(text[GIVEN:]), "length", GIVEN) for text in texts]
+    scores = engine.log_probabilities([None], prompts, [written])[0]
+    engine.close()
+    return -statistics.fmean(value for text in scores for value in text)
+
+
+def _row(cell: dict[str, Any]) -> list[str]:
+    """Return the numbers of a cell as text."""
+    curve = [tuple(point) for point in cell["curve"]]
+    scores = dict(curve)
+    return [
+        f"{curve[0][1]:.3f}",
+        *(f"{scores[n]:.3f}" if n in scores else "-" for n in AFTER),
+        f"{curve[-1][1]:.3f}",
+        f"{curve[-1][0]:,}",
+        f"{cell['minutes']:.1f}",
+        f"{cell['tokens_per_s']:.0f}",
+        f"{cell['peak_mb']:.0f}",
+        f"{cell['kl']:.2f}",
+        f"{cell['degenerate']:.2f}",
+        " -> ".join(f"{share:.2f}" for share in cell["facts"]),
+        " -> ".join(f"{nats:.2f}" for nats in cell["nats"]),
+    ]
+
+
+if __name__ == "__main__":
+    main()

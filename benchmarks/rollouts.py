@@ -28,7 +28,7 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 
 METHODS: dict[str, list[str]] = {
     "es": ["held_out.every=5"],
-    "zo_grpo": ["method=zo_grpo", "batch_size=32", "generations=24", "held_out.every=1"],
+    "zo_grpo": ["method.kind=zo_grpo", "batch_size=32", "generations=24", "held_out.every=1"],
 }
 
 TASKS: dict[str, tuple[float, list[str]]] = {

@@ -67,16 +67,16 @@ def step(generation, length, log_probs=4.0):
 def test_a_step_changes_log_probabilities_by_a_share_of_themselves():
     # D is 49 / 25, and that of random coefficients 1, of which 6 are typical. The coefficients have
     # the length 5, and the change that is wanted is 0.2 x 2.
-    _, rate, kl = step(8, StepLength(0.2))
+    _, rate, kl = step(4, StepLength(0.2))
     mean = (0.7 * 6 + 49 / 25) / 1.7
-    assert rate == pytest.approx(0.4 / (5 * math.sqrt(2 * mean)))  # of generation 8: half
+    assert rate == pytest.approx(0.4 / (5 * math.sqrt(2 * mean)))  # of generation 4: half
     assert kl == pytest.approx(0.4**2 / 4)
 
 
 def test_the_square_of_a_step_falls_with_the_generations():
     first, fourth = (step(generation, StepLength(0.2))[2] for generation in (0, 3))
     assert first == pytest.approx(0.4**2 / 2)
-    assert fourth == pytest.approx(first / (1 + 3 / 8))
+    assert fourth == pytest.approx(first / (1 + 3 / 4))
 
 
 def test_answers_that_become_random_do_not_lengthen_steps():

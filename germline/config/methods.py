@@ -140,7 +140,7 @@ class ZerothOrderGrpo(MethodSection):
     clip: float | None = Field(0.2, gt=0)
     """Tokens whose ratio has left 1 ± clip in the direction of their advantage do not count, as in
     GRPO; `null`: they do."""
-    relative_step: float = Field(0.15, gt=0)
+    relative_step: float = Field(0.2, gt=0)
     """Length of the first step of `strategy.learning_rate=auto`: root mean square change of the
     log-probabilities of tokens, as a share of their own. Later steps are shorter."""
     mask_truncated_completions: bool = False

@@ -35,7 +35,7 @@ from jaxtyping import Float64, Int64
 from germline.methods.sampled_batch import scaled
 from germline.types import MeanUpdate, Update
 
-HALVED = 8
+HALVED = 4
 """Generation in which the square of a step has become half of what it was at first. What directions
 do beside the signal adds up, and the model stays as far from its best answers as steps are long:
 the sum of the squares grows as the logarithm of the number of generations."""

@@ -21,6 +21,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from benchmarks.rollouts import curve_and_cost
 from germline.record import RunDirectory
 from germline.run.weights import load_engine
 from germline.types import Completion, Example
@@ -37,6 +38,8 @@ METHODS: dict[str, list[str]] = {
 AFTER = (192, 384, 576)
 """Rollouts after which scores are printed."""
 
+COST = ("minutes", "tokens/s", "peak MB", "KL per token", "degenerate", "facts", "nats")
+
 TEXTS, TOKENS, GIVEN = 8, 96, 8
 """Passages of the license, their tokens, and how many of these are the prompt."""
 
@@ -50,16 +53,8 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--settings", nargs="+", default=[], metavar="KEY=VALUE")
     arguments = parser.parse_args()
-    columns = [
-        "task",
-        "method",
-        "seed",
-        "before",
-        *(f"after {n}" for n in AFTER),
-        "end",
-        "rollouts",
-    ]
-    columns += ["minutes", "tokens/s", "peak MB", "KL per token", "degenerate", "facts", "nats"]
+    after = [f"after {rollouts}" for rollouts in AFTER]
+    columns = ["task", "method", "seed", "before", *after, "end", "rollouts", *COST]
     print("| " + " | ".join(columns) + " |\n" + "|---" * len(columns) + "|")
     for task in arguments.tasks:
         for method in arguments.methods:
@@ -78,7 +73,7 @@ def _cell(folder: Path, task: str, settings: list[str]) -> dict[str, Any]:
             _germline("resume", run, "--quiet")
         else:
             _germline("train", config, *settings, "--out", run, "--quiet")
-        measured.write_text(json.dumps(_curve(run) | _behavior(run)))
+        measured.write_text(json.dumps(curve_and_cost(run) | _behavior(run)))
     read: dict[str, Any] = json.loads(measured.read_text())
     return read
 
@@ -87,37 +82,21 @@ def _germline(*arguments: str | Path) -> str:
     """Run a command on one thread, and return what it printed."""
     command = [sys.executable, "-m", "germline", *map(str, arguments)]
     one_thread = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        command, check=True, env=one_thread, cwd=ROOT, stdout=-1, text=True
-    ).stdout
-
-
-def _curve(run: Path) -> dict[str, Any]:
-    """Return the held-out scores by rollouts, and the cost of training."""
-    directory = RunDirectory.open(run)
-    rows = directory.generations()
-    done = [0]
-    for row in rows:
-        done.append(done[-1] + row["rollouts"])
-    seconds = sum(row["timing"]["evaluate_s"] for row in rows)
-    tokens = sum(row["tokens"] + row.get("tokens_scored", 0) for row in rows)
-    return {
-        "curve": [(done[row.score.generation], row.score.mean) for row in directory.held_out()],
-        "minutes": seconds / 60,
-        "tokens_per_s": tokens / seconds,
-        "peak_mb": max(max(row["peak_memory_mb"].values()) for row in rows),
-    }
+    run = subprocess.run(command, check=True, env=one_thread, cwd=ROOT, stdout=-1, text=True)
+    return run.stdout
 
 
 def _behavior(run: Path) -> dict[str, Any]:
     """Return how far the model went, how its texts look, and what it forgot."""
-    last = len(RunDirectory.open(run).generations()) - 1
+    rows = RunDirectory.open(run).generations()
+    last = len(rows) - 1
     measured = json.loads(_germline("eval", run, "--kl", "--json"))[0]
     facts = ROOT / "benchmarks" / "facts.py"
     both = ("-g", "-1", "-g", str(last))
     known = json.loads(_germline("eval", run, *both, "--task", facts, "--json"))
     looks = {name: share for name, share in measured["degenerate_texts"].items() if name != "texts"}
     return {
+        "minutes": sum(row["timing"]["evaluate_s"] for row in rows) / 60,
         "kl": measured["kl"]["per_token"],
         "degenerate": max(looks.values()),
         "facts": [one["mean"] for one in known],
@@ -151,7 +130,7 @@ def _row(cell: dict[str, Any]) -> list[str]:
         f"{curve[-1][1]:.3f}",
         f"{curve[-1][0]:,}",
         f"{cell['minutes']:.1f}",
-        f"{cell['tokens_per_s']:.0f}",
+        f"{(cell['written'] + cell['scored']) / cell['minutes'] / 60:.0f}",
         f"{cell['peak_mb']:.0f}",
         f"{cell['kl']:.2f}",
         f"{cell['degenerate']:.2f}",

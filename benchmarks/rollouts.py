@@ -82,15 +82,15 @@ def _cell(folder: Path, task: str, method: str, settings: list[str]) -> dict[str
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        cell = _curve(folder / "run")
+        cell = curve_and_cost(folder / "run")
         cell["cpu_s"] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         measured.write_text(json.dumps(cell))
     read: dict[str, Any] = json.loads(measured.read_text())
     return read
 
 
-def _curve(run: Path) -> dict[str, Any]:
-    """Return the held-out scores of a run by the rollouts before them."""
+def curve_and_cost(run: Path) -> dict[str, Any]:
+    """Return the held-out scores of a run by the rollouts before them, and what it cost."""
     directory = RunDirectory.open(run)
     rows = directory.generations()
     done = [0]

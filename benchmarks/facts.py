@@ -1,19 +1,19 @@
 """Fifty short factual questions, by which `benchmarks.real_model` sees what a model forgot.
 
-The reward is 1 where the answer has the right word, in capital or small letters.
+None is a question of configs/smollm2. The reward is 1 where the answer has the right word.
 """
 
+import re
+
 CAPITALS = (
-    "France Paris, Italy Rome, Japan Tokyo, Spain Madrid, Germany Berlin, Egypt Cairo, "
-    "Russia Moscow, China Beijing, England London, Greece Athens, Portugal Lisbon, "
-    "Ireland Dublin, Austria Vienna, "
-    "Poland Warsaw, Cuba Havana, Peru Lima, Kenya Nairobi, Norway Oslo, Sweden Stockholm, "
-    "Finland Helsinki, Hungary Budapest, Thailand Bangkok, Iran Tehran, Iraq Baghdad, Canada Ottawa"
+    "Germany Berlin, England London, Scotland Edinburgh, Wales Cardiff, Croatia Zagreb, "
+    "Serbia Belgrade, Bulgaria Sofia, Romania Bucharest, Ukraine Kiev, Iceland Reykjavik, "
+    "Latvia Riga, Estonia Tallinn, Lithuania Vilnius, Morocco Rabat, Algeria Algiers, "
+    "Ethiopia Ababa, Ghana Accra, Senegal Dakar, Jordan Amman, Lebanon Beirut, Syria Damascus, "
+    "Vietnam Hanoi, Nepal Kathmandu, Argentina Buenos, Colombia Bogota, Venezuela Caracas, "
+    "Ecuador Quito, Jamaica Kingston, Afghanistan Kabul, Pakistan Islamabad"
 )
-OPPOSITES = (
-    "hot cold, big small, up down, day night, left right, black white, old young, "
-    "rich poor, open close, early late, happy sad, hard soft, wet dry, fast slow, long short"
-)
+OPPOSITES = "up down, left right, black white, big small, inside outside, first last, true false"
 OTHERS = {
     "How many days are in a week?": "seven",
     "What color is the sky on a clear day?": "blue",
@@ -25,6 +25,9 @@ OTHERS = {
     "What is the largest ocean?": "pacific",
     "What metal is attracted by magnets?": "iron",
     "Which animal barks?": "dog",
+    "What do cows drink when they are young?": "milk",
+    "How many legs does a spider have?": "eight",
+    "On which continent is Egypt?": "africa",
 }
 
 pairs = {
@@ -36,8 +39,8 @@ train = test = [{"prompt": question, "answer": word} for question, word in pairs
 
 
 def reward(completion: str, example: dict[str, str]) -> float:
-    """Return 1 where the word of the answer is in the completion."""
-    return float(example["answer"].lower() in completion.lower())
+    """Return 1 where the completion has the word of the answer, in capital or small letters."""
+    return float(bool(re.search(rf"\b{example['answer']}\b", completion, re.IGNORECASE)))
 
 
 settings = {"max_new_tokens": 24, "chat": True, "floor": 0.0}

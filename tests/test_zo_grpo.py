@@ -24,7 +24,6 @@ from tests.toy_runs import finish, journal, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
-
 TOY = ("method=zo_grpo", "strategy.learning_rate=auto", "method.rows_per_member=5")
 
 

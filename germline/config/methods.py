@@ -10,8 +10,8 @@ from germline.config.schedules import LARGEST_SIGMA, Adaptive, AutoSigma
 from germline.registry import register
 
 LEAST_EXAMPLES = 4
-"""Examples that a member of zo_grpo scores at least: the length of a step follows from how examples
-agree."""
+"""Examples that a member of zo_grpo scores at least: the length of a step leaves out the example to
+which a token belongs."""
 
 
 class MethodSection(KindSection):

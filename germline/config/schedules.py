@@ -124,12 +124,12 @@ class AutoLearningRate(KindSection):
 
     The root mean square of a step, in sigmas, is `step` times the share of the members'
     differences that is signal, times the root of the number of directions, and at most `max_step`.
+    With `method=zo_grpo`, `method.relative_step` takes the place of all these settings.
     """
 
     kind: Literal["auto"] = "auto"
     step: float = Field(0.125, gt=0)
-    """Step in sigmas, for one direction whose differences are all signal. With `method=zo_grpo`,
-    `method.relative_step` takes the place of all these settings."""
+    """Step in sigmas, for one direction whose differences are all signal."""
     max_step: float = Field(0.3, gt=0)
     """Longest step, in sigmas."""
     least_step: float = Field(0.25, ge=0)

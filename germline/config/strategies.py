@@ -167,7 +167,7 @@ class StrategyBase(KindSection):
 
     @property
     def has_measured_rate(self) -> bool:
-        """Whether the learning rate follows the measured signal."""
+        """Whether the learning rate is measured."""
         return isinstance(getattr(self, "learning_rate", None), AutoLearningRate)
 
     @property

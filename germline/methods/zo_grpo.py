@@ -27,8 +27,9 @@ in (2) times the ratio of its probability under the center to that when it was s
 the ratio has left 1 +- `clip` in the direction of A_r, which is the derivative of GRPO's objective.
 
 Deviations from GRPO: a completion counts by the sum of its log-probabilities, not their mean; and
-samples at a temperature other than 1 are scored at 1. A penalty of the divergence from the start
-model is `task.kl_coef`, part of the reward.
+samples at a temperature other than 1 are scored at 1. By default the coefficient is not (3) but its
+rank among the members (`shaping`), as groups that score other completions differ in scale. A
+penalty of the divergence from the start model is `task.kl_coef`, part of the reward.
 
 In an episode of several turns only the center plays; (2) is the sum over the tokens of all turns of
 the model, each after what came before it.

@@ -255,7 +255,8 @@ def _agreement(run: Recorded) -> Iterator[Values]:
     noise = 0 if len(known) == WINDOW else 1 / math.sqrt(len(known) * directions)
     if agreement < LOW_AGREEMENT - noise:
         members = "method.group_size" if has_groups(known) else "strategy.population"
-        rate = "" if run.config.strategy.has_measured_rate else "learning_rate=auto, or "
+        has_other = run.config.strategy.has_measured_rate or has_groups(known)
+        rate = "" if has_other else "learning_rate=auto, or "
         yield {"agreement": agreement, "remedy": f"{rate}a larger batch_size or {members}"}
 
 

@@ -44,11 +44,6 @@ class SignalLearningRate:
         self._signal = 0.0
         self._total = 0.0
 
-    @property
-    def share(self) -> float:
-        """The share of signal r of the generations so far: equation (1)."""
-        return max(0.0, self._signal / self._total) if self._total > 0 else 0.0
-
     def tell(self, power: SignalPower | None) -> None:
         """Include the powers of the next generation; None and 0 change nothing."""
         self._signal, self._total = self._after(power)

@@ -120,6 +120,19 @@ def test_halves_without_agreement_are_found_unless_noise_explains_it(
     assert found == ["agreement"] * is_found
 
 
+@pytest.mark.parametrize(
+    ("method", "remedy"),
+    [
+        ({}, "use learning_rate=auto, or a larger batch_size or strategy.population."),
+        ({"groups_without_signal": 0.0}, "use a larger batch_size or method.group_size."),
+    ],
+)
+def test_a_measured_rate_is_no_remedy_where_steps_do_not_follow_the_signal(method, remedy):
+    noisy = [row | method for row in rows(WINDOW, agreement=0.01)]
+    fixed = load_config({"generations": 10}, ["strategy.learning_rate=0.1"])
+    assert one(noisy, fixed).sentence.endswith(remedy)
+
+
 def test_failed_gradings_are_found_with_a_reason_made_harmless():
     found = one(rows(2, failure="timeout \x1b[31m"))
     assert found.code == "failed"

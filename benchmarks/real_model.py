@@ -6,8 +6,8 @@
 
 A cell is a run of configs/smollm2/TASK.yaml in a process of its own, in OUT/TASK/METHOD/SEED; a run
 that was interrupted is continued, and a finished cell is read. Held-out scores are greedy. Minutes
-are of sampling and scoring, by the clock. The KL divergence from the start and the share
-of empty, looping or garbled texts are those of `germline eval --kl`, on the held-out questions.
+are of sampling and scoring, by the clock. The KL divergence from the start and the share of empty,
+looping or garbled texts are those of `germline eval --kl`, on the held-out questions.
 Forgotten: right answers to 50 short factual questions (`benchmarks.facts`), and nats per token of
 the license of this project, before -> after.
 """
@@ -31,12 +31,7 @@ TASKS = ("capital_letters", "the_answer_is")
 
 METHODS: dict[str, list[str]] = {
     "zo_grpo": [],
-    "es": [
-        "method=es",
-        "strategy={kind: nes, population: 32}",
-        "generations=24",
-        "held_out.every=1",
-    ],
+    "es": ["method=es", "strategy={population: 32}", "generations=24", "held_out.every=1"],
 }
 """Settings of a method, beside those of the config."""
 
@@ -95,14 +90,12 @@ def _germline(*arguments: str | Path) -> str:
 
 def _behavior(run: Path) -> dict[str, Any]:
     """Return how far the model went, how its texts look, and what it forgot."""
-    rows = RunDirectory.open(run).generations()
-    last = len(rows) - 1
+    last = RunDirectory.open(run).journal.last_generation()
     measured = json.loads(_germline("eval", run, "--kl", "--json"))[0]
     facts = ROOT / "benchmarks" / "facts.py"
     both = ("-g", "-1", "-g", str(last))
     known = json.loads(_germline("eval", run, *both, "--task", facts, "--json"))
     return {
-        "minutes": sum(row["timing"]["evaluate_s"] for row in rows) / 60,
         "kl": measured["kl"]["per_token"],
         "degenerate": measured["degenerate_texts"]["garbage"],
         "facts": [one["mean"] for one in known],

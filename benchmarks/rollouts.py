@@ -103,6 +103,7 @@ def curve_and_cost(run: Path) -> dict[str, Any]:
         "written": sum(row["tokens"] for row in rows),
         "scored": sum(row.get("tokens_scored", 0) for row in rows),
         "peak_mb": max(max(row["peak_memory_mb"].values()) for row in rows),
+        "minutes": sum(row["timing"]["evaluate_s"] for row in rows) / 60,
     }
 
 

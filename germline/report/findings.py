@@ -254,9 +254,10 @@ def _agreement(run: Recorded) -> Iterator[Values]:
     directions = 3 * (mean_signal(known, "directions") or 1)
     noise = 0 if len(known) == WINDOW else 1 / math.sqrt(len(known) * directions)
     if agreement < LOW_AGREEMENT - noise:
-        members = "method.group_size" if has_groups(known) else "strategy.population"
-        has_other = run.config.strategy.has_measured_rate or has_groups(known)
-        rate = "" if has_other else "learning_rate=auto, or "
+        grouped = has_groups(known)
+        members = "method.group_size" if grouped else "strategy.population"
+        is_told = grouped or run.config.strategy.has_measured_rate
+        rate = "" if is_told else "learning_rate=auto, or "
         yield {"agreement": agreement, "remedy": f"{rate}a larger batch_size or {members}"}
 
 

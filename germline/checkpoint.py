@@ -93,9 +93,9 @@ def restore(
     for entry in included[start + 1 :]:
         if follows_gradients([entry]):
             raise GermlineError(
-                f"generation {entry.update.generation} followed a gradient of "
-                "method.kind=es_sample_gd, which seeds cannot repeat, and there is no snapshot of "
-                "it here: name a generation that has one (snapshots/), or, without any, "
+                f"generation {entry.update.generation} followed a gradient found by "
+                "backpropagation, which seeds cannot repeat, and there is no snapshot of it here: "
+                "name a generation that has one (snapshots/), or, without any, "
                 "`germline resume` runs it again"
             )
         if entry.noise_version != noise.NOISE_VERSION:

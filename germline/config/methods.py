@@ -27,6 +27,8 @@ class MethodSection(KindSection):
     """Whether members are seeds of directions, as in nes, and rewards must not change in a run."""
     searches_prompts: ClassVar[bool] = False
     """Whether members may use different options of `prompt_search`."""
+    backpropagates: ClassVar[bool] = False
+    """Whether theta follows gradients found by backpropagation, in one process."""
     smoke_overrides: ClassVar[tuple[str, ...]] = ()
     """Settings of the method in a run of `--smoke`."""
     other_defaults: ClassVar[Mapping[str, object]] = {}
@@ -94,6 +96,7 @@ class EsSampleGradientDescent(MethodSection):
     kind: Literal["es_sample_gd"] = "es_sample_gd"
     members_are_seeds = True
     replayable = False
+    backpropagates = True
     exploration: Literal["weights", "temperature"] = "weights"
     """Source of completions: `weights`, members perturbed by `strategy`; `temperature`, as many
     samples of the center at `task.temperature`."""

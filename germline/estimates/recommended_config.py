@@ -21,7 +21,7 @@ from germline.estimates.machine import Machine
 from germline.estimates.memory import Estimate, estimate
 from germline.estimates.model_shape import ModelShape
 from germline.estimates.workload import text_lengths
-from germline.evaluation.held_out import Z_95
+from germline.evaluation.statistics import Z_95
 from germline.protocols import Task
 from germline.tasks import make_task
 from germline.types import GermlineError

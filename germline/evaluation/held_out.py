@@ -14,6 +14,7 @@ from itertools import islice
 import numpy as np
 
 from germline.config.scorers import ScorerBase
+from germline.evaluation.statistics import Z_95, Interval, wilson_interval
 from germline.protocols import Task
 from germline.record.metrics_rows import mean_parts, rollout_text
 from germline.scorers.scored_graders import ScorerPart, start_scorer
@@ -21,9 +22,6 @@ from germline.scorers.types import Score
 from germline.types import Decoding, Evaluation, Example, GermlineError, HeldOutScore, Rollout
 
 log = logging.getLogger(__name__)
-
-Z_95 = 1.96
-"""Half width of a 95 % interval, in standard errors."""
 
 HELD_OUT_NOISE = "held out"
 """Noise stream of held-out sampling, which is the same for every score of a run."""
@@ -158,24 +156,15 @@ def score_of_values(
     )
 
 
-def confidence_interval(score: HeldOutScore) -> tuple[float, float]:
+def confidence_interval(score: HeldOutScore) -> Interval:
     """Return the 95 % interval of a score over examples; NaN where its error is not known.
 
-    For a mean, 1.96 standard errors to each side. For a share p of n examples, Wilson's (1927,
-    JASA 22),
-
-        (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
-
-    which is between 0 and 1, and has a positive width even if 100 of 100 answers are right.
+    For a mean, 1.96 standard errors to each side; for a share, Wilson's interval.
     """
-    p, n, z = score.mean, score.n, Z_95
-    if not score.proportion:
-        half = z * score.standard_error
-        return p - half, p + half
-    center = p + z**2 / (2 * n)
-    half = z * math.sqrt(p * (1 - p) / n + z**2 / (4 * n**2))
-    low, high = (center - half) / (1 + z**2 / n), (center + half) / (1 + z**2 / n)
-    return min(p, max(0.0, low)), max(p, min(1.0, high))
+    if score.proportion:
+        return wilson_interval(score.mean, score.n)
+    half = Z_95 * score.standard_error
+    return score.mean - half, score.mean + half
 
 
 def mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]:

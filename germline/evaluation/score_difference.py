@@ -24,14 +24,14 @@ Limit: the test is over examples. Weights that really vary from score to score d
 long as the next update does not undo it.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64
 
-from germline.evaluation.held_out import Z_95, confidence_interval, mean_and_error
+from germline.evaluation.held_out import confidence_interval, mean_and_error
+from germline.evaluation.statistics import Z_95, mcnemar
 from germline.record.best_generation import best_score, signed_score
 from germline.types import HeldOutScore
 
@@ -64,9 +64,7 @@ class PairedDifference:
     @property
     def sign_test(self) -> float:
         """The p value of an exact two-sided sign test on the examples that differ."""
-        changed, fewer = self.higher + self.lower, min(self.higher, self.lower)
-        tail = sum(math.comb(changed, count) for count in range(fewer + 1))
-        return min(1.0, 2 * tail / 2**changed)
+        return mcnemar(self.higher, self.lower)
 
     @property
     def interval(self) -> tuple[float, float]:

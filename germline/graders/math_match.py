@@ -62,12 +62,11 @@ DEEPEST = 12
 """Levels of brackets in an answer that is parsed."""
 
 _EQUATION = re.compile(r"(?:[^A-Za-z=\\]*=\s*)+(?=\S)")
-_MEASURED = re.compile(
-    NUMBER.pattern + r"\s*(?:"
-    r"(?:[kcdm]?m|ft|in|mi|yd|feet|inches|yards|meters|miles)\s?(?:\^?\{?[23]\}?|[²³])"
-    r"|[A-Za-z]+\s?/\s?(?:h|hr|hour|s|sec|second|min|minute|day|week|month|year|m|km|mile)"
-    r")\.?$"
+_MEASURE = (
+    r"(?:(?:[kcdm]?m|ft|in|mi|yd|feet|inches|yards|meters|miles)\s?(?:\^?\{?[23]\}?|[²³])"
+    r"|[A-Za-z]+\s?/\s?(?:h|hr|hour|s|sec|second|min|minute|day|week|month|year|m|km|mile))"
 )
+_MEASURED = re.compile(rf"{NUMBER.pattern}\s*{_MEASURE}\.?$")
 _HASHES = "####"
 _PART = rf"{UNSIGNED}(?:\s*/\s*(?>{UNSIGNED})(?!\s*/))?"
 _AMOUNT = rf"{SIGN}(?:[0-9]+\s+(?=[0-9]+\s*/))?{_PART}"
@@ -91,9 +90,35 @@ _DISPLAYED = r"\$\$(.{1,300}?)\$\$|\\\[(.{1,300}?)\\\]|\\\((.{1,300}?)\\\)"
 _FORMULA = re.compile(
     _DISPLAYED + r"|\$((?!\s)[^$]{1,300}(?<!\s)|\s[^$]{1,300}\s)\$(?!\s*[0-9.])", re.DOTALL
 )
-_DROPPED = re.compile(r"(?:\\[!,;: ]|\\left|\\right|[\s$°]|\^\{?\\circ\}?|\\%|%|\\\$)+|\.$")
+_DROPPED = re.compile(
+    r"(?:\\[!,;: ]|\\left|\\right|[\s$°]|\^\{?\\circ\}?|\\%|%|\\\$)+|\.$"
+    r"|^(?:\s*(?:=|≈|\\approx(?![A-Za-z])))+"
+)
 _APART = re.compile(r"[0-9.] [0-9.]")
-_UNIT = re.compile(r"(?:\\ |\s)+[A-Za-z. ]+$|(?:\\ |\s)*\\(?:text|mathrm)\{[^{}]*\}$")
+# After a number; a letter that is no unit is a variable: `3 x` is not 3.
+_UNIT = re.compile(
+    rf"(?:\\ |\s)+(?:{_MEASURE}|[A-Za-z. ]*[A-Za-z]{{2}}[A-Za-z. ]*|[mgshlLVAWNJKCF])\.?$"
+    r"|(?:\\ |\s)*\\(?:text|mathrm)\{[^{}]*\}(?:\^\{?[23]\}?)?$"
+)
+_EQUALS = re.compile(r"(?<![<>!:=])=(?![<>=])")
+_NAME = re.compile(  # of a value: `x`, `S_{10}`, `f(2)`, `\text{Area}`, `(x, y)`
+    r"(?=[^A-Za-z]*[A-Za-z])(?:[A-Za-z\\{}|'\s]|_(?:\{[^{}]*\}|\w)|(?<=[A-Za-z'])\([^()]*\)"
+    r"|\(\s*[A-Za-z](?:\s*,\s*[A-Za-z])*\s*\))+"
+)
+_LATEX = {
+    "²": "^{2}",
+    "³": "^{3}",
+    "∞": r"\infty ",
+    "·": r"\cdot ",
+    "⋅": r"\cdot ",
+    "×": r"\times ",
+    "∅": r"\emptyset ",
+    r"\varnothing": r"\emptyset ",
+    r"\langle": "(",
+    r"\rangle": ")",
+}
+_SYMBOL = re.compile("|".join(map(re.escape, _LATEX)))
+_ROOT = re.compile(r"(?:√|\\sqrt(?=\())\s*(?:\(([^()]*)\)|([0-9.]+|[A-Za-z]))")
 _COSTLY = re.compile(
     r"\^\s*\{?\s*[-+(]*[0-9]{4}"  # a large exponent
     r"|\^\s*(?:\{[^{}]*|\S\s*)\^"  # a power of a power
@@ -170,10 +195,17 @@ def is_equal(answer: str, gold: str) -> bool:
     """Tell whether an answer is the gold answer: as text, as a number, or as an expression."""
     if len(answer) > LONGEST_ANSWER:
         return False
+    answer, gold = _latex(answer), _latex(gold)
+    if bool(_EQUALS.search(answer)) != bool(_EQUALS.search(gold)):
+        answer, gold = _value(answer), _value(gold)
     mine, golden = _plain(answer), _plain(gold)
     if mine == golden or _RANGE.fullmatch(mine):
         return mine == golden != ""
-    numbers = parse_number(_plain(_UNIT.sub("", answer.strip()))), parse_number(golden)
+    has_unit = parse_number(mine) is None
+    numbers = (
+        parse_number(_plain(_UNIT.sub("", answer.strip()))),
+        parse_number(golden if has_unit else _plain(_UNIT.sub("", gold.strip()))),
+    )
     if numbers[0] is not None and numbers[1] is not None:
         # Beside a number without a sign, 50 % is 0.5, and 50 where the question asks for percent.
         factor = Fraction(100) ** (("%" in gold) - ("%" in answer))
@@ -208,6 +240,19 @@ def _differ(mine: Any, golden: Any) -> bool:
     except (ArithmeticError, AttributeError, TypeError, ValueError):
         pass  # it has no values, so the library decides
     return False
+
+
+def _latex(text: str) -> str:
+    """Write symbols that `math-verify` does not read as LaTeX that it reads."""
+    text = _ROOT.sub(lambda root: rf"\sqrt{{{root[1] or root[2]}}}", text)
+    return _SYMBOL.sub(lambda symbol: _LATEX[symbol[0]], text)
+
+
+def _value(text: str) -> str:
+    """Return the value of an equation one side of which is a name: 3 of `x = 3` and `3 = x`."""
+    sides = _EQUALS.split(text)
+    values = [side for side in sides if not _NAME.fullmatch(side)]
+    return values[-1] if 0 < len(values) < len(sides) == 2 else text
 
 
 def _stated(text: str) -> str:

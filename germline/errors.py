@@ -1,4 +1,4 @@
-"""The errors that germline raises where a user or a fleet can do something about it."""
+"""The errors that germline raises where a user or a fleet can act, and the numbers in messages."""
 
 
 class GermlineError(Exception):
@@ -7,3 +7,8 @@ class GermlineError(Exception):
 
 class EngineLost(GermlineError):
     """The server of an engine is lost; a fleet recovers from it as from a killed process."""
+
+
+def count_of(count: int, nouns: str) -> str:
+    """Return a number and its noun, which is given in the plural: `1 example`, `2 examples`."""
+    return f"{count:,} {nouns.removesuffix('s') if count == 1 else nouns}"

@@ -169,7 +169,7 @@ def test_held_out_prompts_that_are_trained_on_are_told(tmp_path, caplog):
     rows = [{"prompt": f"{n}?", "answer": str(n)} for n in range(6)]
     given = {"train": rows, "test": rows[4:]}
     germline.train(ON_ROWS, tmp_path / "both", reward=length, data=given)
-    assert "2 of the held-out prompts are also trained on, such as '4?', so the" in caplog.text
+    assert "held-out prompts that are also trained on: 2, such as '4?', so the" in caplog.text
     caplog.clear()
     germline.train(ON_ROWS, tmp_path / "one", reward=length, data=rows)
     assert "also trained on" not in caplog.text

@@ -17,6 +17,7 @@ from germline.evaluation.held_out import score_of_values
 from germline.record import RunDirectory
 from germline.record.metrics_rows import generation_row, held_out_row
 from germline.report.findings import RULES, WINDOW, Finding, Recorded, find, mean_signal
+from germline.report.text_format import score_lines
 from germline.run.observers import FindingLog
 from germline.tasks import make_task
 from germline.types import Signals, UpdateSize
@@ -103,6 +104,8 @@ def test_ties_are_found_by_the_third_generation():
     assert one(found).code == "ties"
     assert "signal (3 generations in a row without an update): memb" in one(found).sentence
     assert "strategy.sigma.target_kl" in one(found).sentence
+    once = [*found[:2], generation_row(made(2, NOTHING, zeros_in_a_row=1))]
+    assert "signal (1 generation in a row without an update): memb" in one(once).sentence
     pairs = rows(3, informative_pairs=0.125)
     assert one(pairs).code == "ties"
     assert "Little or no signal: members differ" in one(pairs).sentence
@@ -211,6 +214,14 @@ def values_scores(before, after):
 )
 def test_an_improvement_that_is_not_clear_is_found(before, after, found):
     assert codes(scores=values_scores(before, after)) == found
+
+
+def test_one_of_a_thing_has_no_plural():
+    assert "is 1 on all of 1 example, so" in one(scores=values_scores([0.0], [1.0])).sentence
+    scores = [*values_scores([0.0, 1.0], [1.0, 1.0]), values_scores([0.0, 0.0], [0.0, 0.0])[0]]
+    line = score_lines([replace(row, generation=n) for n, row in enumerate(scores)], "updates", 3)
+    assert "after 1 update," in line[0]
+    assert "after 2 of 3 updates" in line[0]
 
 
 # --- rules about rollouts and the start

@@ -94,7 +94,7 @@ def test_rows_that_do_not_fit_can_be_left_out(tmp_path, caplog):
     check_run(config, task := fit_task(config, make_task(config.task)))
     kept = [one.prompt for split in ("train", "test") for one in task.examples(split)]
     assert sorted(kept) == sorted(row["question"] for row in SHORT)
-    counts = re.search(r"drop: (\d+) rows to train on and (\d+) held-out rows", caplog.text)
+    counts = re.search(r"drop: rows left out: (\d+) to train on, (\d+) held-out", caplog.text)
     assert counts
     assert sum(map(int, counts.groups())) == 10
     path = rows_file(tmp_path, *rows)

@@ -103,7 +103,7 @@ def test_what_is_suspicious_is_a_warning(tmp_path):
     rows = "train = test = [{'prompt': 'Why?'}]\n"
     found = findings(tmp_path, "    return len(completion)\n", rows)
     assert [found[one].verdict for one in ("examples", "gold answers")] == ["warning", "warning"]
-    assert "1 prompts are in both, such as 'Why?'" in found["examples"].remark
+    assert "prompts in both: 1, such as 'Why?'" in found["examples"].remark
     assert "no example has an `answer`" in found["gold answers"].remark
 
 
@@ -258,7 +258,7 @@ def test_a_run_that_asks_for_more_examples_than_a_split_has_warns(tmp_path, capl
         caplog.clear()
         loaded = load_config(settings)
         check_run(loaded, make_task(loaded.task))
-        assert caplog.text.count("and all of them are used") == warned
+        assert caplog.text.count("and every one is used") == warned
 
 
 # --- wrong answers

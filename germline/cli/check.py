@@ -9,6 +9,7 @@ import typer
 from germline.cli import shell_completion
 from germline.cli.arguments import split_words
 from germline.cli.output import AsJson, print_json, print_stdout, print_table
+from germline.errors import count_of
 
 if TYPE_CHECKING:
     from germline.run.task_check import TaskCheckReport
@@ -86,7 +87,7 @@ def _show(report: "TaskCheckReport") -> None:
     from germline.report.text_format import escape_control_characters, number
 
     for place, prompt in enumerate(report.prompts, start=1):
-        head = f"prompt {place} of {len(report.prompts)} ({prompt.tokens} tokens)"
+        head = f"prompt {place} of {len(report.prompts)} ({count_of(prompt.tokens, 'tokens')})"
         typer.secho(head, bold=True)
         typer.echo(escape_control_characters(prompt.text).rstrip("\n"))
         typer.secho(f"gold answer: {escape_control_characters(prompt.answer) or '-'}\n", dim=True)

@@ -17,6 +17,7 @@ from typing import Literal
 import typer
 
 from germline.cli.output import AsJson, print_json, print_table
+from germline.errors import count_of
 
 DOCTOR_EXAMPLES = (
     "germline doctor",
@@ -49,7 +50,7 @@ def doctor(*, as_json: AsJson = False) -> None:
         remarks = (f"{one.value} -> {one.remedy}" if one.remedy else one.value for one in every)
         rows = [(one.state, one.name, text) for one, text in zip(every, remarks, strict=True)]
         print_table(("state", "check", "remark"), rows)
-        typer.echo(f"{len(broken)} checks failed" if broken else "All checks passed.")
+        typer.echo(f"{count_of(len(broken), 'checks')} failed" if broken else "All checks passed.")
     if broken:
         raise typer.Exit(1)
 
@@ -101,9 +102,9 @@ def check_devices() -> Iterator[InstallationCheck]:
     from germline.estimates.machine import available_bytes, total_bytes, usable_cores
     from germline.record.run_directory import describe_environment
 
-    threads = torch.get_num_threads()
+    threads, cores = torch.get_num_threads(), count_of(usable_cores(), "cores")
     processor = describe_environment(threads)["processor"]
-    about = f"{processor}, {usable_cores()} cores for this process, {threads} threads of PyTorch"
+    about = f"{processor}, {cores} for this process, {count_of(threads, 'threads')} of PyTorch"
     yield InstallationCheck("processor", about)
     free, memory = available_bytes() / GIGABYTE, total_bytes() / GIGABYTE
     yield InstallationCheck("memory", f"{memory:.1f} GB, {free:.1f} GB available")

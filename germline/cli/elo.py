@@ -17,6 +17,7 @@ from germline.cli.arguments import (
     task_section,
 )
 from germline.cli.output import AsJson, print_json, print_stdout, print_table, score_values
+from germline.errors import count_of
 
 if TYPE_CHECKING:
     from germline.run.elo import EloResult
@@ -126,9 +127,9 @@ def _print_result(result: "EloResult") -> None:
     print_table(("model", "Elo", "95 % interval", "won", "lost", metric), rows)
     pairs = result.decided + result.abstained + result.no_verdict + result.identical
     print_stdout(
-        f"{result.prompts} prompts, {pairs} pairs: {result.decided} decided, {result.abstained} "
-        f"abstentions (the verdict changes with the order), {result.no_verdict} without a verdict, "
-        f"{result.identical} of equal completions"
+        f"{count_of(result.prompts, 'prompts')}, {count_of(pairs, 'pairs')}: {result.decided} "
+        f"decided, {result.abstained} undecided (the verdict changes with the order), "
+        f"{result.no_verdict} without a verdict, {result.identical} of equal completions"
     )
     if result.first_preferred is not None:
         print_stdout(f"the judge prefers the first completion in {result.first_preferred:.0%}")

@@ -13,6 +13,7 @@ import typer
 from germline.cli import shell_completion
 from germline.cli.arguments import split_words
 from germline.cli.output import AsJson, print_json
+from germline.errors import count_of
 
 NEW_EXAMPLES = (
     "germline new riddles                       # a task of your own: riddles.py",
@@ -178,7 +179,7 @@ def _write_config(
     memory = memory_values(found.estimate)
     _print_written(
         {"file": file, "settings": rows, "memory": memory, "run_s": seconds},
-        [f"wrote {file}: {found.config.generations} generations{about}"],
+        [f"wrote {file}: {count_of(found.config.generations, 'generations')}{about}"],
         [f"germline train {name} --dry-run", f"germline train {name}"],
         as_json=as_json,
     )

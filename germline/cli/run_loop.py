@@ -14,6 +14,7 @@ from rich.text import Text
 
 from germline.cli.output import INTERRUPTED, print_json, print_stdout, print_table, score_values
 from germline.cli.progress_view import LineView, LiveView, SilentView
+from germline.errors import count_of
 from germline.record import HeldOutRow, RunDirectory
 from germline.record.best_generation import best_score
 from germline.record.metrics_rows import paired_samples
@@ -185,10 +186,10 @@ def print_state(run: RunDirectory) -> None:
     if early := run.stopped_early:
         patience = run.config.held_out.patience
         print_stdout(
-            f"Stopped early after {done} of {total} generations: the last {patience} held-out "
-            f"scores were not better than the best one, {text_format.score(early)} after "
-            f"{early.generation} updates (held_out.patience={patience}). To train on: "
-            f"{resume_command(run)}"
+            f"Stopped early after {done} of {count_of(total, 'generations')}: the last "
+            f"{patience} held-out scores were not better than the best one, "
+            f"{text_format.score(early)} after {count_of(early.generation, 'updates')} "
+            f"(held_out.patience={patience}). To train on: {resume_command(run)}"
         )
     elif not run.has_ended:
         where = f"after generation {done - 1} ({done} of {total} done)"
@@ -242,11 +243,12 @@ def _follow(training: "Training", view: SilentView) -> None:
 
 def _print_position(run: RunDirectory) -> None:
     """Say from where a run continues, or that it has nothing left to do."""
-    done, total = run.journal.last_generation() + 1, run.config.generations
+    done = run.journal.last_generation() + 1
+    total = count_of(run.config.generations, "generations")
     if done and run.has_ended:
-        print_stdout(f"This run is finished ({done} of {total} generations): nothing is trained.")
+        print_stdout(f"This run is finished ({done} of {total}): nothing is trained.")
     elif done:
-        print_stdout(f"Continuing after {done} of {total} generations.")
+        print_stdout(f"Continuing after {done} of {total}.")
     elif run.ancestors:
         parent = run.ancestors[-1]
         print_stdout(

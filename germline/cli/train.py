@@ -8,6 +8,7 @@ import typer
 
 from germline.cli.arguments import ConfigFile, Force, Overrides, Run, read_generation
 from germline.cli.output import AsJson, print_json, print_stdout, print_table
+from germline.errors import count_of
 
 if TYPE_CHECKING:
     from germline.config import Config
@@ -256,15 +257,16 @@ def _show(plan: "DryRun", runs: int) -> None:
 
 def _run(plan: "DryRun", runs: int) -> list[str]:
     texts, config = plan.texts, plan.config
-    members, per_member = f"{config.strategy.population or 'some'} members", ""
+    population, per_member = config.strategy.population, ""
+    members = count_of(population, "members") if population else "some members"
     if not config.method.members_generate:
         per_member = f", scored by {members}"
-        members = f"{config.method.generated_rows(1)} samples"
+        members = count_of(config.method.generated_rows(1), "samples")
     of_task = "" if plan.training_examples is None else f" of {plan.training_examples:,}"
-    batch = f"{members} x {texts.examples} examples{of_task}{per_member}"
+    batch = f"{members} x {count_of(texts.examples, 'examples')}{of_task}{per_member}"
     count = "" if runs == 1 else f", {runs} times"
     lines = [
-        f"in {plan.out}{count}: {config.generations} generations of {batch}",
+        f"in {plan.out}{count}: {count_of(config.generations, 'generations')} of {batch}",
         f"prompts of at most {texts.prompt} tokens ({texts.prefix} of them shared), completions of "
         f"at most {texts.new_tokens}",
     ]
@@ -272,7 +274,7 @@ def _run(plan: "DryRun", runs: int) -> list[str]:
         work = plan.estimate.work
         lines.append(
             f"{work.searched:,} numbers searched ({config.space.kind}); microbatches per "
-            f"generation: {work.microbatches} of {work.rows} rows"
+            f"generation: {work.microbatches} of {count_of(work.rows, 'rows')}"
         )
     return lines
 

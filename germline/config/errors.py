@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from germline.config.config_files import TASK_SUFFIXES
 from germline.config.overrides import group_at
 from germline.config.reference import override_names, types_at
+from germline.errors import count_of
 from germline.registry import did_you_mean, sections, unknown_kind
 
 MOST_LINES = 10
@@ -41,7 +42,7 @@ def format_errors(error: ValidationError, values: Mapping[str, Any], place_of: P
         mistakes.setdefault(_setting(one, values), []).append(dict(one))
     lines = [f"{place_of(setting)}{_line(setting, these)}" for setting, these in mistakes.items()]
     if len(lines) > MOST_LINES:
-        lines[MOST_LINES:] = [f"and {len(lines) - MOST_LINES} more mistakes"]
+        lines[MOST_LINES:] = [f"and {count_of(len(lines) - MOST_LINES, 'more mistakes')}"]
     return "\n        ".join(lines)
 
 

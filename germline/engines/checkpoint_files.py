@@ -43,11 +43,11 @@ def check_complete(source: str, report: Mapping[str, Iterable[Any]]) -> None:
         )
     if missing := sorted(report["missing_keys"]):
         raise GermlineError(
-            f"model: {source!r} does not hold {missing[0]} ({len(missing)} tensors are missing): "
+            f"model: {source!r} does not hold {missing[0]} (tensors missing: {len(missing)}): "
             "its files are incomplete, or it is no causal language model"
         )
     if unused := sorted(report["unexpected_keys"]):
-        log.warning("model: %d tensors of %r go unused, %s first", len(unused), source, unused[0])
+        log.warning("model: unused tensors of %r: %d, %s first", source, len(unused), unused[0])
 
 
 def check_tied(source: str, model: PreTrainedModel) -> None:

@@ -288,7 +288,7 @@ class WorkerPool:
         end = self._blocked_since + self._placement_timeout_s
         if now >= end:
             raise GermlineError(
-                f"fleet: {len(waiting)} engines have no resources to run on: "
+                f"fleet: engines without resources to run on: {len(waiting)}. "
                 f"{self._resources_report()}"
             )
         return end

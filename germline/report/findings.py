@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from germline.config import Config
+from germline.errors import count_of
 from germline.evaluation.score_difference import (
     find_score_decline,
     is_clearly_better,
@@ -219,7 +220,7 @@ def _ties(run: Recorded) -> Iterator[Values]:
     rows, groups = run.latest, has_groups(run.latest)
     if not rows:
         return
-    silent = int(signal(rows[-1], "zeros_in_a_row") or 0)
+    silent, without = int(signal(rows[-1], "zeros_in_a_row") or 0), "in a row without an update"
     tied = mean_signal(rows, "groups_without_signal")
     informative = mean_signal(rows, "informative_examples") if tied is None else 1 - tied
     pairs = mean_signal(rows, "informative_pairs") if len(run.rows) < WINDOW else None
@@ -230,7 +231,7 @@ def _ties(run: Recorded) -> Iterator[Values]:
     if silent >= QUIET or (few and len(rows) >= QUIET):
         yield {
             "silent": silent,
-            "in_a_row": f" ({silent} generations in a row without an update)" if silent else "",
+            "in_a_row": f" ({count_of(silent, 'generations')} {without})" if silent else "",
             "examples_share": informative,
             "pairs_share": pairs,
             "fitness": rows[-1]["fitness"]["mean"],
@@ -348,13 +349,13 @@ def _truncated(run: Recorded) -> Iterator[Values]:
 @_rule(
     "note",
     "scores",
-    "All {examples} held-out examples are right ({metric}), so little is left to learn there: take "
+    "The held-out {metric} is 1 on all of {examples}, so little is left to learn there: take "
     "more or harder examples.",
 )
 def _solved(run: Recorded) -> Iterator[Values]:
     last = run.scores[-1] if run.scores else None
     if last is not None and last.proportion and last.mean == 1:
-        yield {"metric": last.metric.replace("_", " "), "examples": last.n}
+        yield {"metric": last.metric.replace("_", " "), "examples": count_of(last.n, "examples")}
 
 
 @_rule(

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from rich.filesize import decimal
 
 from germline.config import Config, Nes
+from germline.errors import count_of
 from germline.evaluation import confidence_interval
 from germline.evaluation.score_difference import PairedDifference
 from germline.evaluation.seed_statistics import SeedDifference, SeedStatistics
@@ -156,11 +157,11 @@ def score_lines(scores: Sequence[HeldOutScore], counted: str, done: int = 0) -> 
     values = " -> ".join(map(score, ends))
     line = f"held-out {last.metric}: {values} (mean and {kind_of_error(*ends)}, n {last.n})"
     if best is not None and best.mean not in [one.mean for one in ends]:
-        line += f", best: {score(best)} after {best.generation} {counted}"
+        line += f", best: {score(best)} after {count_of(best.generation, counted)}"
     if rewards := mean_rewards(*ends):
         line += f", {rewards}"
     if last.generation < done:
-        line += f"; scored last after {last.generation} of {done} {counted}"
+        line += f"; scored last after {last.generation} of {count_of(done, counted)}"
     by_scorer = scores_by_scorer(scores).values()
     return [line, *(scorer_line(*dict.fromkeys((one[0], one[-1]))) for one in by_scorer)]
 
@@ -234,7 +235,7 @@ def bounded_text(text: str, longest: int = LONGEST_TEXT) -> str:
     cut = len(text) - longest
     if cut <= 0:
         return escape_control_characters(text)
-    return f"{escape_control_characters(text[:longest])} … ({cut:,} more characters)"
+    return f"{escape_control_characters(text[:longest])} … ({count_of(cut, 'more characters')})"
 
 
 def one_line_excerpt(text: str, width: int) -> str:

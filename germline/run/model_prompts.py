@@ -101,7 +101,7 @@ def without_overlong(config: Config, task: Task) -> Task:
     if not all(kept.values()):
         raise GermlineError(f"task.overlong_prompts=drop leaves no row of a split: {need}")
     log.warning(
-        "task.overlong_prompts=drop: %d rows to train on and %d held-out rows are left out, as %s",
+        "task.overlong_prompts=drop: rows left out: %d to train on, %d held-out ones, as %s",
         *(counts["train"], counts["test"], need),
     )
     changed = copy.copy(task)

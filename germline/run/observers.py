@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from germline.config import Config
 from germline.environments.tools import find_calls
+from germline.errors import count_of
 from germline.optimizers import make_optimizer
 from germline.protocols import Task
 from germline.record import RunDirectory
@@ -114,7 +115,8 @@ class FindingLog(Observer):
         self.findings = [one for one in found if one.level == "warning"]
         for finding in self.findings:
             if finding.code not in self._logged:
-                log.warning("after %d generations: %s", record.generation + 1, finding.sentence)
+                after = count_of(record.generation + 1, "generations")
+                log.warning("after %s: %s", after, finding.sentence)
                 self._logged.add(finding.code)
 
     def _find_in_scores(self) -> list[Finding]:
@@ -123,23 +125,24 @@ class FindingLog(Observer):
 
     def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
         """Log that many completions could not be graded, or that no episode called a tool."""
+        after = count_of(score.generation, "updates")
         reasons = Counter(one.grade.failure for one in rollouts or () if one.grade.failure)
         failed = sum(reasons.values())
         if rollouts and failed > MANY_FAILED * len(rollouts):
             log.warning(
-                "after %d updates, the grading of %d of %d held-out completions failed, most often "
+                "after %s, the grading of %d of %d held-out completions failed, most often "
                 "by: %s; the held-out score says little of the model before this is mended",
-                *(score.generation, failed, len(rollouts), reasons.most_common(1)[0][0]),
+                *(after, failed, len(rollouts), reasons.most_common(1)[0][0]),
             )
         if not rollouts or not isinstance(self._task, EnvironmentTask) or not self._task.has_tools:
             return
         turns = (turn for rollout in rollouts for turn in rollout.turns)
         if not any(find_calls(turn.content) for turn in turns if turn.role == "assistant"):
             log.warning(
-                "after %d updates, no reply in %d held-out episodes called a tool: take a model "
+                "after %s, no reply in %s called a tool: take a model "
                 "that was trained to call tools, show a whole call in task.system_prompt, or "
                 "reward a reply that contains one",
-                *(score.generation, len(rollouts)),
+                *(after, count_of(len(rollouts), "held-out episodes")),
             )
 
 

@@ -20,6 +20,7 @@ from dataclasses import replace
 from germline.config import Config, CustomTask, Ray, TaskBase, Vllm
 from germline.config.row_tasks import FileTask
 from germline.config.scorers import HttpScorer
+from germline.errors import count_of
 from germline.estimates.machine import available_bytes, usable_cores
 from germline.methods.method import check_task
 from germline.protocols import EpisodeTask, Task
@@ -91,7 +92,7 @@ def check_run(config: Config, task: Task | None) -> None:
         examples = len(task.examples("train"))
         if both := prompts_in_both(task):
             log.warning(
-                "%d of the held-out prompts are also trained on, such as %s, so the held-out score "
+                "held-out prompts that are also trained on: %d, such as %s, so the held-out score "
                 "tells less of new prompts: hold others out",
                 *(len(both), short_text(both[0])),
             )
@@ -117,9 +118,7 @@ def _warn_of_small_splits(config: Config, task: Task) -> None:
     ):
         asked = getattr(section, name)
         if asked > has and asked != type(section).model_fields[name].default:
-            log.warning(
-                "%s=%d: the split has %d examples, and all of them are used", setting, asked, has
-            )
+            log.warning("%s=%d: the split has %d, and every one is used", setting, asked, has)
 
 
 def check_episode_rewards(config: Config, task: Task) -> None:
@@ -300,7 +299,7 @@ def short_text(text: str) -> str:
     """Return the beginning of a completion, quoted."""
     if len(text) <= LONGEST_SHOWN:
         return repr(text)
-    return f"{text[:LONGEST_SHOWN]!r} and {len(text) - LONGEST_SHOWN:,} more characters"
+    return f"{text[:LONGEST_SHOWN]!r} and {count_of(len(text) - LONGEST_SHOWN, 'more characters')}"
 
 
 def spread(examples: Sequence[Example], count: int) -> list[Example]:

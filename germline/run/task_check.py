@@ -152,7 +152,7 @@ def _examples_row(task: Task) -> TaskCheckRow:
     both = prompts_in_both(task)
     remark = f"{counted(train, 'to train')}, {counted(test, 'held out')}"
     if both:
-        remark += f"; {len(both)} prompts are in both, such as {short_text(both[0])}"
+        remark += f"; prompts in both: {len(both)}, such as {short_text(both[0])}"
     return TaskCheckRow("examples", len(train) + len(test), (), "warning" if both else "ok", remark)
 
 

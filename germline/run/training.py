@@ -6,6 +6,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 
+from germline.errors import count_of
 from germline.evaluation import HELD_OUT_NOISE, score_center
 from germline.fleet.engine_queries import LARGE_SIGMA, DimensionQuery, MembersDifferQuery
 from germline.record import RunDirectory
@@ -93,14 +94,15 @@ class Training:
     def __repr__(self) -> str:
         """Say what is trained, where, and how far it is."""
         done, asked = self.directory.journal.last_generation() + 1, self.config.generations
+        total = count_of(asked, "generations")
         if self.directory.stopped_early:
             state = f"stopped early after generation {done - 1}"
         elif done == asked and self.end is not None:
-            state = f"finished, {asked} generations"
+            state = f"finished, {total}"
         elif self._begun:
-            state = f"{done} of {asked} generations done"
+            state = f"{done} of {total} done"
         else:
-            past = f"{done} of {asked} generations done, " if done else ""
+            past = f"{done} of {total} done, " if done else ""
             state = f"{past}nothing ran yet: iterate it, or call run()"
         what = f"model={self.config.model}, task={self.config.task.title}"
         return f"<Training {self.directory.path}: {what}; {state}>"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from germline.checkpoint import follows_gradients, last_restorable_generation, restore
 from germline.config import Config, TaskConfig, load_config
+from germline.errors import count_of
 from germline.methods.method import Method, make_method
 from germline.nano import NANO_DIR
 from germline.protocols import Engine, Task
@@ -279,9 +280,9 @@ def newest_generation(directory: RunDirectory) -> int:
     newest = last_restorable_generation(entries, directory.snapshots)
     if newest < len(entries) - 1:
         log.warning(
-            "these are the weights of generation %d, of the newest snapshot: %d later generations "
+            "these are the weights of generation %d, of the newest snapshot: %s "
             "followed gradients, which seeds cannot repeat; `germline resume %s` runs them again",
-            *(newest, len(entries) - 1 - newest, directory.path),
+            *(newest, count_of(len(entries) - 1 - newest, "later generations"), directory.path),
         )
     return newest
 

@@ -220,7 +220,7 @@ def test_one_of_a_thing_has_no_plural():
     assert "is 1 on all of 1 example, so" in one(scores=values_scores([0.0], [1.0])).sentence
     scores = [*values_scores([0.0, 1.0], [1.0, 1.0]), values_scores([0.0, 0.0], [0.0, 0.0])[0]]
     line = score_lines([replace(row, generation=n) for n, row in enumerate(scores)], "updates", 3)
-    assert "after 1 update," in line[0]
+    assert "after 1 update;" in line[0]
     assert "after 2 of 3 updates" in line[0]
 
 

@@ -379,6 +379,7 @@ class GenerationRecord:
         sigmas: sigma of each tensor, by name, where they differ; in `sigma_unit`.
         calibration: the sigmas that were tried before the generation, in order.
         strategy_metrics: values the strategy reports, by their names in generations.jsonl.
+        budget: what the run has spent up to this generation, see `run.budget_meter`.
     """
 
     generation: int
@@ -394,3 +395,4 @@ class GenerationRecord:
     signals: Signals | None = None
     calibration: tuple[SigmaTrial, ...] = ()
     strategy_metrics: Mapping[str, Any] = field(default_factory=dict)
+    budget: Mapping[str, Any] = field(default_factory=dict)

@@ -144,7 +144,8 @@ def run_as_json(run: RunDirectory) -> dict[str, Any]:
     state = "finished" if run.has_ended else "stopped"
     return {
         "run": run.path,
-        "state": "stopped early" if run.stopped_early else state,
+        "state": "stopped early" if run.stopped_by else state,
+        "stopped_by": run.stopped_by,
         "generations": len(entries),
         "planned_generations": run.config.generations,
         "digest": entries[-1].digest if entries else run.base_digest,
@@ -190,6 +191,11 @@ def print_state(run: RunDirectory) -> None:
             f"{patience} held-out scores were not better than the best one, "
             f"{text_format.score(early)} after {count_of(early.generation, 'updates')} "
             f"(held_out.patience={patience}). To train on: {resume_command(run)}"
+        )
+    elif limit := run.spent_budget:
+        print_stdout(
+            f"Stopped after {done} of {count_of(total, 'generations')}, as the budget is spent "
+            f"({limit}). To train on: {resume_command(run)}"
         )
     elif not run.has_ended:
         where = f"after generation {done - 1} ({done} of {total} done)"

@@ -30,6 +30,7 @@ from germline.config.row_tasks import PythonFile as PythonFile
 from germline.config.row_tasks import Rows as Rows
 from germline.config.row_tasks import SafeAlignment as SafeAlignment
 from germline.config.row_tasks import Verifiers as Verifiers
+from germline.config.run_config import Budget as Budget
 from germline.config.run_config import Config as Config
 from germline.config.run_config import PromptSearch as PromptSearch
 from germline.config.schedules import AutoLearningRate as AutoLearningRate

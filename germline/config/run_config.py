@@ -94,6 +94,31 @@ class HeldOut(Section):
     `weight` says that lower is better; its size has no effect."""
 
 
+class Budget(Section):
+    """Limits of what a run may spend; it ends after the generation that reaches one.
+
+    Held-out scores are counted apart. `generations` stays the largest number of generations.
+    """
+
+    rollouts: int | None = Field(None, ge=1)
+    """Completions or episodes generated in training."""
+    tokens: int | None = Field(None, ge=1)
+    """Tokens generated in training."""
+    flops: float | None = Field(None, gt=0)
+    """Floating point operations of forward and backward passes, estimated from the size of the
+    model and the tokens."""
+    cpu_minutes: float | None = Field(None, gt=0)
+    """Processor time of generations, in minutes, of all processes of the run on this machine."""
+    minutes: float | None = Field(None, gt=0)
+    """Time of generations by the clock, in minutes."""
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The limits that are set, by name."""
+        named = ((name, getattr(self, name)) for name in type(self).model_fields)
+        return {name: value for name, value in named if value is not None}
+
+
 class Recording(Section):
     """The files of a run directory."""
 
@@ -132,6 +157,7 @@ class Config(Section):
     microbatch: MicrobatchSettings = MicrobatchSettings()
     graders: Graders = Graders()
     held_out: HeldOut = HeldOut.model_construct()  # likewise
+    budget: Budget = Budget()
     record: Recording = Recording()
     batch_size: int = Field(32, ge=1)
     """Examples per generation, the same for every member."""

@@ -6,6 +6,7 @@ A new question is one class here and the method of `Engine` or `MasterWeights` t
 depend on the config alone, so 1 and n engines compute the same products.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,20 @@ class DimensionQuery:
     def __call__(self, engine: Any) -> int:
         """Return their number, of anything with masters."""
         return int(engine.weights.dimension)
+
+
+@dataclass(frozen=True)
+class WeightsQuery:
+    """How many weights a token is multiplied by: all but an embedding that is looked up alone."""
+
+    def __call__(self, engine: Any) -> int:
+        """Return their number; of weights without a list of tensors, that of the searched ones."""
+        base = getattr(engine.weights, "base", None)
+        if base is None:
+            return int(engine.weights.dimension)
+        looked_up = ("embedding", "non_text")
+        used = (one for one in base.tensors if one.kind not in looked_up or one.aliases)
+        return sum(math.prod(one.shape) for one in used)
 
 
 @dataclass(frozen=True)

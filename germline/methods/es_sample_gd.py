@@ -36,6 +36,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -158,6 +159,7 @@ class EsSampleGradientDescentMethod(Method):
         assert isinstance(config.method, EsSampleGradientDescent)
         self.section = config.method
         self._evaluated: tuple[Population, Sequence[Example], Evaluation, Decoding] | None = None
+        self._read = 0  # tokens of the last gradient
 
     @classmethod
     def from_config(
@@ -214,6 +216,8 @@ class EsSampleGradientDescentMethod(Method):
             return fleet.apply(update)
         population, batch, evaluation, decoding = self._evaluated
         rows = self._rows(population, batch, evaluation)
+        completions = [row.completion for row in rows]
+        self._read = sum(one.prompt_tokens + len(one.tokens) for one in completions)
         objective = PolicyGradient(
             decoding.temperature or 1.0, self.section.clip, self.section.rows
         )
@@ -233,6 +237,12 @@ class EsSampleGradientDescentMethod(Method):
         engine.refresh()
         self._evaluated = None
         return None
+
+    def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
+        """Report also the tokens of the gradient; with `clip`, their members read them before."""
+        read = 0 if isinstance(update, MeanUpdate) or update.skipped else self._read
+        before = {} if self.section.clip is None else {"forward_tokens": read}
+        return {**super().metrics(update), "backward_tokens": read, **before}
 
     def _rows(
         self, population: Population, batch: Sequence[Example], evaluation: Evaluation

@@ -72,7 +72,10 @@ class Learned:
         utilities: of the members.
         update: of theta.
         power: signal and noise of the generation.
-        metrics: values of the method by their names in generations.jsonl.
+        metrics: values of the method by their names in generations.jsonl. For the budget of the
+            run, a method reports here or in `Method.metrics` the tokens, prompts included, that its
+            fleet does not count: `backward_tokens`, whose gradient it computed, and
+            `forward_tokens`, which it read without a gradient.
     """
 
     fitness: Float64[np.ndarray, " members"]

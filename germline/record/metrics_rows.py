@@ -17,7 +17,7 @@ from germline.types import Example, GenerationRecord, HeldOutScore, MeanUpdate, 
 MAX_SAMPLES = 20
 """Number of held-out completions kept with a score."""
 
-MACHINE = ("timing", "tokens_per_s", "written_at", "peak_memory_mb")
+MACHINE = ("timing", "tokens_per_s", "written_at", "peak_memory_mb", "budget")
 """Columns that depend on the machine and differ between two runs with the same digests."""
 
 SCORER_FIELDS = ("mean", "standard_error", "n", "proportion", "higher_is_better", "values")
@@ -89,6 +89,8 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
         row["parts"] = parts
     if record.held_out is not None:
         row["held_out"] = score_fields(record.held_out, values=False)  # held_out.jsonl has them
+    if record.budget:
+        row["budget"] = dict(record.budget)
     return row | dict(record.strategy_metrics)
 
 

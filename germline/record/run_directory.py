@@ -51,6 +51,7 @@ from germline.record.atomic_files import (
     write_json,
 )
 from germline.record.best_generation import early_stop
+from germline.record.budget import Spent, reached_limit
 from germline.record.journal import Journal
 from germline.record.run_paths import check_unused, clear_unbegun, missing_run_error
 from germline.record.seed_study import check_single_run
@@ -250,10 +251,34 @@ class RunDirectory:
         return early_stop([row.score for row in self.held_out()], patience)
 
     @property
+    def spent(self) -> Spent:
+        """What all generations so far have spent; of older runs, the rollouts and tokens alone."""
+        last = self.journal.last_generation()
+        rows = [row for row in self.generations() if row["generation"] <= last]
+        if not rows or "budget" in rows[-1]:
+            return rows[-1]["budget"] if rows else {}
+        return {name: sum(row[name] for row in rows) for name in ("rollouts", "tokens")}
+
+    @property
+    def spent_budget(self) -> str | None:
+        """The limit of `budget` that ended the run, as a setting; None of any other run."""
+        is_limited = self.config.budget.limits
+        if not is_limited or self.journal.last_generation() + 1 >= self.config.generations:
+            return None
+        return reached_limit(self.config.budget, self.spent)
+
+    @property
+    def stopped_by(self) -> str | None:
+        """The setting that ended the run before its last generation; None of any other run."""
+        if self.stopped_early:
+            return f"held_out.patience={self.config.held_out.patience}"
+        return self.spent_budget
+
+    @property
     def has_ended(self) -> bool:
-        """Whether all generations are done, or the run stopped early."""
+        """Whether all generations are done, or a setting ended the run earlier."""
         done = self.journal.last_generation() + 1
-        return done >= self.config.generations or self.stopped_early is not None
+        return done >= self.config.generations or self.stopped_by is not None
 
     def truncate(self, generation: int) -> None:
         """Drop rows of generations after this one (-1 drops all), and incomplete last lines.

@@ -114,19 +114,24 @@ class RunFacts:
 
     @property
     def shown_state(self) -> str:
-        """The state, or `stopped early` for a run that `held_out.patience` has finished."""
+        """The state, or `stopped early` for a run that a setting ended before `generations`."""
         is_early = self.state == "finished" and self.done < self.config.generations
         return "stopped early" if is_early else self.state
 
     @property
     def has_ended(self) -> bool:
         """Whether there is nothing left to train, even where a process still holds the run."""
-        return self.done >= self.config.generations or self.early is not None
+        return self.done >= self.config.generations or self.ending != ""
 
     @cached_property
-    def early(self) -> HeldOutScore | None:
-        """The best held-out score, of a run that stopped early as it did not improve on it."""
-        return None if self.damage else self.run.stopped_early
+    def ending(self) -> str:
+        """Why a setting ended the run before its last generation; empty of any other run."""
+        if self.damage:
+            return ""
+        if early := self.run.stopped_early:
+            return f"no held-out score after {early.generation} updates was better"
+        limit = self.run.spent_budget
+        return f"the budget is spent ({limit})" if limit else ""
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -268,6 +273,8 @@ def resume_command(run: RunDirectory, folder: Path | None = None) -> str:
     command = f"germline resume {shlex.quote(str(folder_to_resume(folder or run.path)))}"
     if run.stopped_early:
         return f"{command} held_out.patience={2 * (run.config.held_out.patience or 1)}"
+    if limit := run.spent_budget:
+        return f"{command} {limit.partition('=')[0]}=null"
     if not run.has_ended:
         return command
     whole = run.config.strategy.whole_run

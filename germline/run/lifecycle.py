@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from germline.checkpoint import newest_snapshot, recall_updates
 from germline.config import Config, CustomTask, InProcess, Nes, TaskBase, load_config
 from germline.config.config_files import absolute_path
+from germline.errors import count_of
 from germline.graders.reward_functions import Rewards
 from germline.record import JournalEntry, RunDirectory
 from germline.record.ancestry import Ancestor
 from germline.record.best_generation import early_stop
+from germline.record.budget import reached_limit
 from germline.record.run_paths import choose_directory
 from germline.report.diff import differing_settings
 from germline.run.build_fleet import engine_threads
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RESUMABLE = ("generations", "held_out", "record", "graders", "fleet")
+RESUMABLE = ("generations", "budget", "held_out", "record", "graders", "fleet")
 """Settings that a resumed run may change; changing others would make it another run."""
 SERVER = (
     *("base_url", "launch", "python", "startup_timeout_s", "timeout_s", "retry_timeout_s"),
@@ -268,6 +270,12 @@ def _entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalE
         raise GermlineError(
             f"held_out.patience={patience}: the run stopped early, as its last {patience} held-out "
             "scores were not better than an earlier one; to go on, set a larger number or null"
+        )
+    spent = reached_limit(config.budget, directory.spent)
+    if len(entries) < config.generations and spent:
+        raise GermlineError(
+            f"{spent}: the run has spent it in {len(entries)} of "
+            f"{count_of(config.generations, 'generations')}; to go on, set a larger number or null"
         )
     return entries
 

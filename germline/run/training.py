@@ -5,13 +5,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
+from typing import cast
 
 from germline.errors import count_of
 from germline.evaluation import HELD_OUT_NOISE, score_center
+from germline.fleet.counting_fleet import CountingFleet
 from germline.fleet.engine_queries import LARGE_SIGMA, DimensionQuery, MembersDifferQuery
+from germline.protocols import Fleet
 from germline.record import RunDirectory
 from germline.record.ancestry import inherited_walk
+from germline.record.budget import reached_limit
 from germline.report.findings import Finding
+from germline.run.budget_meter import BudgetMeter
 from germline.run.build_parts import RunParts
 from germline.run.observers import (
     Callback,
@@ -56,9 +61,11 @@ class Training:
     ) -> None:
         self.directory = directory
         self.config = directory.config
-        self._parts = parts
         self._inputs = inputs  # holds the copy of a loaded model
         self._callbacks = CallbackList(callbacks)
+        fleet = CountingFleet(parts.fleet)
+        self._meter = BudgetMeter(fleet, directory.spent)
+        self._parts = replace(parts, fleet=cast(Fleet, fleet))  # it has all of its members
         self._first = directory.journal.last_generation() + 1
         self._stopping = False
         self._begun = False
@@ -80,10 +87,10 @@ class Training:
     def end(self) -> HeldOutScore | None:
         """Held-out score of the final weights.
 
-        Where `stop()` or an early stop ended the run, these are the weights of its last generation,
-        and None where they were not scored.
+        Where `stop()` or a setting ended the run earlier, these are the weights of its last
+        generation, and None where they were not scored.
         """
-        ended = self.directory.stopped_early or self._stopping
+        ended = self.directory.stopped_by or self._stopping
         last = self.directory.journal.last_generation() + 1 if ended else self.config.generations
         return self._score_after(last) if last else None
 
@@ -95,8 +102,8 @@ class Training:
         """Say what is trained, where, and how far it is."""
         done, asked = self.directory.journal.last_generation() + 1, self.config.generations
         total = count_of(asked, "generations")
-        if self.directory.stopped_early:
-            state = f"stopped early after generation {done - 1}"
+        if setting := self.directory.stopped_by:
+            state = f"stopped early after generation {done - 1} ({setting})"
         elif done == asked and self.end is not None:
             state = f"finished, {total}"
         elif self._begun:
@@ -143,9 +150,7 @@ class Training:
                     yield from self._generations(observers)
             self._tell_stop(observers)
             done = self.directory.journal.last_generation() + 1
-            if self.directory.stopped_early or (
-                done == self.config.generations and self.end is None
-            ):
+            if self.directory.stopped_by or (done == self.config.generations and self.end is None):
                 # Also after an early stop: this score has completions, which a report shows.
                 self._tell_held_out(done, observers)
         # After the lock is released, as the report states whether the run is active.
@@ -204,10 +209,14 @@ class Training:
             is_zero=self._parts.method.is_zero_signal,
         )
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
+        self._meter.restart()
         for record in self._parts.generations(span, diagnosis):
+            self._meter.training(record.strategy_metrics)
             done = record.generation + 1
             if done % self.config.held_out.every == 0 and done < span.stop:
                 record = self._with_score(record, done)
+            record = replace(record, budget=self._meter.spent())
+            self._stopping |= reached_limit(self.config.budget, record.budget) is not None
             for observer in observers:
                 observer.on_generation(record)
             if record.held_out:
@@ -219,6 +228,7 @@ class Training:
             yield record
             if self._stopping:
                 return
+            self._meter.restart()
 
     def _trial(self, trial: SigmaTrial) -> None:
         """Show a trial of the calibration; a stop before the first generation ends it there."""
@@ -234,6 +244,7 @@ class Training:
 
     def _score(self, generation: int) -> tuple[HeldOutScore, Sequence[Rollout]]:
         parts = self._parts
+        self._meter.restart()
         score, evaluation = score_center(
             partial(parts.method.evaluate_center, parts.fleet),
             parts.task,
@@ -242,6 +253,7 @@ class Training:
             generation,
             parts.held_out_scorers,
         )
+        self._meter.held_out()
         if rows := parts.method.ensemble_rows():
             self.directory.write_ensemble(generation, rows)
         return score, evaluation.rollouts

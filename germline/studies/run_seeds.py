@@ -15,6 +15,7 @@ from germline.config.base import as_override
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors, write_json
 from germline.record.best_generation import early_stop
+from germline.record.budget import reached_limit
 from germline.record.seed_study import SEEDS_FILE, is_seed_study, read_seeds_file, seed_run
 from germline.report.comparison import SeedGroup
 from germline.report.diff import differing_settings
@@ -28,7 +29,7 @@ from germline.types import GermlineError
 MOST_SEEDS = 1000
 """Largest range of seeds; a longer one is assumed to be a typing error."""
 
-TRAINS_ON = ("generations", "held_out.patience", "record.", "graders.", "fleet.")
+TRAINS_ON = ("generations", "budget.", "held_out.patience", "record.", "graders.", "fleet.")
 """Settings that a run in the folder is trained on with: its scores stay those of the others' kind.
 
 Other settings that `resume` may change, such as `held_out.examples`, would make them another kind.
@@ -160,10 +161,10 @@ def _check_same_config(planned: Config, path: Path) -> None:
             f"{path} has generations={was}, and asked for are {asked}: ask for generations={was}, "
             "which trains the other runs on, or choose another folder (--out)"
         )
-    if asked > was and _stops_early(planned, path):
+    if asked > was and (setting := _stopped_by(planned, path)):
         raise GermlineError(
-            f"held_out.patience={planned.held_out.patience}: the run {path} stops early, so "
-            f"generations={asked} would not train it on: set a larger patience, or null"
+            f"{setting}: the run {path} stops early, so generations={asked} would not train it on: "
+            "set a larger number, or null"
         )
     others = [name for name in differing if not name.startswith(TRAINS_ON)]
     if others:
@@ -179,7 +180,7 @@ def _begin_or_resume(planned: Config, path: Path) -> Training | None:
     if not (path / "run.json").exists():
         return train(planned, path)
     done = RunDirectory.open(path).journal.last_generation() + 1
-    if done >= planned.generations or _stops_early(planned, path):
+    if done >= planned.generations or _stopped_by(planned, path):
         return None
     asked = {name: value for name, (_, value) in _differing(planned, path).items()}
     # Of another kind of fleet, the settings that it does not have go with the old kind.
@@ -195,7 +196,9 @@ def _differing(planned: Config, path: Path) -> dict[str, list[Any]]:
     return differing
 
 
-def _stops_early(planned: Config, path: Path) -> bool:
-    """Whether the scores of a run end it early by the patience that is planned."""
-    scores = [row.score for row in RunDirectory.open(path).held_out()]
-    return early_stop(scores, planned.held_out.patience) is not None
+def _stopped_by(planned: Config, path: Path) -> str | None:
+    """Return the planned patience or budget that ends a run early, as a setting; else None."""
+    directory, patience = RunDirectory.open(path), planned.held_out.patience
+    if early_stop([row.score for row in directory.held_out()], patience):
+        return f"held_out.patience={patience}"
+    return reached_limit(planned.budget, directory.spent)

@@ -1,0 +1,163 @@
+"""What a run spends: counted for every method, likewise after a resume; a limit ends the run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import germline
+from germline.config import Budget
+from germline.record import RunDirectory
+from germline.record.budget import reached_limit
+from germline.report.run_facts import RunFacts
+from germline.types import GermlineError
+from tests.command_line import command
+from tests.test_es_sample_gd import config as gradient_config
+from tests.tiny import save_tiny
+from tests.tiny_runs import zo_grpo_run
+from tests.toy_runs import ADAM_FULL, finish, journal, run, settings, stopped_after
+
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
+COUNTS = (
+    *("rollouts", "tokens", "forward_tokens", "backward_tokens"),
+    *("forward_flops", "backward_flops"),
+)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_tiny(tmp_path_factory.mktemp("model"))
+
+
+def counted(folder: Path) -> dict[str, float]:
+    spent = RunDirectory.open(folder).spent
+    return {name: spent[name] for name in COUNTS}
+
+
+def test_members_count_their_rollouts_and_whole_texts(tmp_path: Path) -> None:
+    folder = run(tmp_path / "run", "record.rollouts=100")
+    directory = RunDirectory.open(folder)
+    spent = directory.spent
+    texts = directory.rollouts()
+    assert spent["rollouts"] == len(texts) == 4 * 6 * 4
+    assert spent["tokens"] == sum(row["tokens"] for row in texts)
+    prompts = sum(len(row["prompt"]) for row in texts)  # of the toy engine, a token a character
+    assert spent["forward_tokens"] == prompts + spent["tokens"]
+    # 96 x 8 of the tables of embeddings are looked up; mix, its bias and read multiply.
+    weights = 8 * 8 + 8 + 96 * 8
+    assert spent["forward_flops"] == 2 * weights * spent["forward_tokens"]
+    assert spent["backward_tokens"] == spent["backward_flops"] == 0
+    assert spent["cpu_s"] > 0
+    assert spent["wall_s"] > 0
+
+
+def test_held_out_scores_are_counted_apart(tmp_path: Path) -> None:
+    often = run(tmp_path / "often", "held_out.every=1", "held_out.examples=5")
+    seldom = run(tmp_path / "seldom", "held_out.every=100", "held_out.examples=5")
+    assert counted(often) == counted(seldom)
+    # Of the start and after generations 0 to 2; the score of the end follows the last row.
+    assert RunDirectory.open(often).spent["held_out"]["rollouts"] == 4 * 5
+    assert RunDirectory.open(seldom).spent["held_out"]["rollouts"] == 5
+
+
+def test_scoring_members_count_what_they_read(tmp_path: Path, model: Path) -> None:
+    config = zo_grpo_run(model, "generations=1", "strategy.learning_rate=1", "record.rollouts=100")
+    folder = finish(germline.train(config, tmp_path / "run"))
+    directory = RunDirectory.open(folder)
+    (row,) = directory.generations()
+    assert row["budget"]["rollouts"] == 3 * 4
+    # Beside the samples, members and the center read prompts and the tokens that they score.
+    read = row["budget"]["forward_tokens"] - row["tokens"]
+    assert read > row["tokens_scored"] > 0
+
+
+def test_a_method_that_backpropagates_counts_its_gradient(tmp_path: Path, model: Path) -> None:
+    config = gradient_config(model, "method.exploration=temperature", "task.temperature=1")
+    folder = finish(germline.train(config, tmp_path / "run"))
+    directory = RunDirectory.open(folder)
+    spent, rows = directory.spent, directory.generations()
+    backward = sum(row["backward_tokens"] for row in rows)
+    assert spent["backward_tokens"] == backward > 0
+    sampled = spent["forward_tokens"] - backward  # what was generated, read once
+    assert spent["tokens"] < sampled <= spent["tokens"] + backward * 4
+    # All weights of the searched space follow: 2 N forwards and 4 N backwards for each token.
+    assert spent["backward_flops"] > spent["forward_flops"] * backward / spent["forward_tokens"]
+    clipped = gradient_config(model, "strategy.sigma=0.05", "method.clip=0.2")
+    once = RunDirectory.open(finish(germline.train(clipped, tmp_path / "clipped"))).generations()
+    assert once[0]["forward_tokens"] == once[0]["backward_tokens"] > 0
+
+
+def test_a_resumed_run_has_counted_the_same(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", "strategy.sigma=auto", *ADAM_FULL)
+    config = settings("strategy.sigma=auto", *ADAM_FULL)
+    part = stopped_after(germline.train(config, tmp_path / "part"), 2)
+    finish(germline.resume(part))
+    assert counted(part) == counted(whole)
+    rollouts = sum(row["rollouts"] for row in RunDirectory.open(part).generations())
+    assert counted(part)["rollouts"] > rollouts  # with those of the calibration
+
+
+@pytest.mark.parametrize(
+    ("limits", "reached"),
+    [
+        ({}, None),
+        ({"rollouts": 100}, "budget.rollouts=100"),
+        ({"rollouts": 101, "tokens": 6e3}, "budget.tokens=6000"),
+        ({"flops": 30}, "budget.flops=30"),
+        ({"flops": 31, "cpu_minutes": 2}, "budget.cpu_minutes=2"),
+        ({"minutes": 1.5}, "budget.minutes=1.5"),
+        ({"rollouts": 101, "minutes": 2}, None),
+    ],
+)
+def test_the_first_limit_that_is_reached(limits: dict[str, float], reached: str | None) -> None:
+    spent = {
+        "rollouts": 100,
+        "tokens": 6000,
+        "forward_flops": 10.0,
+        "backward_flops": 20.0,
+        "cpu_s": 120.0,
+        "wall_s": 90.0,
+    }
+    assert reached_limit(Budget(**limits), spent) == reached
+
+
+def test_a_spent_budget_ends_a_run_and_a_larger_one_trains_on(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole")
+    result = command("train", as_file(tmp_path), "budget.rollouts=30", "--out", tmp_path / "part")
+    assert result.exit_code == 0
+    assert "Stopped after 2 of 4 generations, as the budget is spent" in result.output
+    directory = RunDirectory.open(tmp_path / "part")
+    assert directory.journal.last_generation() == 1
+    assert directory.stopped_by == "budget.rollouts=30"
+    assert directory.has_ended
+    assert directory.held_out()[-1].score.generation == 2
+    assert RunFacts(directory.path).shown_state == "stopped early"
+    assert "the budget is spent (budget.rollouts=30)" in directory.report.read_text()
+    again = json.loads(command("resume", directory.path, "--json").output)
+    assert "budget.rollouts=30: the run has spent it in 2 of 4" in again["error"]["message"]
+    with pytest.raises(GermlineError, match=r"budget.rollouts=48: the run has spent it"):
+        germline.resume(directory.path, ["budget.rollouts=48"])
+    finish(germline.resume(directory.path, ["budget.rollouts=null"]))
+    assert journal(directory.path) == journal(whole)
+
+
+def test_a_run_of_an_older_version_counts_the_rollouts_of_its_rows(tmp_path: Path) -> None:
+    folder = stopped_after(germline.train(settings(), tmp_path / "run"), 2)
+    file = folder / "generations.jsonl"
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    for row in rows:
+        del row["budget"]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    with pytest.raises(GermlineError, match="spent it in 2 of 4"):
+        germline.resume(folder, ["budget.rollouts=48"])
+    finish(germline.resume(folder, ["budget.rollouts=60"]))
+    assert RunDirectory.open(folder).spent["rollouts"] == 72
+
+
+def as_file(folder: Path) -> Path:
+    from germline.config.config_files import as_yaml
+
+    file = folder / "toy.yaml"
+    file.write_text(as_yaml(settings().model_dump(mode="json")))
+    return file

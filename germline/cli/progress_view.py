@@ -251,7 +251,9 @@ def _spread(row: Row, config: Config) -> str:
 
 def _search(row: Row, config: Config) -> str:
     """Describe sigma with its unit, the length of the step, and the learning rate."""
-    parts = [f"sigma {number(row['sigma'])}{OF_WEIGHTS.get(config.search.unit, '')}"]
+    parts = []
+    if config.method.perturbs:
+        parts.append(f"sigma {number(row['sigma'])}{OF_WEIGHTS.get(config.search.unit, '')}")
     if (step := row.get("step_in_sigmas")) is not None:
         parts.append(f"step {number(step)} sigmas")
     if row["learning_rate"] is not None:

@@ -260,7 +260,7 @@ def _run(plan: "DryRun", runs: int) -> list[str]:
     population, per_member = config.strategy.population, ""
     members = count_of(population, "members") if population else "some members"
     if not config.method.members_generate:
-        per_member = f", scored by {members}"
+        per_member = f", scored by {members}" if config.method.perturbs else ""
         members = count_of(config.method.generated_rows(1), "samples")
     of_task = "" if plan.training_examples is None else f" of {plan.training_examples:,}"
     batch = f"{members} x {count_of(texts.examples, 'examples')}{of_task}{per_member}"

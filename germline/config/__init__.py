@@ -17,8 +17,10 @@ from germline.config.loader import load_config as load_config
 from germline.config.loader import smoke_config as smoke_config
 from germline.config.loader import validate_config as validate_config
 from germline.config.methods import EsSampleGradientDescent as EsSampleGradientDescent
+from germline.config.methods import Grpo as Grpo
 from germline.config.methods import MethodSection as MethodSection
 from germline.config.methods import RandOpt as RandOpt
+from germline.config.methods import Rloo as Rloo
 from germline.config.methods import ZerothOrderGrpo as ZerothOrderGrpo
 from germline.config.row_tasks import CustomTask as CustomTask
 from germline.config.row_tasks import Dataset as Dataset

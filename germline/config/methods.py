@@ -1,7 +1,7 @@
 """Settings of methods: how a run uses the rollouts of perturbed members."""
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -23,12 +23,16 @@ class MethodSection(KindSection):
     """Whether seeds and coefficients rebuild every generation; if not, only snapshots do."""
     members_generate: ClassVar[bool] = True
     """Whether fitness is that of members; if not, that of samples of the center."""
+    perturbs: ClassVar[bool] = True
+    """Whether members are perturbed; if not, `strategy` has a rate and an optimizer alone."""
     members_are_seeds: ClassVar[bool] = False
     """Whether members are seeds of directions, as in nes, and rewards must not change in a run."""
     searches_prompts: ClassVar[bool] = False
     """Whether members may use different options of `prompt_search`."""
     backpropagates: ClassVar[bool] = False
     """Whether theta follows gradients found by backpropagation, in one process."""
+    trains_adapters: ClassVar[bool] = True
+    """Whether it can train a LoRA adapter."""
     smoke_overrides: ClassVar[tuple[str, ...]] = ()
     """Settings of the method in a run of `--smoke`."""
     other_defaults: ClassVar[Mapping[str, object]] = {}
@@ -97,6 +101,7 @@ class EsSampleGradientDescent(MethodSection):
     members_are_seeds = True
     replayable = False
     backpropagates = True
+    trains_adapters = False
     exploration: Literal["weights", "temperature"] = "weights"
     """Source of completions: `weights`, members perturbed by `strategy`; `temperature`, as many
     samples of the center at `task.temperature`."""
@@ -167,6 +172,67 @@ class ZerothOrderGrpo(MethodSection):
     def scored_rows(self, examples: int) -> int:
         """Return `rows_per_member`, or all completions if they are fewer."""
         return min(self.rows_per_member, self.group_size * examples)
+
+
+class PolicyGradientSection(MethodSection):
+    """Base of the baselines that sample from the center and learn by backpropagation."""
+
+    replayable = False
+    members_generate = False
+    perturbs = False
+    members_are_seeds = True
+    backpropagates = True
+    other_defaults: ClassVar[Mapping[str, object]] = {
+        "strategy.optimizer": "adam",
+        "strategy.learning_rate": 1e-5,
+    }
+    smoke_overrides = ("method.group_size=2",)
+    group_size: int = Field(8, ge=2)
+    """Completions that are sampled for each example."""
+    temperature: float = Field(1.0, gt=0)
+    """Temperature of these samples; `task.temperature` is that of held-out completions."""
+    rows: int = Field(32, ge=1)
+    """Completions per backward pass, at most; fewer need less memory. Another number may change
+    bits."""
+
+    def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
+        """Return no sigma: nothing is perturbed."""
+        return ()
+
+    def title(self, strategy: str) -> str:
+        """Name the method and its group size."""
+        return f"{self.kind} G = {self.group_size}"
+
+    def generated_rows(self, population: int) -> int:
+        """Return the size of a group."""
+        return self.group_size
+
+
+class TrlSection(PolicyGradientSection):
+    """Base of the baselines whose advantages and loss are those of TRL."""
+
+    num_iterations: int = Field(1, ge=1)
+    """Updates per batch of samples."""
+    beta: float = Field(0.0, ge=0)
+    """Coefficient of the KL divergence from the start model."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Largest norm of a gradient; a longer one is shortened."""
+    args: dict[str, Any] = Field({})
+    """Other arguments of TRL's config, by their names, such as `{loss_type: dr_grpo}`."""
+
+
+@register("method", "germline.methods.trl_policy_gradient:TrlMethod")
+class Grpo(TrlSection):
+    """GRPO of TRL: samples compared within their group, and backpropagation."""
+
+    kind: Literal["grpo"] = "grpo"
+
+
+@register("method", "germline.methods.trl_policy_gradient:TrlMethod")
+class Rloo(TrlSection):
+    """RLOO of TRL: samples compared with the others of their group, and backpropagation."""
+
+    kind: Literal["rloo"] = "rloo"
 
 
 MethodConfig = Annotated[MethodSection, KindOf("method", default="es")]

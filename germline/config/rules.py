@@ -63,6 +63,9 @@ def above(limit: float) -> Callable[[object], bool]:
 MEMBERS = ("kind", "population", "antithetic", "sigma", "sigma_unit")
 """Settings of nes that determine which members are evaluated; the others determine the update."""
 
+STEPS = ("kind", "learning_rate", "optimizer", "zero_signal")
+"""Settings of nes that determine the step alone."""
+
 KEEP_ONE = "drop one of them"
 NUMBER = "give a number, such as 0.01"
 SAMPLING = {"method.exploration": "temperature"}
@@ -71,6 +74,7 @@ FUNCTIONS = {"task.reward_functions": given}
 MEASURED = {"strategy.learning_rate.kind": "auto"}
 OF_SEEDS = {"method.kind": anything, "method.members_are_seeds": True}
 SCORING = {"method.kind": anything, "method.members_generate": False}
+SAMPLES = {"method.kind": anything, "method.perturbs": False}
 GRADIENT = {"method.kind": anything, "method.backpropagates": True}
 OWN_SPLIT = {"task.kind": other_than("safe_alignment")}
 RUNNING = {"strategy.baseline.kind": "running"}
@@ -112,6 +116,8 @@ IGNORED = (
     ),
     Rule(" ".join(f"strategy.{name}" for name in Nes.model_fields if name not in MEMBERS), VOTING),
     Rule("shaping", VOTING),
+    Rule("shaping", SAMPLES),
+    Rule(" ".join(f"strategy.{name}" for name in Nes.model_fields if name not in STEPS), SAMPLES),
     Rule("strategy.sigma", {"method.sigmas": given}, KEEP_ONE),
     Rule("strategy.baseline", GRADIENT),
     Rule("strategy.noise_reuse strategy.sigma space.rank method.clip", SAMPLING),
@@ -177,7 +183,12 @@ IMPOSSIBLE = (
     Rule("fleet.quorum", {**SCORING, ITSELF: other_than(1)}, "all scores are needed: drop it"),
     Rule("strategy.sigma.kind", {**GRADIENT, ITSELF: "natural"}, "use another schedule"),
     Rule("strategy.learning_rate", {**GRADIENT, **MEASURED}, NUMBER),
-    Rule("space.kind", {**GRADIENT, ITSELF: other_than("full", "low_rank")}, "use low_rank"),
+    Rule(
+        "space.kind",
+        {**GRADIENT, "method.trains_adapters": False, ITSELF: other_than("full", "low_rank")},
+        "use low_rank",
+    ),
+    Rule("space.kind", {**GRADIENT, ITSELF: other_than("full", "low_rank", "lora")}, "use full"),
     Rule("engine.kind", {**GRADIENT, ITSELF: other_than("inprocess")}, "use inprocess"),
     Rule("fleet.kind", {**GRADIENT, ITSELF: other_than("local")}, "use local"),
     Rule("fleet.engines", {**GRADIENT, ITSELF: other_than(1)}, "one model trains: use 1"),

@@ -13,7 +13,8 @@ from germline.config import load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet import LocalFleet
 from germline.methods.method import check_task
-from germline.methods.trl_policy_gradient import TrlMethod, largest_divisor, token_rows
+from germline.methods.trl_gradient import largest_divisor, token_rows
+from germline.methods.trl_policy_gradient import TrlMethod
 from germline.run import build_run_parts
 from germline.tasks import make_task
 from germline.types import GermlineError
@@ -62,7 +63,7 @@ def trained_by_trl(kind, path, rows, per_pass, steps):
         "rloo": (trl.RLOOTrainer, trl.RLOOConfig),
     }[kind]
 
-    class Given(trainer_class):
+    class Given(trainer_class):  # type: ignore[misc, valid-type]
         def _generate(self, prompts):
             ids = [[*row.prompt] for row in rows], [[*row.completion] for row in rows]
             texts = [""] * len(rows)
@@ -188,7 +189,9 @@ def test_an_argument_that_trl_does_not_have_is_named(model):
 def test_other_arguments_reach_trl(model):
     with build_run_parts(config(model, "grpo", "method.args={loss_type: dr_grpo}")) as parts:
         _, _, update = sampled(parts)
+        assert isinstance(parts.method, TrlMethod)
         parts.method.apply(parts.fleet, update)
+        assert parts.method._gradient is not None
         assert parts.method._gradient._trainer.args.loss_type == "dr_grpo"
 
 

@@ -113,7 +113,7 @@ def smoke_config(config: Config) -> Config:
         config = config.model_copy(update={name: section})
     small = [
         *("model=nano", "engine=inprocess", "generations=2", "batch_size=4", "held_out.examples=4"),
-        *("strategy.population=4", "task.max_new_tokens=8", "record.snapshot_every=1"),
+        *("task.max_new_tokens=8", "record.snapshot_every=1"),
         *config.method.smoke_overrides,
         *config.task.smoke_overrides,
     ]

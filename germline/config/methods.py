@@ -33,7 +33,7 @@ class MethodSection(KindSection):
     """Whether theta follows gradients found by backpropagation, in one process."""
     trains_adapters: ClassVar[bool] = True
     """Whether it can train a LoRA adapter."""
-    smoke_overrides: ClassVar[tuple[str, ...]] = ()
+    smoke_overrides: ClassVar[tuple[str, ...]] = ("strategy.population=4",)
     """Settings of the method in a run of `--smoke`."""
     other_defaults: ClassVar[Mapping[str, object]] = {}
     """Defaults of settings of other sections, as `section.setting`."""
@@ -79,7 +79,7 @@ class RandOpt(MethodSection):
     kind: Literal["randopt"] = "randopt"
     members_are_seeds = True
     trains_center = False
-    smoke_overrides = ("method.ensemble_size=2",)
+    smoke_overrides = ("strategy.population=4", "method.ensemble_size=2")
     ensemble_size: int = Field(8, ge=1)
     """Number of members that vote: those of the largest fitness."""
     sigmas: tuple[Annotated[float, Field(gt=0, le=LARGEST_SIGMA)], ...] | None = Field(
@@ -131,7 +131,11 @@ class ZerothOrderGrpo(MethodSection):
         "strategy.antithetic": False,
         "shaping.kind": "centered_ranks",
     }
-    smoke_overrides = ("method.group_size=2", "method.rows_per_member=4")
+    smoke_overrides = (
+        "strategy.population=4",
+        "method.group_size=2",
+        "method.rows_per_member=4",
+    )
     group_size: int = Field(8, ge=2)
     """Completions that the center samples for each example."""
     temperature: float = Field(1.0, gt=0)

@@ -28,7 +28,8 @@ NOT_HERE = {
     "forward_tokens": "tests/test_budget.py",
     "informative_examples": "tests/test_trl_policy_gradient.py",
     "grad_norm": "tests/test_trl_policy_gradient.py",
-    "kl": "of method.beta: tests/test_trl_policy_gradient.py",    "state_version": "of strategies of plugins: tests/test_record_journal.py",
+    "kl": "of method.beta: tests/test_trl_policy_gradient.py",
+    "state_version": "of strategies of plugins: tests/test_record_journal.py",
 }
 
 RUNS = {

@@ -73,6 +73,19 @@ def _talk(_: str) -> None:
     sys.stdin.read()
 
 
+def _fork(marker: str) -> None:
+    """Die, and leave a child that lives on."""
+    if child := os.fork():
+        Path(marker).write_text(str(child), encoding="utf-8")
+        os._exit(4)
+    time.sleep(3600)
+
+
+def _fork_and_return(_: str) -> None:
+    if child := os.fork():
+        os.waitpid(child, 0)
+
+
 def _raise(message: str) -> None:
     raise ValueError(message)
 
@@ -86,6 +99,8 @@ MISDEEDS = {
     "swallow": _swallow,
     "loop-in-c": _loop_in_c,
     "die": lambda _: os._exit(3),
+    "fork": _fork,
+    "fork-and-return": _fork_and_return,
     "die-once": _die_once,
     "note-and-sleep": _note_and_sleep,
     "talk": _talk,

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import types
 from importlib import metadata
 from pathlib import Path
 
@@ -16,10 +17,10 @@ import pytest
 from rich.console import Console
 from rich.file_proxy import FileProxy
 
-from germline.cli import doctor, output
+from germline.cli import doctor, main, output
 from germline.cli.application import set_log_level
 from germline.cli.doctor import InstallationCheck
-from germline.cli.output import print_stderr, wrap_words
+from germline.cli.output import INTERRUPTED, print_stderr, wrap_words
 from germline.cli.run_loop import stop_on_interrupt
 from tests.command_line import command
 from tests.terminals import terminal
@@ -116,6 +117,44 @@ def test_the_level_says_which_messages_are_shown_in_a_line_each(level, shown, ca
     for number, message in ((logging.INFO, "first"), (logging.WARNING, "second")):
         logging.getLogger("germline.any").log(number, "%s%s", "word " * 40, message)
     assert [line.split()[-1] for line in capsys.readouterr().err.splitlines()] == shown
+
+
+def test_what_is_said_of_a_model_that_is_loaded_again_is_said_once(capsys, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("germline"), "level", logging.NOTSET)
+    set_log_level("warning")
+    for name in ("engines.pretrained", "engines.pretrained", "run.model_prompts", "fleet", "fleet"):
+        logging.getLogger(f"germline.{name}").warning("%s", name)
+    assert capsys.readouterr().err.split() == [
+        *("engines.pretrained", "run.model_prompts"),
+        *("fleet", "fleet"),  # lost twice
+    ]
+
+
+def test_an_interrupt_while_modules_are_imported_is_no_traceback(capsys, monkeypatch):
+    class Application(types.ModuleType):
+        @property
+        def app(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "germline.cli.application", Application("application"))
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert (end.value.code, capsys.readouterr().err) == (INTERRUPTED, "Interrupted.\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+@pytest.mark.parametrize("words", [("--version",), ("--help",), ("list", "tasks", "--json")])
+def test_a_full_disk_under_stdout_is_one_sentence(words):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "germline", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "germline: standard output cannot be written: No space left on device\n"
 
 
 # --- `germline doctor`

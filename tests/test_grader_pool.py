@@ -24,8 +24,8 @@ from tests import misbehaving_graders
 from tests.hang_limit import HANG_S, wait_until
 from tests.toy_runs import settings
 
-RUBRIC = {"good": 2.0, "example": 0.0}
-FLOOR = {"good": -1.0, "example": 0.0}
+RUBRIC = {"good": 2, "example": 0}
+FLOOR = {"good": -1, "example": 0}
 ROOT = Path(__file__).parents[1]
 
 
@@ -89,6 +89,16 @@ def test_what_a_text_does_to_its_grader_costs_that_text_the_floor(tmp_path):
     assert [one.failure for one in grades] == [*done.values()]
     assert grades[0] == Grade(8.0, {"good": 4.0, "example": 0.0})  # metrics weigh nothing
     assert {one.reward for one in grades if one.failure} == {-2.0}
+
+
+def test_a_child_that_a_grader_forks_neither_holds_its_worker_nor_grades(tmp_path):
+    marker = tmp_path / "child"
+    with open_pool(timeout_s=HANG_S) as pool:
+        texts = ("a", f"fork {marker}", "b", "fork-and-return", "c", "four")
+        grades = pool.submit(texts, examples(len(texts))).result(timeout=HANG_S)
+        assert not is_alive(marker.read_text(encoding="utf-8"))
+    assert grades[1].failure == "the grader process died twice: exit status 4"
+    assert [one.reward for one in grades] == [2.0, -2.0, 2.0, 30.0, 2.0, 8.0]
 
 
 def test_every_text_that_hangs_its_grader_earns_the_floor_and_the_rest_is_graded():

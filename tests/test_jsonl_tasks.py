@@ -141,6 +141,15 @@ def test_the_metric_is_the_heaviest_or_the_one_named_whatever_the_order(tmp_path
         ),
         ([{"text": "?"}], [], r"line 1: a row needs a `prompt`.*found: `text`\. .*task\.columns="),
         ([{**ROW, "question": " "}], [], "line 1: the prompt is empty: ' '"),
+        *(
+            ([ROW, {**OTHER, "answer": value}], [], f"line 2: the field `answer` .*found {found}:")
+            for value, found in (
+                (float("nan"), "nan"),
+                (float("-inf"), "-inf"),
+                (["2", float("nan")], "nan"),
+            )
+        ),
+        ([{**ROW, "answer": {"a": float("inf")}}], ["reward=json"], "line 1: .*found {'a': inf}:"),
         ([ROW, {**OTHER, "answer": None}], [], "line 2: the field `answer` is missing"),
         ([{**ROW, "answer": {"text": ["x"]}}, OTHER], [], r"line 1: .*, such as answer\.text"),
         (

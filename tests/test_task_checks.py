@@ -1,6 +1,7 @@
 """`germline check` and `germline new`: what is found, what is shown, what is written."""
 
 import importlib
+import json
 
 import pytest
 from typer.testing import CliRunner
@@ -339,3 +340,14 @@ def test_the_command_ends_with_1_when_something_is_wrong(tmp_path):
     shown = command("check", file(tmp_path, "    return 1\n"), "--prompts", 0)
     assert shown.exit_code == 1
     assert "gold answers\t10\t1\twrong\tearn no more than empty ones" in shown.stdout
+
+
+def test_the_middle_of_a_long_prompt_is_not_shown(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [{"prompt": f"first {'word ' * 20_000}last {n}", "answer": "x" * 5000} for n in range(5)]
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    shown = command("check", path, "--prompts", 1).output
+    prompt = shown.partition("prompt 1 of 1")[2].partition("prompts\t")[0]
+    assert len(prompt) < 4000
+    for part in ("first word", " more characters) …\n", "word last ", "gold answer: xx"):
+        assert part in prompt

@@ -84,19 +84,19 @@ def check(
 
 
 def _show(report: "TaskCheckReport") -> None:
-    from germline.report.text_format import escape_control_characters, number
+    from germline.report.text_format import both_ends, number
 
     for place, prompt in enumerate(report.prompts, start=1):
         head = f"prompt {place} of {len(report.prompts)} ({count_of(prompt.tokens, 'tokens')})"
         typer.secho(head, bold=True)
-        typer.echo(escape_control_characters(prompt.text).rstrip("\n"))
-        typer.secho(f"gold answer: {escape_control_characters(prompt.answer) or '-'}\n", dim=True)
+        typer.echo(both_ends(prompt.text).rstrip("\n"))
+        typer.secho(f"gold answer: {both_ends(prompt.answer) or '-'}\n", dim=True)
     if episode := report.episode:
         replies = "the gold answer" if episode.reply else "empty"
         typer.secho(f"example episode after this prompt (every reply is {replies})", bold=True)
         for turn in episode.turns:
             who = "model" if turn.role == "assistant" else "environment"
-            typer.echo(f"{who}: {escape_control_characters(turn.content) or '-'}")
+            typer.echo(f"{who}: {both_ends(turn.content) or '-'}")
         ended = "max_turns is reached" if episode.is_cut else "the environment ends it"
         ended = f"it fails: {episode.grade.failure}" if episode.grade.failure else ended
         parts = ", ".join(f"{name} {number(part)}" for name, part in episode.grade.parts.items())

@@ -99,7 +99,8 @@ class GraderPool:
         floor = {part: float(floor[part]) for part in rubric}
         self._name = _name(grader)
         memory_bytes = None if memory_gb is None else int(memory_gb * GB)
-        self._setup = GraderSetup(b"", dict(rubric), floor, timeout_s, memory_bytes, variables)
+        weights = {part: float(weight) for part, weight in rubric.items()}
+        self._setup = GraderSetup(b"", weights, floor, timeout_s, memory_bytes, variables)
         if workers:
             self._setup = self.worker_setup(grader)
         self._backlog: WorkQueue[Grade, Item] = WorkQueue()

@@ -82,7 +82,7 @@ class _Process:
                 ) from error
 
     def runs(self) -> bool:
-        return self._popen.poll() is None
+        return self._popen.returncode is None and self._ended(0) is None
 
     def send(self, value: object) -> None:
         """Send one value; raises EOFError when the worker has ended."""
@@ -100,15 +100,25 @@ class _Process:
 
     def kill(self) -> None:
         if self.runs():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._popen.pid, signal.SIGKILL)
+            self._kill_group()
             self._popen.wait()
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+
+    def _ended(self, timeout_s: float) -> int | None:
+        """Return the exit status; processes that an ended worker started end with it."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            status = self._popen.wait(timeout_s)
+            self._kill_group()
+            return status
+        return None
 
     def exit_reason(self) -> str:
         """Wait for a worker whose connection is closed, and describe how it ended."""
-        try:
-            status = self._popen.wait(timeout=1.0)
-        except subprocess.TimeoutExpired:
+        status = self._popen.returncode if not self.runs() else self._ended(1.0)
+        if status is None:
             self.kill()
             return "it closed its connection"
         return signal.Signals(-status).name if status < 0 else f"exit status {status}"

@@ -178,6 +178,8 @@ def main(descriptor: int, progress_descriptor: int) -> None:
     parent = Connection(descriptor)
     os.set_inheritable(descriptor, False)  # noqa: FBT003 - it takes no keyword
     _die_with_parent()
+    # A child that a grader forks does not keep the connection open when this process dies.
+    os.register_at_fork(after_in_child=parent.close)
     # Half a surrogate pair can be printed too, and a killed worker loses no line.
     for stream in (sys.stdout, sys.stderr):
         cast(TextIOWrapper, stream).reconfigure(errors="backslashreplace", line_buffering=True)
@@ -208,9 +210,12 @@ def _grade_all(
 ) -> None:
     done: list[Verdict] = []
     flushed = time.monotonic()
+    process = os.getpid()
     for index, item in enumerate(items):
         progress.mark(index)
         done.append(loop.grade(item))
+        if os.getpid() != process:  # a child that the grader forked
+            os._exit(0)
         if time.monotonic() - flushed > FLUSH_S and index + 1 < len(items):
             parent.send(done)
             done, flushed = [], time.monotonic()

@@ -238,6 +238,15 @@ def bounded_text(text: str, longest: int = LONGEST_TEXT) -> str:
     return f"{escape_control_characters(text[:longest])} … ({count_of(cut, 'more characters')})"
 
 
+def both_ends(text: str, longest: int = LONGEST_TEXT) -> str:
+    """Shorten a text in its middle, as `bounded_text` does at its end."""
+    if len(text) <= longest:
+        return escape_control_characters(text)
+    ends = text[: longest // 2], text[-(longest // 2) :]
+    first, last = map(escape_control_characters, ends)
+    return f"{first}\n… ({len(text) - 2 * (longest // 2):,} more characters) …\n{last}"
+
+
 def one_line_excerpt(text: str, width: int) -> str:
     """Shorten model text to one line: line breaks become ⏎, control characters are replaced.
 

@@ -253,8 +253,10 @@ def _as_json(value: object, what: str, place: str, **options: bool) -> str:
     try:
         return json.dumps(value, **options)  # type: ignore[arg-type]
     except (TypeError, ValueError, RecursionError) as error:
+        found = f"found {shown(value)}: " if isinstance(error, ValueError) else ""  # NaN, infinity
         raise GermlineError(
-            f"{place}: {what} must be plain data (text, numbers, lists, mappings): {error}"
+            f"{place}: {what} must be plain data (text, finite numbers, lists, mappings): {found}"
+            f"{error}"
         ) from None
 
 

@@ -36,7 +36,7 @@ TOY: dict[str, Any] = {
     "generations": 4,
     "graders": {"timeout_s": 60.0},
     "strategy": {"population": 6, "sigma": 0.3, "learning_rate": 0.1},
-    "held_out": {"every": 2, "examples": 5},
+    "held_out": {"every": 2, "examples": 5, "temperature": None},
     "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
 }
 NANO: dict[str, Any] = {
@@ -46,7 +46,7 @@ NANO: dict[str, Any] = {
     "graders": {"timeout_s": 60.0},
     "engine": {"threads": 1},
     "strategy": {"population": 4},
-    "held_out": {"every": 2, "examples": 4},
+    "held_out": {"every": 2, "examples": 4, "temperature": None},
     "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
 }
 FIXED = ("strategy.sigma=0.01", "strategy.learning_rate=0.01")

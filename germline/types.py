@@ -274,6 +274,8 @@ class HeldOutScore:
         rewards: the reward of each example, recorded beside `scorers`.
         scorers: of the same completions, by `held_out.scorers`; `metric` is the name of one.
         parts: mean of each part of the rubric, where it has several.
+        at_k: of several samples per example, whose mean `values` are: `pass@k` and `majority@k`,
+            named by `metric`.
     """
 
     generation: int
@@ -288,6 +290,7 @@ class HeldOutScore:
     rewards: tuple[float, ...] = ()
     scorers: tuple["HeldOutScore", ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict, hash=False)
+    at_k: tuple["HeldOutScore", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

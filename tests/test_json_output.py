@@ -30,7 +30,7 @@ COMMANDS = {
     "train": ("train", *TINY, "--out", "trained"),
     "train seeds=0..4": ("train", *TINY, "seeds=0,1", "--out", "seeds"),
     "train --dry-run": ("train", *TINY, "--dry-run"),
-    "eval": ("eval", "run", "nano", "--limit", "2"),
+    "eval": ("eval", "run", "nano", "--limit", "2", "--samples", "2"),
     "elo": ("elo", "run", "-g", "-1", "-g", "1", "--limit", "2", "--judge", "JUDGE"),
     "probe": ("probe", *TINY[:5], "--minutes", "10"),
     "export": ("export", "run", "--out", "exported", "--verify"),

@@ -25,7 +25,7 @@ from tests.toy_runs import SETTINGS
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
-SMALL = SETTINGS | {"generations": 3, "held_out": {"every": 2, "examples": 5}}
+SMALL = SETTINGS | {"generations": 3}
 RIDDLES = '{"prompt": "What is 3 + 4?", "answer": 7}\n{"prompt": "What is 5 + 4?", "answer": 9}\n'
 
 

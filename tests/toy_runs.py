@@ -38,7 +38,7 @@ SETTINGS: dict[str, Any] = {
     # bit for bit would have the same rewards.
     "graders": {"timeout_s": 60.0},
     "strategy": {"population": 6, "sigma": 0.3, "learning_rate": 0.1},
-    "held_out": {"every": 2, "examples": 5},
+    "held_out": {"every": 2, "examples": 5, "temperature": None},
     "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
 }
 ADAM_FULL = ("space=full", "strategy.optimizer=adam")

@@ -87,6 +87,13 @@ TaskOption = Annotated[
 
 Split = Annotated[Literal["train", "test"], typer.Option(help="Split of the examples.")]
 
+EvaluationSplit = Annotated[
+    Literal["train", "test", "unseen"],
+    typer.Option(
+        help="Split of the examples; unseen: test examples that no held-out score of a run was of."
+    ),
+]
+
 Limit = Annotated[
     int | None, typer.Option(min=1, help="Use only the first N examples; default: all.")
 ]

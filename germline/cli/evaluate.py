@@ -10,10 +10,10 @@ import typer
 
 from germline.cli import shell_completion
 from germline.cli.arguments import (
+    EvaluationSplit,
     Generations,
     Limit,
     Source,
-    Split,
     TaskOption,
     runs_of_sources,
     split_words,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from germline.evaluation.kl_divergence import KlDivergence
     from germline.evaluation.score_difference import PairedDifference
     from germline.record import RunDirectory
+    from germline.run.inference import SourceEvaluation
     from germline.types import HeldOutScore
 
 EVALUATION_SETTINGS = (
@@ -54,6 +55,8 @@ EVALUATE_EXAMPLES = (
     "germline eval runs/on-vllm engine=inprocess",
     "germline eval runs/sums nano my-adapter --limit 200",
     "germline eval runs/sums -g -1 -g 25 -g best --json",
+    "germline eval runs/sums --samples 8 --temperature 0.7",
+    "germline eval runs/sums -g -1 -g best --split unseen",
 )
 
 
@@ -69,8 +72,19 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         ),
     ] = None,
     task: TaskOption = None,
-    split: Split = "test",
+    split: EvaluationSplit = "test",
     limit: Limit = None,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Completions of each example, for pass@k and majority@k.")
+    ] = 1,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Sampling temperature; default: that of held_out.temperature, which is 0 (greedy) "
+            "unless it was set, and 1 with several --samples.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -93,9 +107,13 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     A folder of several run seeds (train seeds=0..4) stands for its runs.
 
     Prints the mean with its standard error, or a share with its 95 % interval, and the number of
-    examples, and writes the completions to a file. With --kl it also prints the exact KL of a run's
-    weights from its starting weights, along its completions, and the share of degenerate texts. For
-    a run whose members vote, the KL is the mean over these members.
+    examples, and writes the completions to a file. Of several sources or generations it prints the
+    difference to the first on the same examples; if they are right or wrong, progressions (wrong
+    before, right now) and regressions, with the p value of McNemar's test.
+
+    With --kl it also prints the exact KL of a run's weights from its starting weights, along its
+    completions, and the share of degenerate texts. For a run whose members vote, the KL is the mean
+    over these members.
     """
     from germline.types import GermlineError
 
@@ -107,10 +125,17 @@ def evaluate(  # noqa: PLR0913 - the options of a command
             f"eval: --out={out} names one file for the completions of several: leave it out, and "
             "each has a file of its own"
         )
-    if kl and (several or generations != [None] or task or _run_of(sources[0]) is None):
+    is_changed = samples > 1 or temperature is not None or split == "unseen"
+    if kl and (several or is_changed or generations != [None] or task or not _run_of(sources[0])):
         raise GermlineError(
-            "eval: --kl measures the newest weights of one run on its own task: leave out the "
-            "other sources, --generation and --task"
+            "eval: --kl measures the newest weights of one run on its own task, as it is held out: "
+            "leave out the other sources, --generation, --task, --samples, --temperature and "
+            "--split unseen"
+        )
+    if sampling := next((one for one in settings if one.startswith("task.temperature=")), None):
+        raise GermlineError(
+            f"eval: {sampling} is the temperature of training: use --temperature "
+            f"{sampling.partition('=')[2]}"
         )
     section = task_section("eval", sources[0], task, settings)
     task_of_all = section or _task_of_first_run(sources)
@@ -118,31 +143,32 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     # After the cheap checks, because they import torch.
     from germline.engines.pretrained import load_tokenizer
     from germline.nano import model_source
-    from germline.run.inference import measure_kl, open_evaluation, score_to_file
+    from germline.run.inference import measure_kl, score_to_file
 
     overrides = [setting for setting in settings if not setting.startswith("task.")]
-    opened = [
-        (one, number, open_evaluation(one, task_of_all, split, limit, overrides, number))
-        for one in sources
-        for number in (generations if len(sources) == 1 or _run_of(one) else [None])
-    ]
+    opened = _open_all(
+        sources, generations, task_of_all, split, limit, overrides, samples, temperature
+    )
     if several:  # a model that is not there costs no evaluation of the others
         configs = [evaluated.config for _, _, evaluated in opened]
         for model in dict.fromkeys(c.model for c in configs if c.engine.kind != "toy"):
             load_tokenizer(model_source(model))
     rows = [
-        EvaluationRow(one, number, *score_to_file(evaluated, one, split, out))
+        EvaluationRow(one, number, evaluated, *score_to_file(evaluated, one, split, out))
         for one, number, evaluated in opened
     ]
     if kl:
+        assert split != "unseen"
         far, texts = measure_kl(sources[0], split=split, limit=limit, overrides=settings)
         rows = [replace(rows[0], kl=far, texts=texts)]
     if as_json:
-        print_json([_row_values(row, rows[0]) for row in rows])
+        print_json([_row_values(row, rows[0], split) for row in rows])
     elif len(rows) == 1:
         _print_evaluation(rows[0], own_task=section is None)
     else:
         _print_rows(rows)
+    if not as_json and split == "test" and (note := _note_on_best(rows)):
+        print_stdout(note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +180,7 @@ class EvaluationRow:
 
     source: str
     generation: int | Literal["best"] | None
+    evaluated: "SourceEvaluation"
     score: "HeldOutScore"
     completions: Path
     kl: "KlDivergence | None" = None
@@ -164,6 +191,40 @@ class EvaluationRow:
         from germline.evaluation.score_difference import paired_difference
 
         return None if self is first else paired_difference(self.score, first.score)
+
+
+def _open_all(  # noqa: PLR0913 - what all sources have in common
+    sources: Sequence[str],
+    generations: Sequence[int | Literal["best"] | None],
+    task: "TaskConfig | None",
+    split: Literal["train", "test", "unseen"],
+    limit: int | None,
+    overrides: Sequence[str],
+    samples: int,
+    temperature: float | None,
+) -> "list[tuple[str, int | Literal['best'] | None, SourceEvaluation]]":
+    """Open every source at each generation, with the examples and the decoding of the first one."""
+    from germline.run.inference import open_evaluation, seen_examples
+
+    runs = [run for run in map(_run_of, sources) if run]
+    seen = max(map(seen_examples, runs)) if runs and split == "unseen" else None
+    opened: list[tuple[str, int | Literal["best"] | None, SourceEvaluation]] = []
+    for one in sources:
+        for number in generations if len(sources) == 1 or _run_of(one) else [None]:
+            evaluated = open_evaluation(
+                one,
+                task,
+                split,
+                limit,
+                overrides,
+                number,
+                samples=samples,
+                temperature=temperature,
+                seen=seen,
+            )
+            temperature = evaluated.temperature if temperature is None else temperature
+            opened.append((one, number, evaluated))
+    return opened
 
 
 def _run_of(source: str) -> "RunDirectory | None":
@@ -197,9 +258,12 @@ def _print_evaluation(row: EvaluationRow, *, own_task: bool) -> None:
     caution = text_format.caution(score)
     print_stdout(
         f"{score.metric} {text_format.score(score)} "
-        f"(mean and {text_format.kind_of_error(score)}, n {score.n}), "
+        f"(mean and {text_format.kind_of_error(score)}, n {score.n}{_sampled(row)}), "
         f"mean reward {text_format.number(score.reward)}{f'; {caution}' if caution else ''}"
     )
+    if score.at_k:
+        shown = ", ".join(f"{one.metric} {text_format.bootstrapped(one)}" for one in score.at_k)
+        print_stdout(f"over the samples, with 95 % intervals over examples: {shown}")
     for one in score.scorers:
         complete = f" (n {one.n})" if one.n == len(one.values) else ""  # else the line says it
         print_stdout(f"{text_format.scorer_line(one)}{complete}")
@@ -229,26 +293,58 @@ def _print_rows(rows: Sequence[EvaluationRow]) -> None:
     """Print several evaluations as a table."""
     from germline.report import text_format
 
-    scorers = dict.fromkeys(one.metric for row in rows for one in row.score.scorers)
+    beside = [(*row.score.at_k, *row.score.scorers) for row in rows]
+    names = dict.fromkeys(one.metric for some in beside for one in some)
     metric = rows[0].score.metric
     columns = ("model", "generation", metric, "n", "mean reward", "difference to the first")
     cells = []
-    for row in rows:
-        by_scorer = {one.metric: text_format.score(one) for one in row.score.scorers}
+    for row, some in zip(rows, beside, strict=True):
+        shown_beside = {
+            one.metric: text_format.score(one)
+            if one in row.score.scorers
+            else text_format.bootstrapped(one)
+            for one in some
+        }
         difference = row.minus(rows[0])
         first = (row.source, _generation(row), text_format.score(row.score), str(row.score.n))
         reward = text_format.number(row.score.reward)
         shown = text_format.difference(difference) if difference else ""
-        cells.append((*first, reward, shown, *(by_scorer.get(name, "") for name in scorers)))
-    print_table((*columns, *scorers), cells)
+        cells.append((*first, reward, shown, *(shown_beside.get(name, "") for name in names)))
+    print_table((*columns, *names), cells)
     kind = text_format.kind_of_error(*(row.score for row in rows))
     print_stdout(
-        f"scores: mean and {kind}; differences: paired over examples, with 95 % intervals "
-        "(of examples, not of run seeds)"
+        f"scores: mean and {kind}{_sampled(rows[0])}; differences: paired over examples, with 95 % "
+        "intervals (of examples, not of run seeds)"
     )
     for sentence in _over_seeds(rows):
         print_stdout(sentence)
     print_stdout("completions: " + ", ".join(str(row.completions) for row in rows))
+
+
+def _sampled(row: EvaluationRow) -> str:
+    """Name the decoding, which a prompt search may choose."""
+    many = f", {row.evaluated.samples} samples" if row.evaluated.samples > 1 else ""
+    temperature = row.evaluated.temperature
+    if temperature is None:
+        return many
+    how = f"at temperature {temperature:g}" if temperature else "greedy"
+    return f"{many} {how}" if many else f", {how}"
+
+
+def _note_on_best(rows: Sequence[EvaluationRow]) -> str:
+    """Say that a generation was chosen on the examples that score it here; else nothing."""
+    from germline.run.inference import seen_examples
+
+    best = next((row for row in rows if row.generation == "best"), None)
+    if best is None or best.evaluated.task.name != best.evaluated.config.task.title:
+        return ""
+    seen, count = seen_examples(best.evaluated.directory), len(best.score.values)
+    of = f"the first {seen} of these {count}" if seen < count else f"these {count}"
+    is_left = seen < len(best.evaluated.task.examples("test"))
+    return (
+        f"best was chosen by its score on {of} examples, so that score flatters it"
+        f"{': --split unseen scores it on the others' if is_left else ''}"
+    )
 
 
 def _generation(row: EvaluationRow) -> str:
@@ -283,11 +379,14 @@ def _over_seeds(rows: Sequence[EvaluationRow]) -> list[str]:
     return sentences
 
 
-def _row_values(row: EvaluationRow, first: EvaluationRow) -> dict[str, object]:
+def _row_values(row: EvaluationRow, first: EvaluationRow, split: str) -> dict[str, object]:
     return {
         "source": row.source,
         "generation": row.generation,
-        **score_values(row.score),
+        "split": split,
+        "samples": row.evaluated.samples,
+        "temperature": row.evaluated.temperature,
+        **score_values(row.score, bootstrap=True),
         **difference_values(row.minus(first)),
         **({"kl": row.kl} if row.kl else {}),
         **({"degenerate_texts": row.texts} if row.texts else {}),

@@ -123,12 +123,23 @@ def difference_values(difference: "PairedDifference | None") -> dict[str, object
         "difference_n": "n",
         "difference_higher": "higher",
         "difference_lower": "lower",
+        "difference_p": "sign_test",
     }
     return {key: getattr(difference, field, None) for key, field in fields.items()}
 
 
-def score_values(score: "HeldOutScore") -> dict[str, object]:
-    """Return a score over examples with its interval, as values for JSON."""
+def gain_values(gain: "PairedDifference") -> dict[str, object]:
+    """Return the difference of the last score of a run and its first one as values for JSON."""
+    values = difference_values(gain)
+    mean = {"mean": values.pop("difference_to_first")}
+    return mean | {key.removeprefix("difference_"): value for key, value in values.items()}
+
+
+def score_values(score: "HeldOutScore", *, bootstrap: bool = False) -> dict[str, object]:
+    """Return a score over examples with its interval, as values for JSON.
+
+    `bootstrap` is an argument of `confidence_interval`.
+    """
 
     def values(one: "HeldOutScore") -> dict[str, object]:
         from germline.evaluation import confidence_interval
@@ -136,7 +147,7 @@ def score_values(score: "HeldOutScore") -> dict[str, object]:
         return {
             "mean": one.mean,
             "standard_error": one.standard_error,
-            "interval_95": list(confidence_interval(one)),
+            "interval_95": list(confidence_interval(one, bootstrap=bootstrap)),
             "n": one.n,
         }
 
@@ -146,4 +157,5 @@ def score_values(score: "HeldOutScore") -> dict[str, object]:
         **values(score),
         "reward": score.reward,
         "scorers": {one.metric: values(one) for one in score.scorers},
+        **({"at_k": {one.metric: values(one) for one in score.at_k}} if score.at_k else {}),
     }

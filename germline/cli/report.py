@@ -11,6 +11,7 @@ from germline.cli import shell_completion
 from germline.cli.output import (
     AsJson,
     difference_values,
+    gain_values,
     print_json,
     print_stderr,
     print_stdout,
@@ -142,6 +143,7 @@ def _as_json(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]") -> list[
             "damage": run.damage,
             "score": score_values(run.scores[-1]) if run.scores else None,
             **difference_values(None if isinstance(found, str) else found),
+            "since_start": run.gain and gain_values(run.gain),
         }
         for run, found in zip(runs, compared_runs(runs, groups), strict=True)
     ]

@@ -86,6 +86,9 @@ class HeldOut(Section):
     """Generations between held-out scores; the start and the end are always scored."""
     examples: int = Field(100, ge=1)
     """Held-out examples per score."""
+    temperature: float | None = Field(0.0, ge=0)
+    """Sampling temperature of held-out completions, also in `germline eval`; 0 is greedy, `null` is
+    `task.temperature`."""
     patience: int | None = Field(None, ge=1)
     """Held-out scores in a row without a better one after which the run stops early; `null` trains
     all generations. `germline export RUN --generation best` writes the best weights."""

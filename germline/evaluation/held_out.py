@@ -9,12 +9,14 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
 
 from germline.config.scorers import ScorerBase
-from germline.evaluation.statistics import Z_95, Interval, wilson_interval
+from germline.evaluation.samples import answers_by_sample, reductions, values_by_sample
+from germline.evaluation.statistics import Z_95, Interval, bootstrap_interval, wilson_interval
 from germline.protocols import Task
 from germline.record.metrics_rows import mean_parts, rollout_text
 from germline.scorers.scored_graders import ScorerPart, start_scorer
@@ -115,24 +117,28 @@ def score_center(
     """Score the center on held-out examples, `generation` updates after the start.
 
     Only examples without the metric are left out: where a scorer fails, the reward is missing, but
-    a metric that is another part of the rubric is known. `scorers` score the same completions.
+    a metric that is another part of the rubric is known. Of several samples per example, the mean
+    counts, and `scorers` score the first one.
     """
     evaluation = evaluate(examples, decoding)
-    recorded = {
-        rollout.example: rollout.grade.parts.get(task.metric, math.nan)
-        for rollout in evaluation.rollouts
-    }
-    values = [float(recorded.get(example.index, math.nan)) for example in examples]
-    score = score_of_values(
-        generation, task.metric, values, higher_is_better=task.metric_higher_is_better
-    )
-    rewards = evaluation.rewards
-    reward = math.nan if np.isnan(rewards).all() else float(np.nanmean(rewards))
-    score = replace(score, reward=reward, parts=mean_parts(evaluation.rollouts))
-    if scorers is not None and (found := scorers.score(evaluation.rollouts, examples, generation)):
-        by_example = tuple(float(one) for one in rewards[0])
-        score = replace(score, rewards=by_example, scorers=found)
+    values = values_by_sample(evaluation, task.metric, examples)
+    of = partial(score_of_values, generation, higher_is_better=task.metric_higher_is_better)
+    score = of(task.metric, [_mean_of_known(column) for column in values.T])
+    reward, parts = _mean_of_known(evaluation.rewards), mean_parts(evaluation.rollouts)
+    score = replace(score, reward=reward, parts=parts)
+    if len(values) > 1:
+        answers = answers_by_sample(evaluation, task, examples)
+        reduced = reductions(values, answers, higher_is_better=score.higher_is_better)
+        score = replace(score, at_k=tuple(of(name, one.tolist()) for name, one in reduced.items()))
+    firsts = [rollout for rollout in evaluation.rollouts if rollout.member == 0]
+    if scorers is not None and (scored := scorers.score(firsts, examples, generation)):
+        by_example = tuple(float(one) for one in evaluation.rewards[0])
+        score = replace(score, rewards=by_example, scorers=scored)
     return score, evaluation
+
+
+def _mean_of_known(values: np.ndarray) -> float:
+    return math.nan if np.isnan(values).all() else float(np.nanmean(values))
 
 
 def score_of_values(
@@ -156,13 +162,16 @@ def score_of_values(
     )
 
 
-def confidence_interval(score: HeldOutScore) -> Interval:
+def confidence_interval(score: HeldOutScore, *, bootstrap: bool = False) -> Interval:
     """Return the 95 % interval of a score over examples; NaN where its error is not known.
 
-    For a mean, 1.96 standard errors to each side; for a share, Wilson's interval.
+    For a share, Wilson's interval; for a mean, 1.96 standard errors to each side, or the BCa
+    bootstrap over examples, which is the better one if their values are skewed.
     """
     if score.proportion:
         return wilson_interval(score.mean, score.n)
+    if bootstrap:
+        return bootstrap_interval([value for value in score.values if math.isfinite(value)])
     half = Z_95 * score.standard_error
     return score.mean - half, score.mean + half
 

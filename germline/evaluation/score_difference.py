@@ -1,7 +1,8 @@
 """The difference of two held-out scores on the same examples: is one better, has one declined?
 
 An example that is hard for both scores adds nothing to the difference, so its interval is narrower
-than those of the two scores. It assumes many examples that differ. Where few do, it is too narrow:
+than those of the two scores. It is that of the paired bootstrap, which assumes many examples that
+differ. Where few do, it is too narrow:
 if 5 of 35 examples improve and no other changes, it excludes 0, but an exact sign test (two-sided;
 McNemar's for right and wrong answers) has p = 0.06. So where fewer than 10 examples differ, this
 test decides too.
@@ -25,13 +26,14 @@ long as the next update does not undo it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 from jaxtyping import Float64
 
 from germline.evaluation.held_out import confidence_interval, mean_and_error
-from germline.evaluation.statistics import Z_95, mcnemar
+from germline.evaluation.statistics import Z_95, Interval, bootstrap_interval, mcnemar
 from germline.record.best_generation import best_score, signed_score
 from germline.types import HeldOutScore
 
@@ -51,8 +53,12 @@ class PairedDifference:
 
     Attributes:
         standard_error: NaN for one example.
-        higher: number of examples on which the first score is higher than the other one.
-        lower: number on which it is lower.
+        n: number of examples.
+        higher: number of examples on which the first score is higher than the other one:
+            progressions, if the score is a share.
+        lower: number on which it is lower: regressions.
+        proportion: whether each example is right or wrong in both scores.
+        differences: of each of the n examples.
     """
 
     mean: float
@@ -60,17 +66,23 @@ class PairedDifference:
     n: int
     higher: int
     lower: int
+    proportion: bool
+    differences: tuple[float, ...] = field(repr=False)
 
     @property
     def sign_test(self) -> float:
-        """The p value of an exact two-sided sign test on the examples that differ."""
+        """The p value of an exact two-sided sign test (McNemar's) on the examples that differ."""
         return mcnemar(self.higher, self.lower)
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """The 95 % interval: 1.96 standard errors to each side."""
-        half = Z_95 * self.standard_error
-        return self.mean - half, self.mean + half
+    def interval(self) -> Interval:
+        """The 95 % interval of the mean by the paired bootstrap; NaN for one example."""
+        return _paired_interval(self.differences)
+
+
+@cache  # a report asks several times for the same interval
+def _paired_interval(differences: tuple[float, ...]) -> Interval:
+    return bootstrap_interval(differences)
 
 
 def paired_difference(score: HeldOutScore, other: HeldOutScore) -> PairedDifference | None:
@@ -79,7 +91,14 @@ def paired_difference(score: HeldOutScore, other: HeldOutScore) -> PairedDiffere
     if score.metric != other.metric or not len(values):
         return None
     higher, lower = int((values > 0).sum()), int((values < 0).sum())
-    return PairedDifference(*mean_and_error(values), len(values), higher, lower)
+    return PairedDifference(
+        *mean_and_error(values),
+        len(values),
+        higher,
+        lower,
+        proportion=score.proportion and other.proportion,
+        differences=tuple(values.tolist()),
+    )
 
 
 def paired_values(one: Sequence[float], other: Sequence[float]) -> Float64[np.ndarray, " examples"]:

@@ -13,10 +13,11 @@ and the degrees of freedom are those of Welch (1947, Biometrika 34).
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 from jaxtyping import Float64
+
+from germline.evaluation.statistics import student_t_95
 
 ROUNDING = 1e-12
 """Relative size below which values are equal: 0.3 - 0.1 is not 0.2 in floating point."""
@@ -98,14 +99,6 @@ def _rounded(difference: float, *values: Mapping[int, float]) -> float:
     """Return 0 for a difference that is no more than the rounding of the values it is of."""
     largest = max(abs(value) for some in values for value in some.values())
     return 0.0 if abs(difference) <= ROUNDING * largest else difference
-
-
-@cache  # a verdict asks several times for the interval
-def student_t_95(dof: float) -> float:
-    """Return the half width of a 95 % interval of Student's t, in standard errors."""
-    from scipy.special import stdtrit  # takes half a second, and only runs of several seeds need it
-
-    return float(stdtrit(dof, 0.975))
 
 
 def seed_statistics(values: Sequence[float]) -> SeedStatistics:

@@ -195,6 +195,11 @@ class RandOptMethod(Method):
         """Evaluate every kept member, and return the completions that the votes elect."""
         if not self.kept:
             return super().evaluate_center(fleet, examples, decoding, samples)
+        if samples > 1:
+            raise GermlineError(
+                f"samples={samples}: an ensemble gives one answer per example, that of its vote: "
+                "leave out --samples"
+            )
         by_member, parts = self._evaluate_kept(fleet, examples, decoding)
         self.kept = tuple(
             replace(one, score=self._score(rollouts))

@@ -271,6 +271,7 @@ def held_out_row(
 def score_fields(score: HeldOutScore, *, values: bool = True) -> dict[str, Any]:
     """Describe a held-out score; without scorers or parts, as before there were any."""
     fields = asdict(score)
+    del fields["at_k"]  # a run takes one sample
     if not score.parts:
         del fields["parts"]
     if score.scorers:

@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 
+from germline.evaluation.score_difference import PairedDifference, paired_difference
 from germline.record import HeldOutRow, HeldOutSample, JournalEntry, RunDirectory
 from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score, rank, signed_score
@@ -157,6 +158,13 @@ class RunFacts:
     def best(self) -> HeldOutScore | None:
         """The best held-out score; of equal ones the first."""
         return best_score(self.scores)
+
+    @property
+    def gain(self) -> PairedDifference | None:
+        """The last held-out score less the first one, on the same examples; None before it."""
+        if len(self.scores) < 2:
+            return None
+        return paired_difference(self.scores[-1], self.scores[0])
 
     @property
     def metric(self) -> str:

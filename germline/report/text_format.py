@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from germline.config import Config, Nes
 from germline.errors import count_of
 from germline.evaluation import confidence_interval
-from germline.evaluation.score_difference import PairedDifference
+from germline.evaluation.score_difference import PairedDifference, paired_difference
 from germline.evaluation.seed_statistics import SeedDifference, SeedStatistics
 from germline.record.best_generation import best_score
 from germline.record.metrics_rows import scores_by_scorer
@@ -91,6 +91,14 @@ def score(value: HeldOutScore) -> str:
     return f"{number(value.mean)} {error(value)}" if value.n else "no score"
 
 
+def bootstrapped(value: HeldOutScore) -> str:
+    """Format a score with its 95 % interval over examples: of the bootstrap, or of a share."""
+    if not value.n:
+        return "no score"
+    low, high = confidence_interval(value, bootstrap=True)
+    return f"{number(value.mean)} [{number(low)}, {number(high)}]"
+
+
 def mean_rewards(*scores: HeldOutScore) -> str:
     """Format the mean rewards of scores, first to last; empty where the metric is the reward."""
     is_known = all(math.isfinite(one.reward) for one in scores)
@@ -105,8 +113,14 @@ def difference(value: PairedDifference) -> str:
 
 
 def directions(value: PairedDifference) -> str:
-    """Say on how many examples the first score of a paired difference is higher and lower."""
-    return f"{value.higher} higher, {value.lower} lower of {value.n}"
+    """Say on how many examples the first score of a paired difference is higher and lower.
+
+    Of right and wrong answers, with the p value of McNemar's test.
+    """
+    if not value.proportion:
+        return f"{value.higher} higher, {value.lower} lower of {value.n}"
+    p_value = "" if value.n == 1 else f", p {value.sign_test:.2g}"
+    return f"{value.higher} progressions, {value.lower} regressions of {value.n}{p_value}"
 
 
 def difference_error(value: PairedDifference) -> str:
@@ -160,6 +174,8 @@ def score_lines(scores: Sequence[HeldOutScore], counted: str, done: int = 0) -> 
         line += f", best: {score(best)} after {count_of(best.generation, counted)}"
     if rewards := mean_rewards(*ends):
         line += f", {rewards}"
+    if len(ends) > 1 and (gain := paired_difference(last, ends[0])):
+        line += f"; since the start {directions(gain)}"
     if last.generation < done:
         line += f"; scored last after {last.generation} of {count_of(done, counted)}"
     by_scorer = scores_by_scorer(scores).values()

@@ -12,7 +12,7 @@ from germline.checkpoint import restore
 from germline.config import Config, Local, SafeAlignment
 from germline.endpoint import serve_extra
 from germline.engines.master_weights import Masters
-from germline.evaluation.held_out import HeldOutScorers
+from germline.evaluation.held_out import HELD_OUT_NOISE, HeldOutScorers
 from germline.fleet.engine_queries import DimensionQuery
 from germline.generation_loop import batches, generations
 from germline.graders.pool import (
@@ -332,3 +332,11 @@ def make_decoding(config: Config, task: Task) -> Decoding:
         stop=task.stop if section.stop is None else section.stop,
         noise_seed=config.seed,
     )
+
+
+def held_out_decoding(config: Config, task: Task, temperature: float | None = None) -> Decoding:
+    """Return the decoding of held-out completions; default: at `held_out.temperature`."""
+    decoding = make_decoding(config, task)
+    for given in (config.held_out.temperature, temperature):
+        decoding = decoding if given is None else replace(decoding, temperature=given)
+    return replace(decoding, noise_stream=HELD_OUT_NOISE)

@@ -5,10 +5,7 @@
 
 from __future__ import annotations  # help() shows the names of types as they are written here
 
-import hashlib
-import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -17,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from germline.config import Config, Rows, TaskBase, load_config
-from germline.evaluation import HELD_OUT_NOISE, score_center
+from germline.evaluation import score_center
 from germline.evaluation.degenerate_text import DegenerateTextShares, degenerate_text_shares
 from germline.evaluation.held_out import HeldOutScorers
 from germline.evaluation.kl_divergence import KlDivergence, TextDivergence, measure_texts
@@ -25,16 +22,17 @@ from germline.fleet import LocalFleet
 from germline.graders.reward_functions import Rewards
 from germline.protocols import Task, TextScorer
 from germline.record import RunDirectory
-from germline.record.atomic_files import check_writable, explain_write_errors, write_atomically
-from germline.record.metrics_rows import episode_fields
+from germline.record.atomic_files import check_writable
 from germline.rollout import center_microbatch, cut_microbatches
-from germline.run.build_parts import make_decoding, make_engine, make_graders
+from germline.run.build_parts import held_out_decoding, make_engine, make_graders
+from germline.run.completions_file import check_replaceable, completions_path, write_completions
 from germline.run.model_card import task_of_card
 from germline.run.model_prompts import asks_chats, fit_task, without_overlong
 from germline.run.run_inputs import (
     NOTHING_GIVEN,
     RunInputs,
     check_choice,
+    check_count,
     check_limit,
     check_texts,
     read_run_inputs,
@@ -67,19 +65,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-COMPLETION_START = b'{"example": '
-"""How a line of a file of completions begins."""
-
-
-LONGEST_NAME = 100
-"""Characters of the name of a model in the name of a file."""
+EvaluationSplit = Literal["train", "test", "unseen"]
+"""`unseen`: the test examples that no held-out score of a run was of, which chose nothing."""
 
 
 def evaluate(  # noqa: PLR0913 - all that a score depends on
     source: str,
     task: TaskBase | str | None = None,
     *,
-    split: Split = "test",
+    split: EvaluationSplit = "test",
     limit: int | None = None,
     overrides: Sequence[str] = (),
     out: Path | None = None,
@@ -88,13 +82,19 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
     data: RowsLike | Mapping[str, RowsLike] | None = None,
     model: PreTrainedModel | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    samples: int = 1,
+    temperature: float | None = None,
 ) -> tuple[HeldOutScore, Path]:
     """Score the weights of a run or a model on a task, and write every completion.
 
     `source` is a run directory, the folder of a PEFT adapter, or what `model` may be in a config.
     `task` is a config section or a short name; by default the run's own task, or the rows that are
     given with a model. `limit` is the number of examples, the first ones; `overrides` are settings
-    of engine, microbatch and graders; `generation` is as in `export`.
+    of engine, microbatch and graders; `generation` is as in `export`. The split `unseen` has the
+    test examples without those of the run's held-out scores, which chose its best generation.
+
+    `temperature` is that of `held_out.temperature` by default, or 1 where several `samples` of each
+    example are taken and it is 0; of these, the score has pass@k and majority@k as `at_k`.
 
     `reward`, `data`, `model` and `tokenizer` are what was given to `train`; with `task="rows"`, or
     with a model, functions and rows to score on instead. `out` is the file for the completions: by
@@ -112,19 +112,41 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
         task = Rows()
     if task is not None and inputs.task.rewards:
         task = task.model_copy(update={"reward_functions": inputs.task.weights})
-    evaluated = open_evaluation(source, task, split, limit, overrides, generation, inputs)
+    evaluated = open_evaluation(
+        source,
+        task,
+        split,
+        limit,
+        overrides,
+        generation,
+        inputs,
+        samples=samples,
+        temperature=temperature,
+    )
     return score_to_file(evaluated, source, split, out)
 
 
 @dataclass(frozen=True)
 class SourceEvaluation:
-    """The weights of a run or a model, and the examples to score them on."""
+    """The weights of a run or a model, and the examples to score them on.
+
+    Attributes:
+        samples: number of completions of each example.
+        decoding: of the completions; a prompt search may have options of its own.
+    """
 
     directory: RunDirectory | None
     config: Config
     task: Task
     examples: Sequence[Example]
     generation: int | None
+    samples: int
+    decoding: Decoding
+
+    @property
+    def temperature(self) -> float | None:
+        """The temperature of the completions; None where the run searched for its own."""
+        return None if _searches_temperature(self.directory) else self.decoding.temperature
 
     def run(self, *, scorers: bool = True) -> tuple[HeldOutScore, Evaluation]:
         """Load the weights, generate and grade the completions, and release the weights."""
@@ -140,29 +162,35 @@ class SourceEvaluation:
             held_out_scorers = HeldOutScorers(asked, scored_text_of(self.task))
             opened.callback(held_out_scorers.close)
             fleet = LocalFleet(engine, graders, config.microbatch)
-            evaluate = fleet.evaluate_center
+            evaluate = partial(fleet.evaluate_center, samples=self.samples)
             if directory:
                 dimension = engine.weights.dimension
                 method = method_of_run(directory, dimension, self.task, last)
-                evaluate = partial(method.evaluate_center, fleet)
-            sampling_noise = replace(make_decoding(config, self.task), noise_stream=HELD_OUT_NOISE)
+                evaluate = partial(method.evaluate_center, fleet, samples=self.samples)
             updates = 0 if last is None else last + 1
             return score_center(
-                evaluate, self.task, self.examples, sampling_noise, updates, held_out_scorers
+                evaluate, self.task, self.examples, self.decoding, updates, held_out_scorers
             )
 
 
-def open_evaluation(
+def open_evaluation(  # noqa: PLR0913 - all that a score depends on
     source: str,
     task: TaskBase | None,
-    split: Split,
+    split: EvaluationSplit,
     limit: int | None,
     overrides: Sequence[str],
     generation: int | Literal["best"] | None,
     inputs: RunInputs = NOTHING_GIVEN,
+    *,
+    samples: int = 1,
+    temperature: float | None = None,
+    seen: int | None = None,
 ) -> SourceEvaluation:
-    """Find a source and load the examples of a task; the weights are not loaded yet."""
-    check_choice("split", split, ("train", "test"))
+    """Find a source and load the examples of a task; the weights are not loaded yet.
+
+    `seen` is the number of test examples that `unseen` leaves out; default: those of the source.
+    """
+    check_choice("split", split, ("train", "test", "unseen"))
     check_limit(limit)
     directory, config = open_source(source, task, overrides)
     if directory is None and task is None:
@@ -174,19 +202,76 @@ def open_evaluation(
     last = generation_of_source(source, directory, generation)
     config = with_model_folder(config, inputs.model)
     made = fit_task(config, make_task(config.task, inputs.task))
-    return SourceEvaluation(directory, config, made, made.examples(split)[:limit], last)
+    if temperature is not None and _searches_temperature(directory):
+        raise GermlineError(
+            f"temperature={temperature:g}: {source} searched for its own (prompt_search), at which "
+            "it answers: leave the temperature out"
+        )
+    decoding = _decoding(config, made, samples, temperature)
+    if split == "unseen":
+        examples = _unseen(made, seen_examples(directory) if seen is None else seen)
+    else:
+        examples = made.examples(split)
+    return SourceEvaluation(directory, config, made, examples[:limit], last, samples, decoding)
+
+
+def _searches_temperature(directory: RunDirectory | None) -> bool:
+    return directory is not None and bool(directory.config.prompt_search.temperature)
+
+
+def _decoding(config: Config, task: Task, samples: int, temperature: float | None) -> Decoding:
+    """Return the decoding of an evaluation, whose samples must be able to differ."""
+    check_count("samples", samples)
+    load_config({"held_out": {"temperature": temperature}})
+    decoding = held_out_decoding(config, task, temperature)
+    if samples > 1 and not decoding.temperature:
+        if temperature is not None:
+            raise GermlineError(
+                f"samples={samples}: at temperature 0 all samples of an example are equal: use "
+                "temperature 1, or 1 sample"
+            )
+        decoding = replace(decoding, temperature=1.0)
+    return decoding
+
+
+def seen_examples(directory: RunDirectory | None) -> int:
+    """Return how many test examples, the first ones, the held-out scores of a run were of."""
+    if directory is None:
+        raise GermlineError(
+            "split=unseen leaves out the examples of a run's held-out scores, and a model has "
+            "none: use split=test"
+        )
+    scored = (len(row.score.values) for row in directory.held_out())
+    return max(directory.config.held_out.examples, *scored, 0)
+
+
+def _unseen(task: Task, seen: int) -> Sequence[Example]:
+    examples = task.examples("test")
+    if len(examples) <= seen:
+        raise GermlineError(
+            f"split=unseen: the held-out scores of the run were of all {len(examples)} test "
+            "examples of the task: train with fewer (held_out.examples), or hold out more rows"
+        )
+    return examples[seen:]
 
 
 def score_to_file(
-    evaluated: SourceEvaluation, source: str, split: Split, out: Path | None = None
+    evaluated: SourceEvaluation, source: str, split: EvaluationSplit, out: Path | None = None
 ) -> tuple[HeldOutScore, Path]:
     """Score weights that were found, and write every completion; see `evaluate`."""
-    file = _completions_file(source, split, evaluated) if out is None else Path(out)
-    if out is not None and file.exists():
-        _check_completions(file)
+    file = completions_path(
+        source,
+        evaluated.directory,
+        evaluated.generation,
+        f"{evaluated.task.name}-{split}",
+        evaluated.samples,
+    )
+    if out is not None:
+        file = Path(out)
+        check_replaceable(file)
     check_writable(file)
     score, evaluation = evaluated.run()
-    _write_completions(file, evaluation, evaluated.examples)
+    write_completions(file, evaluation, evaluated.examples)
     return score, file
 
 
@@ -270,73 +355,12 @@ def measure_kl(
                 f"engine.kind={config.engine.kind} cannot compute the log-probabilities of a text; "
                 "use engine=inprocess"
             )
-        sampling_noise = replace(make_decoding(config, task), noise_stream=HELD_OUT_NOISE)
+        decoding = held_out_decoding(config, task)
         size = center_microbatch(config.microbatch)
         for who in writers(directory, tuned.weights.dimension):
             for part in cut_microbatches([who], examples, size):
-                written = tuned.generate(part.members, part.examples, sampling_noise)
+                written = tuned.generate(part.members, part.examples, decoding)
                 readings += measure_texts(tuned, start, part.members, part.examples, written)[0]
                 texts += written[0]
         unlikely = [reading.improbable for reading in readings]
         return KlDivergence.of(readings), degenerate_text_shares(texts, tuned.special_ids, unlikely)
-
-
-def _completions_file(source: str, split: Split, evaluated: SourceEvaluation) -> Path:
-    """Name the file of completions: in the run directory, or of a model, which has none."""
-    of_task = f"{evaluated.task.name}-{split}"
-    if evaluated.directory is None:
-        # As in the cache of Hugging Face: a/model and b/model have files of their own, and so have
-        # model and ../model.
-        path = Path(os.path.abspath(source))  # noqa: PTH100 - pathlib keeps `..`
-        is_below = path.is_relative_to(Path.cwd()) and path != Path.cwd()
-        place = str(path.relative_to(Path.cwd()) if is_below else path)
-        name = place.strip("/").replace("/", "--")
-        if len(name) > LONGEST_NAME:
-            name = f"{hashlib.sha256(name.encode()).hexdigest()[:8]}-{name[-LONGEST_NAME:]}"
-        return Path(f"completions-{name}-{of_task}.jsonl")
-    last = evaluated.generation
-    after = "start" if last == -1 else last
-    ending = "" if last is None else f"-generation-{after}"
-    return evaluated.directory.path / f"completions-{of_task}{ending}.jsonl"
-
-
-def _check_completions(file: Path) -> None:
-    """Refuse to replace a file that is neither empty nor of an earlier evaluation."""
-    if not file.is_file():  # a folder, or a device, which it would replace
-        raise GermlineError(f"out: {file} is no file; name the file the completions go to (--out)")
-    with file.open("rb") as opened:
-        start = opened.read(len(COMPLETION_START))
-    if start not in (b"", COMPLETION_START):
-        raise GermlineError(
-            f"out: {file} exists and holds no completions of an evaluation, so it is not replaced; "
-            "name another file (--out)"
-        )
-
-
-def _write_completions(path: Path, evaluation: Evaluation, examples: Sequence[Example]) -> None:
-    by_index = {example.index: example for example in examples}
-    rows = [
-        {
-            "example": rollout.example,
-            "prompt": by_index[rollout.example].prompt,
-            "completion": rollout.completion.text,
-            "answer": by_index[rollout.example].answer,
-            "reward": rollout.grade.reward,
-            "parts": dict(rollout.grade.parts),
-            "failure": rollout.grade.failure,
-            **episode_fields(rollout),
-        }
-        for rollout in evaluation.rollouts
-    ]
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    content = text.encode("utf-8", "backslashreplace")
-    with explain_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.is_file() and (earlier := path.read_bytes()) != content:
-            log.warning(
-                "out: the %d completions of this evaluation replace the %d of an earlier one in "
-                "%s: to keep such a file, move it away first, or name another one (--out, for one "
-                "source at a time)",
-                *(len(rows), earlier.count(b"\n"), path),
-            )
-    write_atomically(path, content)

@@ -132,8 +132,14 @@ def check_choice(name: str, value: object, choices: Sequence[str | None]) -> Non
 
 def check_limit(limit: object) -> None:
     """Refuse a number of examples below 1: a negative one would leave the last examples out."""
-    if limit is not None and (not isinstance(limit, int) or limit < 1):
-        raise GermlineError(f"limit must be a number from 1 on, or None for all, found {limit!r}")
+    if limit is not None:
+        check_count("limit", limit, ", or None for all")
+
+
+def check_count(name: str, count: object, otherwise: str = "") -> None:
+    """Refuse an argument that is no number from 1 on."""
+    if not isinstance(count, int) or count < 1:
+        raise GermlineError(f"{name} must be a number from 1 on{otherwise}, found {count!r}")
 
 
 def is_from_python(config: Config) -> bool:

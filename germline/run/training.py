@@ -8,7 +8,7 @@ from functools import partial
 from typing import cast
 
 from germline.errors import count_of
-from germline.evaluation import HELD_OUT_NOISE, score_center
+from germline.evaluation import score_center
 from germline.fleet.counting_fleet import CountingFleet
 from germline.fleet.engine_queries import LARGE_SIGMA, DimensionQuery, MembersDifferQuery
 from germline.protocols import Fleet
@@ -17,7 +17,7 @@ from germline.record.ancestry import inherited_walk
 from germline.record.budget import reached_limit
 from germline.report.findings import Finding
 from germline.run.budget_meter import BudgetMeter
-from germline.run.build_parts import RunParts
+from germline.run.build_parts import RunParts, held_out_decoding
 from germline.run.observers import (
     Callback,
     CallbackList,
@@ -249,7 +249,7 @@ class Training:
             partial(parts.method.evaluate_center, parts.fleet),
             parts.task,
             parts.held_out_examples,
-            replace(parts.decoding, noise_stream=HELD_OUT_NOISE),
+            held_out_decoding(parts.config, parts.task),
             generation,
             parts.held_out_scorers,
         )

@@ -274,8 +274,7 @@ class HeldOutScore:
         rewards: the reward of each example, recorded beside `scorers`.
         scorers: of the same completions, by `held_out.scorers`; `metric` is the name of one.
         parts: mean of each part of the rubric, where it has several.
-        at_k: of several samples per example, whose mean `values` are: `pass@k` and `majority@k`,
-            named by `metric`.
+        at_k: where examples were sampled several times: pass@k and so on, by `metric`.
     """
 
     generation: int

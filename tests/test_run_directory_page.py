@@ -68,7 +68,7 @@ def folders(tmp_path_factory):
         finish(training)
     study.write_results()
     for scored in (found[0], found[list(RUNS).index("episodes")]):
-        germline.evaluate(str(scored), limit=2)
+        germline.evaluate(str(scored), limit=2, samples=2)
     return [*found, finish(fork), folder / "seeds"]
 
 

@@ -13,7 +13,7 @@ from germline.record import RunDirectory
 from germline.record.metrics_rows import calibrated_kl
 from germline.report.text_format import caution, score
 from germline.run.build_parts import build_run_parts
-from germline.strategies.calibrated_sigma import CalibratedSigma
+from germline.strategies.calibrated_sigma import CalibratedSigma, fit_floor
 from germline.studies.probe import probe
 from germline.types import (
     Completion,
@@ -129,6 +129,28 @@ def test_a_divergence_that_grows_with_nearly_the_fourth_power_does_not_go_to_and
     assert tried == [0.1, 0.226, 0.15]
     assert steep(found.at(0)) == pytest.approx(0.002, rel=0.5)
     assert not caplog.text
+
+
+@pytest.mark.parametrize("floor", [0.0037, 0.015])
+def test_sigma_does_not_drown_in_the_rounding_of_half_precision(floor, caplog):
+    tried = []
+
+    def divergence(sigma):
+        tried.append(sigma)
+        return floor + quadratic(sigma)
+
+    sigma = CalibratedSigma(AutoSigma(), 0.1)
+    sigma.calibrate(0, divergence)
+    assert quadratic(sigma.at(0)) == pytest.approx(floor, rel=0.01)
+    assert len(tried) <= 4
+    assert not caplog.text
+
+
+def test_the_floor_is_that_of_smollm2_in_bf16():
+    # Measured with configs/smollm2/capital_letters.yaml; without a floor the search went to 0.0016.
+    floor, slope = fit_floor([(0.1, 0.741), (0.0125, 0.011), (0.00532, 0.00365), (0.00394, 0.0041)])
+    assert floor == pytest.approx(0.0023, rel=0.05)
+    assert math.sqrt(floor / slope) == pytest.approx(0.006, rel=0.05)
 
 
 def test_sigma_grows_while_few_directions_tell_anything_and_shrinks_back():

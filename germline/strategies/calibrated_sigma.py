@@ -10,7 +10,17 @@ square of sigma (with two perturbed factors, near the rounding of the weights, o
 are garbage), (1) may give a sigma beyond one that was tried, or near it: then the next trial is the
 geometric mean of the largest sigma below the target and the smallest above it; if that mean is near
 both, and the divergences of both are near the target, it is the result. A sigma above `MOST_SIGMA`
-is not tried. If members equal the center even there, or have no finite divergence at any sigma, the
+is not tried.
+
+In half precision every perturbed forward pass rounds otherwise, which alone is a divergence a. It
+does not shrink with sigma: the effect of a small sigma drowns in it. Where a smaller sigma has a
+divergence near the target that is not smaller in proportion, the trials are fitted by
+
+    (2)  KL(sigma) = a + b sigma^2                      relative errors, least squares
+
+and the result is the sigma whose own part b sigma^2 is the target, or a where that is larger.
+
+If members equal the center even there, or have no finite divergence at any sigma, the
 run stops with an error.
 
 At that sigma the rewards of members may not differ: after a generation in which less than a tenth
@@ -22,8 +32,10 @@ The sigma of a generation is in its update, so a resumed run continues with it.
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from germline.config import AutoSigma
 from germline.strategies.adaptive_values import AdaptiveValue
@@ -99,7 +111,7 @@ class CalibratedSigma(AdaptiveValue[float], SigmaRule):
         for _ in range(trials):
             factor = search.after(sigma, divergence(sigma))
             sigma = _rounded(sigma * factor)
-            if is_close(factor):
+            if is_close(factor) or search.floor is not None:
                 break
         if not generation:
             search.check(sigma)
@@ -130,9 +142,14 @@ def is_close(factor: float) -> bool:
 
 
 class _Search:
-    """The trials so far; computes the sigma of the next one."""
+    """The trials so far; computes the sigma of the next one.
+
+    Attributes:
+        floor: the divergence by rounding alone, once trials show one.
+    """
 
     def __init__(self, target: float, farthest: float) -> None:
+        self.floor: float | None = None
         self._target = target
         self._farthest = farthest
         self._trials: list[tuple[float, float]] = []
@@ -145,6 +162,9 @@ class _Search:
             self._below = max(self._below, sigma)
         else:  # NaN too
             self._above = min(self._above, sigma)
+        if self._is_at_floor():
+            self.floor, slope = fit_floor(self._trials)
+            return math.sqrt(max(self._target, self.floor) / slope) / sigma
         factor = min(self._factor(kl), max(MOST_SIGMA / sigma, 1.0))
         enclosed = 0 < self._below < self._above < math.inf
         is_new = self._below * CLOSE < sigma * factor < self._above / CLOSE
@@ -161,6 +181,13 @@ class _Search:
     def check(self, chosen: float) -> None:
         """Warn where no trial was close to the target; refuse a KL that is 0, or never finite."""
         sigma, kl = self._trials[-1]
+        if self.floor is not None:
+            log.info(
+                "strategy.sigma=auto: rounding alone is a KL of %.2g per token, so sigma is one "
+                "whose own part of the KL is %.2g",
+                *(self.floor, max(self._target, self.floor)),
+            )
+            return
         if is_close(self._factor(kl)) or self._is_enclosed():
             return
         divergences = [kl for _, kl in self._trials]
@@ -185,6 +212,15 @@ class _Search:
             *(len(self._trials), self._target, self._nearest(), chosen),
         )
 
+    def _is_at_floor(self) -> bool:
+        """Say whether the last sigma shrank, and its divergence did not in proportion."""
+        sigma, kl = self._trials[-1]
+        larger = [one for one in self._trials[:-1] if one[0] > sigma and math.isfinite(one[1])]
+        if not larger or not self._target < kl < NEAR * self._target:
+            return False
+        next_sigma, next_kl = min(larger)
+        return kl / next_kl > sigma / next_sigma
+
     def _is_enclosed(self) -> bool:
         """Say whether two sigmas near each other enclose the target, and their KLs are near it."""
         kls = dict(self._trials)
@@ -204,6 +240,13 @@ class _Search:
         if kl <= 0:
             return self._farthest  # sigma is so small that members equal the center
         return min(max(math.sqrt(self._target / kl), 1 / self._farthest), self._farthest)
+
+
+def fit_floor(trials: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return a and b of equation (2), given sigmas and their divergences; a is 0 or more."""
+    sigmas, kls = np.array([one for one in trials if 0 < one[1] < math.inf]).T
+    (a, b), *_ = np.linalg.lstsq(np.stack([1 / kls, sigmas**2 / kls], axis=1), np.ones(len(kls)))
+    return (float(a), float(b)) if a > 0 and b > 0 else (0.0, float(np.median(kls / sigmas**2)))
 
 
 def _rounded(sigma: float, digits: int = 3) -> float:

@@ -97,7 +97,7 @@ def _behavior(run: Path) -> dict[str, Any]:
     known = json.loads(_germline("eval", run, *both, "--task", facts, "--json"))
     return {
         "kl": measured["kl"]["per_token"],
-        "degenerate": measured["degenerate_texts"]["garbage"],
+        "degenerate": measured["behavior"]["broken"],
         "facts": [one["mean"] for one in known],
         "nats": [_nats(run, generation) for generation in (-1, last)],
     }

@@ -275,6 +275,7 @@ class HeldOutScore:
         scorers: of the same completions, by `held_out.scorers`; `metric` is the name of one.
         parts: mean of each part of the rubric, where it has several.
         at_k: where examples were sampled several times: pass@k and so on, by `metric`.
+        behavior: of the completions, see `evaluation.behavior.behavior`.
     """
 
     generation: int
@@ -290,6 +291,7 @@ class HeldOutScore:
     scorers: tuple["HeldOutScore", ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict, hash=False)
     at_k: tuple["HeldOutScore", ...] = ()
+    behavior: Mapping[str, float] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ TINY = (
     *("record.tensorboard=false", "strategy.sigma=0.01", "strategy.learning_rate=0.01"),
 )
 DEFAULTED = {"[].reason", "[].default", "[].remedy", "[].seeds", "[].runs"}
-DEFAULTED |= {"[].kl", "[].degenerate_texts"}  # of --kl, which is tested for itself
+DEFAULTED |= {"[].kl", "[].behavior"}  # of --kl, which is tested for itself
 
 COMMANDS = {
     # heading of the table -> words of the command, with the run that was trained for the tests

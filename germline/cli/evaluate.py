@@ -31,7 +31,6 @@ from germline.cli.output import (
 
 if TYPE_CHECKING:
     from germline.config import TaskConfig
-    from germline.evaluation.degenerate_text import DegenerateTextShares
     from germline.evaluation.kl_divergence import KlDivergence
     from germline.evaluation.score_difference import PairedDifference
     from germline.record import RunDirectory
@@ -112,8 +111,8 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     before, right now) and regressions, with the p value of McNemar's test.
 
     With --kl it also prints the exact KL of a run's weights from its starting weights, along its
-    completions, and the share of degenerate texts. For a run whose members vote, the KL is the mean
-    over these members.
+    completions, and how many answers are broken. For a run whose members vote, the KL is the mean over
+    these members.
     """
     from germline.types import GermlineError
 
@@ -159,8 +158,8 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     ]
     if kl:
         assert split != "unseen"
-        far, texts = measure_kl(sources[0], split=split, limit=limit, overrides=settings)
-        rows = [replace(rows[0], kl=far, texts=texts)]
+        far, behavior = measure_kl(sources[0], split=split, limit=limit, overrides=settings)
+        rows = [replace(rows[0], kl=far, behavior=behavior)]
     if as_json:
         print_json([_row_values(row, rows[0], split) for row in rows])
     elif len(rows) == 1:
@@ -175,7 +174,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
 class EvaluationRow:
     """One evaluation of the table; its generation is as it was asked for, None for the newest.
 
-    The KL from the start of the run and the shares of degenerate texts are measured with `--kl`.
+    The KL from the start of the run and the behavior of the answers are measured with `--kl`.
     """
 
     source: str
@@ -184,7 +183,7 @@ class EvaluationRow:
     score: "HeldOutScore"
     completions: Path
     kl: "KlDivergence | None" = None
-    texts: "DegenerateTextShares | None" = None
+    behavior: "dict[str, float] | None" = None
 
     def minus(self, first: "EvaluationRow") -> "PairedDifference | None":
         """Return the score less that of the first row, on the examples that both have."""
@@ -273,19 +272,15 @@ def _print_evaluation(row: EvaluationRow, *, own_task: bool) -> None:
         print_stdout(f"by vote: each answer is the one that most of {len(voters)} members give")
     if source and own_task and (options := text_format.center_options(source.generations())):
         print_stdout(f"with the most likely prompt options: {', '.join(options)}")
-    if row.kl and row.texts:
-        kl, texts = row.kl, row.texts
+    if row.kl and row.behavior:
+        kl = row.kl
         print_stdout(
             f"KL(now || start) {kl.per_token:.3g} nats per token, {kl.per_text:.3g} ± "
             f"{text_format.number(kl.standard_error)} per text (exact, along {kl.texts} "
             f"completions{' of each member that votes' if voters else ''}); perplexity under the "
             f"start model {kl.perplexity:.3g}"
         )
-        print_stdout(
-            f"degenerate texts {texts.garbage:.0%}: empty {texts.empty:.0%}, special tokens only "
-            f"{texts.special_only:.0%}, loops {texts.looping:.0%}, improbable under the start "
-            f"model {texts.improbable or 0:.0%}"
-        )
+        print_stdout(text_format.behavior_line(row.behavior))
     print_stdout(f"completions: {row.completions}")
 
 
@@ -389,6 +384,6 @@ def _row_values(row: EvaluationRow, first: EvaluationRow, split: str) -> dict[st
         **score_values(row.score, bootstrap=True),
         **difference_values(row.minus(first)),
         **({"kl": row.kl} if row.kl else {}),
-        **({"degenerate_texts": row.texts} if row.texts else {}),
+        **({"behavior": row.behavior} if row.behavior else {}),
         "completions": row.completions,
     }

@@ -21,7 +21,10 @@ from germline.cli.output import (
 
 if TYPE_CHECKING:
     from germline.report.comparison import SeedGroup
-    from germline.report.run_facts import RunFacts
+    from germline.report.run_facts import HeldOutAnswer, RunFacts
+
+SHOWN_ANSWERS, EXCERPT = 3, 60
+"""Flagged answers that are printed, and characters of each."""
 
 REPORT_EXAMPLES = (
     "germline report runs/sums --open",
@@ -85,10 +88,51 @@ def report(
             of = f"{one.path}: " if len(facts) > 1 else ""
             for finding in one.findings:
                 print_stdout(f"{of}{finding.level}: {finding.sentence}")
+            for line in _behavior_lines(one):
+                print_stdout(f"{of}{line}")
         earlier = ", in place of the page that was there" if replaces else ""
         print_stdout(f"written to {path}{earlier}")
     if browse and not webbrowser.open(path.resolve().as_uri()):
         print_stderr("no browser could be started: open the file in a browser")
+
+
+def _behavior_lines(run: "RunFacts") -> list[str]:
+    """Say how held-out answers changed since the start, with examples of flagged ones."""
+    from germline.report.text_format import behavior_change, one_line_excerpt
+
+    found = run.behavior
+    if found is None:
+        return []
+    change = behavior_change(found)
+    lines = [f"behavior of the held-out answers: {found.word}{f' ({change})' if change else ''}"]
+    for answer in _flagged(run)[:SHOWN_ANSWERS] if found.word != "fine" else ():
+        names = ", ".join(answer.flags).replace("_", " ")
+        prompt = one_line_excerpt(answer.prompt, EXCERPT)
+        text = one_line_excerpt("".join(piece.text for piece in answer.after or ()), EXCERPT)
+        lines.append(f"  {names}: {prompt!r} -> {text!r}")
+    return lines
+
+
+def _behavior_as_json(run: "RunFacts") -> dict[str, object] | None:
+    if run.behavior is None:
+        return None
+    return {
+        "verdict": run.behavior.word,
+        "start": run.scores[0].behavior,
+        "now": run.scores[-1].behavior,
+        "flagged": [
+            {
+                "prompt": answer.prompt,
+                "completion": "".join(piece.text for piece in answer.after or ()),
+                "flags": answer.flags,
+            }
+            for answer in _flagged(run)
+        ],
+    }
+
+
+def _flagged(run: "RunFacts") -> "list[HeldOutAnswer]":
+    return [answer for answer in run.answers if answer.flags]
 
 
 def _print_comparison(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]") -> None:
@@ -141,6 +185,7 @@ def _as_json(runs: "Sequence[RunFacts]", groups: "Sequence[SeedGroup]") -> list[
             "run": run.path,
             "findings": [finding.as_json() for finding in run.findings],
             "damage": run.damage,
+            "behavior": _behavior_as_json(run),
             "score": score_values(run.scores[-1]) if run.scores else None,
             **difference_values(None if isinstance(found, str) else found),
             "since_start": run.gain and gain_values(run.gain),

@@ -1,4 +1,4 @@
-"""Evaluation: held-out scores, divergence from the start model, and degenerate texts.
+"""Evaluation: held-out scores, divergence from the start model, and behavior of answers.
 
 statistics.py        bootstrap intervals, tests of pairs, pass@k, and rliable's figures over seeds
 samples.py           several samples per example: pass@k, best@k and majority@k
@@ -6,7 +6,7 @@ held_out.py          held-out scores of the center, by the task and by scorers, 
 score_difference.py  difference of two scores on the same examples, and a score that declines
 seed_statistics.py   statistics over several run seeds of one config
 kl_divergence.py     exact KL from the start model, and that of members from the center
-degenerate_text.py   texts that are empty, only special tokens, loops, or improbable
+behavior.py          detectors of answers that are broken or changed, and a verdict
 """
 
 from germline.evaluation.held_out import (

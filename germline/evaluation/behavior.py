@@ -15,11 +15,12 @@ import statistics
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
-from germline.types import Completion
+from germline.record.metrics_rows import HeldOutSample
+from germline.types import Completion, Example, HeldOutScore, Rollout
 
 LONGEST_NGRAM = 16
 """Tokens of the longest n-gram whose repetition is detected."""
@@ -40,9 +41,9 @@ BEGINNING, SAME, SAME_BEFORE, FEW_PROMPTS = 40, 0.8, 0.5, 5
 """Characters of a long common beginning; share of the answers that have it in a collapse, and that
 had it before where there is none; fewest prompts of a collapse."""
 
-RISE, RISE_OF_BROKEN, FEW_TEXTS, DRIFT = 0.1, 0.25, 3, 2.0
-"""Rise of a share, and of the share of broken texts, that change the verdict, and the least number
-of texts in it; factor of the median length."""
+RISE, RISE_OF_BROKEN, LARGE_RISE, FEW_TEXTS, DRIFT = 0.1, 0.25, 0.5, 3, 2.0
+"""Rises of a share, of the share of broken texts, and of any share, that change the verdict; the
+least number of texts in such a rise; factor of the median length."""
 
 MARKUP = re.compile(r"</?[A-Za-z|][^<>]*>|\\[A-Za-z]+")
 """Tags and commands of LaTeX."""
@@ -255,8 +256,8 @@ class Verdict:
     """How answers changed since the start.
 
     Attributes:
-        word: `broken`: at least a quarter more of the texts are broken; `changed`: a share rose by
-            a tenth, or the median length doubled or halved.
+        word: `broken`: a quarter more of the texts are broken, or any share rose by a half;
+            `changed`: a share rose by a tenth, or the median length doubled or halved.
         rises: the shares that rose: at the start, and now.
         length_drift: see `length_drift`.
     """
@@ -265,24 +266,54 @@ class Verdict:
     rises: Mapping[str, tuple[float, float]]
     length_drift: float
 
+    @property
+    def is_other_length(self) -> bool:
+        """Whether the median length doubled or halved."""
+        return abs(math.log(self.length_drift)) >= math.log(DRIFT)
+
 
 def verdict(start: Mapping[str, float], now: Mapping[str, float]) -> Verdict:
     """Judge the behavior of answers by that of the start; see `behavior` for both."""
 
     def rose(name: str, least: float) -> bool:
         rise = now[name] - start.get(name, 0.0)
-        return rise >= least and rise * now["texts"] > FEW_TEXTS - 0.5
+        return rise > least - 1e-9 and rise * now["texts"] > FEW_TEXTS - 0.5
 
     rises = {
         name: (start.get(name, 0.0), now[name])
         for name in DETECTORS
         if name in now and rose(name, RISE)
     }
-    is_other_length = abs(math.log(now["length_drift"])) >= math.log(DRIFT)
-    word: Literal["fine", "changed", "broken"] = "changed" if rises or is_other_length else "fine"
-    if rose("broken", RISE_OF_BROKEN):
-        word = "broken"
-    return Verdict(word, rises, now["length_drift"])
+    found = Verdict("changed", rises, now["length_drift"])
+    if rose("broken", RISE_OF_BROKEN) or any(rose(name, LARGE_RISE) for name in rises):
+        return replace(found, word="broken")
+    return found if rises or found.is_other_length else replace(found, word="fine")
+
+
+def verdict_of(scores: Sequence[HeldOutScore]) -> Verdict | None:
+    """Judge the last held-out answers of a run by the first; None without a recorded behavior."""
+    if not scores or not scores[0].behavior or not scores[-1].behavior:
+        return None
+    return verdict(scores[0].behavior, scores[-1].behavior)
+
+
+def answers_of(rollouts: Sequence[Rollout], examples: Sequence[Example]) -> list[Answer]:
+    """Return the answers of a held-out score."""
+    asked = {example.index: example for example in examples}
+    pairs = [(asked[rollout.example], rollout.completion) for rollout in rollouts]
+    return [Answer(example.prompt, completion, example.answer) for example, completion in pairs]
+
+
+def recorded_answers(samples: Sequence[HeldOutSample]) -> list[Answer]:
+    """Return the answers that held_out.jsonl keeps."""
+    return [
+        Answer(
+            sample.prompt,
+            Completion(sample.completion, tuple(sample.token_ids), sample.finish, 0),
+            sample.answer,
+        )
+        for sample in samples
+    ]
 
 
 def loop_share(tokens: Sequence[object]) -> float:

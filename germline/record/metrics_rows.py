@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 
 from germline.config import Config
-from germline.types import Example, GenerationRecord, HeldOutScore, MeanUpdate, Rollout, Update
+from germline.types import (
+    Example,
+    Finish,
+    GenerationRecord,
+    HeldOutScore,
+    MeanUpdate,
+    Rollout,
+    Update,
+)
 
 MAX_SAMPLES = 20
 """Number of held-out completions kept with a score."""
@@ -37,6 +45,8 @@ class HeldOutSample:
     reward: float | None
     turns: Sequence[Mapping[str, Any]] = ()
     ended: str | None = None
+    finish: Finish = "eos"
+    token_ids: Sequence[int] = ()
 
     @property
     def transcript(self) -> str:
@@ -261,6 +271,8 @@ def held_out_row(
             "completion": rollout.completion.text,
             "answer": by_index[rollout.example].answer,
             "reward": rollout.grade.reward,
+            "finish": rollout.completion.finish,
+            "token_ids": rollout.completion.tokens,
             **episode_fields(rollout),
         }
         for rollout in rollouts[:MAX_SAMPLES]
@@ -272,8 +284,9 @@ def score_fields(score: HeldOutScore, *, values: bool = True) -> dict[str, Any]:
     """Describe a held-out score; without scorers or parts, as before there were any."""
     fields = asdict(score)
     del fields["at_k"]  # a run takes one sample
-    if not score.parts:
-        del fields["parts"]
+    for name in ("parts", "behavior"):
+        if not fields[name]:
+            del fields[name]
     if score.scorers:
         scorers = {one.pop("metric"): one for one in fields["scorers"]}
         fields["scorers"] = {

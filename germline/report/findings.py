@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from germline.config import Config
 from germline.errors import count_of
+from germline.evaluation.behavior import verdict_of
 from germline.evaluation.score_difference import (
     find_score_decline,
     is_clearly_better,
@@ -24,7 +25,7 @@ from germline.record import RunDirectory
 from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score
 from germline.record.metrics_rows import scores_by_scorer
-from germline.report.text_format import bounded_text, number, percent, signed
+from germline.report.text_format import behavior_change, bounded_text, number, percent, signed
 from germline.types import HeldOutScore
 
 WINDOW = 10
@@ -172,6 +173,19 @@ def _rule(
         return when
 
     return enter
+
+
+@_rule(
+    "warning",
+    "scores",
+    "The held-out answers are broken: {change}, from the start to update {updates}. Read them in "
+    "the report, and change the reward; go on from the best weights (resume --from best).",
+    GETS_WORSE,
+)
+def _broken_answers(run: Recorded) -> Iterator[Values]:
+    found = verdict_of(run.scores)
+    if found and found.word == "broken":
+        yield {"change": behavior_change(found), "updates": run.scores[-1].generation}
 
 
 @_rule(

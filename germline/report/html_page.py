@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from germline.config.config_files import as_yaml
+from germline.evaluation.behavior import DETECTORS
 from germline.record.atomic_files import explain_write_errors, write_atomically
 from germline.record.metrics_rows import batch_examples
 from germline.record.run_directory import installed_version
@@ -128,11 +129,21 @@ def _section(run: RunFacts, place: int, color: int) -> dict[str, Any]:
         "examples": batch_examples(run.rows, run.config),
         "counted": text_format.counted_by(run.config),
         "ensemble": run.run.ensemble(),
+        "behavior": _behavior(run),
         "settings": _yaml(diff.changed_settings(run.config)),
         "all_settings": diff.flatten_settings(run.config.model_dump(mode="json")),
         "commands": [] if run.damage else next_commands(run.run),
         "provenance": _provenance(run),
     }
+
+
+def _behavior(run: RunFacts) -> dict[str, tuple[float, float]]:
+    """Return the shares of held-out answers that detectors flag, at the start and now, if any."""
+    if run.behavior is None:
+        return {}
+    start, now = run.scores[0].behavior, run.scores[-1].behavior
+    shares = {name: (start.get(name, 0.0), now.get(name, 0.0)) for name in DETECTORS}
+    return {name.replace("_", " "): both for name, both in shares.items() if any(both)}
 
 
 def _provenance(run: RunFacts) -> dict[str, str]:
@@ -240,7 +251,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     names = ("signed", "score", "error", "difference_error", "directions", "mean_rewards")
-    for name in (*names, "kind_of_error", "seconds", "size", "number"):
+    for name in (*names, "kind_of_error", "seconds", "size", "number", "percent"):
         environment.filters[name] = getattr(text_format, name)
     environment.filters |= {"setting": _value, "svg": _svg}
     return environment

@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 
+from germline.evaluation.behavior import Verdict, flags, recorded_answers, verdict_of
 from germline.evaluation.score_difference import PairedDifference, paired_difference
 from germline.record import HeldOutRow, HeldOutSample, JournalEntry, RunDirectory
 from germline.record.atomic_files import Row
@@ -52,7 +53,8 @@ RARE = ("calibrate_s", "held_out_s")
 class HeldOutAnswer:
     """One held-out prompt with the center's answers before and, once there is one, after training.
 
-    The pieces of an answer mark the words that the other answer lacks.
+    The pieces of an answer mark the words that the other answer lacks. `flags` are the detectors
+    (`evaluation.behavior`) that flag the later answer.
     """
 
     prompt: str
@@ -61,6 +63,7 @@ class HeldOutAnswer:
     reward_before: float | None
     after: Sequence[DiffPiece] | None
     reward_after: float | None
+    flags: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +188,24 @@ class RunFacts:
         gain = signed_score(self.scores[-1]) - signed_score(self.scores[0])
         return "better" if gain > 0 else "worse" if gain < 0 else ""
 
+    @property
+    def behavior(self) -> Verdict | None:
+        """How held-out answers changed since the start; None where it was not recorded."""
+        return verdict_of(self.scores)
+
     @cached_property
     def answers(self) -> list[HeldOutAnswer]:
         """Held-out prompts with the answers at the start and the latest answers."""
         sampled = [one for one in self.held_out if one.samples]
         if not sampled:
             return []
-        later = sampled[-1].samples if len(sampled) > 1 else ()
-        return [_answer(*pair) for pair in paired_samples(sampled[0].samples, later)]
+        start, later = sampled[0].samples, sampled[-1].samples if len(sampled) > 1 else ()
+        found = flags(recorded_answers(later), recorded_answers(start))
+        by_sample = {id(sample): names for sample, names in zip(later, found, strict=True)}
+        return [
+            _answer(before, after, by_sample.get(id(after), ()))
+            for before, after in paired_samples(start, later)
+        ]
 
     @cached_property
     def last_rollouts(self) -> list[Row]:
@@ -298,7 +311,9 @@ def _is_best_earlier(run: RunDirectory) -> bool:
     return rank(best) > rank(scores[-1])
 
 
-def _answer(before: HeldOutSample, after: HeldOutSample | None) -> HeldOutAnswer:
+def _answer(
+    before: HeldOutSample, after: HeldOutSample | None, names: Sequence[str]
+) -> HeldOutAnswer:
     old = bounded_text(before.transcript)
     new = bounded_text(after.transcript) if after else old
     one, other = diff_words(old, new)
@@ -309,6 +324,7 @@ def _answer(before: HeldOutSample, after: HeldOutSample | None) -> HeldOutAnswer
         before.reward,
         other if after else None,
         after.reward if after else None,
+        names,
     )
 
 

@@ -12,6 +12,7 @@ from rich.filesize import decimal
 from germline.config import Config, Nes
 from germline.errors import count_of
 from germline.evaluation import confidence_interval
+from germline.evaluation.behavior import DETECTORS, Verdict
 from germline.evaluation.score_difference import PairedDifference, paired_difference
 from germline.evaluation.seed_statistics import SeedDifference, SeedStatistics
 from germline.record.best_generation import best_score
@@ -189,6 +190,27 @@ def error(value: HeldOutScore) -> str:
     if value.n == 1:
         return "(one example: no standard error)"
     return f"± {number(value.standard_error)}" if value.standard_error else ALL_EQUAL
+
+
+def behavior_line(behavior: Mapping[str, float]) -> str:
+    """Format the share of broken answers, and the detectors that flag any."""
+    found = [
+        f"{name.replace('_', ' ')} {percent(behavior[name])}"
+        for name in DETECTORS
+        if behavior.get(name)
+    ]
+    return f"broken answers {percent(behavior['broken'])}; {', '.join(found) or 'none flagged'}"
+
+
+def behavior_change(found: Verdict) -> str:
+    """Format what a verdict is based on: shares that rose, and the length; empty if none did."""
+    rises = [
+        f"{name.replace('_', ' ')} {percent(before)} -> {percent(now)}"
+        for name, (before, now) in found.rises.items()
+    ]
+    if found.is_other_length:
+        rises.append(f"median length x {number(found.length_drift)}")
+    return ", ".join(rises)
 
 
 def kind_of_error(*values: HeldOutScore) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from germline.config import Config, Rows, TaskBase, load_config
 from germline.evaluation import score_center
-from germline.evaluation.degenerate_text import DegenerateTextShares, degenerate_text_shares
+from germline.evaluation.behavior import Answer, behavior, recorded_answers
 from germline.evaluation.held_out import HeldOutScorers
 from germline.evaluation.kl_divergence import KlDivergence, TextDivergence, measure_texts
 from germline.fleet import LocalFleet
@@ -327,8 +327,10 @@ def measure_kl(
     split: Split = "test",
     limit: int | None = None,
     overrides: Sequence[str] = (),
-) -> tuple[KlDivergence, DegenerateTextShares]:
+) -> tuple[KlDivergence, dict[str, float]]:
     """Generate completions with the newest weights of a run, and measure the KL from its start.
+
+    Returns the KL divergence, and the `evaluation.behavior.behavior` of the completions.
 
     The start is the run before its first update; both models are in memory at once. If members
     answer by vote, every voting member generates its own completions. `overrides` are settings of
@@ -344,7 +346,7 @@ def measure_kl(
     task = without_overlong(config, make_task(config.task))
     examples = task.examples(split)[:limit]
     readings: list[TextDivergence] = []
-    texts: list[Completion] = []
+    answers: list[Answer] = []
     with ExitStack() as opened:
         tuned = load_engine(directory, config)
         opened.callback(tuned.close)
@@ -360,7 +362,14 @@ def measure_kl(
         for who in writers(directory, tuned.weights.dimension):
             for part in cut_microbatches([who], examples, size):
                 written = tuned.generate(part.members, part.examples, decoding)
-                readings += measure_texts(tuned, start, part.members, part.examples, written)[0]
-                texts += written[0]
-        unlikely = [reading.improbable for reading in readings]
-        return KlDivergence.of(readings), degenerate_text_shares(texts, tuned.special_ids, unlikely)
+                read = measure_texts(tuned, start, part.members, part.examples, written)[0]
+                answers += [
+                    Answer(example.prompt, completion, example.answer, reading.improbable)
+                    for example, completion, reading in zip(
+                        part.examples, written[0], read, strict=True
+                    )
+                ]
+                readings += read
+        scored = directory.held_out()
+        before = recorded_answers(scored[0].samples) if scored else ()
+        return KlDivergence.of(readings), behavior(answers, before, tuned.special_ids)

@@ -10,6 +10,7 @@ from typing import cast
 from germline.errors import count_of
 from germline.evaluation import score_center
 from germline.fleet.counting_fleet import CountingFleet
+from germline.evaluation.behavior import answers_of, behavior, recorded_answers
 from germline.fleet.engine_queries import LARGE_SIGMA, DimensionQuery, MembersDifferQuery
 from germline.protocols import Fleet
 from germline.record import RunDirectory
@@ -256,4 +257,9 @@ class Training:
         self._meter.held_out()
         if rows := parts.method.ensemble_rows():
             self.directory.write_ensemble(generation, rows)
+        if answers := answers_of(evaluation.rollouts, parts.held_out_examples):
+            # As recorded, so that a resumed run compares with the same answers.
+            scored = self.directory.held_out()
+            start = recorded_answers(scored[0].samples) if scored else answers
+            score = replace(score, behavior=behavior(answers, start))
         return score, evaluation.rollouts

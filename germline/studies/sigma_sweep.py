@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from germline.evaluation.degenerate_text import degenerate_text_shares
+from germline.evaluation.behavior import Answer, behavior
 from germline.evaluation.kl_divergence import KlDivergence, measure_texts
 from germline.protocols import Strategy
 from germline.shaping import RESOLUTION, fitness
@@ -47,7 +47,7 @@ class SigmaProbe:
         spread: standard deviation of the members' fitness.
         informative: share of the examples on which members differ.
         agreement: cosine of the updates that two halves of the examples give; None without one.
-        garbage: share of degenerate texts, see `evaluation.degenerate_text`.
+        garbage: share of degenerate texts: `broken` of `evaluation.behavior`.
         divergence: exact KL from the base model per token of the members' texts, in nats.
     """
 
@@ -159,15 +159,18 @@ def _measured(bench: TrialEngine, strategy: Strategy | None, place: int) -> Sigm
         written[rollout.member].append(rollout.completion)
     rows = measure_texts(bench.reader, bench.reader, members, examples, written)
     readings = [one for row in rows for one in row]
-    unlikely = [reading.improbable for reading in readings]
-    texts = [one for row in written for one in row]
+    answers = [
+        Answer(example.prompt, completion, example.answer, reading.improbable)
+        for texts, read in zip(written, rows, strict=True)
+        for example, completion, reading in zip(examples, texts, read, strict=True)
+    ]
     return SigmaProbe(
         sigma=0.0,
         reward=_known_mean(evaluation.rewards),
         spread=float(np.nanstd(fitness(evaluation.rewards))),
         informative=informative_examples(evaluation.rewards),
         agreement=agreement,
-        garbage=degenerate_text_shares(texts, bench.reader.special_ids, unlikely).garbage,
+        garbage=behavior(answers, special_ids=bench.reader.special_ids)["broken"],
         divergence=KlDivergence.of(readings).per_token,
     )
 

@@ -166,6 +166,7 @@ def test_a_verdict_is_about_what_rose_since_the_start():
     assert (changed.word, changed.rises) == ("changed", {"truncated": (0.5, 0.65)})
     assert verdict(start, start | {"length_drift": 0.5}).word == "changed"
     assert verdict(start, start | {"length_drift": 1.9}).word == "fine"
+    assert verdict(start, start | {"length_drift": 4.0, "texts": 9.0}).word == "fine"
     broken = verdict(start, start | {"empty": 0.35, "broken": 0.35})
     assert (broken.word, broken.rises) == ("broken", {"empty": (0.1, 0.35)})
     few = start | {"empty": 0.5, "broken": 0.5, "texts": 4.0}

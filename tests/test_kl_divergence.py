@@ -179,7 +179,7 @@ def test_a_run_is_compared_with_its_own_start(trained):
     expected = KlDivergence.of(measure_texts(tuned, start, [None], examples, written)[0])
     assert far.per_text == pytest.approx(expected.per_text, rel=1e-5)
     assert far.per_text > 0.01
-    assert (far.texts, texts.texts) == (6, 6)
+    assert (far.texts, texts["texts"]) == (6, 6)
 
 
 def test_no_divergence_is_negative():

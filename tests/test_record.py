@@ -121,8 +121,8 @@ def test_held_out_scores_read_back_with_their_first_completions(run: RunDirector
     assert math.isnan(row.score.mean)
     assert len(row.samples) == 20
     assert row.samples[:2] == (
-        HeldOutSample("question 7?", "says 0", "answer 7", 1.0),
-        HeldOutSample("question 3?", "says 0", "answer 3", None),
+        HeldOutSample("question 7?", "says 0", "answer 7", 1.0, token_ids=[1, 2]),
+        HeldOutSample("question 3?", "says 0", "answer 3", None, token_ids=[1, 2]),
     )
 
 

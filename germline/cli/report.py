@@ -105,7 +105,8 @@ def _behavior_lines(run: "RunFacts") -> list[str]:
         return []
     change = behavior_change(found)
     lines = [f"behavior of the held-out answers: {found.word}{f' ({change})' if change else ''}"]
-    for answer in _flagged(run)[:SHOWN_ANSWERS] if found.word != "fine" else ():
+    shown = [answer for answer in _flagged(run) if not found.rises.keys().isdisjoint(answer.flags)]
+    for answer in shown[:SHOWN_ANSWERS]:
         names = ", ".join(answer.flags).replace("_", " ")
         prompt = one_line_excerpt(answer.prompt, EXCERPT)
         text = one_line_excerpt("".join(piece.text for piece in answer.after or ()), EXCERPT)

@@ -41,9 +41,12 @@ BEGINNING, SAME, SAME_BEFORE, FEW_PROMPTS = 40, 0.8, 0.5, 5
 """Characters of a long common beginning; share of the answers that have it in a collapse, and that
 had it before where there is none; fewest prompts of a collapse."""
 
-RISE, RISE_OF_BROKEN, LARGE_RISE, FEW_TEXTS, DRIFT = 0.1, 0.25, 0.5, 3, 2.0
+RISE, RISE_OF_BROKEN, LARGE_RISE, FEW_TEXTS = 0.1, 0.25, 0.5, 3
 """Rises of a share, of the share of broken texts, and of any share, that change the verdict; the
-least number of texts in such a rise; factor of the median length."""
+least number of texts in such a rise."""
+
+DRIFT, TEXTS_OF_MEDIAN = 2.0, 10
+"""Factor of the median length that changes the verdict, and fewest texts with such a median."""
 
 MARKUP = re.compile(r"</?[A-Za-z|][^<>]*>|\\[A-Za-z]+")
 """Tags and commands of LaTeX."""
@@ -54,7 +57,7 @@ TURN = re.compile(
     r"|<start_of_turn>|\[INST\]",
     re.IGNORECASE | re.MULTILINE,
 )
-"""The beginning of a turn in a chat template, or in a dialogue written as text."""
+"""The beginning of a turn in a chat template, or in a dialog written as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,16 +263,13 @@ class Verdict:
             `changed`: a share rose by a tenth, or the median length doubled or halved.
         rises: the shares that rose: at the start, and now.
         length_drift: see `length_drift`.
+        is_other_length: whether it doubled or halved, of as many texts as have a median.
     """
 
     word: Literal["fine", "changed", "broken"]
     rises: Mapping[str, tuple[float, float]]
     length_drift: float
-
-    @property
-    def is_other_length(self) -> bool:
-        """Whether the median length doubled or halved."""
-        return abs(math.log(self.length_drift)) >= math.log(DRIFT)
+    is_other_length: bool
 
 
 def verdict(start: Mapping[str, float], now: Mapping[str, float]) -> Verdict:
@@ -284,7 +284,9 @@ def verdict(start: Mapping[str, float], now: Mapping[str, float]) -> Verdict:
         for name in DETECTORS
         if name in now and rose(name, RISE)
     }
-    found = Verdict("changed", rises, now["length_drift"])
+    is_far = abs(math.log(now["length_drift"])) >= math.log(DRIFT)
+    has_median = now["texts"] >= TEXTS_OF_MEDIAN
+    found = Verdict("changed", rises, now["length_drift"], is_far and has_median)
     if rose("broken", RISE_OF_BROKEN) or any(rose(name, LARGE_RISE) for name in rises):
         return replace(found, word="broken")
     return found if rises or found.is_other_length else replace(found, word="fine")

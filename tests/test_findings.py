@@ -15,8 +15,8 @@ from germline.cli.run_loop import print_result
 from germline.config import load_config
 from germline.evaluation.held_out import score_of_values
 from germline.record import RunDirectory
-from germline.record.metrics_rows import generation_row, held_out_row
-from germline.report.findings import RULES, WINDOW, Finding, Recorded, find, mean_signal
+from germline.record.metrics_rows import generation_row, held_out_row, mean_signal
+from germline.report.findings import RULES, WINDOW, Finding, Recorded, find
 from germline.report.text_format import score_lines
 from germline.run.observers import FindingLog
 from germline.tasks import make_task

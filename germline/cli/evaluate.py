@@ -111,8 +111,8 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     before, right now) and regressions, with the p value of McNemar's test.
 
     With --kl it also prints the exact KL of a run's weights from its starting weights, along its
-    completions, and how many answers are broken. For a run whose members vote, the KL is the mean over
-    these members.
+    completions, and how many answers are broken. For a run whose members vote, the KL is the mean
+    over these members.
     """
     from germline.types import GermlineError
 

@@ -16,9 +16,9 @@ from rich.text import Text
 from germline.config import Config
 from germline.record import RunDirectory
 from germline.record.atomic_files import Row
-from germline.record.metrics_rows import generation_row
+from germline.record.metrics_rows import generation_row, mean_signal
 from germline.report import text_format
-from germline.report.findings import WINDOW, Finding, mean_signal
+from germline.report.findings import WINDOW, Finding
 from germline.report.text_format import counted_by, number
 from germline.types import GenerationRecord, HeldOutScore, SigmaTrial
 

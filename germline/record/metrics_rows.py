@@ -5,7 +5,7 @@ Rows are plain JSON objects for people and plots; rebuilding weights does not ne
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -198,6 +198,25 @@ def rollout_rows(
         }
         for rollout in spread_by_reward(record.evaluation.rollouts, limit)
     ]
+
+
+def signal(row: Mapping[str, Any], name: str) -> float | None:
+    """Return a signal of a generation, such as `agreement` or `step.moved`; None if it has none."""
+    value: Any = row if name in row else row.get("signals")  # of the method, or measured for all
+    for part in name.split("."):
+        value = (value or {}).get(part)
+    return None if value is None else float(value)
+
+
+def mean_signal(rows: Iterable[Mapping[str, Any]], name: str) -> float | None:
+    """Average a signal over the rows that have it."""
+    known = [value for row in rows if (value := signal(row, name)) is not None]
+    return sum(known) / len(known) if known else None
+
+
+def has_groups(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether rewards are those of samples of the center, in groups of the same prompt."""
+    return any("groups_without_signal" in row for row in rows)
 
 
 def batch_examples(rows: Sequence[Mapping[str, Any]], config: Config) -> int:

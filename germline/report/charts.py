@@ -12,9 +12,15 @@ import numpy as np
 
 from germline.evaluation.held_out import confidence_interval, score_of_values
 from germline.record.atomic_files import Row
-from germline.record.metrics_rows import calibrated_kl, scores_by_scorer
+from germline.record.metrics_rows import (
+    calibrated_kl,
+    has_groups,
+    mean_signal,
+    scores_by_scorer,
+    signal,
+)
 from germline.report.comparison import SeedGroup
-from germline.report.findings import WINDOW, has_groups, mean_signal, signal
+from germline.report.findings import WINDOW
 from germline.report.run_facts import LONGEST_NAME, RunFacts
 from germline.report.text_format import bounded_text, counted_by, number, scored_as, short_option
 from germline.types import HeldOutScore

@@ -24,7 +24,7 @@ from germline.evaluation.score_difference import (
 from germline.record import RunDirectory
 from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score
-from germline.record.metrics_rows import scores_by_scorer
+from germline.record.metrics_rows import has_groups, mean_signal, scores_by_scorer, signal
 from germline.report.text_format import behavior_change, bounded_text, number, percent, signed
 from germline.types import HeldOutScore
 
@@ -135,25 +135,6 @@ def recorded(run: RunDirectory) -> Recorded:
     """Read what rules look at from a run directory."""
     scores = [row.score for row in run.held_out()]
     return Recorded(run.config, run.generations(), scores, run.rollouts())
-
-
-def signal(row: Row, name: str) -> float | None:
-    """Return a signal of a generation, such as `agreement` or `step.moved`; None if it has none."""
-    value: Any = row if name in row else row.get("signals")  # of the method, or measured for all
-    for part in name.split("."):
-        value = (value or {}).get(part)
-    return None if value is None else float(value)
-
-
-def mean_signal(rows: Iterable[Row], name: str) -> float | None:
-    """Average a signal over the rows that have it."""
-    known = [value for row in rows if (value := signal(row, name)) is not None]
-    return sum(known) / len(known) if known else None
-
-
-def has_groups(rows: Sequence[Row]) -> bool:
-    """Whether rewards are those of samples of the center, in groups of the same prompt."""
-    return any("groups_without_signal" in row for row in rows)
 
 
 def _shown(name: str, value: object) -> str:

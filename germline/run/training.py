@@ -9,8 +9,8 @@ from typing import cast
 
 from germline.errors import count_of
 from germline.evaluation import score_center
-from germline.fleet.counting_fleet import CountingFleet
 from germline.evaluation.behavior import answers_of, behavior, recorded_answers
+from germline.fleet.counting_fleet import CountingFleet
 from germline.fleet.engine_queries import LARGE_SIGMA, DimensionQuery, MembersDifferQuery
 from germline.protocols import Fleet
 from germline.record import RunDirectory

@@ -26,6 +26,32 @@ HEALTH = "/health"
 """The path that answers without a token, and however many requests are running."""
 
 
+MISTAKES = {
+    "extra_forbidden": "is not supported by this server: leave it out",
+    "missing": "is missing",
+    "less_than": "must be below {lt}",
+    "less_than_equal": "must be at most {le}",
+    "greater_than_equal": "must be at least {ge}",
+    "literal_error": "must be {expected}",
+    "too_short": "must have at least {min_length} item",
+    "too_long": "must have at most {max_length} items",
+    "string_too_short": "must have at least {min_length} character",
+    "string_type": "must be text",
+    "string_unicode": "must be Unicode text",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be an integer"),
+    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_attributes_type": "must be an object",
+    "value_error": "{error}",
+}
+"""Pydantic's name of a mistake -> what is wrong with the field."""
+
+LONGEST_VALUE = 60
+"""Characters of a wrong value that an error shows."""
+
+
 @dataclass(frozen=True)
 class HttpLimits:
     """What a service accepts: how many requests at a time, and how long and large each may be.
@@ -106,9 +132,21 @@ def _as_request_error(error: RequestValidationError) -> RequestError:
     parts = [str(part)[:100] for part in first["loc"] if part != "body"]
     place = [part for part in parts if not part.startswith(("constrained-", "list["))]
     alternatives = [other for other in others if [*map(str, other["loc"][1:2])] == place[:1]]
-    needed = dict.fromkeys(problem["msg"] for problem in (first, *alternatives))
-    said = f"{'.'.join(place) or 'the body'}: {'; or '.join(needed)}"
-    return RequestError(400, said, param=".".join(place) or None)
+    needed = dict.fromkeys(
+        MISTAKES.get(problem["type"], problem["msg"]).format_map(problem.get("ctx", {}))
+        for problem in (first, *alternatives)
+    )
+    name = ".".join(place)
+    value = "" if first["type"] == "missing" or not name else f"={shown_value(first['input'])}"
+    return RequestError(
+        400, f"{name or 'the body'}{value} {' or '.join(needed)}", param=name or None
+    )
+
+
+def shown_value(value: Any) -> str:
+    """Return a value of a request as an error shows it: JSON, shortened."""
+    text = json.dumps(value, default=str)
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
 
 
 class RequestGuard:

@@ -11,7 +11,7 @@ message describes them, the model calls them in its text, and a user message has
 import hashlib
 import itertools
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from germline.endpoint.http_app import RequestError
+from germline.endpoint.http_app import RequestError, shown_value
 from germline.environments.tools import schema_prompt, tool_call, tool_response, with_tools
 from germline.types import Decoding, Example
 
@@ -112,9 +112,19 @@ class Message(BaseModel):
         return "\n".join([*([content] if content or not calls else []), *calls])
 
 
-Zero = Annotated[float, Field(ge=0, le=0)]
-One = Annotated[float, Field(ge=1, le=1)]
-Nothing = Annotated[list[Any], Field(max_length=0)]
+NEUTRAL: Mapping[str, Sequence[Any]] = {
+    **dict.fromkeys(("frequency_penalty", "presence_penalty", "min_p", "min_tokens"), (0,)),
+    **dict.fromkeys(("best_of", "length_penalty", "repetition_penalty"), (1,)),
+    **dict.fromkeys(("ignore_eos", "use_beam_search"), (False,)),
+    "top_k": (0, -1),
+    "suffix": ("",),
+    "logit_bias": ({},),
+    "modalities": (["text"],),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+}
+"""Settings that this server does not have, and the values of each that change nothing."""
 
 Tokens = Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(min_length=1)]
 Stop = NonEmptyText | Annotated[list[NonEmptyText], Field(max_length=16)]
@@ -125,14 +135,6 @@ class StreamOptions(BaseModel):
     """How a response is streamed."""
 
     include_usage: StrictBool = False
-
-
-class TextFormat(BaseModel):
-    """The format of a response: a text without constraints."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    type: Literal["text"]
 
 
 class SamplingFields(BaseModel):
@@ -162,30 +164,22 @@ class SamplingFields(BaseModel):
     store: Any = None
     user: Any = None
 
-    # Settings that this server does not have, with the value that changes nothing.
-    best_of: One | None = None
-    frequency_penalty: Zero | None = None
-    function_call: Literal["none", "auto"] | None = None
-    functions: Nothing | None = None
-    ignore_eos: Literal[False] | None = None
-    length_penalty: One | None = None
-    logit_bias: Annotated[dict[str, Any], Field(max_length=0)] | None = None
-    min_p: Zero | None = None
-    min_tokens: Zero | None = None
-    modalities: list[Literal["text"]] | None = None
-    presence_penalty: Zero | None = None
-    repetition_penalty: One | None = None
-    response_format: TextFormat | None = None
-    suffix: Literal[""] | None = None
-    top_k: Literal[0, -1] | None = None
-    use_beam_search: Literal[False] | None = None
-
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, values: Any) -> Any:
+        """Drop nulls and settings that change nothing, and refuse their other values."""
         if not isinstance(values, dict):
             return values
-        return {name: value for name, value in values.items() if value is not None}
+        given = {name: value for name, value in values.items() if value is not None}
+        for name in given.keys() & NEUTRAL.keys():
+            if (value := given.pop(name)) not in NEUTRAL[name]:
+                raise RequestError(
+                    400,
+                    f"{name}={shown_value(value)} is not supported by this server: leave it out",
+                    param=name,
+                    code="unsupported_parameter",
+                )
+        return given
 
     @property
     def choices(self) -> int:

@@ -273,13 +273,14 @@ def test_a_full_context_ends_the_episode_which_is_scored_as_it_is(player, nano):
     ("text", "settings", "problem"),
     [
         (written.V0, {}, "no module with a vf.Taskset of verifiers v1"),
+        (f"import no_such_package\n{TALK}", {}, "imports 'no_such_package', which is not inst"),
         (written.DIALOG.replace("TURNS", "5"), {}, "has no end: set task.tasks"),
         (written.SUMS, {"args": {"smallest": 3}}, "smallest"),
         (written.SUMS, {"args": {"largest": 0}}, "has no tasks"),
         (TALK, {"system_prompt": "x"}, "task.system_prompt has no effect"),
         (TALK, {"chat": False}, "task.chat has no effect"),
     ],
-    ids=["v0", "endless", "setting", "empty", "prompt", "chat"],
+    ids=["v0", "package", "endless", "setting", "empty", "prompt", "chat"],
 )
 def test_what_cannot_be_played_is_refused(section_of, text, settings, problem):
     with pytest.raises(GermlineError, match=problem):

@@ -46,3 +46,14 @@ def test_the_settings_of_a_taskset_are_a_mapping():
     assert isinstance(config.task, Verifiers)
     assert config.task.args == {"largest": 3}
     assert config.task.title == "name"
+
+
+def test_a_package_that_a_taskset_lacks_is_named():
+    hidden = ModuleNotFoundError("taskset 'here' not found")  # as verifiers raises it
+    hidden.__cause__ = ModuleNotFoundError(name="textarena")
+    absent = verifiers_installed.import_error("owner/here", hidden)
+    assert "imports 'textarena', which is not installed" in str(absent)
+    hidden.__cause__ = ModuleNotFoundError(name="here")
+    assert "no module with" in str(verifiers_installed.import_error("owner/here", hidden))
+    other = verifiers_installed.import_error("owner/here", ZeroDivisionError("division by zero"))
+    assert str(other).endswith("of verifiers v1: ZeroDivisionError: division by zero")

@@ -59,6 +59,24 @@ def check_installed(env: str) -> None:
     )
 
 
+def import_error(env: str, error: BaseException) -> GermlineError:
+    """Return what is wrong with a taskset whose module cannot be imported."""
+    causes = [error]
+    while cause := causes[-1].__cause__ or causes[-1].__context__:  # verifiers hides the module
+        causes.append(cause)
+    missing = [str(one.name) for one in causes if isinstance(one, ModuleNotFoundError) and one.name]
+    absent = [name for name in missing if name.rpartition(".")[2] != module_of(env)]
+    if not absent:
+        return GermlineError(
+            f"task.env={env} is no module with a vf.Taskset of verifiers v1: "
+            f"{type(error).__name__}: {error}"
+        )
+    return GermlineError(
+        f"task.env={env} imports {absent[0]!r}, which is not installed: install the package that has "
+        f"it for the Python that runs germline ({sys.executable})"
+    )
+
+
 def _is_shipped(module: str) -> bool:
     """Whether a taskset comes with verifiers."""
     spec = importlib.util.find_spec("verifiers")

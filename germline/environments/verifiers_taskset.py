@@ -21,6 +21,7 @@ from germline.environments.episode import EpisodeRubric
 from germline.environments.verifiers_installed import (
     check_installed,
     check_version,
+    import_error,
     keep_dictionary,
     module_of,
 )
@@ -242,10 +243,7 @@ def _import(env: str) -> None:
     try:
         vf.task_type(module_of(env))
     except Exception as error:
-        raise GermlineError(
-            f"task.env={env} is no module with a vf.Taskset of verifiers v1: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        raise import_error(env, error) from error
     keep_dictionary()
 
 

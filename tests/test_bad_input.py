@@ -113,7 +113,7 @@ CALLS = {
     "load_config({}, {'seed': 3})": "override 'seed' must look like",
     "export('run', 'out', form='peft')": "form must be 'adapter' or 'merged' or None, found 'peft'",
     "replay('run', 0, form='Merged')": "or None, found 'Merged'",
-    "evaluate('nano', 'arithmetic', split='tets')": "'test', found 'tets'",
+    "evaluate('nano', 'arithmetic', split='tets')": "'unseen', found 'tets'",
     "evaluate('nano', 'arithmetic', limit='3')": "limit must be a number from 1 on, or None",
     "evaluate('nano', 3)": "config: task: ",
     "evaluate('nano', {'kind': 'arithmetik'})": "did you mean 'arithmetic'?",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import germline
+from germline.evaluation.samples import reductions
 from germline.record import RunDirectory
 from germline.types import GermlineError
 from tests.command_line import command
@@ -73,6 +74,19 @@ def test_a_run_may_sample_its_held_out_answers(tmp_path: Path) -> None:
     cold, _ = germline.evaluate(str(toy), limit=5, out=tmp_path / "cold.jsonl", temperature=0.1)
     assert same.values == recorded.values != cold.values
     assert "at temperature 1)" in evaluated(toy, "--limit", 5)
+
+
+def test_the_best_of_a_cost_is_the_lowest_and_a_missing_sample_leaves_an_example_out(
+    tmp_path: Path,
+) -> None:
+    score, file = germline.evaluate(str(run(tmp_path / "toy", "generations=1")), limit=5, samples=3)
+    costs = -np.array([row["reward"] for row in rows_of(file)], dtype=float).reshape(3, 5)
+    assert [one.metric for one in score.at_k] == ["best@1", "best@2", "best@3"]
+    assert score.at_k[2].values == tuple(costs.min(axis=0))
+    costs[1, 0] = np.nan
+    best = reductions(costs, None, higher_is_better=False)["best@3"]
+    assert np.isnan(best[0])
+    assert best[1:].tolist() == costs[:, 1:].min(axis=0).tolist()
 
 
 def test_unseen_examples_are_those_after_the_held_out_ones(

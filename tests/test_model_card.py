@@ -82,7 +82,7 @@ def test_scores_have_their_intervals(adapter):
 
 
 def test_the_config_is_that_of_the_run_without_local_folders(tmp_path):
-    folder = run(tmp_path / "run")
+    folder = run(tmp_path / "run", "held_out.temperature=1")
     directory = RunDirectory.open(folder)
     config = directory.config.model_copy(update={"model": "/home/someone/private/my-model"})
     directory.config = config

@@ -13,7 +13,6 @@ from germline.evaluation.statistics import (
     interquartile_mean,
     majority_at_k,
     mcnemar,
-    mean_of_samples,
     paired_bootstrap,
     pass_at_k,
     probability_of_improvement,
@@ -104,7 +103,7 @@ def test_pass_at_k_and_the_best_of_k_are_means_over_all_subsets(k) -> None:
         assert best_of_k(values, k) == pytest.approx(wanted)
     counts = [pass_at_k(6, int(c), k) for c in right.sum(axis=0)]
     assert best_of_k(right, k) == pytest.approx(counts)
-    assert best_of_k(right, 1) == pytest.approx(mean_of_samples(right))
+    assert best_of_k(right, 1) == pytest.approx(right.mean(axis=0))
 
 
 def test_the_majority_decides_and_samples_without_an_answer_abstain() -> None:

@@ -139,7 +139,7 @@ class ZerothOrderGrpo(MethodSection):
     group_size: int = Field(8, ge=2)
     """Completions that the center samples for each example."""
     temperature: float = Field(1.0, gt=0)
-    """Temperature of these samples; `task.temperature` is that of held-out completions."""
+    """Temperature of these samples; `held_out.temperature` is that of held-out completions."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
     """Standard deviation by which advantages are divided: of the rewards of an example, of the
     whole batch, or none."""
@@ -194,7 +194,7 @@ class PolicyGradientSection(MethodSection):
     group_size: int = Field(8, ge=2)
     """Completions that are sampled for each example."""
     temperature: float = Field(1.0, gt=0)
-    """Temperature of these samples; `task.temperature` is that of held-out completions."""
+    """Temperature of these samples; `held_out.temperature` is that of held-out completions."""
     rows: int = Field(32, ge=1)
     """Completions per backward pass, at most; fewer need less memory. Another number may change
     bits."""

@@ -105,6 +105,11 @@ IGNORED = (
     Rule("task.system_prompt", {"task.chat": False}, "use task.chat=true"),
     Rule("task.few_shot", {"prompt_search.few_shot": given}, KEEP_ONE),
     Rule("task.temperature", {"prompt_search.temperature": given}, KEEP_ONE),
+    Rule(
+        "task.temperature",
+        {"method.temperature": anything, "held_out.temperature": given},
+        "use method.temperature, and held_out.temperature for held-out completions",
+    ),
     Rule("task.reward task.metric task.pattern task.tolerance", FUNCTIONS, KEEP_ONE),
     Rule("task.reward_floor", {"task.reward_functions": not_given}, "give rewards from Python"),
     Rule("task.pattern", {"task.reward": lambda rewards: "regex" not in rewards}, KEEP_ONE),

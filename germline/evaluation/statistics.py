@@ -8,7 +8,7 @@ interval. Values are finite: leave out what is missing first.
   2021, arXiv 2108.13264): `interquartile_mean`, `probability_of_improvement`, and their stratified
   bootstrap, which draws the seeds of every task separately.
 - Reducers of several samples: each turns `values[samples, examples]` into one value per example:
-  `mean_of_samples`, `best_of_k` (pass@k where values are 0 or 1) and `majority_at_k`.
+  `best_of_k` (pass@k where values are 0 or 1) and `majority_at_k`.
 """
 
 import math
@@ -206,13 +206,6 @@ def pass_at_k(n: int, c: int, k: int) -> float:
     of which c are right: the unbiased estimate of Chen et al. (2021, arXiv 2107.03374). k <= n.
     """
     return 1 - math.comb(n - c, k) / math.comb(n, k)
-
-
-def mean_of_samples(
-    values: Float64[np.ndarray, "samples examples"],
-) -> Float64[np.ndarray, " examples"]:
-    """Return the mean of each example's samples."""
-    return values.mean(axis=0)
 
 
 def best_of_k(

@@ -145,6 +145,8 @@ def test_what_a_run_cannot_answer_is_refused(tmp_path: Path) -> None:
     searched = run(tmp_path / "searched", "generations=1", "task.temperature=0", options)
     with pytest.raises(GermlineError, match=r"temperature=0.5: .* searched for its own"):
         germline.evaluate(str(searched), temperature=0.5)
+    both = json.loads(evaluated(all_seen, searched, "--limit", 2, "--json"))
+    assert [row["temperature"] for row in both] == [1.0, None]
     voting = "method={kind: randopt, ensemble_size: 2}"
     settings = ("strategy={population: 6, sigma: 0.3}", "space=full", voting, "generations=1")
     ensemble = run(tmp_path / "ensemble", *settings)

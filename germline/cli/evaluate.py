@@ -208,6 +208,7 @@ def _open_all(  # noqa: PLR0913 - what all sources have in common
     runs = [run for run in map(_run_of, sources) if run]
     seen = max(map(seen_examples, runs)) if runs and split == "unseen" else None
     opened: list[tuple[str, int | Literal["best"] | None, SourceEvaluation]] = []
+    shared = temperature
     for one in sources:
         for number in generations if len(sources) == 1 or _run_of(one) else [None]:
             evaluated = open_evaluation(
@@ -221,7 +222,11 @@ def _open_all(  # noqa: PLR0913 - what all sources have in common
                 temperature=temperature,
                 seen=seen,
             )
-            temperature = evaluated.temperature if temperature is None else temperature
+            if shared is None:
+                shared = evaluated.temperature
+            elif evaluated.temperature is not None:
+                decoding = replace(evaluated.decoding, temperature=shared)
+                evaluated = replace(evaluated, decoding=decoding)
             opened.append((one, number, evaluated))
     return opened
 

@@ -27,7 +27,7 @@ long as the next update does not undo it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Float64
@@ -80,7 +80,7 @@ class PairedDifference:
         return _paired_interval(self.differences)
 
 
-@cache  # a report asks several times for the same interval
+@lru_cache  # a report asks several times for the same interval
 def _paired_interval(differences: tuple[float, ...]) -> Interval:
     return bootstrap_interval(differences)
 

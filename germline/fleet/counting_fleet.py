@@ -1,7 +1,7 @@
 """A fleet that counts the texts its engines read and write, for any method and any engine."""
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from germline.fleet.engine_queries import LogProbabilitiesQuery
@@ -9,39 +9,18 @@ from germline.protocols import Answer, EngineQuery, Fleet, ScoringGroup
 from germline.types import Completion, Decoding, Evaluation, Example, Population
 
 
-@dataclass
-class TextCounts:
-    """Numbers of texts and tokens.
-
-    Attributes:
-        rollouts: completions or episodes that were generated.
-        tokens: generated tokens.
-        forward_tokens: tokens that a model read or generated: of each rollout the prompt and the
-            completion, and of each text that a member scores likewise. Every row counts its whole
-            prompt, even where an engine reads the common beginning of several rows once.
-    """
-
-    rollouts: int = 0
-    tokens: int = 0
-    forward_tokens: int = 0
-
-    def take(self) -> dict[str, int]:
-        """Return the numbers by name, and begin at 0 again."""
-        taken = {one.name: getattr(self, one.name) for one in fields(self)}
-        for name in taken:
-            setattr(self, name, 0)
-        return taken
-
-
 class CountingFleet:
-    """Passes every call on to another fleet, and counts.
+    """Passes every call on to another fleet, and counts what its engines do in `counts`.
 
-    Tokens that an environment adds to an episode are known to the engine alone and not counted.
+    `rollouts` are completions or episodes, `tokens` those that were generated, and `forward_tokens`
+    those that a model read or generated. For each text that it writes or scores, a member counts
+    the whole prompt, even where an engine reads the beginning of several rows once. What an
+    environment adds to an episode is not counted, as the engine alone knows its tokens.
     """
 
     def __init__(self, inner: Fleet) -> None:
         self.inner = inner
-        self.counts = TextCounts()
+        self.counts: Counter[str] = Counter()
 
     if not TYPE_CHECKING:
 
@@ -64,21 +43,21 @@ class CountingFleet:
     def score(self, groups: Sequence[ScoringGroup]) -> list[list[Sequence[float]]]:
         """Count the texts that each member of a group reads."""
         for group in groups:
-            self.counts.forward_tokens += len(group.members) * _length(group.completions)
+            self.counts["forward_tokens"] += len(group.members) * _length(group.completions)
         return self.inner.score(groups)
 
     def query(self, query: EngineQuery[Answer]) -> Answer:
         """Count the texts of a query for log-probabilities."""
         if isinstance(query, LogProbabilitiesQuery):
-            self.counts.forward_tokens += sum(map(_length, query.completions))
+            self.counts["forward_tokens"] += sum(map(_length, query.completions))
         return self.inner.query(query)
 
     def _counted(self, evaluation: Evaluation) -> Evaluation:
-        self.counts.rollouts += len(evaluation.rollouts)
-        self.counts.tokens += evaluation.tokens
-        self.counts.forward_tokens += _length(one.completion for one in evaluation.rollouts)
+        self.counts["rollouts"] += len(evaluation.rollouts)
+        self.counts["tokens"] += evaluation.tokens
+        self.counts["forward_tokens"] += _length(one.completion for one in evaluation.rollouts)
         return evaluation
 
 
-def _length(completions: Iterable[Completion] | Collection[Completion]) -> int:
+def _length(completions: Iterable[Completion]) -> int:
     return sum(one.prompt_tokens + len(one.tokens) for one in completions)

@@ -24,6 +24,9 @@ from germline.fleet.counting_fleet import CountingFleet
 from germline.fleet.engine_queries import DimensionQuery, WeightsQuery
 from germline.record.budget import Spent
 
+COUNTED = ("rollouts", "tokens", "forward_tokens")
+"""What the fleet counts."""
+
 OF_METHOD = ("forward_tokens", "backward_tokens")
 """Metrics of a method that are counted: see `methods.method.Learned`."""
 
@@ -46,7 +49,7 @@ class BudgetMeter:
 
     def restart(self) -> None:
         """Leave out what was spent since the last lap, such as on snapshots and figures."""
-        self._fleet.counts.take()
+        self._fleet.counts.clear()
         self._cpu_s, self._wall_s = _cpu_s(), time.perf_counter()
 
     def training(self, metrics: Mapping[str, Any]) -> None:
@@ -63,7 +66,8 @@ class BudgetMeter:
 
     def _lap(self, total: dict[str, Any], reported: Mapping[str, int]) -> None:
         cpu_s, wall_s = _cpu_s(), time.perf_counter()
-        counts = self._fleet.counts.take()
+        counts = {name: self._fleet.counts[name] for name in COUNTED}
+        self._fleet.counts.clear()
         backward = reported.get("backward_tokens", 0)
         counts["forward_tokens"] += reported.get("forward_tokens", 0) + backward
         added: dict[str, float] = {

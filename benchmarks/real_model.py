@@ -21,7 +21,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.rollouts import curve_and_cost
 from germline.record import RunDirectory
 from germline.run.weights import load_engine
 from germline.types import Completion, Example
@@ -73,9 +72,26 @@ def _cell(folder: Path, task: str, settings: list[str]) -> dict[str, Any]:
             _germline("resume", run, "--quiet")
         else:
             _germline("train", config, *settings, "--out", run, "--quiet")
-        measured.write_text(json.dumps(curve_and_cost(run) | _behavior(run)))
+        measured.write_text(json.dumps(_curve_and_cost(run) | _behavior(run)))
     read: dict[str, Any] = json.loads(measured.read_text())
     return read
+
+
+def _curve_and_cost(run: Path) -> dict[str, Any]:
+    """Return the held-out scores of a run by the rollouts before them, and what it cost."""
+    directory = RunDirectory.open(run)
+    rows = directory.generations()
+    done = [0]
+    for row in rows:
+        done.append(done[-1] + row["rollouts"])
+    scores = [row.score for row in directory.held_out()]
+    return {
+        "curve": [(done[one.generation], one.mean) for one in scores],
+        "written": sum(row["tokens"] for row in rows),
+        "scored": sum(row.get("tokens_scored", 0) for row in rows),
+        "peak_mb": max(max(row["peak_memory_mb"].values()) for row in rows),
+        "minutes": sum(row["timing"]["evaluate_s"] for row in rows) / 60,
+    }
 
 
 def _germline(*arguments: str | Path) -> str:

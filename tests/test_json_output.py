@@ -35,6 +35,7 @@ COMMANDS = {
     "probe": ("probe", *TINY[:5], "--minutes", "10"),
     "export": ("export", "run", "--out", "exported", "--verify"),
     "report": ("report", "run"),
+    "compare": ("compare", "nano_es_vs_rl", "--only", "es", "--report", "--out", "study"),
     "generate": ("generate", "nano", "Hello", "--max-new-tokens", "2"),
     "serve": ("serve", "run", "--port", "0"),
     "serve --reward": ("serve", "--reward", "reward-model", "--port", "0"),

@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from germline.cli import (
     check,
+    compare,
     doctor,
     elo,
     evaluate,
@@ -162,6 +163,7 @@ for name, command, examples in (
     ("eval", evaluate.evaluate, evaluate.EVALUATE_EXAMPLES),
     ("elo", elo.elo, elo.ELO_EXAMPLES),
     ("report", report.report, report.REPORT_EXAMPLES),
+    ("compare", compare.compare, compare.COMPARE_EXAMPLES),
     ("generate", generate.generate, generate.GENERATE_EXAMPLES),
     ("serve", serve.serve, serve.SERVE_EXAMPLES),
     ("list", list_command.show, list_command.LIST_EXAMPLES),

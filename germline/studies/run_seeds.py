@@ -63,6 +63,17 @@ class SeedStudy:
         Each training has to be iterated to its end before the next one is asked for. Seeds that
         the folder has are trained on as well, so that all have the same number of generations.
         """
+        for seed, config in self.prepare().items():
+            training = _begin_or_resume(config, self.path(seed))
+            if training is not None:
+                yield training
+
+    def prepare(self) -> dict[int, Config]:
+        """Write `seeds.json`, and return the config of every seed, those of the folder included.
+
+        Raises:
+            GermlineError: the folder holds another run, or a run of another config.
+        """
         if is_seed_study(self.out):
             self.seeds = tuple(dict.fromkeys([*read_seeds_file(self.out)[0], *self.seeds]))
         planned = {seed: self.config.model_copy(update={"seed": seed}) for seed in self.seeds}
@@ -74,10 +85,7 @@ class SeedStudy:
         for seed, config in planned.items():
             _check_same_config(config, self.path(seed))
         self._write()
-        for seed, config in planned.items():
-            training = _begin_or_resume(config, self.path(seed))
-            if training is not None:
-                yield training
+        return planned
 
     def summary(self) -> SeedGroup:
         """Return the seeds that were begun; those that have held-out scores count."""
@@ -179,13 +187,19 @@ def _begin_or_resume(planned: Config, path: Path) -> Training | None:
     """Begin a run, or resume one that is not at the end of the planned config; else None."""
     if not (path / "run.json").exists():
         return train(planned, path)
+    overrides = overrides_to_resume(planned, path)
+    return None if overrides is None else resume(path, overrides)
+
+
+def overrides_to_resume(planned: Config, path: Path) -> list[str] | None:
+    """Return the settings with which a run is resumed; None where it is at the planned end."""
     done = RunDirectory.open(path).journal.last_generation() + 1
     if done >= planned.generations or _stopped_by(planned, path):
         return None
     asked = {name: value for name, (_, value) in _differing(planned, path).items()}
     # Of another kind of fleet, the settings that it does not have go with the old kind.
     kept = {name: value for name, value in asked.items() if value is not ...}
-    return resume(path, [as_override(name, value) for name, value in kept.items()])
+    return [as_override(name, value) for name, value in kept.items()]
 
 
 def _differing(planned: Config, path: Path) -> dict[str, list[Any]]:

@@ -1,0 +1,122 @@
+"""The command `germline compare`: methods on tasks with several run seeds, at the same budget."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from germline.cli import shell_completion
+from germline.cli.output import (
+    INTERRUPTED,
+    AsJson,
+    print_json,
+    print_stderr,
+    print_stdout,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from germline.studies.study_file import Cell, Study
+
+COMPARE_EXAMPLES = (
+    "germline compare nano_es_vs_rl",
+    "germline compare nano_es_vs_rl seeds=0..1 budget.rollouts=2048 --out runs/small",
+    "germline compare study.yaml --jobs 2",
+    "germline compare study.yaml --report --table cost",
+)
+
+
+def compare(  # noqa: PLR0913 - the options of a command
+    study: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STUDY",
+            help="The file of a study, or the name of a shipped one.",
+            autocompletion=shell_completion.complete_configs,
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Settings of the study, such as seeds=0..1."),
+    ] = None,
+    *,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the runs; default: runs/STUDY.")
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A task or a method, to leave out others; repeatable."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
+    axis: Annotated[
+        Literal["rollouts", "tokens", "forward_tokens", "flops", "cpu_minutes", "minutes"] | None,
+        typer.Option(help="What the figure draws scores over; default: the budget."),
+    ] = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Run nothing: report the runs that have ended.")
+    ] = False,
+    table: Annotated[
+        Literal["qiu", "cost", "coverage"] | None,
+        typer.Option(help="Print one table, as papers have it, in Markdown."),
+    ] = None,
+    latex: Annotated[bool, typer.Option("--latex", help="Print that table in LaTeX.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare methods on tasks at the same budget: run what is missing, then report.
+
+    A study names tasks (each with a config), methods (each with settings), run seeds and a budget.
+    Each run is a run directory in the folder of the study. Runs that were interrupted are continued
+    and runs that have ended are read, so the same command continues an interrupted study. After
+    Ctrl-C, runs finish their generation.
+
+    The report is in the folder: compare.md, compare.png and compare.json.
+    """
+    from germline.studies import study_report
+    from germline.studies.study_file import Study
+    from germline.studies.study_results import StudyResults
+
+    opened = Study(study, overrides or [], out, only or [])
+    failures, status = ([], 0) if report else _run(opened, jobs, quiet=as_json or table is not None)
+    results = StudyResults(opened)
+    limits = [*opened.file.budget.limits, "rollouts"]
+    page = study_report.write_report(results, axis or limits[0], failures)
+    if table is not None:
+        made = study_report.PAPER_TABLES[table](results)
+        typer.echo(made.latex() if latex else made.markdown())
+    elif as_json:
+        print_json(study_report.as_json(results, failures))
+    else:
+        for title, made in study_report.tables(results).items():
+            typer.secho(f"\n{title}", bold=True)
+            print_table(made.columns, made.rows)
+        print_stdout("\n".join(["", *study_report.summary(results), *results.notes]))
+        typer.echo(f"report: {page}")
+    if failures and not as_json:
+        print_stderr("\n".join(f"not ended: {one}" for one in failures), "red")
+    if status:
+        raise typer.Exit(status)
+
+
+def _run(study: "Study", jobs: int, *, quiet: bool) -> tuple[list[str], int]:
+    """Run what is missing and show each run as it ends; return the failures and an exit status."""
+    from germline.cli.run_loop import stop_on_interrupt
+    from germline.record import RunDirectory
+    from germline.report import text_format
+    from germline.studies.study_runs import StudyRunner
+
+    ended: list[str] = []
+    failures: list[str] = []
+
+    def show(cell: "Cell", failure: str) -> None:
+        ended.append(cell.title)
+        if failure:
+            failures.append(f"{cell.title}: {failure}")
+        if not quiet:
+            scores = [] if failure else RunDirectory.open(cell.path).held_out()
+            what = failure or text_format.score(scores[-1].score)
+            print_stdout(f"{len(ended)}/{len(study.cells)} {cell.title}: {what}")
+
+    runner = StudyRunner(study, jobs, show)
+    with stop_on_interrupt(runner.stop):
+        runner.run()
+    return failures, INTERRUPTED if runner.is_stopping else int(bool(failures))

@@ -1,0 +1,320 @@
+"""The report of a study: tables, sentences, a figure, and all numbers as JSON."""
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from germline.record.atomic_files import write_atomically, write_json
+from germline.report.charts import Chart, Series
+from germline.report.text_format import number, over_seeds, seed_difference_text
+from germline.studies.study_results import AXES, MethodResult, StudyResults, TaskResult
+from germline.types import GermlineError
+
+COSTS = {
+    "rollouts": "rollouts",
+    "tokens": "tokens generated",
+    "forward_tokens": "tokens forward",
+    "backward_tokens": "tokens backward",
+    "forward_flops": "FLOPs forward",
+    "backward_flops": "FLOPs backward",
+    "cpu_s": "CPU s",
+    "wall_s": "clock s",
+    "peak_mb_host": "peak MB",
+    "peak_mb_device": "peak MB of device",
+}
+"""Columns of the table of costs, by the names of `CellResult.cost`."""
+
+TO_TARGET = {"rollouts": ("rollouts", 1), "tokens": ("tokens", 1), "CPU s": ("cpu_minutes", 60)}
+"""What is shown of the way to a target, as names of `amounts`, and the factor to its unit."""
+
+ABOUT = (
+    "Means over run seeds, from five seeds on with 95 % intervals (Student's t). Differences of "
+    "methods are paired by seed and not corrected for the number of pairs; probabilities have "
+    "stratified bootstrap intervals. Costs are of training, without held-out scores; peak memory "
+    "is that of a run's process. Until the target: the median of the seeds that reach it."
+)
+
+TEX = str.maketrans({"%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$"})
+
+Columns = Mapping[str, Callable[[MethodResult], str]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        """Return it in Markdown."""
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        return "\n".join(f"| {' | '.join(one.replace('|', '/') for one in row)} |" for row in lines)
+
+    def latex(self) -> str:
+        """Return it as a tabular environment of LaTeX."""
+        lines = [" & ".join(row).translate(TEX) + r" \\" for row in (self.columns, *self.rows)]
+        begin = rf"\begin{{tabular}}{{{'l' * len(self.columns)}}}"
+        return "\n".join([begin, *lines, r"\end{tabular}"])
+
+
+def tables(results: StudyResults) -> dict[str, Table]:
+    """Return the tables of the report, by their titles."""
+    made = {
+        "Held-out scores": scores(results),
+        "Cost of a run": costs(results),
+        "Pairs of methods": pairs(results),
+    }
+    return {title: table for title, table in made.items() if table.rows}
+
+
+def scores(results: StudyResults) -> Table:
+    """Return the scores before, during and after training, and how the models changed."""
+    columns: Columns = {
+        "seeds": lambda one: str(len(one.counted)),
+        "before": lambda one: number(one.statistics["start"].mean),
+        **{f"after {n:,}": partial(_after, n) for n in results.study.file.after},
+        "end": lambda one: over_seeds(one.statistics["end"]),
+        "worst to best seed": _range,
+        "IQM": lambda one: number(one.middle),
+        "sd": lambda one: number(one.deviation),
+        "best": lambda one: over_seeds(one.statistics["best"]),
+        "examples better, worse": _changed,
+        "KL per token": lambda one: number(one.evaluated("kl", "per_token")),
+        "degenerate": lambda one: number(one.evaluated("degenerate_texts", "garbage")),
+    }
+    return _table(results, columns)
+
+
+def costs(results: StudyResults) -> Table:
+    """Return what a run of each method spends, and what it had spent at the target."""
+    made = _table(results, {title: partial(_cost, name) for name, title in COSTS.items()})
+    if not any(task.target is not None for task in results.tasks):
+        return made
+    reached = [_to_target(task.target, one) for task, one in results.methods]
+    rows = [(*row, *more) for row, more in zip(made.rows, reached, strict=True)]
+    return Table([*made.columns, *(f"{name} to target" for name in TO_TARGET)], rows)
+
+
+def pairs(results: StudyResults) -> Table:
+    """Return the differences of each pair of methods."""
+    columns = ("task", "methods", "difference of the ends", "probability that the first is better")
+    rows = [
+        (
+            task.name,
+            f"{pair.first.name} - {pair.second.name}",
+            "one seed" if pair.difference is None else seed_difference_text(pair.difference),
+            _with_interval(*pair.probability),
+        )
+        for task in results.tasks
+        for pair in task.pairs
+    ]
+    return Table(columns, rows)
+
+
+def accuracies(results: StudyResults) -> Table:
+    """Return the last scores of methods side by side (Qiu et al. 2025, arXiv 2509.24372).
+
+    Shares are in percent; ± is the standard deviation over seeds.
+    """
+    methods = results.study.methods
+    rows = []
+    for task in (one for one in results.tasks if one.methods):
+        known = {one.name: one for one in task.methods}
+        ends = [(run.scores[0], run.scores[-1]) for one in task.methods for run in one.counted]
+        scale = 100 if all(end.proportion for _, end in ends) else 1
+        cells = [_mean_and_deviation(known.get(name), scale) for name in methods]
+        rows.append([task.name, f"{scale * ends[0][0].mean:.3g}", *cells])
+    return Table(["task", "before", *methods], rows)
+
+
+def coverage(results: StudyResults) -> Table:
+    """Return pass@k and other reductions of several samples, as `germline eval` printed them."""
+    found = dict.fromkeys(
+        name
+        for _, one in results.methods
+        for run in one.counted
+        for name in run.evaluation.get("at_k", {})
+    )
+    if not found:
+        raise GermlineError(
+            "compare --table coverage: no run was evaluated with several samples: give the study "
+            "eval: ['--samples 16']"
+        )
+    return _table(results, {name: partial(_evaluated, name) for name in found})
+
+
+PAPER_TABLES = {"qiu": accuracies, "cost": costs, "coverage": coverage}
+"""The tables that papers print, by their names on the command line."""
+
+
+def summary(results: StudyResults) -> list[str]:
+    """Return a sentence per task: which method ends best, and which differences are shown."""
+    return [_sentence(task) for task in results.tasks if len(task.methods) > 1]
+
+
+def _sentence(task: TaskResult) -> str:
+    best = task.methods[0]
+    pairs = [pair for pair in task.pairs if pair.first is best]
+    worse = [pair.second.name for pair in pairs if pair.is_shown]
+    level = [pair.second.name for pair in pairs if not pair.is_shown]
+    ends = ", ".join(f"{one.name} {number(one.statistics['end'].mean)}" for one in task.methods)
+    ends = f"({best.metric}: {ends})"
+    if not worse:
+        return f"{task.name}: no difference shown between {best.name} and the others {ends}."
+    rest = f"; no difference shown to {' and '.join(level)}" if level else ""
+    return f"{task.name}: {best.name} ends better than {' and '.join(worse)}{rest} {ends}."
+
+
+def write_report(results: StudyResults, axis: str, failures: Sequence[str] = ()) -> Path:
+    """Write compare.json, compare.png and compare.md into the study's folder; return the last."""
+    out = results.study.out
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "compare.json", as_json(results, failures))
+    write_atomically(out / "compare.md", _page(results, axis, failures).encode())
+    panels = [_chart(task.name, task.target, axis, results) for task in results.tasks]
+    if any(panel.series for panel in panels):
+        from germline.report import plots
+
+        title = f"{results.study.name}: held-out score, mean and range of the seeds"
+        panels = [panel for panel in panels if panel.series]
+        plots.draw_panels(out / "compare.png", title, panels)
+    return out / "compare.md"
+
+
+def as_json(results: StudyResults, failures: Sequence[str] = ()) -> dict[str, Any]:
+    """Return all numbers of the report."""
+    return {
+        "study": results.study.file.model_dump(mode="json"),
+        "out": str(results.study.out),
+        "summary": summary(results),
+        "notes": results.notes,
+        "failures": list(failures),
+        "methods": [
+            {
+                "task": task.name,
+                "method": one.name,
+                **one.as_json(),
+                "interquartile_mean": one.middle,
+                "deviation": one.deviation,
+                "runs": [
+                    {
+                        "run": str(run.path),
+                        "curve": [{**at, "score": score.mean} for at, score in run.curve],
+                        "cost": run.cost,
+                        "examples_better": run.changed[0],
+                        "examples_worse": run.changed[1],
+                        "evaluation": run.evaluation,
+                    }
+                    for run in one.counted
+                ],
+            }
+            for task, one in results.methods
+        ],
+        "pairs": [
+            {
+                "task": task.name,
+                "first": pair.first.name,
+                "second": pair.second.name,
+                "difference": pair.difference and pair.difference.mean,
+                "difference_interval_95": pair.difference and pair.difference.interval,
+                "difference_is_shown": pair.is_shown,
+                "probability": pair.probability[0],
+                "probability_interval_95": pair.probability[1],
+            }
+            for task in results.tasks
+            for pair in task.pairs
+        ],
+    }
+
+
+def _page(results: StudyResults, axis: str, failures: Sequence[str]) -> str:
+    limits = results.study.file.budget.limits.items()
+    budget = ", ".join(f"{limit:,.12g} {AXES[name]}" for name, limit in limits) or "none"
+    seeds = ", ".join(map(str, results.study.seeds))
+    parts = [f"# {results.study.name}", f"Budget of a run: {budget}. Run seeds: {seeds}."]
+    lines = [*summary(results), *results.notes, *failures]
+    parts += ["\n".join(f"- {line}" for line in lines)] if lines else []
+    for title, table in tables(results).items():
+        parts += [f"## {title}", table.markdown()]
+    figure = f"![Held-out score over {AXES[axis]}, mean and range of the seeds](compare.png)"
+    return "\n\n".join([*parts, figure, ABOUT]) + "\n"
+
+
+def _chart(name: str, target: float | None, axis: str, results: StudyResults) -> Chart:
+    """Chart a task: the mean of each method with the band from the worst to the best seed."""
+    series, metric = [], ""
+    for color, (_, one) in enumerate(pair for pair in results.methods if pair[0].name == name):
+        x, values = zip(*one.over(axis), strict=True)
+        ends = [*map(min, values)], [*map(max, values)]
+        series.append(Series(one.name, x, [*map(statistics.fmean, values)], *ends, color=color))
+        metric = one.metric
+    if target is not None and series:
+        longest = max(one.x[-1] for one in series)
+        label = f"target {number(target)}"
+        series.append(Series(label, [0, longest], [target] * 2, color=6, style="dashed"))
+    return Chart(f"{name}: {metric}", "", AXES[axis], series)
+
+
+def _table(results: StudyResults, columns: Columns) -> Table:
+    """Return a table of methods, without the columns that no method has a value for."""
+    cells = {title: [value(one) for _, one in results.methods] for title, value in columns.items()}
+    shown = {title: some for title, some in cells.items() if {*some} - {"-", ""}}
+    names = [[task.name, one.name] for task, one in results.methods]
+    rows = [[*name, *(some[at] for some in shown.values())] for at, name in enumerate(names)]
+    return Table(["task", "method", *shown], rows)
+
+
+def _after(rollouts: int, one: MethodResult) -> str:
+    known = [score for run in one.counted if (score := run.after(rollouts)) is not None]
+    return number(statistics.fmean(known)) if len(known) == len(one.counted) else "-"
+
+
+def _range(one: MethodResult) -> str:
+    ends = sorted(run.scores[-1].mean for run in one.counted)
+    worst, best = (0, -1) if one.counted[0].scores[-1].higher_is_better else (-1, 0)
+    return f"{number(ends[worst])} to {number(ends[best])}"
+
+
+def _changed(one: MethodResult) -> str:
+    changed = zip(*(run.changed for run in one.counted), strict=True)
+    return ", ".join(number(statistics.fmean(some)) for some in changed)
+
+
+def _cost(name: str, one: MethodResult) -> str:
+    value = one.mean_cost(name)
+    return "-" if not value else f"{value:.2e}" if value >= 1e8 else number(value)
+
+
+def _evaluated(name: str, one: MethodResult) -> str:
+    return number(one.evaluated("at_k", name, "mean"))
+
+
+def _to_target(target: float | None, one: MethodResult) -> list[str]:
+    if target is None:
+        return ["-"] * len(TO_TARGET)
+    reached = [at for run in one.counted if (at := run.reached(target)) is not None]
+    if not reached:
+        return ["never"] * len(TO_TARGET)
+    few = "" if len(reached) == len(one.counted) else f" ({len(reached)} of {len(one.counted)})"
+    return [
+        f"{number(unit * statistics.median(at[name] for at in reached))}{few}"
+        for name, unit in TO_TARGET.values()
+    ]
+
+
+def _with_interval(value: float, interval: tuple[float, float]) -> str:
+    if math.isnan(interval[0]):
+        return number(value)
+    return f"{number(value)} [{number(interval[0])}, {number(interval[1])}]"
+
+
+def _mean_and_deviation(one: MethodResult | None, scale: float) -> str:
+    if one is None:
+        return "-"
+    deviation = "" if one.deviation is None else f" ± {scale * one.deviation:.2g}"
+    return f"{scale * one.statistics['end'].mean:.3g}{deviation}"

@@ -1,0 +1,310 @@
+"""Methods compared at the same budget: which runs are begun, continued and read, and the report."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import germline
+from germline.config.config_files import as_yaml
+from germline.record import RunDirectory
+from germline.studies import study_report, study_runs
+from germline.studies.study_file import Cell, Study
+from germline.studies.study_results import MethodResult, StudyResults, TaskResult
+from germline.types import GermlineError, HeldOutScore
+from tests.command_line import command
+from tests.hang_limit import HANG_S
+from tests.toy_runs import SETTINGS, journal, run, settings, stopped_after
+
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
+STUDY: dict[str, Any] = {
+    "seeds": "0..1",
+    "budget": {"rollouts": 64},
+    "after": [32],
+    "eval": [],
+    "settings": ["held_out.every=1"],
+    "tasks": {"short": {"config": "toy.yaml", "target": 1e6}},
+    "methods": {
+        "few": {"settings": ["strategy.population=4"]},
+        "many": {"on": {"short": ["strategy.population=8"]}},
+    },
+}
+"""Few members spend the budget in 4 generations, the last ones; many in 2 of 4."""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "toy.yaml").write_text(as_yaml(SETTINGS))
+    return write_study(tmp_path)
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """Run the commands of cells in this process; return those that ran."""
+    called: list[tuple[str, ...]] = []
+
+    def in_process(self: Any, cell: Cell, *arguments: str) -> tuple[str, str]:
+        called.append(arguments)
+        result = command(*arguments, "--json")
+        return result.stdout, study_runs._failure(cell, result.stdout.encode(), result.exit_code)
+
+    class InThisThread:  # the signals of `germline train` need the main one
+        map = staticmethod(map)
+
+        def __init__(self, _jobs: int) -> None: ...
+
+        def __enter__(self) -> "InThisThread":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+    monkeypatch.setattr(study_runs, "ThreadPoolExecutor", InThisThread)
+    monkeypatch.setattr(study_runs.StudyRunner, "_run", in_process)
+    return called
+
+
+def write_study(folder: Path, **changes: Any) -> Path:
+    (folder / "study.yaml").write_text(as_yaml({**STUDY, **changes}))
+    return folder / "study.yaml"
+
+
+def compared(file: Path, *words: str) -> tuple[int, str, dict[str, Any]]:
+    """Return exit status and output of the command, and the numbers that it wrote."""
+    out = file.parent / "out"
+    result = command("compare", file, "--out", out, *words)
+    return result.exit_code, result.output, json.loads((out / "compare.json").read_text())
+
+
+def test_every_cell_is_an_ordinary_run_that_spends_the_budget(file, commands) -> None:
+    status, printed, facts = compared(file)
+    assert status == 0
+    assert [words[0] for words in commands] == ["train"] * 4
+    assert "4/4 short, many, seed 1: " in printed
+    rows = {(row["method"], run["run"]): run for row in facts["methods"] for run in row["runs"]}
+    for (method, path), row in rows.items():
+        directory = RunDirectory.open(Path(path))
+        assert directory.has_ended
+        assert directory.spent["rollouts"] == row["cost"]["rollouts"] == 64
+        assert directory.journal.last_generation() + 1 == {"few": 4, "many": 2}[method]
+        curve = [(one["rollouts"], one["score"]) for one in row["curve"]]
+        scores = [one.score.mean for one in directory.held_out()]
+        assert curve == list(zip(range(0, 65, 64 // (len(scores) - 1)), scores, strict=True))
+    alone = run(file.parent / "alone", "strategy.population=8", "held_out.every=1", "seed=1")
+    first = journal(alone).splitlines()[:2]
+    assert journal(file.parent / "out/short/many/seed-1").splitlines() == first
+    page = (file.parent / "out" / "compare.md").read_text()
+    assert "| task | method | seeds | before | after 32 | end |" in page
+    assert "means have no interval: it takes 5 seeds, and there are 2" in page
+    assert (file.parent / "out" / "compare.png").stat().st_size > 10_000
+    # A second call reads what has ended, and the figure can have another axis.
+    commands.clear()
+    assert compared(file, "--axis", "cpu_minutes")[2]["methods"] == facts["methods"]
+    assert commands == []
+    for name, cells in (("qiu", "| short | "), ("cost", "| short | many | 64 | ")):
+        printed = compared(file, "--report", "--table", name)[1]
+        assert cells in printed
+        assert printed.splitlines()[1].startswith("| --- | --- |")
+    assert r"short & few & 64" in compared(file, "--report", "--table", "cost", "--latex")[1]
+    message = command("compare", file, "--out", file.parent / "out", "--table", "coverage").output
+    assert "no run was evaluated with several samples" in message
+
+
+def test_a_run_that_was_interrupted_is_continued_and_a_larger_budget_trains_on(
+    file, commands
+) -> None:
+    cell = file.parent / "out/short/few/seed-0"
+    config = settings("strategy.population=4", "held_out.every=1", "budget.rollouts=32")
+    stopped_after(germline.train(config, cell), 1)
+    compared(file, "budget.rollouts=32")
+    assert [words[0] for words in commands] == ["resume", "train", "train", "train"]
+    commands.clear()
+    compared(file)
+    assert [words[-1] for words in commands] == ["budget.rollouts=64"] * 4
+    assert journal(cell) == journal(
+        run(file.parent / "whole", "strategy.population=4", "held_out.every=1")
+    )
+    write_study(file.parent, settings=[*STUDY["settings"], "batch_size=3"])
+    result = command("compare", file, "--out", file.parent / "out")
+    assert "was run with another batch_size (4, not 3)" in result.output
+
+
+def test_a_run_that_fails_is_listed_and_the_others_go_on(file, commands) -> None:
+    config = settings("strategy.population=4", "held_out.every=1", "budget.rollouts=64")
+    held = germline.train(config, file.parent / "out/short/few/seed-0")  # keeps the lock
+    status, printed, facts = compared(file)
+    assert status == 1
+    assert "not ended: short, few, seed 0: " in printed
+    assert facts["failures"][0].startswith("short, few, seed 0: ")
+    assert "short, few: 1 of 2 runs have not ended and do not count" in facts["notes"]
+    assert "one seed" in printed
+    held.directory.release_lock()
+    held._parts.close()
+    status, _, facts = compared(file)
+    assert status == 0
+    assert facts["failures"] == []
+    assert [*facts["notes"]] == ["means have no interval: it takes 5 seeds, and there are 2"]
+
+
+def test_what_eval_prints_is_kept_with_the_run(file, commands) -> None:
+    write_study(file.parent, eval=["--samples 2 --temperature 1", "--split test"], seeds=0)
+    facts = compared(file)[2]
+    assert [words[0] for words in commands] == ["train", "eval", "eval"] * 2
+    (only,) = facts["methods"][0]["runs"]
+    assert only["evaluation"]["mean"] == pytest.approx(facts["methods"][0]["results"][0]["end"])
+    assert (
+        "| task | method | best@1 | best@2 |"
+        in compared(file, "--report", "--table", "coverage")[1]
+    )
+    commands.clear()
+    compared(file)
+    assert commands == []
+
+
+def test_a_budget_that_is_not_reached_is_said(file, commands) -> None:
+    notes = compared(file, "budget.rollouts=100", "seeds=3")[2]["notes"]
+    assert notes[:2] == [
+        "short, few: 64 of budget.rollouts=100 are spent: generations=4 is too few",
+        "short, many: 128 of budget.rollouts=100 are spent, as a run ends after a whole generation",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": {"a": {}, "b": {"settings": ["task.stop=[a]"]}}}, r"task.stop is .* with a"),
+        ({"methods": {"a": {}, "b": {"settings": ["held_out.examples=4"]}}}, "same questions"),
+        (
+            {
+                # The held-out completions of toy runs are sampled, too.
+                "methods": {"a": {}, "b": {"settings": ["task.temperature=0.5"]}},
+            },
+            "task.temperature is 1.0 with a and 0.5 with b",
+        ),
+        ({"methods": {"a": {"on": {"long": []}}}}, "methods.a.on names long, and the tasks are"),
+        ({"methods": {"a": {"settings": ["sigma=1"]}}}, r"short, a: config: sigma: unknown"),
+        ({"methods": {"a/b": {}}}, "String should match pattern"),
+        ({"methods": {}}, "methods: Dictionary should have at least 1 item"),
+        ({"seeds": [1, 1]}, r"seeds=\(1, 1\): name whole numbers, each once"),
+        ({"seed": 1}, "seed: Extra inputs are not permitted"),
+        ({"budget": {"rollouts": 0}}, "budget.rollouts: Input should be greater"),
+        ({"tasks": {"short": {"config": "none.yaml"}}}, "short, few: config: there is no file"),
+    ],
+)
+def test_a_study_that_cannot_be_compared_is_refused(file, changes, message) -> None:
+    with pytest.raises(GermlineError, match=message):
+        Study(write_study(file.parent, **changes))
+
+
+def test_methods_may_sample_their_training_at_different_temperatures(file) -> None:
+    methods = {"a": {}, "b": {"settings": ["task.temperature=0.5"]}}
+    write_study(file.parent, methods=methods, settings=["held_out.temperature=0"])
+    assert len(Study(file).cells) == 4
+    assert {cell.method for cell in Study(file, only=["b"]).cells} == {"b"}
+    with pytest.raises(GermlineError, match="--only c: the tasks are short, and the methods are"):
+        Study(file, only=["b", "c"])
+
+
+def test_methods_that_cannot_train_on_a_task_are_refused_with_those_that_can(file) -> None:
+    game = ["task={kind: guess_number, max_new_tokens: 4}", "engine=inprocess"]
+    tasks = {"game": {"config": "toy.yaml", "settings": game}}
+    methods = {"es": {}, "gd": {"settings": ["method=es_sample_gd", "shaping=z_score"]}}
+    with pytest.raises(GermlineError, match=r"game: gd: .* Methods of this study that can: es$"):
+        Study(write_study(file.parent, tasks=tasks, methods=methods))
+
+
+def test_a_baseline_without_its_package_is_refused(file, monkeypatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    trl = ["method=grpo", "engine=inprocess", "strategy={learning_rate: 0.1}", "space=full"]
+    with pytest.raises(GermlineError, match=r"needs TRL: pip install 'germline\[trl\]'"):
+        Study(write_study(file.parent, methods={"es": {}, "grpo": {"settings": trl}}))
+
+
+def test_the_shipped_study_is_read_by_name() -> None:
+    study = Study(Path("nano_es_vs_rl"))
+    assert len(study.cells) == 2 * len(study.file.methods) * 5
+    assert {cell.seed for cell in study.cells[: len(study.configs)]} == {0}
+
+
+def made_up(name: str, *ends: float, higher: bool = True) -> MethodResult:
+    """Return a method whose seeds begin at 0.5 and end at these scores."""
+
+    def of(generation: int, mean: float) -> HeldOutScore:
+        values = (mean - 0.1, mean + 0.1)
+        return HeldOutScore(
+            generation, "right", mean, 0.1, 2, mean, higher_is_better=higher, values=values
+        )
+
+    runs: list[Any] = [
+        SimpleNamespace(
+            config=SimpleNamespace(seed=seed),
+            metric="right",
+            scores=[of(0, 0.5), of(1, end)],
+            best=of(1, end),
+            evaluation={"kl": {"per_token": 0.25 * seed}},
+        )
+        for seed, end in enumerate(ends)
+    ]
+    return MethodResult(name, runs, runs)
+
+
+def task_of(*methods: MethodResult) -> TaskResult:
+    return TaskResult("sums", None, methods)
+
+
+def test_a_difference_is_shown_where_the_interval_over_seeds_excludes_zero() -> None:
+    good = made_up("es", 0.90, 0.91, 0.92, 0.90, 0.91)
+    level = made_up("rloo", 0.88, 0.95, 0.90, 0.87, 0.93)
+    bad = made_up("grpo", 0.70, 0.72, 0.71, 0.69, 0.73)
+    pair = task_of(good, bad).pairs[0]
+    assert pair.is_shown
+    assert pair.probability[0] == 1
+    assert study_report._sentence(task_of(good, level, bad)) == (
+        "sums: es ends better than grpo; no difference shown to rloo "
+        "(right: es 0.908, rloo 0.906, grpo 0.71)."
+    )
+    assert "no difference shown between es and the others" in study_report._sentence(
+        task_of(good, level)
+    )
+    (pair,) = task_of(good, level).pairs
+    assert 0.4 < pair.probability[0] < 0.7
+    low, high = pair.probability[1]
+    assert low < 0.5 < high
+    (few,) = task_of(made_up("a", 0.1), made_up("b", 0.9)).pairs
+    assert few.difference is None
+    assert not few.is_shown
+    assert math.isnan(few.probability[1][0])
+
+
+def test_of_a_cost_the_lower_score_is_better() -> None:
+    cost = made_up("es", 1.0, 2.0, higher=False)
+    assert cost.signed_ends == [-1.0, -2.0]
+    assert study_report._range(cost) == "2 to 1"
+    assert study_report._range(made_up("es", 1.0, 2.0)) == "1 to 2"
+    assert cost.evaluated("kl", "per_token") == 0.125
+    assert cost.evaluated("degenerate_texts", "garbage") is None
+
+
+@pytest.mark.slow
+def test_an_interrupted_study_goes_on_to_the_same_bits(file) -> None:
+    write_study(file.parent, budget={}, seeds=0, methods={"few": {}}, settings=["generations=40"])
+    out = file.parent / "out"
+    words = [sys.executable, "-m", "germline", "compare", str(file), "--out", str(out)]
+    process = subprocess.Popen(words, env=os.environ | {"PYTHONPATH": str(Path.cwd())})
+    cell, until = out / "short/few/seed-0", time.monotonic() + HANG_S
+    while not (cell / "journal.jsonl").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(HANG_S) == 130
+    assert 0 < len(journal(cell).splitlines()) < 40
+    assert subprocess.run(words, check=False).returncode == 0
+    assert journal(cell) == journal(run(file.parent / "whole", "generations=40"))
+    assert len(StudyResults(Study(file, [], out)).tasks[0].methods) == 1

@@ -4,8 +4,8 @@ A section may be given as its short name alone: `space: full` means `space: {kin
 sections that have kinds are in other modules of this package.
 """
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
@@ -206,11 +206,22 @@ class Config(Section):
         kind = method.get("kind") if isinstance(method, Mapping) else method
         section = registry.sections("method").get(str(kind))
         for setting, value in section.other_defaults.items() if section else ():
-            name, _, key = setting.partition(".")
-            given = values.get(name, {})
-            given = {"kind": given} if isinstance(given, str) else given
-            if isinstance(given, Mapping) and key not in given:
-                chosen = registry.sections(name).get(str(given.get("kind")))
-                if chosen is None or key in chosen.model_fields:
-                    values = {**values, name: {**given, key: value}}
+            values = _with_default(values, setting.split("."), value)
         return values
+
+
+def _with_default(
+    values: Mapping[str, Any], path: Sequence[str], value: object
+) -> Mapping[str, Any]:
+    """Return settings with a value at a path, unless it is given or the chosen kind has no such."""
+    name, *rest = path
+    if not rest:
+        return {name: value, **values}
+    given = values.get(name, {})
+    given = {"kind": given} if isinstance(given, str) else given
+    if not isinstance(given, Mapping):
+        return values
+    chosen = registry.sections(name).get(str(given.get("kind")))
+    if chosen is not None and rest[0] not in chosen.model_fields:
+        return values
+    return {**values, name: _with_default(given, rest, value)}

@@ -19,7 +19,7 @@ CONFIGS = sorted(FOLDER.rglob("*.yaml"))
 
 QUICK = {
     *("demo", "countdown", "cma_norms", "es_sample_gd", "prompt_search", "randopt"),
-    "arithmetic_zo_grpo",
+    *("arithmetic_zo_grpo", "arithmetic_ppo"),
 }
 """A config of each strategy, method and space."""
 RUNS = [

@@ -60,10 +60,10 @@ def played(model):
         evaluation = members_of(parts, population, batch, parts.decoding)
         rows = [
             AdvantageRow(
-                population.members[one.member],
                 next(example for example in batch if example.index == one.example),
                 one.completion,
                 (-1.0) ** number * (1 + number / 7),
+                population.members[one.member],
             )
             for number, one in enumerate(evaluation.rollouts)
         ]

@@ -26,9 +26,10 @@ NOT_HERE = {
     "backpropagated": "tests/test_es_sample_gd.py",
     "backward_tokens": "tests/test_budget.py",
     "forward_tokens": "tests/test_budget.py",
-    "informative_examples": "tests/test_trl_policy_gradient.py",
     "grad_norm": "tests/test_trl_policy_gradient.py",
     "kl": "of method.beta: tests/test_trl_policy_gradient.py",
+    "explained_variance": "tests/test_ppo.py",
+    "samples_kept": "tests/test_ppo.py",
     "state_version": "of strategies of plugins: tests/test_record_journal.py",
 }
 

@@ -19,6 +19,7 @@ from germline.config.loader import validate_config as validate_config
 from germline.config.methods import EsSampleGradientDescent as EsSampleGradientDescent
 from germline.config.methods import Grpo as Grpo
 from germline.config.methods import MethodSection as MethodSection
+from germline.config.methods import PolicyGradientSection as PolicyGradientSection
 from germline.config.methods import RandOpt as RandOpt
 from germline.config.methods import Rloo as Rloo
 from germline.config.methods import ZerothOrderGrpo as ZerothOrderGrpo

@@ -95,7 +95,7 @@ class RandOpt(MethodSection):
 
 @register("method", "germline.methods.es_sample_gd:EsSampleGradientDescentMethod")
 class EsSampleGradientDescent(MethodSection):
-    """Sample with ES, optimize with gradients: backpropagation on completions of the members."""
+    """Sample with ES, optimize with gradients; with `exploration: temperature`, REINFORCE."""
 
     kind: Literal["es_sample_gd"] = "es_sample_gd"
     members_are_seeds = True
@@ -187,7 +187,7 @@ class PolicyGradientSection(MethodSection):
     members_are_seeds = True
     backpropagates = True
     other_defaults: ClassVar[Mapping[str, object]] = {
-        "strategy.optimizer": "adam",
+        "strategy.optimizer.kind": "adam",
         "strategy.learning_rate": 1e-5,
     }
     smoke_overrides = ("method.group_size=2",)
@@ -237,6 +237,51 @@ class Rloo(TrlSection):
     """RLOO of TRL: samples compared with the others of their group, and backpropagation."""
 
     kind: Literal["rloo"] = "rloo"
+
+
+class EpochsSection(PolicyGradientSection):
+    """Base of the baselines whose loss is germline's own: several steps per batch of samples."""
+
+    trains_adapters = False
+    other_defaults: ClassVar[Mapping[str, object]] = {
+        "strategy.optimizer.kind": "adam",
+        "strategy.learning_rate": 3e-5,
+    }
+    epochs: int = Field(1, ge=1)
+    """Passes over the samples of a generation."""
+    minibatches: int = Field(4, ge=1)
+    """Parts into which each pass cuts the samples, each with a step of its own."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Largest norm of a gradient; a longer one is shortened."""
+
+
+@register("method", "germline.methods.ppo:PpoMethod")
+class Ppo(EpochsSection):
+    """PPO: a value head gives every token an advantage, and steps stay near the sampling model."""
+
+    kind: Literal["ppo"] = "ppo"
+    group_size: int = Field(8, ge=1)
+    """Completions that are sampled for each example."""
+    clip: float = Field(0.2, gt=0)
+    """Tokens whose ratio has left 1 ± clip in the direction of their advantage do not count."""
+    gamma: float = Field(1.0, gt=0, le=1)
+    """Discount of a later reward, per token."""
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """Weight of longer returns in generalized advantage estimation: 1 uses the reward alone, 0 the
+    value of the next token."""
+    value_learning_rate: float = Field(1e-2, gt=0)
+    """Learning rate of the value head, by Adam; its values are in standard deviations of the
+    rewards."""
+
+
+@register("method", "germline.methods.sft_on_best:SftOnBestMethod")
+class SftOnBest(EpochsSection):
+    """Rejection-sampling fine-tuning: supervised fine-tuning on the best samples (RAFT, STaR)."""
+
+    kind: Literal["sft_on_best"] = "sft_on_best"
+    threshold: float | None = None
+    """Least reward of a best sample that is learned; default: the best samples of each example
+    whose rewards differ."""
 
 
 MethodConfig = Annotated[MethodSection, KindOf("method", default="es")]

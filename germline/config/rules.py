@@ -197,7 +197,6 @@ IMPOSSIBLE = (
     Rule("engine.kind", {**GRADIENT, ITSELF: other_than("inprocess")}, "use inprocess"),
     Rule("fleet.kind", {**GRADIENT, ITSELF: other_than("local")}, "use local"),
     Rule("fleet.engines", {**GRADIENT, ITSELF: other_than(1)}, "one model trains: use 1"),
-    Rule("task.kl_coef", {**GRADIENT, ITSELF: given}, "gradients are of one model: drop it"),
     Rule("task.temperature", {**SAMPLING, ITSELF: 0}, "all texts would be equal: use 1"),
 )
 """Combinations that cannot run, whoever gave them."""

@@ -41,6 +41,10 @@ def searched_names(space: BaseSpace | None, infos: Sequence[TensorInfo]) -> froz
     return frozenset(info.name for info in space.select(infos))
 
 
+OF_METHOD = "method."
+"""The names of tensors that a method keeps begin so."""
+
+
 class Masters:
     """All tensors by canonical name, and how an update changes the searched ones, which are fp32.
 
@@ -53,6 +57,8 @@ class Masters:
         units: per searched tensor, what sigma and learning rate are multiples of: the space's unit
             (see `spaces/sigma_units.py`) times the scale of its sigma.
         dimension: how many numbers are searched.
+        method_state: what a method trains beside theta, by names that begin with `OF_METHOD`; it is
+            in snapshots and digests, and in no exported model.
     """
 
     def __init__(
@@ -81,6 +87,7 @@ class Masters:
         self.space = space
         self.optimizer = optimizer
         self.searched: tuple[TensorInfo, ...] = ()
+        self.method_state: dict[str, Tensor] = {}
         self._frozen_leaves: dict[str, bytes] = {}
         given, infos = dict(tensors), tuple(infos)
         digest = partial(self._digest_of, given, list(given))
@@ -299,10 +306,10 @@ class Masters:
         return root_digest([leaves.get(name) or known[name] for name in names])
 
     def state(self) -> Mapping[str, Tensor]:
-        """Return all that updates change: searched masters, then moments and scales; no copies."""
+        """Return all that updates change: masters, moments, scales, `method_state`; no copies."""
         searched = {info.name: self.tensors[info.name] for info in self.searched}
         moments = dict(sorted(self.optimizer.state.items()))
-        return {**searched, **moments, **self._scales.state_dict()}
+        return {**searched, **moments, **self._scales.state_dict(), **self.method_state}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Load the result of `state`, in place and bit for bit; refuse that of another model."""
@@ -317,7 +324,9 @@ class Masters:
             master.copy_(stored)
         rest = [name for name in state if name not in self.tensors]
         scales = {name: state[name] for name in rest if name.endswith(SUFFIX)}
-        moments = [name for name in rest if name not in scales]
+        self.method_state = {n: state[n].clone() for n in rest if n.startswith(OF_METHOD)}
+        others = scales.keys() | self.method_state.keys()
+        moments = [name for name in rest if name not in others]
         self.optimizer.load_state_dict(StoredState(state.__getitem__, moments))
         self._scales.load_state_dict(scales)
         self._rescale()

@@ -126,7 +126,7 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
         raise GermlineError(shape.unserved)
     name = getattr(engine, "dtype", "float32")
     dtype = serving_dtype(name, shape.config_dtype, on_gpu=on_gpu)
-    members = config.strategy.population or POPULATION
+    members = (config.strategy.population or POPULATION) if config.method.perturbs else 1
     batch = texts.examples
     scored = config.method.scored_rows(batch)
     at_once = min(members, members_per_microbatch(config.microbatch, scored or batch))

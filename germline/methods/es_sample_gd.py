@@ -23,17 +23,10 @@ Probabilities are those at the sampling temperature, or at 1 for greedy completi
 
 Then theta <- theta + step(g), by the optimizer of the strategy. The step changes the tensors that
 the space selects, as a whole: with `space.kind=low_rank` members explore by low-rank noise, and the
-step has full rank. Gradients are summed in fp32, a few completions at a time, for every serving
-dtype. In addition to evaluation this takes the memory of the activations of those completions, and
-of one fp32 number per searched number.
-
-Limits: seeds cannot repeat a gradient. A run resumes from its newest snapshot, to the same bits on
-the same machine, and cannot be replayed from its journal. One engine; its model is run forwards and
-backwards in one process.
+step has full rank. `policy_gradient` has the memory it takes, and its limits.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -41,37 +34,40 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from germline.config import Config, EsSampleGradientDescent
 from germline.engines.inprocess import InProcessEngine
-from germline.methods.method import Evaluated, Learned, Method
+from germline.methods.method import Evaluated, Learned
+from germline.methods.policy_gradient import (
+    GradientMethod,
+    TextRow,
+    chosen_log_probs,
+    count_tokens,
+    step_theta,
+    summed_gradients,
+    token_outputs,
+)
 from germline.methods.reward_term import RewardTerm
-from germline.protocols import EpisodeTask, Fleet, Strategy, Task
+from germline.protocols import Fleet, Strategy, Task
 from germline.shaping import utilities
 from germline.types import (
-    Completion,
     Decoding,
     Evaluation,
     Example,
-    GermlineError,
-    MeanUpdate,
     Perturbation,
     Population,
     Rollout,
     Update,
-    UpdateSize,
 )
 
 
 @dataclass(frozen=True)
-class AdvantageRow:
-    """A completion, the member that wrote it (None: the center), and its advantage."""
+class AdvantageRow(TextRow):
+    """A completion, its advantage, and the member that wrote it; None: the center."""
 
-    member: Perturbation | None
-    example: Example
-    completion: Completion
     advantage: float
+    member: Perturbation | None = None
 
 
 @dataclass(frozen=True)
@@ -92,19 +88,14 @@ class PolicyGradient:
             rows: completions whose advantage is not 0.
             count: R, the number of all completions.
         """
-        searched = {info.name for info in engine.weights.searched}
-        parameters = {n: p for n, p in engine.model.named_parameters() if n in searched}
-        sums = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
-        for start in range(0, len(rows), self.rows_per_pass):
-            some = rows[start : start + self.rows_per_pass]
-            before = None if self.clip is None else self._as_written(engine, some)
-            with _tracked(list(parameters.values())):
-                objective = self._objective(self._likelihoods(engine, some), some, before)
-                (objective / count).backward()
-                for name, parameter in parameters.items():
-                    if parameter.grad is not None:
-                        sums[name].add_(parameter.grad)
-        return sums
+        before = None if self.clip is None else self._as_written(engine, rows)
+
+        def objective(some: slice) -> Tensor:
+            written = None if before is None else before[some]
+            now = self._likelihoods(engine, rows[some])
+            return self._objective(now, rows[some], written) / count
+
+        return summed_gradients(engine, len(rows), self.rows_per_pass, objective)
 
     def _objective(
         self, now: Sequence[Tensor], rows: Sequence[AdvantageRow], before: Sequence[Tensor] | None
@@ -121,35 +112,19 @@ class PolicyGradient:
 
     def _likelihoods(self, engine: InProcessEngine, rows: Sequence[AdvantageRow]) -> list[Tensor]:
         """Return log p_theta of every token of every completion."""
-        sheet = engine.pack_completions(
-            [one.example for one in rows], [[one.completion for one in rows]]
-        )
-        tokens = sheet.rows.to(engine.device)
-        positions = torch.arange(tokens.shape[1], device=engine.device).repeat(len(rows), 1)
-        kept = None if sheet.positions is None else sheet.positions.to(engine.device)
-        with engine.head_input.only(kept):
-            logits = engine.model(
-                tokens, position_ids=positions, logits_to_keep=sheet.keep, use_cache=False
-            ).logits
-        return [
-            self._chosen(row[span], one.completion)
-            for row, span, one in zip(logits, sheet.spans, rows, strict=True)
-        ]
+        return [one.log_probs for one in token_outputs(engine, rows, self.temperature)]
 
     def _as_written(self, engine: InProcessEngine, rows: Sequence[AdvantageRow]) -> list[Tensor]:
         """Return log p_r of every token: its log probability under the member that wrote it."""
         log_probabilities = []
         for one in rows:
             logits = engine.read([one.member], [one.example], [[one.completion]])[0][0]
-            log_probabilities.append(self._chosen(logits.clone(), one.completion))
+            chosen = chosen_log_probs(logits.clone(), one.completion, self.temperature)
+            log_probabilities.append(chosen)
         return log_probabilities
 
-    def _chosen(self, logits: Tensor, completion: Completion) -> Tensor:
-        tokens = torch.tensor(completion.tokens, device=logits.device)[:, None]
-        return (logits.float() / self.temperature).log_softmax(-1).gather(-1, tokens)[:, 0]
 
-
-class EsSampleGradientDescentMethod(Method):
+class EsSampleGradientDescentMethod(GradientMethod):
     """Theta follows the policy gradient of the members' rollouts."""
 
     def __init__(
@@ -159,7 +134,6 @@ class EsSampleGradientDescentMethod(Method):
         assert isinstance(config.method, EsSampleGradientDescent)
         self.section = config.method
         self._evaluated: tuple[Population, Sequence[Example], Evaluation, Decoding] | None = None
-        self._read = 0  # tokens of the last gradient
 
     @classmethod
     def from_config(
@@ -167,16 +141,6 @@ class EsSampleGradientDescentMethod(Method):
     ) -> "EsSampleGradientDescentMethod":
         """Make the method of a run, see `Method.from_config`."""
         return cls(config, strategy, terms)
-
-    @classmethod
-    def check_task(cls, config: Config, task: Task) -> None:
-        """Refuse a task of episodes."""
-        if isinstance(task, EpisodeTask):
-            raise GermlineError(
-                "method.kind=es_sample_gd follows the gradient of single completions, and "
-                f"task.kind={config.task.kind} has episodes of several turns: "
-                "use method.kind=es"
-            )
 
     def ask(self, generation: int) -> Population:
         """Return the members; with `exploration: temperature`, all of them equal the center."""
@@ -204,45 +168,20 @@ class EsSampleGradientDescentMethod(Method):
             return learned
         return replace(learned, update=replace(learned.update, backpropagated=True))
 
-    def apply(self, fleet: Fleet, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Apply a step of the optimizer along the gradient g of the last evaluation."""
-        engine = getattr(fleet, "engine", None)
-        if not isinstance(engine, InProcessEngine) or self._evaluated is None:
-            raise GermlineError(
-                "method.kind=es_sample_gd follows the gradient of what an engine of "
-                "engine.kind=inprocess has just evaluated"
-            )
-        if isinstance(update, MeanUpdate) or update.skipped:
-            return fleet.apply(update)
+    def train(self, engine: InProcessEngine, update: Update) -> Mapping[str, Any]:
+        """Take a step of the optimizer along the gradient g of the last evaluation."""
+        assert self._evaluated is not None
         population, batch, evaluation, decoding = self._evaluated
         rows = self._rows(population, batch, evaluation)
-        completions = [row.completion for row in rows]
-        self._read = sum(one.prompt_tokens + len(one.tokens) for one in completions)
         objective = PolicyGradient(
             decoding.temperature or 1.0, self.section.clip, self.section.rows
         )
         gradient = objective.of(engine, rows, evaluation.rewards.size)
-        weights = engine.weights
-        for info in weights.searched:
-            master = weights.tensors[info.name]
-            weights.optimizer.step(
-                info.name,
-                master,
-                gradient[info.name].to(master.device),
-                update.learning_rate,
-                update.generation,
-                weights.units[info.name],
-            )
-        weights.check_finite(update)
-        engine.refresh()
+        step_theta(engine, gradient, update, update.generation)
         self._evaluated = None
-        return None
-
-    def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
-        """Report also the tokens of the gradient; with `clip`, their members read them before."""
-        read = 0 if isinstance(update, MeanUpdate) or update.skipped else self._read
-        before = {} if self.section.clip is None else {"forward_tokens": read}
-        return {**super().metrics(update), "backward_tokens": read, **before}
+        read = count_tokens(rows)
+        written = {} if self.section.clip is None else {"forward_tokens": read}
+        return {"backward_tokens": read, **written}
 
     def _rows(
         self, population: Population, batch: Sequence[Example], evaluation: Evaluation
@@ -256,7 +195,7 @@ class EsSampleGradientDescentMethod(Method):
             place = place_of[rollout.example]
             member = None if center else population.members[rollout.member]
             advantage = float(advantages[rollout.member, place])
-            return AdvantageRow(member, batch[place], rollout.completion, advantage)
+            return AdvantageRow(batch[place], rollout.completion, advantage, member)
 
         rows = [row(rollout) for rollout in evaluation.rollouts]
         return [row for row in rows if row.advantage]
@@ -273,17 +212,3 @@ class EsSampleGradientDescentMethod(Method):
             for place in range(rewards.shape[1])
         ]
         return np.stack(columns, axis=1)
-
-
-@contextmanager
-def _tracked(parameters: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Enable gradients of some parameters during a `with` block."""
-    try:
-        for parameter in parameters:
-            parameter.requires_grad = True
-        with torch.enable_grad():
-            yield
-    finally:
-        for parameter in parameters:
-            parameter.requires_grad = False
-            parameter.grad = None

@@ -22,53 +22,35 @@ on the same machine; one engine, in this process. Needs the extra `trl`.
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Bool, Float
 
-from germline.config import Config, Grpo, Rloo
+from germline.config import Config
 from germline.engines.inprocess import InProcessEngine
-from germline.methods.method import Evaluated, Learned, Method, evaluate_again
+from germline.methods.method import Evaluated
+from germline.methods.policy_gradient import (
+    SampledGradientMethod,
+    engine_that_learns,
+    step_theta,
+)
 from germline.methods.reward_term import RewardTerm
-from germline.methods.sampled_batch import mean_rewards
 from germline.methods.trl_gradient import TokenRow, TrlGradient, token_rows
 from germline.protocols import EpisodeTask, Fleet, Strategy, Task
-from germline.shaping import fitness
-from germline.signal_metrics import informative_examples
-from germline.types import (
-    Decoding,
-    Evaluation,
-    Example,
-    GermlineError,
-    MeanUpdate,
-    Population,
-    SeedPerturbation,
-    Update,
-    UpdateSize,
-)
+from germline.shaping import all_equal
+from germline.types import Decoding, Example, GermlineError, Population, Update
 
 
-class TrlMethod(Method):
+class TrlMethod(SampledGradientMethod):
     """Theta follows the gradient of TRL's loss, see the module."""
 
     def __init__(
         self, config: Config, strategy: Strategy, terms: Sequence[RewardTerm] = ()
     ) -> None:
-        super().__init__(strategy, _no_utilities, terms)
-        assert isinstance(config.method, Grpo | Rloo)
-        self.config = config
-        self.section = config.method
+        super().__init__(config, strategy, terms)
         self._rows: list[TokenRow] = []
         self._gradient: TrlGradient | None = None
-
-    @classmethod
-    def from_config(
-        cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
-    ) -> "TrlMethod":
-        """Make the method of a run, see `Method.from_config`."""
-        return cls(config, strategy, terms)
 
     @classmethod
     def check_task(cls, config: Config, task: Task) -> None:
@@ -83,85 +65,27 @@ class TrlMethod(Method):
                 f"episodes: use method.kind={'es' if asks else 'grpo'}"
             )
 
-    def ask(self, generation: int) -> Population:
-        """Return as many members as a group has samples; all of them equal the center."""
-        seed = self.config.seed
-        members = tuple(
-            SeedPerturbation(seed, generation, number, 1, 0.0)
-            for number in range(self.section.group_size)
-        )
-        return Population(generation, members, antithetic=False)
-
     def evaluate(
         self, fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluated:
-        """Let the center sample a group of completions of each example, and grade them."""
-        section = self.section
-        sampled = replace(decoding, temperature=section.temperature)
-        samples = evaluate_again(
-            lambda: self.evaluate_center_with_terms(fleet, batch, sampled, section.group_size),
-            population.generation,
-        )
-        engine = engine_that_learns(fleet, section.kind)
-        self._rows = token_rows(engine, samples, batch)
-        return Evaluated(rollouts=samples, members=samples)
+        """Let the center sample, and keep the samples as TRL reads them."""
+        evaluated = super().evaluate(fleet, population, batch, decoding)
+        self._rows = token_rows(engine_that_learns(fleet), evaluated.rollouts, batch)
+        return evaluated
 
-    def learn(self, population: Population, evaluated: Evaluated) -> Learned:
-        """Return the rate of the step; its gradient is computed where it is applied."""
-        rewards = evaluated.rollouts.rewards
-        fit = fitness(rewards)
-        differ = informative_examples(rewards)
-        update = self.strategy.tell(population, np.ones(len(fit)), fit)
-        assert isinstance(update, Update)
-        # `is_zero_signal` reads the share of examples whose group has an advantage.
-        state = replace(update.strategy_state, values={"informative_examples": differ})
-        return Learned(
-            fitness=fit,
-            mean_rewards=mean_rewards(rewards),
-            utilities=np.zeros(len(fit)),
-            update=replace(
-                update, coefficients=(), backpropagated=True, sigma=0.0, strategy_state=state
-            ),
-            power=None,
-            metrics={"best_member": None},
-        )
+    def selected(
+        self, rewards: Float[np.ndarray, "samples examples"]
+    ) -> Bool[np.ndarray, "samples examples"]:
+        """Select the samples that have an advantage: those of groups whose rewards differ."""
+        known = np.isfinite(rewards)
+        columns = zip(rewards.T.astype(np.float64), known.T, strict=True)
+        return known & [not all_equal(column[has_reward]) for column, has_reward in columns]
 
-    def is_zero_signal(self, update: Update | MeanUpdate) -> bool:
-        """Say whether the rewards of all groups were equal."""
-        return not update.strategy_state.values.get("informative_examples")
-
-    def apply(self, fleet: Fleet, update: Update | MeanUpdate) -> UpdateSize | None:
+    def train(self, engine: InProcessEngine, update: Update) -> Mapping[str, Any]:
         """Update theta `num_iterations` times along the gradient of the last samples."""
-        assert isinstance(update, Update)
-        engine = engine_that_learns(fleet, self.section.kind)
         if self._gradient is None:
             self._gradient = TrlGradient(engine, self.section)
-        weights, steps = engine.weights, self.section.num_iterations
+        steps = self.section.num_iterations
         for number, gradient in enumerate(self._gradient.of(self._rows, update, steps)):
-            for info in weights.searched:
-                weights.optimizer.step(
-                    info.name,
-                    weights.tensors[info.name],
-                    gradient[info.name].to(weights.tensors[info.name].device),
-                    update.learning_rate,
-                    update.generation * steps + number,
-                )
-            weights.check_finite(update)
-            engine.refresh()
-        return None
-
-    def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
-        """Return what TRL measured of the last update."""
-        return {**super().metrics(update), **(self._gradient.metrics if self._gradient else {})}
-
-
-def engine_that_learns(fleet: Fleet, kind: str) -> InProcessEngine:
-    """Return the one engine of a fleet, whose model this process can run backwards."""
-    engine = getattr(fleet, "engine", None)
-    if isinstance(engine, InProcessEngine):
-        return engine
-    raise GermlineError(f"method.kind={kind} needs one engine of engine.kind=inprocess")
-
-
-def _no_utilities(evaluation: Evaluation, **_: object) -> Float64[np.ndarray, " members"]:
-    return np.zeros(len(evaluation.rewards))
+            step_theta(engine, gradient, update, update.generation * steps + number)
+        return self._gradient.metrics

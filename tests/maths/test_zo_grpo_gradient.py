@@ -34,7 +34,7 @@ def test_a_coefficient_is_sigma_times_the_slope_of_the_policy_gradient_objective
         batch = parts.batch(0)
         advantages = group_advantages(evaluated.rollouts.rewards, "group")
         rows = [
-            AdvantageRow(None, batch[place], rollout.completion, advantages[rollout.member, place])
+            AdvantageRow(batch[place], rollout.completion, advantages[rollout.member, place])
             for rollout in evaluated.rollouts.rollouts
             for place, example in enumerate(batch)
             if example.index == rollout.example

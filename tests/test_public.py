@@ -21,7 +21,7 @@ SIGNATURES = {
     "check_task": "(task, overrides=(), *, model='nano', prompts=3)",
     "evaluate": (
         "(source, task=None, *, split='test', limit=None, overrides=(), out=None, "
-        f"generation=None, {FROM_PYTHON})"
+        f"generation=None, {FROM_PYTHON}, samples=1, temperature=None)"
     ),
     "export": "(path, out, form=None, generation=None, *, model=None, tokenizer=None)",
     "findings": "(run)",
@@ -41,7 +41,7 @@ CLASSES = {
     "Config": {
         *("model", "task", "space", "method", "strategy", "prompt_search", "shaping", "engine"),
         *("fleet", "microbatch", "graders", "held_out", "record", "batch_size", "generations"),
-        "seed",
+        *("budget", "seed"),
     },
     "GermlineError": set(),
     "Training": {"config", "directory", "end", "findings", "run", "start", "stop"},

@@ -311,8 +311,8 @@ def test_of_several_sigmas_the_record_has_the_geometric_mean():
 
 
 def test_the_divergence_of_a_vote_is_that_of_its_members(whole):
-    far, texts = measure_kl(whole, limit=4)
-    assert far.texts == texts.texts == 3 * 4
+    far, behavior = measure_kl(whole, limit=4)
+    assert far.texts == behavior["texts"] == 3 * 4
     assert far.per_token > 0.01  # theta itself has gone nowhere
 
 

@@ -196,6 +196,7 @@ def test_a_budget_that_is_not_reached_is_said(file, commands) -> None:
         ({"seeds": [1, 1]}, r"seeds=\(1, 1\): name whole numbers, each once"),
         ({"seed": 1}, "seed: Extra inputs are not permitted"),
         ({"budget": {"rollouts": 0}}, "budget.rollouts: Input should be greater"),
+        ({"tasks": {}}, "tasks: Dictionary should have at least 1 item"),
         ({"tasks": {"short": {"config": "none.yaml"}}}, "short, few: config: there is no file"),
     ],
 )
@@ -229,6 +230,8 @@ def test_a_baseline_without_its_package_is_refused(file, monkeypatch) -> None:
 
 
 def test_the_shipped_study_is_read_by_name() -> None:
+    with pytest.raises(GermlineError, match=r"no file 'nano_es'; shipped are .*nano_es_vs_rl"):
+        Study(Path("nano_es"))
     study = Study(Path("nano_es_vs_rl"))
     assert len(study.cells) == 2 * len(study.file.methods) * 5
     assert {cell.seed for cell in study.cells[: len(study.configs)]} == {0}
@@ -250,6 +253,7 @@ def made_up(name: str, *ends: float, higher: bool = True) -> MethodResult:
             scores=[of(0, 0.5), of(1, end)],
             best=of(1, end),
             evaluation={"kl": {"per_token": 0.25 * seed}},
+            behavior=SimpleNamespace(word="broken" if end < 0.5 else "fine"),
         )
         for seed, end in enumerate(ends)
     ]
@@ -290,7 +294,12 @@ def test_of_a_cost_the_lower_score_is_better() -> None:
     assert study_report._range(cost) == "2 to 1"
     assert study_report._range(made_up("es", 1.0, 2.0)) == "1 to 2"
     assert cost.evaluated("kl", "per_token") == 0.125
-    assert cost.evaluated("degenerate_texts", "garbage") is None
+    assert cost.evaluated("at_k", "pass@1", "mean") is None
+
+
+def test_verdicts_about_answers_are_counted() -> None:
+    assert study_report._behavior(made_up("es", 0.6, 0.7)) == "fine"
+    assert study_report._behavior(made_up("es", 0.1, 0.7, 0.2)) == "broken (2), fine (1)"
 
 
 @pytest.mark.slow

@@ -127,7 +127,10 @@ class Study:
         only: Sequence[str] = (),
     ) -> None:
         shipped = Path(__file__).with_name(path.with_suffix(".yaml").name)
-        path = path if path.exists() or not shipped.exists() else shipped
+        path = shipped if shipped.exists() and not path.exists() else path
+        if not path.exists():
+            names = ", ".join(one.stem for one in sorted(shipped.parent.glob("*.yaml")))
+            raise GermlineError(f"compare: there is no file {str(path)!r}; shipped are {names}")
         self.name = path.stem
         self.file = _read(path, overrides)
         self.out = out or Path("runs") / self.name

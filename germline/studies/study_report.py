@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -85,7 +86,7 @@ def scores(results: StudyResults) -> Table:
         "best": lambda one: over_seeds(one.statistics["best"]),
         "examples better, worse": _changed,
         "KL per token": lambda one: number(one.evaluated("kl", "per_token")),
-        "degenerate": lambda one: number(one.evaluated("degenerate_texts", "garbage")),
+        "behavior": _behavior,
     }
     return _table(results, columns)
 
@@ -208,6 +209,7 @@ def as_json(results: StudyResults, failures: Sequence[str] = ()) -> dict[str, An
                         "cost": run.cost,
                         "examples_better": run.changed[0],
                         "examples_worse": run.changed[1],
+                        "behavior": run.behavior and run.behavior.word,
                         "evaluation": run.evaluation,
                     }
                     for run in one.counted
@@ -278,6 +280,15 @@ def _range(one: MethodResult) -> str:
     ends = sorted(run.scores[-1].mean for run in one.counted)
     worst, best = (0, -1) if one.counted[0].scores[-1].higher_is_better else (-1, 0)
     return f"{number(ends[worst])} to {number(ends[best])}"
+
+
+def _behavior(one: MethodResult) -> str:
+    """Say the verdicts about answers, the most frequent first, with how many runs have each."""
+    words = Counter(run.behavior.word for run in one.counted if run.behavior)
+    counts = [
+        f"{word} ({count})" if len(words) > 1 else word for word, count in words.most_common()
+    ]
+    return ", ".join(counts)
 
 
 def _changed(one: MethodResult) -> str:

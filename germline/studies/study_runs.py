@@ -129,9 +129,10 @@ def _failure(cell: Cell, printed: bytes, status: int) -> str:
         return ""
     if status == INTERRUPTED:
         return STOPPED
+    if status < 0:  # the log ends with an unrelated line
+        return f"killed by signal {-status} ({cell.log})"
     try:
         return str(json.loads(printed)["error"]["message"])
     except (ValueError, KeyError, TypeError):
         lines = cell.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        ended = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        return f"{ended}: {lines[-1] if lines else 'nothing printed'} ({cell.log})"
+        return f"exit status {status}: {lines[-1] if lines else 'nothing printed'} ({cell.log})"

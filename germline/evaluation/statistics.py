@@ -24,8 +24,8 @@ from jaxtyping import Float64
 RESAMPLES = 2_000
 """Resamples of a bootstrap; the ends of an interval vary by 1 to 2 % of its width."""
 
-TOGETHER = 500
-"""Resamples that are in memory at the same time."""
+AT_ONCE = 1_000_000
+"""Numbers of resamples that are in memory at the same time."""
 
 Z_95 = 1.96
 """Half width of a 95 % interval, in standard errors."""
@@ -50,7 +50,7 @@ def bootstrap_interval(
     the normal distribution (the expanded percentiles of Hesterberg 2015, Am. Stat. 69).
 
     Args:
-        values: one per example, all drawn independently of each other; NaN of fewer than two.
+        values: one per example; of fewer than two values the interval is NaN.
         statistic: takes an array and an `axis`, such as `numpy.mean` or `numpy.median`.
         resamples: how many resamples are drawn.
         seed: of the resamples.
@@ -60,7 +60,8 @@ def bootstrap_interval(
     if count < 2:
         return math.nan, math.nan
     rng = np.random.default_rng(seed)
-    sizes = [min(TOGETHER, resamples - first) for first in range(0, resamples, TOGETHER)]
+    step = max(1, AT_ONCE // count)
+    sizes = [min(step, resamples - first) for first in range(0, resamples, step)]
     drawn = [statistic(array[rng.integers(count, size=(some, count))], axis=1) for some in sizes]
     resampled = np.concatenate(drawn)
     return _bca_interval(resampled, float(statistic(array, axis=0)), _left_out(array, statistic))

@@ -18,6 +18,8 @@ class HeldOutScore:
         parts: mean of each part of the rubric, where it has several.
         at_k: where examples were sampled several times: pass@k and so on, by `metric`.
         behavior: of the completions, see `evaluation.behavior.behavior`.
+        retained: scores of tasks and texts that training should keep, by name.
+        forgot: those of them that lost more than their `max_drop`; of scores of a run directory.
     """
 
     generation: int
@@ -34,3 +36,5 @@ class HeldOutScore:
     parts: Mapping[str, float] = field(default_factory=dict, hash=False)
     at_k: tuple["HeldOutScore", ...] = ()
     behavior: Mapping[str, float] = field(default_factory=dict, hash=False)
+    retained: Mapping[str, "HeldOutScore"] = field(default_factory=dict, hash=False)
+    forgot: tuple[str, ...] = ()

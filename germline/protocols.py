@@ -233,11 +233,16 @@ class Fleet(Protocol):
         """Generate the completions of all members for the batch, and grade them."""
 
     def evaluate_center(
-        self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+        self,
+        examples: Sequence[Example],
+        decoding: Decoding,
+        samples: int = 1,
+        graders: "GraderProtocol | None" = None,
     ) -> Evaluation:
         """Evaluate the unperturbed weights: `rewards[samples, examples]`.
 
-        Every sample of an example has sampling noise of its own.
+        Every sample of an example has sampling noise of its own. `graders` are those of another
+        task; None: those of the fleet.
         """
 
     def score(self, groups: Sequence[ScoringGroup]) -> list[list[Sequence[float]]]:

@@ -275,8 +275,10 @@ def _speed(row: Row) -> str:
 
 
 def _held_out(score: HeldOutScore) -> list[str]:
-    """Format a held-out score, and those of the same completions by `held_out.scorers`."""
-    return [f"held-out {one.metric} {text_format.score(one)}" for one in (score, *score.scorers)]
+    """Format a held-out score, those of the same completions by scorers, and of `retained`."""
+    scores = [f"held-out {one.metric} {text_format.score(one)}" for one in (score, *score.scorers)]
+    kept = [text_format.retained_change(name, [one]) for name, one in score.retained.items()]
+    return [*scores, *(f"retained {one}" for one in kept)]
 
 
 def _signal(rows: Sequence[Row]) -> str:

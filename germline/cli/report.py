@@ -88,7 +88,7 @@ def report(
             of = f"{one.path}: " if len(facts) > 1 else ""
             for finding in one.findings:
                 print_stdout(f"{of}{finding.level}: {finding.sentence}")
-            for line in _behavior_lines(one):
+            for line in [*_behavior_lines(one), *_retained_lines(one)]:
                 print_stdout(f"{of}{line}")
         earlier = ", in place of the page that was there" if replaces else ""
         print_stdout(f"written to {path}{earlier}")
@@ -112,6 +112,17 @@ def _behavior_lines(run: "RunFacts") -> list[str]:
         text = one_line_excerpt("".join(piece.text for piece in answer.after or ()), EXCERPT)
         lines.append(f"  {names}: {prompt!r} -> {text!r}")
     return lines
+
+
+def _retained_lines(run: "RunFacts") -> list[str]:
+    """Say what became of each of `retained`."""
+    from germline.report.text_format import difference, retained_change
+
+    return [
+        f"retained: {retained_change(name, (first, last))}"
+        + (f" (difference {difference(change)})" if change else "")
+        for name, (first, last, change) in run.kept.items()
+    ]
 
 
 def _behavior_as_json(run: "RunFacts") -> dict[str, object] | None:

@@ -184,7 +184,13 @@ def print_result(run: RunDirectory, *, quiet: bool) -> None:
 def print_state(run: RunDirectory) -> None:
     """Say where a training stopped, and the command that trains on; nothing at its planned end."""
     done, total = run.journal.last_generation() + 1, run.config.generations
-    if early := run.stopped_early:
+    if setting := run.exceeded_drop:
+        print_stdout(
+            f"Stopped after {done} of {count_of(total, 'generations')}, as more was lost than "
+            f"{setting} allows. The best weights before that: --generation best. To train on: "
+            f"{resume_command(run)}"
+        )
+    elif early := run.stopped_early:
         patience = run.config.held_out.patience
         print_stdout(
             f"Stopped early after {done} of {count_of(total, 'generations')}: the last "

@@ -28,7 +28,10 @@ TASK_SUFFIXES = {
 }
 """Kind of a task by the ending of its file; a Python file may hold an environment instead."""
 
-PATHS = re.compile(r"model|space\.init_adapter|task\.(path|test_path|words|env)|classifier\.model")
+PATHS = re.compile(
+    r"model|space\.init_adapter|(retained\.[^.]+\.)?task\.(path|test_path|words|env)"
+    r"|retained\.[^.]+(\.task|\.text)?|classifier\.model"
+)
 """Settings that may hold a path; other scorers than classifiers name models of their services."""
 
 

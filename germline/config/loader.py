@@ -116,6 +116,7 @@ def smoke_config(config: Config) -> Config:
         *("task.max_new_tokens=8", "record.snapshot_every=1"),
         *config.method.smoke_overrides,
         *config.task.smoke_overrides,
+        "retained={}",
     ]
     if "GPU" in getattr(config.fleet, "resources", {}):
         small.append("fleet=local")  # The nano model needs no cluster with GPUs.

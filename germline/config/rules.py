@@ -120,7 +120,7 @@ IGNORED = (
         "give template, temperature or few_shot options",
     ),
     Rule(" ".join(f"strategy.{name}" for name in Nes.model_fields if name not in MEMBERS), VOTING),
-    Rule("shaping", VOTING),
+    Rule("shaping retained", VOTING),
     Rule("shaping", SAMPLES),
     Rule(" ".join(f"strategy.{name}" for name in Nes.model_fields if name not in STEPS), SAMPLES),
     Rule("strategy.sigma", {"method.sigmas": given}, KEEP_ONE),

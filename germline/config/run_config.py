@@ -5,13 +5,14 @@ sections that have kinds are in other modules of this package.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from germline import registry
 from germline.config.base import Many, Section, TextOrPath, text_with
-from germline.config.config_files import absolute_path, change_paths
+from germline.config.config_files import TASK_SUFFIXES, absolute_path, change_paths
 from germline.config.engines import EngineConfig, FleetConfig, InProcess, Local, MicrobatchSettings
 from germline.config.methods import EvolutionStrategy, MethodConfig
 from germline.config.schedules import AutoSigma
@@ -122,6 +123,39 @@ class Budget(Section):
         return {name: value for name, value in named if value is not None}
 
 
+def _task_or_text(value: object) -> object:
+    """Accept a task or a file as the whole section: `retained: {sums: arithmetic}`."""
+    if not isinstance(value, str | Path):
+        return value
+    is_text = Path(value).suffix not in ("", *TASK_SUFFIXES) or Path(value).expanduser().is_file()
+    is_task = str(value) in registry.sections("task") or Path(value).suffix in TASK_SUFFIXES
+    return {"text" if is_text and not is_task else "task": value}
+
+
+class Retained(Section):
+    """What training should not make the model worse at, scored beside the held-out examples.
+
+    A name or file alone is a `task`, and any other file a `text`.
+    """
+
+    task: TaskConfig | None = None
+    """Task whose held-out examples are answered and graded by its own rewards."""
+    text: Path | None = None
+    """File of text in UTF-8, of which the model's nats per token are measured; lower is better."""
+    examples: int = Field(50, ge=1)
+    """Held-out examples of the task, or passages of 96 tokens of the text, the first ones."""
+    every: int = Field(1, ge=1)
+    """Held-out scores from one score of this to the next; start and end are always scored."""
+    max_drop: float | None = Field(None, ge=0)
+    """Largest loss against the start, in the unit of the score; the run stops at a larger one."""
+
+    @model_validator(mode="after")
+    def _is_a_task_or_a_text(self) -> "Retained":
+        if (self.task is None) == (self.text is None):
+            raise ValueError("needs a task or a text, and not both")
+        return self
+
+
 class Recording(Section):
     """The files of a run directory."""
 
@@ -161,6 +195,9 @@ class Config(Section):
     graders: Graders = Graders()
     held_out: HeldOut = HeldOut.model_construct()  # likewise
     budget: Budget = Budget()
+    retained: dict[str, Annotated[Retained, BeforeValidator(_task_or_text)]] = Field({})
+    """Tasks and texts by name, such as `{sums: arithmetic, prose: book.txt}`, that are scored
+    before, during and after training."""
     record: Recording = Recording()
     batch_size: int = Field(32, ge=1)
     """Examples per generation, the same for every member."""
@@ -181,6 +218,12 @@ class Config(Section):
         of_task = {f"task.scorers.{name}": one for name, one in self.task.scorers.items()}
         held_out = {f"held_out.scorers.{name}": one for name, one in self.held_out.scorers.items()}
         return {**of_task, **held_out}
+
+    @property
+    def max_drops(self) -> dict[str, float]:
+        """The largest loss of each of `retained` that has one."""
+        limits = {name: one.max_drop for name, one in self.retained.items()}
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
     @property
     def search(self) -> StrategyConfig:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from germline.fleet.engine_queries import LogProbabilitiesQuery
-from germline.protocols import Answer, EngineQuery, Fleet, ScoringGroup
+from germline.protocols import Answer, EngineQuery, Fleet, GraderProtocol, ScoringGroup
 from germline.types import Completion, Decoding, Evaluation, Example, Population
 
 
@@ -35,10 +35,14 @@ class CountingFleet:
         return self._counted(self.inner.evaluate(population, batch, decoding))
 
     def evaluate_center(
-        self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+        self,
+        examples: Sequence[Example],
+        decoding: Decoding,
+        samples: int = 1,
+        graders: GraderProtocol | None = None,
     ) -> Evaluation:
         """Count the rollouts of the center."""
-        return self._counted(self.inner.evaluate_center(examples, decoding, samples))
+        return self._counted(self.inner.evaluate_center(examples, decoding, samples, graders))
 
     def score(self, groups: Sequence[ScoringGroup]) -> list[list[Sequence[float]]]:
         """Count the texts that each member of a group reads."""

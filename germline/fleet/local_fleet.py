@@ -31,13 +31,17 @@ class LocalFleet:
         )
 
     def evaluate_center(
-        self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+        self,
+        examples: Sequence[Example],
+        decoding: Decoding,
+        samples: int = 1,
+        graders: GraderProtocol | None = None,
     ) -> Evaluation:
         """Evaluate the center alone: one member, so a microbatch holds as many rows in examples."""
         repeated = repeat_examples(examples, samples)
         microbatch = center_microbatch(self.microbatch)
         evaluation = evaluate_members(
-            self.engine, self.graders, [None], repeated, microbatch, decoding
+            self.engine, graders or self.graders, [None], repeated, microbatch, decoding
         )
         return rewards_by_sample(evaluation, samples)
 

@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ from germline.fleet.worker_jobs import (
     StateTransfer,
 )
 from germline.fleet.worker_pool import Key, WorkerPool
-from germline.graders.pool import GraderPool
 from germline.noise import NOISE_VERSION
 from germline.protocols import Answer, EngineQuery, GraderProtocol, ScoringGroup
 from germline.record import JournalEntry
@@ -112,12 +110,16 @@ class RemoteFleet:
         )
 
     def evaluate_center(
-        self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+        self,
+        examples: Sequence[Example],
+        decoding: Decoding,
+        samples: int = 1,
+        graders: GraderProtocol | None = None,
     ) -> Evaluation:
         """Evaluate the center alone: one member, so a microbatch holds as many rows in examples."""
         repeated = repeat_examples(examples, samples)
         evaluation = self._evaluate_members(
-            [None], repeated, center_microbatch(self.microbatch), decoding
+            [None], repeated, center_microbatch(self.microbatch), decoding, graders=graders
         )
         return rewards_by_sample(evaluation, samples)
 
@@ -173,8 +175,10 @@ class RemoteFleet:
         microbatch: MicrobatchSettings,
         decoding: Decoding,
         paired: int = 0,
+        graders: GraderProtocol | None = None,
     ) -> Evaluation:
         """Evaluate all members, or a quorum of them in groups of `paired` (0: all)."""
+        graders = graders or self.graders
         self._agree()
         started = time.perf_counter()
         generated_s = 0.0
@@ -182,7 +186,11 @@ class RemoteFleet:
             (part.first_member, part.first_example): part
             for part in cut_microbatches(members, examples, microbatch)
         }
-        jobs = {place: self._job(part, decoding) for place, part in microbatches.items()}
+        # Engines play episodes themselves, with graders of their own.
+        pickled = b"" if graders.max_turns is None else pickle.dumps(graders)
+        jobs = {
+            place: _job(part, decoding, graders, pickled) for place, part in microbatches.items()
+        }
         # Large ones first: the engines then finish at about the same time.
         order = sorted(microbatches, key=lambda place: -_prompt_characters(jobs[place]))
         share = self.quorum if paired else 1.0
@@ -195,7 +203,7 @@ class RemoteFleet:
                 {place: jobs[place] for place in open_places}, lambda: quorum.closing_time(done)
             )
             for place, slot, result in results:
-                done[place] = slot, microbatches[place].generated(result, self.graders)
+                done[place] = slot, microbatches[place].generated(result, graders)
                 slot.failures = 0
             for slot in self.pool.late_slots():
                 self._updates_when_late.setdefault(slot, len(self._entries))
@@ -224,18 +232,6 @@ class RemoteFleet:
             if isinstance(entry.update, MeanUpdate):
                 update = replace(entry.update, offsets=None)
                 self._entries[place] = replace(entry, update=update)
-
-    def _job(self, microbatch: Microbatch, decoding: Decoding) -> GenerateJob | EpisodesJob:
-        members, examples = microbatch.members, microbatch.examples
-        if (turns := self.graders.max_turns) is None:
-            return GenerateJob(members, [*map(without_answer, examples)], decoding)
-        first = microbatch.first_member
-        return EpisodesJob(members, examples, decoding, self._pickled_graders, first, turns)
-
-    @cached_property
-    def _pickled_graders(self) -> bytes:
-        assert isinstance(self.graders, GraderPool)
-        return pickle.dumps(self.graders)
 
     def _replace_deviating(self) -> set[WorkerSlot]:
         """Compare every engine with the digest of the fleet, and replace those that differ."""
@@ -319,6 +315,15 @@ class RemoteFleet:
 
     def _ask_any(self, job: EngineJob) -> Any:
         return self._results({0: job})[0]
+
+
+def _job(
+    microbatch: Microbatch, decoding: Decoding, graders: GraderProtocol, pickled: bytes
+) -> GenerateJob | EpisodesJob:
+    members, examples = microbatch.members, microbatch.examples
+    if (turns := graders.max_turns) is None:
+        return GenerateJob(members, [*map(without_answer, examples)], decoding)
+    return EpisodesJob(members, examples, decoding, pickled, microbatch.first_member, turns)
 
 
 def _common_digest(digests: dict[WorkerSlot, str]) -> str:

@@ -1,18 +1,46 @@
 """The best held-out score of a run, and early stopping."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from germline.types import HeldOutScore
 
 
+def mark_forgotten(
+    scores: Sequence[HeldOutScore], max_drops: Mapping[str, float]
+) -> list[HeldOutScore]:
+    """Return the scores of a run with the names in `retained` that lost more than `max_drops`."""
+
+    def forgot(score: HeldOutScore) -> tuple[str, ...]:
+        drops = retained_drops(scores[0], score)
+        return tuple(name for name, drop in drops.items() if drop > max_drops.get(name, math.inf))
+
+    return [replace(score, forgot=forgot(score)) for score in scores]
+
+
+def retained_drops(start: HeldOutScore, score: HeldOutScore) -> dict[str, float]:
+    """Return how much worse than at the start the model is at each of `retained`."""
+    return {
+        name: signed_score(start.retained[name]) - signed_score(one)
+        for name, one in score.retained.items()
+        if name in start.retained
+    }
+
+
+def exceeded_drop(scores: Sequence[HeldOutScore], max_drops: Mapping[str, float]) -> str | None:
+    """Return the first `max_drop` that a score exceeds, as a setting; None without one."""
+    forgot = [name for score in mark_forgotten(scores, max_drops) for name in score.forgot]
+    return f"retained.{forgot[0]}.max_drop={max_drops[forgot[0]]:g}" if forgot else None
+
+
 def best_score(scores: Sequence[HeldOutScore]) -> HeldOutScore | None:
-    """Return the best held-out score of a run; None without any.
+    """Return the best held-out score of a run, of those that forgot nothing; None without any.
 
     Of equal scores, that with the highest mean reward is the best, as the metric may be one part of
     the reward; of equal rewards, the first.
     """
-    known = [score for score in scores if math.isfinite(score.mean)]
+    known = [score for score in scores if math.isfinite(score.mean) and not score.forgot]
     return max(known, key=rank, default=None)
 
 

@@ -303,9 +303,15 @@ def score_fields(score: HeldOutScore, *, values: bool = True) -> dict[str, Any]:
     """Describe a held-out score; without scorers or parts, as before there were any."""
     fields = asdict(score)
     del fields["at_k"]  # a run takes one sample
-    for name in ("parts", "behavior"):
+    del fields["forgot"]  # it depends on the config, which a resumed run may change
+    for name in ("parts", "behavior", "retained"):
         if not fields[name]:
             del fields[name]
+    if score.retained:
+        fields["retained"] = {
+            name: {key: one[key] for key in ("metric", *SCORER_FIELDS)}
+            for name, one in fields["retained"].items()
+        }
     if score.scorers:
         scorers = {one.pop("metric"): one for one in fields["scorers"]}
         fields["scorers"] = {
@@ -314,8 +320,9 @@ def score_fields(score: HeldOutScore, *, values: bool = True) -> dict[str, Any]:
     else:
         del fields["scorers"], fields["rewards"]
     if not values:
-        for section in (fields, *fields.get("scorers", {}).values()):
-            del section["values"]
+        for group in ({"": fields}, fields.get("scorers", {}), fields.get("retained", {})):
+            for section in group.values():
+                del section["values"]
         fields.pop("rewards", None)
     return fields
 
@@ -329,15 +336,30 @@ def scores_by_scorer(scores: Sequence[HeldOutScore]) -> dict[str, list[HeldOutSc
     return found
 
 
+def scores_by_retained(scores: Sequence[HeldOutScore]) -> dict[str, list[HeldOutScore]]:
+    """Return the scores of each of `retained` that could be computed, in order."""
+    found: dict[str, list[HeldOutScore]] = {}
+    for name, one in (item for score in scores for item in score.retained.items()):
+        if one.n:
+            found.setdefault(name, []).append(one)
+    return found
+
+
 def read_held_out_row(row: Mapping[str, Any]) -> HeldOutRow:
     """Read a row that `held_out_row` wrote."""
-    facts = {name: value for name, value in row.items() if name not in ("completions", "scorers")}
-    scorers = tuple(
-        _read_score({"generation": row["generation"], "metric": name, "reward": one["mean"], **one})
-        for name, one in row.get("scorers", {}).items()
+    nested = ("completions", "scorers", "retained")
+    facts = {name: value for name, value in row.items() if name not in nested}
+    scorers, retained = (
+        {
+            name: _read_score(
+                {"generation": row["generation"], "metric": name, "reward": one["mean"], **one}
+            )
+            for name, one in row.get(group, {}).items()
+        }
+        for group in ("scorers", "retained")
     )
     return HeldOutRow(
-        replace(_read_score(facts), scorers=scorers),
+        replace(_read_score(facts), scorers=tuple(scorers.values()), retained=retained),
         tuple(HeldOutSample(**one) for one in row["completions"]),
     )
 

@@ -22,6 +22,7 @@ import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib import metadata
@@ -50,7 +51,7 @@ from germline.record.atomic_files import (
     read_rows,
     write_json,
 )
-from germline.record.best_generation import early_stop
+from germline.record.best_generation import early_stop, exceeded_drop, mark_forgotten
 from germline.record.budget import Spent, reached_limit
 from germline.record.journal import Journal
 from germline.record.run_paths import check_unused, clear_unbegun, missing_run_error
@@ -240,7 +241,9 @@ class RunDirectory:
             known = rows.get(row.score.generation)
             if known is None or row.samples or not known.samples:
                 rows[row.score.generation] = row
-        return [rows[generation] for generation in sorted(rows)]
+        found = [rows[generation] for generation in sorted(rows)]
+        scores = mark_forgotten([row.score for row in found], self.config.max_drops)
+        return [replace(row, score=score) for row, score in zip(found, scores, strict=True)]
 
     @property
     def stopped_early(self) -> HeldOutScore | None:
@@ -249,6 +252,14 @@ class RunDirectory:
         if patience is None or self.journal.last_generation() + 1 >= self.config.generations:
             return None
         return early_stop([row.score for row in self.held_out()], patience)
+
+    @property
+    def exceeded_drop(self) -> str | None:
+        """The `max_drop` of `retained` that ended the run, as a setting; None of any other run."""
+        limits = self.config.max_drops
+        if not limits or self.journal.last_generation() + 1 >= self.config.generations:
+            return None
+        return exceeded_drop([row.score for row in self.held_out()], limits)
 
     @property
     def spent(self) -> Spent:
@@ -270,6 +281,8 @@ class RunDirectory:
     @property
     def stopped_by(self) -> str | None:
         """The setting that ended the run before its last generation; None of any other run."""
+        if setting := self.exceeded_drop:
+            return setting
         if self.stopped_early:
             return f"held_out.patience={self.config.held_out.patience}"
         return self.spent_budget

@@ -21,7 +21,7 @@ from germline.record import HeldOutRow, HeldOutSample, JournalEntry, RunDirector
 from germline.record.atomic_files import Row
 from germline.record.best_generation import best_score, rank, signed_score
 from germline.record.lock import is_locked
-from germline.record.metrics_rows import paired_samples, transcript
+from germline.record.metrics_rows import paired_samples, scores_by_retained, transcript
 from germline.record.seed_study import folder_to_resume, is_seed_study
 from germline.report.diff import DiffPiece, diff_words
 from germline.report.findings import Finding, find, recorded
@@ -132,10 +132,20 @@ class RunFacts:
         """Why a setting ended the run before its last generation; empty of any other run."""
         if self.damage:
             return ""
+        if setting := self.run.exceeded_drop:
+            return f"it lost more than {setting} allows"
         if early := self.run.stopped_early:
             return f"no held-out score after {early.generation} updates was better"
         limit = self.run.spent_budget
         return f"the budget is spent ({limit})" if limit else ""
+
+    @cached_property
+    def kept(self) -> dict[str, tuple[HeldOutScore, HeldOutScore, PairedDifference | None]]:
+        """Of each of `retained`: its first and last score, and by how much the last is higher."""
+        return {
+            bounded_text(name, LONGEST_NAME): (one[0], one[-1], paired_difference(one[-1], one[0]))
+            for name, one in scores_by_retained(self.scores).items()
+        }
 
     @cached_property
     def findings(self) -> list[Finding]:
@@ -292,6 +302,8 @@ def next_commands(run: RunDirectory) -> list[str]:
 def resume_command(run: RunDirectory, folder: Path | None = None) -> str:
     """Return the command that trains on; empty where a schedule ends with the generations."""
     command = f"germline resume {shlex.quote(str(folder_to_resume(folder or run.path)))}"
+    if setting := run.exceeded_drop:
+        return f"{command} {setting.partition('=')[0]}=null"
     if run.stopped_early:
         return f"{command} held_out.patience={2 * (run.config.held_out.patience or 1)}"
     if limit := run.spent_budget:
@@ -308,7 +320,7 @@ def _is_best_earlier(run: RunDirectory) -> bool:
     best = best_score(scores)
     if best is None or not best.generation or not run.config.method.replayable:
         return False
-    return rank(best) > rank(scores[-1])
+    return bool(scores[-1].forgot) or rank(best) > rank(scores[-1])
 
 
 def _answer(

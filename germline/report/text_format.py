@@ -16,7 +16,7 @@ from germline.evaluation.behavior import DETECTORS, Verdict
 from germline.evaluation.score_difference import PairedDifference, paired_difference
 from germline.evaluation.seed_statistics import SeedDifference, SeedStatistics
 from germline.record.best_generation import best_score
-from germline.record.metrics_rows import scores_by_scorer
+from germline.record.metrics_rows import scores_by_retained, scores_by_scorer
 from germline.types import HeldOutScore
 
 JOINERS = "\u200c\u200d"
@@ -180,7 +180,17 @@ def score_lines(scores: Sequence[HeldOutScore], counted: str, done: int = 0) -> 
     if last.generation < done:
         line += f"; scored last after {last.generation} of {count_of(done, counted)}"
     by_scorer = scores_by_scorer(scores).values()
-    return [line, *(scorer_line(*dict.fromkeys((one[0], one[-1]))) for one in by_scorer)]
+    lines = [line, *(scorer_line(*dict.fromkeys((one[0], one[-1]))) for one in by_scorer)]
+    if kept := scores_by_retained(scores):
+        lines.append("retained: " + ", ".join(retained_change(*one) for one in kept.items()))
+    return lines
+
+
+def retained_change(name: str, scores: Sequence[HeldOutScore]) -> str:
+    """Format the first and the last score of one of `retained`; costs with their unit."""
+    ends = dict.fromkeys(number(one.mean) for one in (scores[0], scores[-1]))
+    unit = "" if scores[-1].higher_is_better else f" {scores[-1].metric.replace('_', ' ')}"
+    return f"{escape_control_characters(name)} {' -> '.join(ends)}{unit}"
 
 
 def error(value: HeldOutScore) -> str:

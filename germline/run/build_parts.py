@@ -10,6 +10,7 @@ from pathlib import Path
 from germline import registry
 from germline.checkpoint import restore
 from germline.config import Config, Local, SafeAlignment
+from germline.config.run_config import Retained
 from germline.endpoint import serve_extra
 from germline.engines.master_weights import Masters
 from germline.evaluation.held_out import HELD_OUT_NOISE, HeldOutScorers
@@ -32,13 +33,14 @@ from germline.protocols import Engine, EpisodeTask, Fleet, Strategy, Task
 from germline.record.ancestry import Ancestor
 from germline.record.journal import JournalEntry
 from germline.run.build_fleet import engine_placement, make_fleet, warn_if_crowded
-from germline.run.model_prompts import fit_task
+from germline.run.model_prompts import check_prompt_lengths, fit_task
 from germline.run.preflight import (
     check_counts,
     check_episode_rewards,
     check_memory,
     check_run,
 )
+from germline.run.retained import RetainedScores, RetainedTask, RetainedText, read_text
 from germline.run.run_inputs import check_model_is_named
 from germline.scorers.scored_graders import Graders, ScoredGraders
 from germline.signal_metrics import SignalMetrics
@@ -67,6 +69,7 @@ class RunParts:
     method: Method
     batch: Callable[[int], Sequence[Example]]
     held_out_scorers: HeldOutScorers
+    retained: RetainedScores
 
     def __enter__(self) -> "RunParts":
         return self
@@ -80,6 +83,7 @@ class RunParts:
         self.method.close()
         self.graders.close()
         self.held_out_scorers.close()
+        self.retained.close()
 
     @property
     def held_out_examples(self) -> Sequence[Example]:
@@ -129,6 +133,8 @@ def build_run_parts(
         opened.callback(graders.close)
         held_out_scorers = HeldOutScorers(config.held_out.scorers, scored_text_of(task))
         opened.callback(held_out_scorers.close)
+        retained = make_retained(config)
+        opened.callback(retained.close)
         fleet = make_fleet(config, partial(make_engine, ancestors=ancestors), graders)
         opened.callback(fleet.close)
         terms = _reward_terms(config, task, ancestors)
@@ -158,6 +164,7 @@ def build_run_parts(
             task.examples("train"), config.batch_size, config.seed, method.batch_generation
         ),
         held_out_scorers=held_out_scorers,
+        retained=retained,
     )
 
 
@@ -203,6 +210,35 @@ def make_graders(config: Config, task: Task) -> Graders:
     if not config.task.scorers and config.task.weight_field is None:
         return pool
     return ScoredGraders(pool, config.task.scorers, scored_text_of(task), _example_weights(config))
+
+
+def make_retained(config: Config) -> RetainedScores:
+    """Load the tasks and texts that `retained` names, and start the graders of the tasks.
+
+    Raises:
+        GermlineError: one cannot be loaded; the message names it.
+    """
+    made: dict[str, RetainedTask | RetainedText] = {}
+    with ExitStack() as on_error:
+        for name, section in config.retained.items():
+            try:
+                made[name] = _make_retained(config, section)
+            except GermlineError as error:
+                raise GermlineError(f"retained.{name}: {error}") from None
+            on_error.callback(made[name].close)
+        on_error.pop_all()
+    return RetainedScores(config.retained, config.held_out.every, made)
+
+
+def _make_retained(config: Config, section: Retained) -> RetainedTask | RetainedText:
+    if section.task is None:
+        return read_text(section, config)
+    one_worker = config.graders.model_copy(update={"workers": 1})
+    own = config.model_copy(update={"task": section.task, "graders": one_worker})
+    task = fit_task(own, make_task(own.task))
+    check_prompt_lengths(own, task)
+    decoding = make_decoding(own, task)
+    return RetainedTask(task, section.examples, make_graders(own, task), decoding)
 
 
 def _example_weights(config: Config) -> Callable[[Example], float]:

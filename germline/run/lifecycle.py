@@ -16,7 +16,7 @@ from germline.errors import count_of
 from germline.graders.reward_functions import Rewards
 from germline.record import JournalEntry, RunDirectory
 from germline.record.ancestry import Ancestor
-from germline.record.best_generation import early_stop
+from germline.record.best_generation import early_stop, exceeded_drop
 from germline.record.budget import reached_limit
 from germline.record.run_paths import choose_directory
 from germline.report.diff import differing_settings
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RESUMABLE = ("generations", "budget", "held_out", "record", "graders", "fleet")
+RESUMABLE = ("generations", "budget", "held_out", "retained", "record", "graders", "fleet")
 """Settings that a resumed run may change; changing others would make it another run."""
 SERVER = (
     *("base_url", "launch", "python", "startup_timeout_s", "timeout_s", "retry_timeout_s"),
@@ -266,13 +266,19 @@ def _entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalE
         entries = entries[: newest_snapshot(directory.snapshots) + 1]
     patience = config.held_out.patience
     scores = [row.score for row in directory.held_out()]
-    if len(entries) < config.generations and early_stop(scores, patience):
+    is_open = len(entries) < config.generations
+    if is_open and (limit := exceeded_drop(scores, config.max_drops)):
+        raise GermlineError(
+            f"{limit}: the run stopped, as it lost more than that; to go on, set a larger number "
+            "or null, or begin again from the best weights (--from best)"
+        )
+    if is_open and early_stop(scores, patience):
         raise GermlineError(
             f"held_out.patience={patience}: the run stopped early, as its last {patience} held-out "
             "scores were not better than an earlier one; to go on, set a larger number or null"
         )
     spent = reached_limit(config.budget, directory.spent)
-    if len(entries) < config.generations and spent:
+    if is_open and spent:
         raise GermlineError(
             f"{spent}: the run has spent it in {len(entries)} of "
             f"{count_of(config.generations, 'generations')}; to go on, set a larger number or null"

@@ -2,9 +2,9 @@
 
 Scalars: `fitness/{mean,p20,p80,best}`, `search/sigma`, `search/<value that a strategy reports>`,
 `parts/<rubric part>`, `signals/<name>`, `step/<name>` and `speed/tokens_per_s` by generation,
-`held_out/<metric>`, `held_out/<scorer>`, `held_out_parts/<rubric part>` and `behavior/<detector>`
-by updates applied. Events of a resumed run make TensorBoard drop those of generations that are run
-again.
+`held_out/<metric>`, `held_out/<scorer>`, `held_out_parts/<rubric part>`, `behavior/<detector>`
+and `retained/<name>` by updates applied. Events of a resumed run make TensorBoard drop those of
+generations that are run again.
 
 Records are written synchronously, without the library's `SummaryWriter`: its writer thread dies on
 a full disk, and then every caller blocks forever.
@@ -76,6 +76,8 @@ class TensorBoard(Observer):
         """Write a held-out score."""
         for one in (score, *score.scorers):
             self._scalar(f"held_out/{one.metric}", one.mean, score.generation)
+        for name, kept in score.retained.items():
+            self._scalar(f"retained/{name}", kept.mean, score.generation)
         grouped = {"held_out_parts": score.parts, "behavior": score.behavior}
         for group, values in grouped.items():
             for name, value in _numbers(group, values).items():

@@ -70,7 +70,8 @@ class Training:
         self._first = directory.journal.last_generation() + 1
         self._stopping = False
         self._begun = False
-        parts.graders.redirect_output(directory.grader_output)
+        for graders in (parts.graders, parts.retained):
+            graders.redirect_output(directory.grader_output)
         self.on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
         self._finding_log = FindingLog(directory, parts.task)
 
@@ -193,7 +194,7 @@ class Training:
             )
 
     def _tell_held_out(self, done: int, observers: Sequence[Observer]) -> None:
-        score, rollouts = self._score(done)
+        score, rollouts = self._score(done, is_end=True)
         for observer in observers:
             observer.on_held_out(score, rollouts)
 
@@ -223,7 +224,7 @@ class Training:
             if record.held_out:
                 for observer in observers:
                     observer.on_held_out(record.held_out)
-                self._stopping |= self.directory.stopped_early is not None
+                self._stopping |= self.directory.stopped_by is not None
             if self._stopping:
                 self._tell_stop(observers)  # before the caller, who may leave the loop
             yield record
@@ -239,11 +240,11 @@ class Training:
 
     def _with_score(self, record: GenerationRecord, done: int) -> GenerationRecord:
         started = time.perf_counter()
-        score = self._score(done)[0]
+        score = self._score(done, is_end=False)[0]
         timing = {**record.timing, "held_out_s": time.perf_counter() - started}
         return replace(record, held_out=score, timing=timing)
 
-    def _score(self, generation: int) -> tuple[HeldOutScore, Sequence[Rollout]]:
+    def _score(self, generation: int, *, is_end: bool) -> tuple[HeldOutScore, Sequence[Rollout]]:
         parts = self._parts
         self._meter.restart()
         score, evaluation = score_center(
@@ -254,7 +255,9 @@ class Training:
             generation,
             parts.held_out_scorers,
         )
+        retained = parts.retained.score(parts.fleet, generation, is_end=is_end)
         self._meter.held_out()
+        score = replace(score, retained=retained)
         if rows := parts.method.ensemble_rows():
             self.directory.write_ensemble(generation, rows)
         if answers := answers_of(evaluation.rollouts, parts.held_out_examples):

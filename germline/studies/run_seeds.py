@@ -14,7 +14,7 @@ from germline.config import Config, CustomTask, load_config, validate_config
 from germline.config.base import as_override
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors, write_json
-from germline.record.best_generation import early_stop
+from germline.record.best_generation import early_stop, exceeded_drop
 from germline.record.budget import reached_limit
 from germline.record.seed_study import SEEDS_FILE, is_seed_study, read_seeds_file, seed_run
 from germline.report.comparison import SeedGroup
@@ -211,8 +211,11 @@ def _differing(planned: Config, path: Path) -> dict[str, list[Any]]:
 
 
 def _stopped_by(planned: Config, path: Path) -> str | None:
-    """Return the planned patience or budget that ends a run early, as a setting; else None."""
+    """Return the planned setting that ends a run early, such as a budget; else None."""
     directory, patience = RunDirectory.open(path), planned.held_out.patience
-    if early_stop([row.score for row in directory.held_out()], patience):
+    scores = [row.score for row in directory.held_out()]
+    if setting := exceeded_drop(scores, planned.max_drops):
+        return setting
+    if early_stop(scores, patience):
         return f"held_out.patience={patience}"
     return reached_limit(planned.budget, directory.spent)

@@ -92,7 +92,11 @@ class VectorFleet(LocalFleet):
         return self._evaluation(population.members, decoding)
 
     def evaluate_center(
-        self, examples: Sequence[Example], decoding: Decoding, samples: int = 1
+        self,
+        examples: Sequence[Example],
+        decoding: Decoding,
+        samples: int = 1,
+        graders: object = None,
     ) -> Evaluation:
         """Compute the rewards of the center."""
         return self._evaluation([None] * samples, decoding)

@@ -15,15 +15,12 @@ the license of this project, before -> after.
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 from germline.record import RunDirectory
-from germline.run.weights import load_engine
-from germline.types import Completion, Example
 
 ROOT = Path(__file__).parents[1]
 TASKS = ("capital_letters", "the_answer_is")
@@ -39,8 +36,11 @@ AFTER = (192, 384, 576, 768)
 
 COST = ("minutes", "tokens/s", "peak MB", "KL per token", "degenerate", "facts", "nats")
 
-TEXTS, TOKENS, GIVEN = 8, 96, 8
-"""Passages of the license, their tokens, and how many of these are the prompt."""
+RETAINED = {
+    "facts": {"task": f"{ROOT}/benchmarks/facts.py", "every": 1000},
+    "license": {"text": f"{ROOT}/LICENSE", "examples": 8, "every": 1000},
+}
+"""What is scored before and after training."""
 
 
 def main() -> None:
@@ -71,7 +71,8 @@ def _cell(folder: Path, task: str, settings: list[str]) -> dict[str, Any]:
         if (run / "journal.jsonl").exists():
             _germline("resume", run, "--quiet")
         else:
-            _germline("train", config, *settings, "--out", run, "--quiet")
+            kept = f"retained={json.dumps(RETAINED)}"
+            _germline("train", config, *settings, kept, "--out", run, "--quiet")
         measured.write_text(json.dumps(_curve_and_cost(run) | _behavior(run)))
     read: dict[str, Any] = json.loads(measured.read_text())
     return read
@@ -106,33 +107,15 @@ def _germline(*arguments: str | Path) -> str:
 
 def _behavior(run: Path) -> dict[str, Any]:
     """Return how far the model went, how its texts look, and what it forgot."""
-    last = RunDirectory.open(run).journal.last_generation()
     measured = json.loads(_germline("eval", run, "--kl", "--json"))[0]
-    facts = ROOT / "benchmarks" / "facts.py"
-    both = ("-g", "-1", "-g", str(last))
-    known = json.loads(_germline("eval", run, *both, "--task", facts, "--json"))
+    scores = [row.score.retained for row in RunDirectory.open(run).held_out()]
+    facts, nats = ([one[name].mean for one in (scores[0], scores[-1])] for name in RETAINED)
     return {
         "kl": measured["kl"]["per_token"],
         "degenerate": measured["behavior"]["broken"],
-        "facts": [one["mean"] for one in known],
-        "nats": [_nats(run, generation) for generation in (-1, last)],
+        "facts": facts,
+        "nats": nats,
     }
-
-
-def _nats(run: Path, generation: int) -> float:
-    """Return the mean negative log-probability of tokens of the license, given what is before."""
-    from transformers import AutoTokenizer
-
-    directory = RunDirectory.open(run)
-    engine = load_engine(directory, generation=generation)
-    tokenizer = AutoTokenizer.from_pretrained(directory.config.model)
-    ids = tokenizer((ROOT / "LICENSE").read_text(), add_special_tokens=False)["input_ids"]
-    texts = [ids[at : at + TOKENS] for at in range(0, TEXTS * TOKENS, TOKENS)]
-    prompts = [Example(0, "", "", chat=False, token_ids=tuple(text[:GIVEN])) for text in texts]
-    written = [Completion("", tuple(text[GIVEN:]), "length", GIVEN) for text in texts]
-    scores = engine.log_probabilities([None], prompts, [written])[0]
-    engine.close()
-    return -statistics.fmean(value for text in scores for value in text)
 
 
 def _row(cell: dict[str, Any]) -> list[str]:

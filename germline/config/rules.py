@@ -256,6 +256,8 @@ def _shown(value: object) -> str:
     """Spell a value as an override does."""
     if isinstance(value, Section):
         return str(getattr(value, "kind", ", ".join(value.changed())))
+    if isinstance(value, Mapping) and any(isinstance(one, Section) for one in value.values()):
+        return ", ".join(value)
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)

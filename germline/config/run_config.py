@@ -125,11 +125,18 @@ class Budget(Section):
 
 def _task_or_text(value: object) -> object:
     """Accept a task or a file as the whole section: `retained: {sums: arithmetic}`."""
-    if not isinstance(value, str | Path):
-        return value
-    is_text = Path(value).suffix not in ("", *TASK_SUFFIXES) or Path(value).expanduser().is_file()
-    is_task = str(value) in registry.sections("task") or Path(value).suffix in TASK_SUFFIXES
-    return {"text" if is_text and not is_task else "task": value}
+    if isinstance(value, Mapping) and "kind" in value:  # an override beside such a name
+        others = {name: one for name, one in value.items() if name != "kind"}
+        return {**_named(value["kind"]), **others}
+    return _named(value) if isinstance(value, str | Path) else value
+
+
+def _named(value: object) -> dict[str, object]:
+    """Return the section of the name of a task, or of a file of a task or a text."""
+    path = Path(str(value))
+    is_task = str(value) in registry.sections("task") or path.suffix in TASK_SUFFIXES
+    is_text = not is_task and (path.suffix != "" or path.expanduser().is_file())
+    return {"text" if is_text else "task": value}
 
 
 class Retained(Section):

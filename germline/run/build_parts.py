@@ -237,7 +237,7 @@ def _make_retained(config: Config, section: Retained) -> RetainedTask | Retained
     own = config.model_copy(update={"task": section.task, "graders": one_worker})
     task = fit_task(own, make_task(own.task))
     check_prompt_lengths(own, task)
-    decoding = make_decoding(own, task)
+    decoding = held_out_decoding(own, task)
     return RetainedTask(task, section.examples, make_graders(own, task), decoding)
 
 

@@ -7,13 +7,12 @@ negative log-probability, in nats per token.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from germline.config import Config
 from germline.config.run_config import Retained
-from germline.evaluation import HELD_OUT_NOISE, score_center
+from germline.evaluation import score_center
 from germline.evaluation.held_out import score_of_values
 from germline.nano import model_source
 from germline.protocols import Fleet, ScoringGroup, Task
@@ -34,7 +33,7 @@ class RetainedTask:
         self._task = task
         self._examples = task.examples("test")[:count]
         self._graders = graders
-        self._decoding = replace(decoding, noise_stream=HELD_OUT_NOISE)
+        self._decoding = decoding
 
     def score(self, fleet: Fleet, updates: int) -> HeldOutScore:
         """Score the center's answers to the held-out examples."""

@@ -1,0 +1,174 @@
+"""What training should keep: scored beside the held-out examples, with a limit that stops a run."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import germline
+from germline.config import load_config
+from germline.engines.pretrained import load_tokenizer
+from germline.evaluation.held_out import score_of_values
+from germline.nano import model_source
+from germline.record import RunDirectory
+from germline.record.best_generation import best_score, exceeded_drop, mark_forgotten
+from germline.run.weights import find_generation, load_engine
+from germline.types import Completion, Example, GermlineError
+from tests.command_line import command
+from tests.toy_runs import LETTERS, run, settings
+
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
+LICENSE = Path(__file__).parents[1] / "LICENSE"
+STOP = f"[{', '.join(map(repr, LETTERS))}]"
+TASK = f"{{kind: conciseness, max_new_tokens: 16, temperature: 1, stop: {STOP}}}"
+FACTS = f"retained={{facts: {{task: {TASK}, examples: 5}}}}"
+DRIFTING = ("strategy.learning_rate=0.5", "held_out.every=1", FACTS)
+OTHER = "retained.sums={task: arithmetic, examples: 2, every: 2}"
+
+
+def scores(*kept, higher_is_better=True):
+    """Make up held-out scores, each a little better than the one before, that keep so much."""
+    for updates, value in enumerate(kept):
+        one = score_of_values(updates, "kept", [value], higher_is_better=higher_is_better)
+        mine = score_of_values(updates, "mine", [updates / 10], higher_is_better=True)
+        yield replace(mine, retained={"facts": one})
+
+
+@pytest.mark.parametrize(("higher", "kept"), [(True, (0.9, 0.75, 0.5)), (False, (3.0, 3.15, 3.4))])
+def test_a_score_that_lost_more_than_the_limit_is_never_the_best(higher, kept):
+    found = [*scores(*kept, higher_is_better=higher)]
+    assert [one.forgot for one in mark_forgotten(found, {"facts": 0.2})] == [(), (), ("facts",)]
+    assert exceeded_drop(found, {"facts": 0.2}) == "retained.facts.max_drop=0.2"
+    best = best_score(mark_forgotten(found, {"facts": 0.2}))
+    assert best is not None
+    assert best.generation == 1
+    assert exceeded_drop(found, {"facts": 0.5}) is exceeded_drop(found, {"other": 0.1}) is None
+    assert exceeded_drop([*scores(math.nan, 0.1)], {"facts": 0.1}) is None  # nothing is known
+    assert mark_forgotten([], {"facts": 0.2}) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "section"),
+    [
+        ("arithmetic", {"task": {"kind": "arithmetic"}}),
+        (str(LICENSE), {"text": str(LICENSE)}),
+        ("book.txt", {"text": "book.txt"}),
+        ("rows.jsonl", {"task": {"kind": "jsonl", "path": "rows.jsonl"}}),
+    ],
+)
+def test_a_name_alone_is_a_task_and_another_file_a_text(given, section):
+    short, long = (load_config({"retained": {"one": one}}) for one in (given, section))
+    assert short.retained == long.retained
+
+
+def test_paths_are_those_of_the_folder_of_the_config_and_absolute_in_a_run(tmp_path):
+    (tmp_path / "book.txt").write_text("A book.")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n' * 2)
+    file = tmp_path / "run.yaml"
+    file.write_text("retained: {prose: book.txt, rows: {task: rows.jsonl}, more: rows.jsonl}\n")
+    kept = load_config(file).with_absolute_paths().retained
+    assert kept["prose"].text == tmp_path / "book.txt"
+    assert {str(getattr(kept[name].task, "path", "")) for name in ("rows", "more")} == {
+        str(tmp_path / "rows.jsonl")
+    }
+
+
+def test_scores_are_recorded_by_name_and_change_no_digest(tmp_path):
+    plain = RunDirectory.open(run(tmp_path / "plain", "held_out.every=1"))
+    kept = RunDirectory.open(run(tmp_path / "kept", "held_out.every=1", FACTS, OTHER))
+    assert [one.digest for one in kept.journal.read()] == [
+        one.digest for one in plain.journal.read()
+    ]
+    found = [row.score for row in kept.held_out()]
+    assert [[*one.retained] for one in found] == [
+        ["facts", "sums"] if updates % 2 == 0 else ["facts"] for updates in range(5)
+    ]
+    facts = found[0].retained["facts"]
+    assert (facts.metric, facts.n, facts.higher_is_better) == ("length_difference", 5, False)
+    text = command("report", kept.path).output
+    assert re.search(r"^retained: facts \S+ (-> \S+ )?length difference \(", text, re.MULTILINE)
+    assert re.search(r"^retained: sums 0 \(difference ", text, re.MULTILINE)
+    assert '<th scope="row" class="wrap">facts</th><td>length difference' in kept.report.read_text()
+    shown = json.loads(command("report", kept.path, "--json").output)["runs"][0]["score"]
+    assert shown["retained"]["sums"]["metric"] == "exact"
+
+
+def test_engines_in_processes_score_the_same(tmp_path):
+    kept = (FACTS, "retained.rounds={task: guess_number, examples: 2}")
+    one, two = (
+        run(tmp_path / name, *kept, *more)
+        for name, more in (("one", ()), ("two", ("fleet.engines=2",)))
+    )
+    assert (one / "held_out.jsonl").read_text() == (two / "held_out.jsonl").read_text()
+
+
+def test_a_run_stops_when_it_lost_too_much_and_a_larger_limit_trains_on(tmp_path):
+    whole = RunDirectory.open(run(tmp_path / "whole", *DRIFTING))
+    kept = [row.score.retained["facts"].mean for row in whole.held_out()]
+    at = next(updates for updates, value in enumerate(kept) if value > kept[0])
+    assert at < len(kept) - 1
+    stopped = RunDirectory.open(run(tmp_path / "stopped", *DRIFTING, "retained.facts.max_drop=0"))
+    assert stopped.journal.last_generation() + 1 == at
+    assert stopped.stopped_by == "retained.facts.max_drop=0"
+    assert find_generation(stopped, "best") < at - 1
+    with pytest.raises(GermlineError, match=r"retained.facts.max_drop=0: the run stopped"):
+        germline.resume(stopped.path)
+    shown = command("resume", stopped.path, "retained.facts.max_drop=99", "--quiet").output
+    assert "Stopped" not in shown
+    assert [one.digest for one in RunDirectory.open(stopped.path).journal.read()] == [
+        one.digest for one in whole.journal.read()
+    ]
+
+
+def test_the_command_line_says_why_it_stopped_and_what_trains_on(tmp_path):
+    limit = "retained.facts.max_drop=0"
+    config = tmp_path / "toy.yaml"
+    config.write_text(json.dumps(settings(*DRIFTING, limit).model_dump(mode="json")))
+    shown = command("train", config, "--out", tmp_path / "run").output
+    assert re.search(r"held-out \S+ .*retained facts \S+ length difference", shown)
+    assert f"as more was lost than {limit} allows" in shown
+    assert f"germline resume {tmp_path / 'run'} retained.facts.max_drop=null" in shown
+    assert f"it lost more than {limit} allows" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_text_costs_the_nats_that_its_tokens_have_after_those_before_them(tmp_path):
+    kept = {"license": {"text": LICENSE, "examples": 2}}
+    small = {"batch_size": 8, "generations": 1, "held_out": {"examples": 2}}
+    strategy = {"population": 8, "sigma": 0.05, "learning_rate": 0.05}
+    config = {"task": "arithmetic", "retained": kept, "strategy": strategy, **small}
+    directory = germline.train(config, tmp_path / "run").run().directory
+    (start, end) = (row.score.retained["license"] for row in directory.held_out())
+    assert (start.metric, start.n, start.higher_is_better) == ("nats per token", 2, False)
+    engine = load_engine(directory, generation=-1)
+    tokenizer, _ = load_tokenizer(model_source("nano"))
+    ids = tokenizer(LICENSE.read_text()[:500], add_special_tokens=False)["input_ids"][:96]
+    asked = Example(0, "", "", chat=False, token_ids=tuple(ids[:8]))
+    written = Completion("", tuple(ids[8:]), "length", 8)
+    (read,) = engine.log_probabilities([None], [asked], [[written]])[0]
+    assert start.values[0] == pytest.approx(-math.fsum(read) / 88, rel=1e-4)
+    assert end.mean != start.mean
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["retained.one=nothing.txt", "engine=inprocess"], "retained.one: text: .*cannot be read"),
+        ([f"retained.one={LICENSE}"], "retained.one: text: engine.kind=toy has no tokenizer"),
+        (["retained.one=rows.jsonl"], "retained.one: task.path: .*rows.jsonl"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_by_name(changes, words, tmp_path):
+    with pytest.raises(GermlineError, match=words):
+        germline.train(settings(*changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_text_that_is_shorter_than_what_is_given_of_it_is_refused(tmp_path):
+    (tmp_path / "short.txt").write_text("Hello.")
+    config = {"task": "arithmetic", "retained": {"one": str(tmp_path / "short.txt")}}
+    with pytest.raises(GermlineError, match=r"short.txt has \d tokens; give a text of 96 or more"):
+        germline.train(config, tmp_path / "run")

@@ -172,3 +172,9 @@ def test_a_text_that_is_shorter_than_what_is_given_of_it_is_refused(tmp_path):
     config = {"task": "arithmetic", "retained": {"one": str(tmp_path / "short.txt")}}
     with pytest.raises(GermlineError, match=r"short.txt has \d tokens; give a text of 96 or more"):
         germline.train(config, tmp_path / "run")
+
+
+def test_overrides_change_what_a_name_alone_stands_for():
+    changes = ["retained.one.max_drop=0.1", "retained.one.task.split_seed=3"]
+    kept = load_config({"retained": {"one": "arithmetic"}}, changes).retained["one"]
+    assert (kept.max_drop, kept.task.kind, kept.task.split_seed) == (0.1, "arithmetic", 3)

@@ -127,6 +127,8 @@ def _task_or_text(value: object) -> object:
     """Accept a task or a file as the whole section: `retained: {sums: arithmetic}`."""
     if isinstance(value, Mapping) and "kind" in value:  # an override beside such a name
         others = {name: one for name, one in value.items() if name != "kind"}
+        if isinstance(others.get("task"), Mapping):
+            return {**others, "task": {"kind": value["kind"], **others["task"]}}
         return {**_named(value["kind"]), **others}
     return _named(value) if isinstance(value, str | Path) else value
 

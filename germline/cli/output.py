@@ -151,7 +151,7 @@ def score_values(score: "HeldOutScore", *, bootstrap: bool = False) -> dict[str,
             "n": one.n,
         }
 
-    kept = score.retained
+    kept = {name: {"metric": one.metric, **values(one)} for name, one in score.retained.items()}
     return {
         "updates": score.generation,
         "metric": score.metric,
@@ -159,5 +159,5 @@ def score_values(score: "HeldOutScore", *, bootstrap: bool = False) -> dict[str,
         "reward": score.reward,
         "scorers": {one.metric: values(one) for one in score.scorers},
         **({"at_k": {one.metric: values(one) for one in score.at_k}} if score.at_k else {}),
-        "retained": {name: {"metric": one.metric, **values(one)} for name, one in kept.items()},
+        **({"retained": kept} if kept else {}),
     }

@@ -16,6 +16,7 @@ import pytest
 import germline
 from germline.config.config_files import as_yaml
 from germline.record import RunDirectory
+from germline.report.text_format import number
 from germline.studies import study_report, study_runs
 from germline.studies.study_file import Cell, Study
 from germline.studies.study_results import MethodResult, StudyResults, TaskResult
@@ -167,6 +168,19 @@ def test_what_eval_prints_is_kept_with_the_run(file, commands) -> None:
     commands.clear()
     compared(file)
     assert commands == []
+
+
+def test_what_was_forgotten_is_a_table(file, commands) -> None:
+    sums = "retained={sums: {task: arithmetic, examples: 2}}"
+    write_study(file.parent, seeds=0, settings=[sums])
+    words = ("--table", "forgetting")
+    out = ("--out", file.parent / "out")
+    assert "nothing in `retained`" in command("compare", file, *out, "--report", *words).output
+    printed = compared(file, *words)[1]
+    assert "| task | method | sums |" in printed
+    ends = RunDirectory.open(file.parent / "out/short/few/seed-0").held_out()
+    before, after = (ends[at].score.retained["sums"].mean for at in (0, -1))
+    assert f"| short | few | {number(before)} -> {number(after)} |" in printed
 
 
 def test_a_budget_that_is_not_reached_is_said(file, commands) -> None:

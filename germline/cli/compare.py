@@ -56,7 +56,7 @@ def compare(  # noqa: PLR0913 - the options of a command
         bool, typer.Option("--report", help="Run nothing: report the runs that have ended.")
     ] = False,
     table: Annotated[
-        Literal["qiu", "cost", "coverage"] | None,
+        Literal["qiu", "cost", "coverage", "forgetting"] | None,
         typer.Option(help="Print one table, as papers have it, in Markdown."),
     ] = None,
     latex: Annotated[bool, typer.Option("--latex", help="Print that table in LaTeX.")] = False,

@@ -149,7 +149,19 @@ def coverage(results: StudyResults) -> Table:
     return _table(results, {name: partial(_evaluated, name) for name in found})
 
 
-PAPER_TABLES = {"qiu": accuracies, "cost": costs, "coverage": coverage}
+def forgetting(results: StudyResults) -> Table:
+    """Return the scores of each of `retained` before and after training; never their mean."""
+    ends = (run.scores[-1] for _, one in results.methods for run in one.counted)
+    found = dict.fromkeys(name for end in ends for name in end.retained)
+    if not found:
+        raise GermlineError(
+            "compare --table forgetting: the runs have nothing in `retained`: give the tasks of "
+            "the study settings such as 'retained={sums: {task: arithmetic}}'"
+        )
+    return _table(results, {name: partial(_retained, name) for name in found})
+
+
+PAPER_TABLES = {"qiu": accuracies, "cost": costs, "coverage": coverage, "forgetting": forgetting}
 """The tables that papers print, by their names on the command line."""
 
 
@@ -303,6 +315,12 @@ def _cost(name: str, one: MethodResult) -> str:
 
 def _evaluated(name: str, one: MethodResult) -> str:
     return number(one.evaluated("at_k", name, "mean"))
+
+
+def _retained(name: str, one: MethodResult) -> str:
+    both = ([run.scores[at].retained.get(name) for run in one.counted] for at in (0, -1))
+    means = [[score.mean for score in some if score] for some in both]
+    return " -> ".join(number(statistics.fmean(some)) if some else "-" for some in means)
 
 
 def _to_target(target: float | None, one: MethodResult) -> list[str]:

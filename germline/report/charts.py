@@ -16,6 +16,7 @@ from germline.record.metrics_rows import (
     calibrated_kl,
     has_groups,
     mean_signal,
+    scores_by_retained,
     scores_by_scorer,
     signal,
 )
@@ -127,6 +128,17 @@ def held_out(run: RunFacts) -> Chart:
         best = Series(label, [run.best.generation], [run.best.mean], color=1, style="points")
         series.append(best)
     return Chart(f"held-out {run.metric}", INTERVALS + better, counted_by(run.config), series)
+
+
+def retained(run: RunFacts) -> list[Chart]:
+    """Chart the scores of each task and text that training should keep."""
+    charts = []
+    for name, scores in scores_by_retained(run.scores).items():
+        better = "Higher" if scores[-1].higher_is_better else "Lower"
+        title = f"{bounded_text(name, LONGEST_NAME)}, {scores[-1].metric.replace('_', ' ')}"
+        series = [_points(scored_as(run.config), scores, 3)]
+        charts.append(Chart(title, f"{better} is better.", counted_by(run.config), series))
+    return charts
 
 
 def parts(run: RunFacts) -> list[Chart]:

@@ -121,6 +121,7 @@ def _section(run: RunFacts, place: int, color: int) -> dict[str, Any]:
         "charts": {
             "Curves": charts.curves(run),
             "Parts of the reward": charts.parts(run),
+            "Retained": charts.retained(run),
             "Signals": charts.signals(run),
             "Prompt options": charts.options(run.rows),
         },

@@ -219,15 +219,16 @@ def make_retained(config: Config) -> RetainedScores:
         GermlineError: one cannot be loaded; the message names it.
     """
     made: dict[str, RetainedTask | RetainedText] = {}
+    retained = RetainedScores(config.retained, config.held_out.every, made)
     with ExitStack() as on_error:
+        on_error.callback(retained.close)
         for name, section in config.retained.items():
             try:
                 made[name] = _make_retained(config, section)
             except GermlineError as error:
                 raise GermlineError(f"retained.{name}: {error}") from None
-            on_error.callback(made[name].close)
         on_error.pop_all()
-    return RetainedScores(config.retained, config.held_out.every, made)
+    return retained
 
 
 def _make_retained(config: Config, section: Retained) -> RetainedTask | RetainedText:
@@ -237,8 +238,8 @@ def _make_retained(config: Config, section: Retained) -> RetainedTask | Retained
     own = config.model_copy(update={"task": section.task, "graders": one_worker})
     task = fit_task(own, make_task(own.task))
     check_prompt_lengths(own, task)
-    decoding = held_out_decoding(own, task)
-    return RetainedTask(task, section.examples, make_graders(own, task), decoding)
+    examples = task.examples("test")[: section.examples]
+    return RetainedTask(task, examples, make_graders(own, task), held_out_decoding(own, task))
 
 
 def _example_weights(config: Config) -> Callable[[Example], float]:

@@ -7,6 +7,7 @@ negative log-probability, in nats per token.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -26,90 +27,63 @@ NATS = "nats per token"
 """The metric of a text."""
 
 
+@dataclass(frozen=True)
 class RetainedTask:
-    """A task with its graders; see the module."""
+    """Held-out examples of a task, with its own graders; see the module."""
 
-    def __init__(self, task: Task, count: int, graders: Graders, decoding: Decoding) -> None:
-        self._task = task
-        self._examples = task.examples("test")[:count]
-        self._graders = graders
-        self._decoding = decoding
+    task: Task
+    examples: Sequence[Example]
+    graders: Graders
+    decoding: Decoding
 
     def score(self, fleet: Fleet, updates: int) -> HeldOutScore:
-        """Score the center's answers to the held-out examples."""
-        evaluate = partial(fleet.evaluate_center, graders=self._graders)
-        return score_center(evaluate, self._task, self._examples, self._decoding, updates)[0]
-
-    def redirect_output(self, path: Path) -> None:
-        """Append what the graders print to a file."""
-        self._graders.redirect_output(path)
-
-    def close(self) -> None:
-        """End the graders."""
-        self._graders.close()
+        """Score the center's answers."""
+        evaluate = partial(fleet.evaluate_center, graders=self.graders)
+        return score_center(evaluate, self.task, self.examples, self.decoding, updates)[0]
 
 
+@dataclass(frozen=True)
 class RetainedText:
-    """Passages of a text, `[passages][tokens]`; see the module."""
+    """Passages of a text, the tokens that are given and those that are scored; see the module."""
 
-    def __init__(self, passages: Sequence[Sequence[int]]) -> None:
-        self._prompts = [
-            Example(place, "", "", chat=False, token_ids=tuple(passage[:GIVEN]))
-            for place, passage in enumerate(passages)
-        ]
-        self._texts = [
-            Completion("", tuple(passage[GIVEN:]), "length", GIVEN) for passage in passages
-        ]
+    prompts: Sequence[Example]
+    texts: Sequence[Completion]
 
     def score(self, fleet: Fleet, updates: int) -> HeldOutScore:
         """Measure the center's nats per token of every passage."""
-        (scored,) = fleet.score([ScoringGroup([None], self._prompts, self._texts)])
+        (scored,) = fleet.score([ScoringGroup([None], self.prompts, self.texts)])
         nats = [-math.fsum(tokens) / len(tokens) for tokens in scored]
         return score_of_values(updates, NATS, nats, higher_is_better=False)
 
-    def redirect_output(self, path: Path) -> None:
-        """Do nothing: nothing is graded."""
 
-    def close(self) -> None:
-        """Do nothing: nothing was started."""
-
-
+@dataclass(frozen=True)
 class RetainedScores:
-    """Everything that `retained` names; scores what is due.
+    """What `retained` names: its sections, and what each of them is.
 
-    Args:
-        sections: by name.
-        every: updates between two held-out scores.
-        parts: what each of them is.
+    `every` is the number of updates between two held-out scores.
     """
 
-    def __init__(
-        self,
-        sections: Mapping[str, Retained],
-        every: int,
-        parts: Mapping[str, RetainedTask | RetainedText],
-    ) -> None:
-        self._sections = sections
-        self._every = every
-        self._parts = parts
+    sections: Mapping[str, Retained]
+    every: int
+    parts: Mapping[str, RetainedTask | RetainedText]
 
     def score(self, fleet: Fleet, updates: int, *, is_end: bool) -> dict[str, HeldOutScore]:
-        """Return the scores after so many updates; at the start and the end, those of all."""
+        """Return the scores that are due; at the start and the end, those of all."""
         return {
             name: part.score(fleet, updates)
-            for name, part in self._parts.items()
-            if is_end or updates % (self._every * self._sections[name].every) == 0
+            for name, part in self.parts.items()
+            if is_end or updates % (self.every * self.sections[name].every) == 0
         }
 
-    def redirect_output(self, path: Path) -> None:
-        """Append what the graders print to a file."""
-        for part in self._parts.values():
-            part.redirect_output(path)
+    @property
+    def graders(self) -> list[Graders]:
+        """The graders of its tasks."""
+        return [part.graders for part in self.parts.values() if isinstance(part, RetainedTask)]
 
     def close(self) -> None:
         """End the graders."""
-        for part in self._parts.values():
-            part.close()
+        for one in self.graders:
+            one.close()
 
 
 def read_text(section: Retained, config: Config) -> RetainedText:
@@ -135,7 +109,10 @@ def read_text(section: Retained, config: Config) -> RetainedText:
         raise GermlineError(
             f"text: {section.text} has {len(ids)} tokens; give a text of {PASSAGE} or more"
         )
-    return RetainedText(passages)
+    return RetainedText(
+        [Example(0, "", "", chat=False, token_ids=tuple(one[:GIVEN])) for one in passages],
+        [Completion("", tuple(one[GIVEN:]), "length", GIVEN) for one in passages],
+    )
 
 
 def _text_of(path: Path) -> str:

@@ -70,7 +70,7 @@ class Training:
         self._first = directory.journal.last_generation() + 1
         self._stopping = False
         self._begun = False
-        for graders in (parts.graders, parts.retained):
+        for graders in (parts.graders, *parts.retained.graders):
             graders.redirect_output(directory.grader_output)
         self.on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
         self._finding_log = FindingLog(directory, parts.task)

@@ -2,13 +2,8 @@
 
     seeds: 0..4
     budget: {rollouts: 10240}
-    settings: [engine.threads=1]
-    tasks:
-      arithmetic: {config: arithmetic.yaml, target: 0.95, settings: [held_out.examples=188]}
-
-Methods:
-      es: {}
-      zo_grpo: {settings: [method.kind=zo_grpo, batch_size=32]}
+    tasks: {arithmetic: {config: arithmetic.yaml, settings: [held_out.examples=188]}}
+    methods: {es: {}, zo_grpo: {settings: [method=zo_grpo, batch_size=32]}}
 
 A cell of the study is a task, a method and a run seed. Its run is an ordinary run directory,
 `OUT/TASK/METHOD/seed-N`. Settings are laid over the config of the task in this order: those of the

@@ -150,7 +150,11 @@ def test_the_metric_is_the_heaviest_or_the_one_named_whatever_the_order(tmp_path
             )
         ),
         ([{**ROW, "answer": {"a": float("inf")}}], ["reward=json"], "line 1: .*found {'a': inf}:"),
-        ([ROW, {**OTHER, "answer": None}], [], "line 2: the field `answer` is missing"),
+        (
+            [ROW, {**OTHER, "answer": None}],
+            [],
+            r"line 2: the field `answer` is missing; .* `answer` \(null\)",
+        ),
         ([{**ROW, "answer": {"text": ["x"]}}, OTHER], [], r"line 1: .*, such as answer\.text"),
         (
             [{**ROW, "answer": [{"role": "user", "content": "9"}]}, OTHER],

@@ -72,8 +72,8 @@ def import_error(env: str, error: BaseException) -> GermlineError:
             f"{type(error).__name__}: {error}"
         )
     return GermlineError(
-        f"task.env={env} imports {absent[0]!r}, which is not installed: install the package that has "
-        f"it for the Python that runs germline ({sys.executable})"
+        f"task.env={env} imports {absent[0]!r}, which is not installed: install the package that "
+        f"has it for the Python that runs germline ({sys.executable})"
     )
 
 

@@ -140,7 +140,7 @@ def reward_functions(file: TaskFile) -> dict[str, tuple[RewardFunction, float]]:
         )
     if rubric is not None and not (isinstance(rubric, Mapping) and rubric):
         raise GermlineError(f"{file.path}: `rubric` must be {{function: weight}}, found {rubric!r}")
-    return weighted_functions({reward: 1.0} if rubric is None else rubric, str(file.path))
+    return weighted_functions(reward if rubric is None else rubric, str(file.path))
 
 
 @contextlib.contextmanager

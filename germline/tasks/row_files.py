@@ -143,8 +143,9 @@ def fields_found(row: Mapping[str, Any]) -> str:
     names: list[str] = []
     for name, value in row.items():
         inner = isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
-        names += [f"{name}.{key}" for key in value] if inner and value else [name]
-    return f"fields found: {', '.join(f'`{name}`' for name in names) or 'none'}"
+        names += [f"`{name}.{key}`" for key in value] if inner and value else [f"`{name}`"]
+        names[-1] += " (null)" if value is None else ""
+    return f"fields found: {', '.join(names) or 'none'}"
 
 
 def shown(value: object) -> str:

@@ -292,6 +292,16 @@ def test_special_tokens_that_are_part_of_a_text_stay_in_it():
     )
 
 
+def test_a_control_token_that_is_a_stop_string_ends_a_text():
+    words = tagged_tokenizer()
+    first, last = (words(part)["input_ids"] for part in ("1 + 1", "= 3"))
+    decoder = CompletionDecoder(words, frozenset())
+    tokens = (*first, words.pad_token_id, *last)
+    ended = decoder.completion(tokens, 1, Decoding(99, stop=("no", words.pad_token)))
+    assert ended == Completion(words.decode(first), tokens[: len(first) + 1], "stop", 1)
+    assert decoder.completion(tokens, 1, Decoding(99, stop=("no",))).finish == "length"
+
+
 @pytest.mark.parametrize("stop", ["3", " 3", "= 3</think>", "</think>", "é", "2"])
 def test_a_stop_string_is_found_at_the_token_that_completes_it(stop):
     words = tagged_tokenizer()

@@ -220,6 +220,7 @@ def test_texts_that_end_for_no_known_reason_are_refused(script, simulated, monke
             engine.generate([None], EXAMPLES, Decoding(max_new_tokens=4, stop=("xyz",)))
     first, second = script.bodies("/generate")
     assert [one["sampling_params"][0]["stop"] for one in (first, second)] == [["xyz"], []]
+    assert first["sampling_params"][0]["skip_special_tokens"] is False  # `</tool_call>` is one
 
 
 def test_a_server_that_ignores_sampling_seeds_is_warned_about_once(script, simulated, caplog):

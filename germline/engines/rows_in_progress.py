@@ -45,6 +45,10 @@ class Detokenizer:
         # Some tokenizers would put a blank on both sides of a special token.
         return str(self._tokenizer.decode(written, spaces_between_special_tokens=False))
 
+    def control_stops(self, stop: Sequence[str]) -> frozenset[int]:
+        """Return the control tokens that are stop strings, which no text can hold."""
+        return frozenset(one for one in self._control if self._tokenizer.decode([one]) in stop)
+
     def last(self, tokens: Sequence[int], count: int) -> str:
         """Return the text of the last `count` tokens that are part of a text."""
         written = (token for token in reversed(tokens) if token not in self._control)
@@ -71,6 +75,7 @@ class RowsInProgress:
         self._detokenize = detokenize
         self._end_ids = end_ids
         self.stop = decoding.stop
+        self._stop_ids = detokenize.control_stops(self.stop) if self.stop else frozenset[int]()
         self.rows = [_Row() for _ in range(rows)]
         self.unfinished = set(range(rows))
         self._decoded: dict[tuple[int, ...], str] = {}
@@ -88,6 +93,8 @@ class RowsInProgress:
             row.tokens.append(token)
             if token in self._end_ids:
                 self._finish(number, "eos")
+            elif token in self._stop_ids:
+                self._finish(number, "stop")
             elif self.stop:
                 self._stop_at_string(number)
 

@@ -87,6 +87,8 @@ def sampling_params(
         "stop": list(stop),
         "stop_token_ids": list(end_ids),
         "no_stop_trim": True,
+        "skip_special_tokens": False,  # a stop string may be one, such as </tool_call>
+        "spaces_between_special_tokens": False,
         "sampling_seed": seed,
     }
 

@@ -80,6 +80,8 @@ class InProcessLlm:
                 stop_token_ids=list(end_ids),
                 ignore_eos=True,  # it is one of end_ids
                 detokenize=bool(decoding.stop),
+                skip_special_tokens=False,  # a stop string may be one, such as </tool_call>
+                spaces_between_special_tokens=False,
             )
             for seed in {request.seed for request in requests}
         }

@@ -5,12 +5,14 @@ from collections import Counter
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 import germline.engines.decode
 from germline.engines import cpu_kernels
 from germline.engines.cpu_kernels import FusedDecoder
 from germline.nano import NANO_DIR
 from germline.types import Decoding
+from tests.tiny import randomize, tiny_config
 from tests.tiny_engines import MODELS, SPACES, examples, inprocess, population, tokens
 
 GREEDY = Decoding(max_new_tokens=12)
@@ -52,6 +54,20 @@ def test_fused_parts_give_the_logits_of_the_library(model):
 )
 def test_what_a_family_does_differently_keeps_its_own_forward(model, known):
     assert parts(inprocess(model).model) == known
+
+
+@pytest.mark.parametrize(
+    ("family", "bound"), [("gemma2", {"attn_logit_softcapping": 50.0}), ("olmo", {"clip_qkv": 8.0})]
+)
+def test_attention_with_a_bound_that_small_numbers_do_not_reach_is_left_alone(family, bound):
+    model = AutoModelForCausalLM.from_config(tiny_config(family, **bound)).eval()
+    randomize(model)
+    fused = FusedDecoder(model)
+    for one in model.model.layers:
+        one.self_attn.k_proj.weight.data *= 30
+    plain = logits(model)
+    with fused.applied():
+        assert torch.allclose(logits(model), plain, atol=1e-3)
 
 
 def test_a_module_that_only_looks_like_a_known_one_is_not_trusted():

@@ -53,7 +53,9 @@ PLAIN = (
     "afmoe arcee biogpt bitnet codegen cohere cohere2 diffllama doge ernie4_5 ernie4_5_moe exaone4 "
     "exaone_moe flex_olmo gemma gemma4_unified_text glm gpt_neox gpt_oss gptj granite granitemoe "
     "helium hunyuan_v1_moe minimax_m2 nanochat olmo3 olmoe persimmon phi seed_oss solar_open "
-    "stablelm starcoder2 xglm"
+    "stablelm starcoder2 xglm "
+    "cohere2_moe gemma2 glm4 gpt_bigcode granite_swa hy_v3 jais2 jetmoe mimo_v2_flash ministral3 "
+    "olmo olmo2 qwen2_moe smollm3 vaultgemma"
 )  # gemma4_unified_text has heads of two sizes
 LATER = dict.fromkeys(("axk1", "deepseek_v2", "minicpm3"), LATENT)
 FAMILIES = QUICK | {family: {} for family in PLAIN.split()} | LATER

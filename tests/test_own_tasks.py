@@ -112,6 +112,19 @@ def test_a_file_says_how_it_wants_to_be_played_and_the_config_has_the_last_word(
     assert example.prompt == example.answer
 
 
+def test_a_worker_takes_the_weights_that_the_file_had_in_the_main_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("COST", "-0.5")  # which no grader process gets
+    source = """
+        import os
+        def length(completion, example):
+            return len(completion)
+        rubric = {length: float(os.environ.get("COST", "1"))}
+        settings = {"floor": 1000}
+    """
+    (grade,) = graded(written(tmp_path, ROWS, source), "some")
+    assert (grade.reward, grade.failure) == (-2.0, None)
+
+
 def test_a_file_may_import_what_lies_beside_it(tmp_path):
     written(tmp_path, "ANSWER = 'beside'\n", name="lies_beside.py")
     source = """

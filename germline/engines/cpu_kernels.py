@@ -26,6 +26,10 @@ SMALL_SCORES = 4096
 AGREE = 1e-5
 """Largest difference from the library's forward, in units of the largest absolute output."""
 
+LIMITS = ("attn_logit_softcapping", "clip_qkv")
+"""Settings that bound scores or queries, keys and values, of Gemma 2 and OLMo: the small numbers of
+the trial stay below such a bound, which the kernel does not have."""
+
 INCOMPATIBLE = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """Errors of a module that has the expected children but works differently."""
 
@@ -72,6 +76,7 @@ class _Attention:
     """
 
     def __init__(self, module: Any) -> None:
+        assert all(getattr(module.config, name, None) is None for name in LIMITS)
         self.module = module
         self._q, self._k, self._v = module.q_proj, module.k_proj, module.v_proj
         self._o = module.o_proj

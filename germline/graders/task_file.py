@@ -85,9 +85,9 @@ class FileRubric(FunctionRubric):
         return f"the rewards of {self.file.absolute}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the file instead of the functions."""
-        find = partial(FileRubric.of, is_only_reward=self.is_only_reward)
-        return find, (self.file, dict(self.floors))
+        """Pickle the file instead of the functions; the file may compute other weights there."""
+        find = partial(_find_functions, is_only_reward=self.is_only_reward)
+        return find, (self.file, dict(self.weights), dict(self.floors))
 
     def _row(self, example: Example) -> dict[str, Any]:
         """Return a copy of the row as the file gave it."""
@@ -95,6 +95,17 @@ class FileRubric(FunctionRubric):
 
     def _floor_remedy(self, name: str) -> str:
         return f"write settings = {{'floor': {{{name!r}: ...}}}} into the file"
+
+
+def _find_functions(
+    file: TaskFile,
+    weights: Mapping[str, float],
+    floors: Mapping[str, float],
+    *,
+    is_only_reward: bool,
+) -> FileRubric:
+    functions = {name: function for name, (function, _) in reward_functions(file).items()}
+    return FileRubric(functions, weights, floors, file, is_only_reward=is_only_reward)
 
 
 def load_task_file(path: Path, digest: str | None = None, *, is_of_run: bool = False) -> TaskFile:

@@ -136,6 +136,11 @@ def test_a_measured_rate_is_no_remedy_where_steps_do_not_follow_the_signal(metho
     assert one(noisy, fixed).sentence.endswith(remedy)
 
 
+def test_halves_of_samples_of_the_center_are_not_asked_to_agree():
+    reinforce = load_config(Path(__file__).parents[1] / "configs" / "reinforce.yaml")
+    assert find(Recorded(reinforce, rows(WINDOW, agreement=0.0))) == []
+
+
 def test_failed_gradings_are_found_with_a_reason_made_harmless():
     found = one(rows(2, failure="timeout \x1b[31m"))
     assert found.code == "failed"

@@ -244,15 +244,16 @@ def _ties(run: Recorded) -> Iterator[Values]:
 def _agreement(run: Recorded) -> Iterator[Values]:
     known = [row for row in run.latest if signal(row, "agreement") is not None]
     agreement = mean_signal(known, "agreement")
-    if agreement is None or len(known) < QUIET:
-        return
+    method = run.config.method
+    if agreement is None or len(known) < QUIET or not method.member_sigmas(1.0):
+        return  # members that equal the center are samples, in no order: their halves cannot agree
     # K directions with Gaussian coefficients count as K / 3 effective ones.
     directions = 3 * (mean_signal(known, "directions") or 1)
     noise = 0 if len(known) == WINDOW else 1 / math.sqrt(len(known) * directions)
     if agreement < LOW_AGREEMENT - noise:
         grouped = has_groups(known)
         members = "method.group_size" if grouped else "strategy.population"
-        is_told = grouped or run.config.strategy.has_measured_rate
+        is_told = grouped or method.backpropagates or run.config.strategy.has_measured_rate
         rate = "" if is_told else "learning_rate=auto, or "
         yield {"agreement": agreement, "remedy": f"{rate}a larger batch_size or {members}"}
 

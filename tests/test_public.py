@@ -41,7 +41,7 @@ CLASSES = {
     "Config": {
         *("model", "task", "space", "method", "strategy", "prompt_search", "shaping", "engine"),
         *("fleet", "microbatch", "graders", "held_out", "record", "batch_size", "generations"),
-        *("budget", "seed"),
+        *("budget", "retained", "seed"),
     },
     "GermlineError": set(),
     "Training": {"config", "directory", "end", "findings", "run", "start", "stop"},

@@ -193,6 +193,7 @@ def test_members_that_learn_to_write_the_end_token_alone_are_found_while_they_tr
     training = germline.train(config, tmp_path / "run", reward=shorter).run()
     last = training.directory.held_out()[-1]
     assert last.score.behavior["special_tokens"] == last.score.behavior["broken"] == 1
+    assert last.score.behavior["length_drift"] < 0.5  # against the answers recorded at the start
     assert [one.completion for one in last.samples] == [""] * 5
     (found,) = [one for one in germline.findings(training.directory) if one.level == "warning"][:1]
     assert found.code == "broken_answers"

@@ -1,5 +1,6 @@
 """The commands that a run suggests: they can be pasted, and fit the state of the run."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.report.run_facts import next_commands
+from germline.run.weights import find_generation
 from tests.synthetic_runs import BATCH, DIGEST, record, score
 
 
@@ -45,6 +47,16 @@ def test_the_best_generation_is_exported_where_it_is_not_the_last(
     for generation, mean in ((0, 0.5), (5, 0.75), (10, last)):
         run.write_held_out(score(generation, mean), [], BATCH)
     assert next_commands(run)[0] == f"germline export {run.path}{best} --out my-model"
+
+
+def test_weights_that_forgot_too_much_are_not_exported_by_default(tmp_path: Path) -> None:
+    kept = {"facts": {"task": {"kind": "arithmetic"}, "max_drop": 0.1}}
+    run = made(tmp_path / "run", generations=10, retained=kept)
+    for generation, mean, facts in ((0, 0.5, 0.9), (5, 0.6, 0.85), (10, 0.9, 0.7)):
+        found = replace(score(generation, mean), retained={"facts": score(generation, facts)})
+        run.write_held_out(found, [], BATCH)
+    assert "--generation best" in next_commands(run)[0]
+    assert find_generation(run, "best") == 4
 
 
 def test_a_run_named_by_a_dot_has_commands_that_work_elsewhere(

@@ -255,6 +255,7 @@ def _task_of_first_run(sources: Sequence[str]) -> "TaskConfig | None":
 
 def _print_evaluation(row: EvaluationRow, *, own_task: bool) -> None:
     """Print one evaluation in words; `own_task`: whether a run was evaluated on its own task."""
+    from germline.errors import count_of
     from germline.report import text_format
     from germline.run.weights import writers
 
@@ -278,12 +279,12 @@ def _print_evaluation(row: EvaluationRow, *, own_task: bool) -> None:
     if source and own_task and (options := text_format.center_options(source.generations())):
         print_stdout(f"with the most likely prompt options: {', '.join(options)}")
     if row.kl and row.behavior:
-        kl = row.kl
+        kl, of_each = row.kl, " of each member that votes" if voters else ""
         print_stdout(
-            f"KL(now || start) {kl.per_token:.3g} nats per token, {kl.per_text:.3g} ± "
-            f"{text_format.number(kl.standard_error)} per text (exact, along {kl.texts} "
-            f"completions{' of each member that votes' if voters else ''}); perplexity under the "
-            f"start model {kl.perplexity:.3g}"
+            f"KL(now || start) {kl.per_token:.3g} nats per token, "
+            f"{text_format.number(kl.per_text)} ± {text_format.number(kl.standard_error)} per text "
+            f"(exact, along {count_of(kl.texts, 'completions')}{of_each}); perplexity under "
+            f"the start model {text_format.number(kl.perplexity)}"
         )
         print_stdout(text_format.behavior_line(row.behavior))
     print_stdout(f"completions: {row.completions}")

@@ -66,6 +66,8 @@ def probe(
 
 
 def _show(advice: "ProbeAdvice") -> None:
+    from germline.report.text_format import number
+
     rows = [
         (
             f"{row.sigma:g}",
@@ -73,7 +75,7 @@ def _show(advice: "ProbeAdvice") -> None:
             f"{row.garbage:.0%}",
             f"{row.informative:.0%}",
             "" if row.agreement is None else f"{row.agreement:.2f}",
-            f"{row.reward:.3g}",
+            number(row.reward),
             "the center" if row is advice.center else advice.verdict(row),
         )
         for row in (advice.center, *advice.sigma_probes)
@@ -82,10 +84,10 @@ def _show(advice: "ProbeAdvice") -> None:
     columns = ("sigma", "KL", "degenerate", "examples differ", "agreement", "reward", "")
     print_table(columns, rows)
     if advice.trials:
-        trials = [("untrained", "", f"{advice.untrained_score:.3g} (0)")]
+        trials = [("untrained", "", f"{number(advice.untrained_score)} (0)")]
         for trial in advice.trials:
             rate = "" if trial.learning_rate is None else f"{trial.learning_rate:g}"
-            scores = ", ".join(f"{score:.3g} ({done})" for done, score in trial.scores)
+            scores = ", ".join(f"{number(score)} ({done})" for done, score in trial.scores)
             trials.append((f"{trial.sigma:g}", rate, scores))
         typer.echo("")
         print_table(("sigma", "learning rate", "score (after generations)"), trials)

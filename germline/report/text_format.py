@@ -30,6 +30,9 @@ MEANS_OVER_SEEDS = "means over run seeds, from five seeds on with 95 % intervals
 ROUNDED_UP = 999.5
 """From here on three digits round to 1,000, which `.3g` writes as 1e+03."""
 
+LONGEST_INTEGER = 1e15
+"""From here on numbers are written as powers of ten, such as the perplexity of a broken model."""
+
 DAY_S = 86_400
 
 LONGEST_TEXT, LONGEST_OPTION = 1200, 40
@@ -47,7 +50,7 @@ def number(value: float | int | None) -> str:
     if value is None or not math.isfinite(value):
         return "-"
     value += 0  # -0.0 is 0
-    return f"{value:,.0f}" if abs(value) >= ROUNDED_UP else f"{value:.3g}"
+    return f"{value:,.0f}" if ROUNDED_UP <= abs(value) < LONGEST_INTEGER else f"{value:.3g}"
 
 
 def signed(value: float | int | None) -> str:
@@ -59,6 +62,8 @@ def signed(value: float | int | None) -> str:
 def percent(share: float | int) -> str:
     """Format a share in percent, small ones with two significant digits."""
     value = 100 * share
+    if 99.5 <= value < 100:
+        return "> 99 %"  # and not all of them
     return f"{value:.0f} %" if value >= 9.5 or value == 0 else f"{value:.2g} %"
 
 

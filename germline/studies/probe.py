@@ -40,6 +40,7 @@ from typing import Any
 from germline.config import AutoLearningRate, AutoSigma, Config, Nes
 from germline.config.config_files import as_yaml
 from germline.record.atomic_files import explain_write_errors, write_atomically, write_json
+from germline.report.text_format import number
 from germline.strategies.calibrated_sigma import FIRST_GUESS
 from germline.studies.sigma_sweep import SigmaProbe, find_edge, is_sane, probe_center, sweep
 from germline.studies.trial_engine import (
@@ -298,7 +299,7 @@ def _check_signal(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> Non
     if not any(one.informative for one in sane):
         raise GermlineError(
             f"probe: at sigma {sane[0].sigma:g} to {sane[-1].sigma:g} all members earn the same "
-            f"reward on every example ({sane[-1].reward:.3g} on average), so ES has no signal "
+            f"reward on every example ({number(sane[-1].reward)} on average), so ES has no signal "
             "there. Take examples that the model solves sometimes, another model, or a reward in "
             "finer steps; `germline generate` shows what the model writes"
         )

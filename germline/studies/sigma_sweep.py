@@ -15,6 +15,7 @@ import numpy as np
 from germline.evaluation.behavior import Answer, behavior
 from germline.evaluation.kl_divergence import KlDivergence, measure_texts
 from germline.protocols import Strategy
+from germline.report.text_format import number
 from germline.shaping import RESOLUTION, fitness
 from germline.signal_metrics import half_agreement, informative_examples
 from germline.studies.trial_engine import TrialEngine
@@ -62,7 +63,7 @@ class SigmaProbe:
     def __str__(self) -> str:
         """Describe the measurement in a line."""
         text = (
-            f"reward {self.reward:.3g}, {self.garbage:.0%} degenerate texts, "
+            f"reward {number(self.reward)}, {self.garbage:.0%} degenerate texts, "
             f"KL {self.divergence:.2g} nats per token"
         )
         if self.sigma:

@@ -129,7 +129,7 @@ def accuracies(results: StudyResults) -> Table:
         ends = [(run.scores[0], run.scores[-1]) for one in task.methods for run in one.counted]
         scale = 100 if all(end.proportion for _, end in ends) else 1
         cells = [_mean_and_deviation(known.get(name), scale) for name in methods]
-        rows.append([task.name, f"{scale * ends[0][0].mean:.3g}", *cells])
+        rows.append([task.name, number(scale * ends[0][0].mean), *cells])
     return Table(["task", "before", *methods], rows)
 
 
@@ -345,5 +345,5 @@ def _with_interval(value: float, interval: tuple[float, float]) -> str:
 def _mean_and_deviation(one: MethodResult | None, scale: float) -> str:
     if one is None:
         return "-"
-    deviation = "" if one.deviation is None else f" ± {scale * one.deviation:.2g}"
-    return f"{scale * one.statistics['end'].mean:.3g}{deviation}"
+    deviation = "" if one.deviation is None else f" ± {number(scale * one.deviation)}"
+    return f"{number(scale * one.statistics['end'].mean)}{deviation}"

@@ -7,7 +7,7 @@ predicts token t, the value head V_t = v . (h_t / |h_t|, 1), and V = 0 after the
     (1)  delta_t = reward_t + gamma V_{t+1} - V_t
     (2)  A_t = delta_t + gamma lambda A_{t+1}          generalized advantage estimation
     (3)  theta: ascent of mean_t min(q_t A_t, clip(q_t, 1 - c, 1 + c) A_t),  q_t = p_theta / p_old
-    (4)  v: descent of mean_t (V_t - A_t - V_t of (1))^2 / 2,  by Adam
+    (4)  v: descent of mean_t (V_t - G_t)^2 / 2, by Adam,    G_t = A_t + V_t of the sampling center
 
 with advantages standardized over the tokens of the batch in (3), and p_old the probabilities of the
 center that sampled, at the sampling temperature. Each minibatch of each epoch takes one step of
@@ -47,9 +47,6 @@ from germline.types import Update
 VALUE_HEAD = f"{OF_METHOD}value_head"
 """Name of v in snapshots."""
 
-LEAST_STD = 1e-8
-"""Added to the standard deviation of advantages."""
-
 
 @dataclass(frozen=True)
 class PpoRow(TextRow):
@@ -58,7 +55,7 @@ class PpoRow(TextRow):
     Attributes:
         log_probs: under the center that sampled.
         advantages: standardized, of equation (3).
-        returns: what V is to be, A_t + V_t of equation (1).
+        returns: G_t of equation (4).
     """
 
     log_probs: Tensor
@@ -125,7 +122,7 @@ class PpoMethod(SampledGradientMethod):
             for value, reward in zip(values, rewards, strict=True)
         ]
         every, value = torch.cat(advantages), torch.cat(values)
-        mean, std = every.mean(), every.std(correction=0) + LEAST_STD
+        mean, std = every.mean(), every.std(correction=0) + 1e-8
         rated = [
             PpoRow(row.example, row.completion, before, (gain - mean) / std, gain + own)
             for row, before, gain, own in zip(rows, log_probs, advantages, values, strict=True)

@@ -58,7 +58,6 @@ class SftOnBestMethod(SampledGradientMethod):
 
     def _best(self, rewards: Float[np.ndarray, " samples"]) -> Bool[np.ndarray, " samples"]:
         known = rewards[np.isfinite(rewards)].astype(np.float64)
-        best = known.max(initial=-np.inf)
-        threshold = self.section.threshold
+        best, threshold = known.max(initial=-np.inf), self.section.threshold
         is_good = not all_equal(known) if threshold is None else best >= threshold
         return (rewards == best) & bool(is_good)

@@ -180,9 +180,9 @@ class Watched(FleetWrapper):
         super().__init__(inner)
         self.prompts = []
 
-    def evaluate_center(self, examples, decoding, samples=1):
+    def evaluate_center(self, examples, decoding, samples=1, graders=None):
         self.prompts.append([one.prompt for one in examples])
-        return self.inner.evaluate_center(examples, decoding, samples)
+        return self.inner.evaluate_center(examples, decoding, samples, graders)
 
     def query(self, query):
         if isinstance(query, LogProbabilitiesQuery):

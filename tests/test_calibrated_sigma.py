@@ -241,8 +241,8 @@ class Mute(FleetWrapper):
 
     answered: int = 0
 
-    def evaluate_center(self, examples, decoding, samples=1):
-        found = self.inner.evaluate_center(examples, decoding, samples)
+    def evaluate_center(self, examples, decoding, samples=1, graders=None):
+        found = self.inner.evaluate_center(examples, decoding, samples, graders)
         rollouts = [
             one if place < self.answered else replace(one, completion=replace(EMPTY))
             for place, one in enumerate(found.rollouts)

@@ -259,6 +259,6 @@ def test_fields_that_change_nothing_are_accepted(client):
         "presence_penalty": 0,
         "tools": [],
         "response_format": {"type": "text"},
-        "extra_body": {"top_k": -1, "guided_regex": None},
+        "extra_body": {"top_k": -1, "ignore_eos": False, "best_of": 1, "guided_regex": None},
     }
     assert text_of(chat(client, QUESTIONS[0], **fields)) == text_of(chat(client, QUESTIONS[0]))

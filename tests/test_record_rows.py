@@ -181,10 +181,14 @@ def test_a_resume_purges_events_of_generations_that_never_happened(tmp_path: Pat
     ]
 
 
-def test_tensorboard_has_the_held_out_scores_before_and_after_training(tmp_path: Path) -> None:
-    path = run(tmp_path / "run", "record.tensorboard=true", "held_out.every=2")
+@pytest.mark.parametrize(("patience", "scored"), [("null", [0, 2, 4]), ("1", [0, 2])])
+def test_tensorboard_has_the_held_out_scores_before_and_after_training(
+    tmp_path: Path, patience: str, scored: list[int]
+) -> None:
+    settings = ("record.tensorboard=true", "held_out.every=2", f"held_out.patience={patience}")
+    path = run(tmp_path / "run", *settings)
     scores = [row.score for row in RunDirectory.open(path).held_out()]
-    assert [score.generation for score in scores] == [0, 2, 4]
+    assert [score.generation for score in scores] == scored
     shown = _read_scalars(path / "tensorboard")[f"held_out/{scores[0].metric}"]
     assert [at for at, _ in shown] == [one.generation for one in scores]
     assert [mean for _, mean in shown] == pytest.approx([one.mean for one in scores])

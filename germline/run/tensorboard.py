@@ -46,6 +46,7 @@ class TensorBoard(Observer):
             folder.mkdir(parents=True, exist_ok=True)
             self._file = RecordWriter(str(self.path))
         self._flushed = 0.0
+        self._scored: int | None = None
         self._write(Event(wall_time=time.time(), file_version=FILE_VERSION))
         if first_generation > 0:
             start = SessionLog(status=SessionLog.START)
@@ -73,7 +74,10 @@ class TensorBoard(Observer):
                 self._scalar(name, value, record.generation)
 
     def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
-        """Write a held-out score."""
+        """Write a held-out score, once: where training ends early, the last is told again."""
+        if score.generation == self._scored:
+            return
+        self._scored = score.generation
         for one in (score, *score.scorers):
             self._scalar(f"held_out/{one.metric}", one.mean, score.generation)
         for name, kept in score.retained.items():

@@ -179,10 +179,16 @@ def test_equal_rewards_are_no_signal(model):
         assert parts.method.is_zero_signal(learned.update)
 
 
-def test_an_argument_that_trl_does_not_have_is_named(model):
-    with build_run_parts(config(model, "grpo", "method.args={loss: dapo}")) as parts:
+@pytest.mark.parametrize("argument", ["loss", "top_k", "learning_rate", "warmup_steps"])
+def test_an_argument_that_the_loss_does_not_depend_on_is_refused(model, argument):
+    with pytest.raises(GermlineError, match=rf"method\.args\.{argument}"):
+        config(model, "grpo", f"method.args={{{argument}: 1}}")
+
+
+def test_a_value_that_trl_refuses_is_named(model):
+    with build_run_parts(config(model, "grpo", "method.args={scale_rewards: no}")) as parts:
         _, _, update = sampled(parts)
-        with pytest.raises(GermlineError, match=r"method\.kind=grpo: .*'loss'.*method\.args"):
+        with pytest.raises(GermlineError, match=r"kind=grpo: .*scale_rewards.*method\.args"):
             parts.method.apply(parts.fleet, update)
 
 
@@ -193,6 +199,7 @@ def test_other_arguments_reach_trl(model):
         parts.method.apply(parts.fleet, update)
         assert parts.method._gradient is not None
         assert parts.method._gradient._trainer.args.loss_type == "dr_grpo"
+        assert parts.method._gradient._trainer.args.max_completion_length == 5
 
 
 def test_rloo_refuses_episodes():

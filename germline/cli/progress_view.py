@@ -211,7 +211,7 @@ class LiveView(SilentView):
         yield "speed", Text("  ".join(filter(None, (_speed(row), self._clock.left))))
         yield "search", Text(_search(row, config))
         mean = (number(row["fitness"]["mean"]), "bold blue")
-        yield "fitness", Text.assemble(mean, f"  {_spread(row, config)}")
+        yield "fitness", Text.assemble(mean, f"  {_spread(row, config)}".rstrip())
         yield "", Text(sparkline(self.means, min(MOST_BARS, self._width)), style="blue")
         parts = "  ".join(f"{name} {number(one)}" for name, one in row.get("parts", {}).items())
         options = text_format.most_likely_options(row.get("option_probabilities", {}))
@@ -244,9 +244,12 @@ def _trial_line(trial: SigmaTrial) -> str:
 
 
 def _spread(row: Row, config: Config) -> str:
+    """Describe the fitness of members; samples of one model have no spread to show."""
+    if not config.method.members_generate:
+        return ""
     fitness = {name: number(value) for name, value in row["fitness"].items()}
     between = f"{fitness['p20']} to {fitness['p80']}"
-    return f"20-80 % of {config.method.graded}s {between}  best {fitness['max']}"
+    return f"20-80 % of members {between}  best {fitness['max']}"
 
 
 def _search(row: Row, config: Config) -> str:

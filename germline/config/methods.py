@@ -212,6 +212,29 @@ class PolicyGradientSection(MethodSection):
         return self.group_size
 
 
+RlooArgument = Literal[
+    "epsilon",
+    "epsilon_high",
+    "gradient_checkpointing",
+    "normalize_advantages",
+    "reward_clip_range",
+]
+GrpoArgument = Literal[
+    "cast_lm_head_to_fp32",
+    "delta",
+    "entropy_coef",
+    "epsilon",
+    "epsilon_high",
+    "gradient_checkpointing",
+    "importance_sampling_level",
+    "loss_type",
+    "off_policy_mask_threshold",
+    "scale_rewards",
+    "top_entropy_quantile",
+]
+"""Arguments of TRL that change advantages, loss or memory; what samples and steps is germline's."""
+
+
 class TrlSection(PolicyGradientSection):
     """Base of the baselines whose advantages and loss are those of TRL."""
 
@@ -221,8 +244,6 @@ class TrlSection(PolicyGradientSection):
     """Coefficient of the KL divergence from the start model."""
     max_grad_norm: float = Field(1.0, gt=0)
     """Largest norm of a gradient; a longer one is shortened."""
-    args: dict[str, Any] = Field({})
-    """Other arguments of TRL's config, by their names, such as `{loss_type: dr_grpo}`."""
 
 
 @register("method", "germline.methods.trl_policy_gradient:TrlMethod")
@@ -230,6 +251,8 @@ class Grpo(TrlSection):
     """GRPO of TRL: samples compared within their group, and backpropagation."""
 
     kind: Literal["grpo"] = "grpo"
+    args: dict[GrpoArgument, Any] = Field({})
+    """Arguments of `trl.GRPOConfig` that the loss depends on, such as `{loss_type: dr_grpo}`."""
 
 
 @register("method", "germline.methods.trl_policy_gradient:TrlMethod")
@@ -237,6 +260,8 @@ class Rloo(TrlSection):
     """RLOO of TRL: samples compared with the others of their group, and backpropagation."""
 
     kind: Literal["rloo"] = "rloo"
+    args: dict[RlooArgument, Any] = Field({})
+    """Arguments of `trl.RLOOConfig` that the loss depends on, such as `{epsilon: 0.1}`."""
 
 
 class EpochsSection(PolicyGradientSection):

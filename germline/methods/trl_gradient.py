@@ -63,9 +63,10 @@ class TrlGradient:
         metrics: of the last update, by their names in generations.jsonl.
     """
 
-    def __init__(self, engine: InProcessEngine, section: Grpo | Rloo) -> None:
+    def __init__(self, engine: InProcessEngine, section: Grpo | Rloo, max_new_tokens: int) -> None:
         self.engine = engine
         self.section = section
+        self._max_new_tokens = max_new_tokens
         self.metrics: dict[str, float] = {}
         self._model, self._parameters = model_that_learns(engine)
         self._trainer: Any = None
@@ -91,8 +92,9 @@ class TrlGradient:
             with self._tracked(), torch.random.fork_rng(devices=[]):
                 # TRL orders the rows by the global generator, which is not used elsewhere.
                 torch.manual_seed((update.run_seed << 20) + update.generation & MASK)  # noqa: TID251
-                for _ in range(passes):
-                    trainer.training_step(trainer.model, inputs, None)
+                with _refusals(self.section):
+                    for _ in range(passes):
+                        trainer.training_step(trainer.model, inputs, None)
                 norm = nn.utils.clip_grad_norm_(
                     [*self._parameters.values()], self.section.max_grad_norm
                 )
@@ -138,18 +140,31 @@ class TrlGradient:
             pretrained = self.engine.pretrained
             with torch.random.fork_rng(devices=[]):  # a trainer seeds the generator of torch
                 self._trainer = make_trainer(
-                    self.section, self._model, pretrained.tokenizer, count, per_pass
+                    self.section,
+                    self._model,
+                    pretrained.tokenizer,
+                    max_completion_length=self._max_new_tokens,
+                    per_device_train_batch_size=per_pass,
+                    gradient_accumulation_steps=count // per_pass,
                 )
             self._trainer.current_gradient_accumulation_steps = count // per_pass
         return self._trainer
+
+
+def import_trl(kind: str) -> tuple[type, type]:
+    """Import the trainer of TRL and its config, which takes seconds."""
+    import trl
+
+    if kind == "grpo":
+        return trl.GRPOTrainer, trl.GRPOConfig
+    return trl.RLOOTrainer, trl.RLOOConfig
 
 
 def make_trainer(
     section: Grpo | Rloo,
     model: nn.Module,
     tokenizer: PreTrainedTokenizerBase,
-    count: int,
-    per_pass: int,
+    **sizes: int,
 ) -> Any:
     """Make a trainer of TRL that is given its samples, as its `given_rows`.
 
@@ -157,19 +172,14 @@ def make_trainer(
         section: the method.
         model: whose parameters are trained.
         tokenizer: of the model; a copy of it is used.
-        count: samples of a batch.
-        per_pass: samples of a backward pass.
+        sizes: further arguments of its config.
 
     Raises:
         GermlineError: TRL refuses an argument of `method.args`.
     """
-    import trl  # takes seconds, and other methods need none of it
     from datasets import Dataset
 
-    base, config = {
-        "grpo": (trl.GRPOTrainer, trl.GRPOConfig),
-        "rloo": (trl.RLOOTrainer, trl.RLOOConfig),
-    }[section.kind]
+    base, config = import_trl(section.kind)
 
     class GivenSamples(base):  # type: ignore[misc, valid-type]
         given_rows: Sequence[TokenRow] = ()
@@ -191,32 +201,28 @@ def make_trainer(
         return [None if math.isnan(one) else one for one in given]
 
     logging.getLogger("trl").setLevel(logging.ERROR)
-    try:
-        with _no_future_warnings():
-            arguments = config(
-                output_dir=tempfile.gettempdir(),  # nothing is written
-                report_to="none",
-                use_cpu=next(model.parameters()).device.type == "cpu",
-                bf16=False,
-                gradient_checkpointing=False,
-                disable_dropout=True,
-                per_device_train_batch_size=per_pass,
-                gradient_accumulation_steps=count // per_pass,
-                num_generations=section.group_size,
-                temperature=section.temperature,
-                num_iterations=section.num_iterations,
-                beta=section.beta,
-                **section.args,
-            )
-            trainer = GivenSamples(
-                model=model,
-                reward_funcs=rewards,
-                args=arguments,
-                train_dataset=Dataset.from_dict({"prompt": [""]}),
-                processing_class=copy.deepcopy(tokenizer),
-            )
-    except (TypeError, ValueError) as error:
-        raise GermlineError(f"method.kind={section.kind}: {error} (method.args)") from error
+    given: Mapping[Any, Any] = section.args
+    with _no_future_warnings(), _refusals(section):
+        arguments = config(
+            output_dir=tempfile.gettempdir(),  # nothing is written
+            report_to="none",
+            use_cpu=next(model.parameters()).device.type == "cpu",
+            bf16=False,
+            disable_dropout=True,
+            num_generations=section.group_size,
+            temperature=section.temperature,
+            num_iterations=section.num_iterations,
+            beta=section.beta,
+            **sizes,
+            **{"gradient_checkpointing": False, **given},
+        )
+        trainer = GivenSamples(
+            model=model,
+            reward_funcs=rewards,
+            args=arguments,
+            train_dataset=Dataset.from_dict({"prompt": [""]}),
+            processing_class=copy.deepcopy(tokenizer),
+        )
     return trainer
 
 
@@ -279,6 +285,15 @@ def _token_row(
     if not written:  # TRL looks at the last token of every completion
         return TokenRow(start, [engine.encoder.padding_id], [0], math.nan)
     return TokenRow(start, written, mask, reward)
+
+
+@contextmanager
+def _refusals(section: Grpo | Rloo) -> Iterator[None]:
+    """Name the setting where TRL refuses a value."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise GermlineError(f"method.kind={section.kind}: {error} (method.args)") from error
 
 
 @contextmanager

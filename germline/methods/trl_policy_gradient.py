@@ -12,7 +12,8 @@ completions reach TRL as tokens, so a run differs from one of `es` in how it lea
 
 Differences from TRL's defaults: no gradient checkpointing, fp32 unless `engine.dtype` says
 otherwise, a constant rate unless it has a schedule, no dropout, RLOO without a KL term and with
-groups of 8. A reward that is missing has no advantage, as in TRL.
+groups of 8. A reward that is missing has no advantage, as in TRL; with more than half of them
+missing, the run stops.
 
 In an episode of several turns, tokens of the environment are masked (GRPO only).
 
@@ -36,7 +37,7 @@ from germline.methods.policy_gradient import (
     step_theta,
 )
 from germline.methods.reward_term import RewardTerm
-from germline.methods.trl_gradient import TokenRow, TrlGradient, token_rows
+from germline.methods.trl_gradient import TokenRow, TrlGradient, import_trl, token_rows
 from germline.protocols import EpisodeTask, Fleet, Strategy, Task
 from germline.shaping import all_equal
 from germline.types import Decoding, Example, GermlineError, Population, Update
@@ -50,7 +51,17 @@ class TrlMethod(SampledGradientMethod):
     ) -> None:
         super().__init__(config, strategy, terms)
         self._rows: list[TokenRow] = []
+        self._max_new_tokens = 0
         self._gradient: TrlGradient | None = None
+
+    @classmethod
+    def from_config(
+        cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
+    ) -> "TrlMethod":
+        """Make the method of a run; TRL is imported before anything is measured."""
+        if task is not None:
+            import_trl(config.method.kind)
+        return cls(config, strategy, terms)
 
     @classmethod
     def check_task(cls, config: Config, task: Task) -> None:
@@ -71,6 +82,7 @@ class TrlMethod(SampledGradientMethod):
         """Let the center sample, and keep the samples as TRL reads them."""
         evaluated = super().evaluate(fleet, population, batch, decoding)
         self._rows = token_rows(engine_that_learns(fleet), evaluated.rollouts, batch)
+        self._max_new_tokens = decoding.max_new_tokens
         return evaluated
 
     def selected(
@@ -84,7 +96,7 @@ class TrlMethod(SampledGradientMethod):
     def train(self, engine: InProcessEngine, update: Update) -> Mapping[str, Any]:
         """Update theta `num_iterations` times along the gradient of the last samples."""
         if self._gradient is None:
-            self._gradient = TrlGradient(engine, self.section)
+            self._gradient = TrlGradient(engine, self.section, self._max_new_tokens)
         steps = self.section.num_iterations
         for number, gradient in enumerate(self._gradient.of(self._rows, update, steps)):
             step_theta(engine, gradient, update, update.generation * steps + number)

@@ -108,14 +108,17 @@ def curves(run: RunFacts) -> list[Chart]:
 
 
 def fitness(run: RunFacts) -> Chart:
-    """Chart mean, best and spread of the fitness."""
-    graded = run.config.method.graded
+    """Chart mean, best and spread of the fitness of members, or the mean reward of samples."""
+    of_members = run.config.method.members_generate
     caption = (
-        f"Fitness of the {graded}s on the training examples of each generation, with the band from "
-        "the 20th to the 80th percentile."
+        f"Fitness of the {run.config.method.graded}s on the training examples of each generation"
     )
-    best = _series(f"best {graded}", run.rows, lambda row: row["fitness"]["max"], 1, "thin")
-    series = [_mean_fitness(run, "mean", 0, banded=True), best] if run.rows else []
+    caption += ", with the band from the 20th to the 80th percentile." if of_members else "."
+    series = [_mean_fitness(run, "mean", 0, banded=of_members)] if run.rows else []
+    if of_members and run.rows:
+        series.append(
+            _series("best member", run.rows, lambda row: row["fitness"]["max"], 1, "thin")
+        )
     return Chart("fitness", caption, "generation", series)
 
 

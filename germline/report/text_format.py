@@ -332,9 +332,10 @@ def run_title(config: Config) -> tuple[str, str]:
     rank = f" r = {config.space.rank}" if hasattr(config.space, "rank") else ""
     model = Path(config.model).name
     how = config.method.title(strategy.kind)
+    population = [f"N = {strategy.population}"] if config.method.perturbs else []
     return (
         f"{config.task.title} · {model} · {config.space.kind}{rank} · {how}",
-        ", ".join([f"N = {strategy.population}", *_steps(config), f"run seed {config.seed}"]),
+        ", ".join([*population, *_steps(config), f"run seed {config.seed}"]),
     )
 
 

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from germline.example import Ended, Transcript, Turn
+from germline.example import Ended, Transcript, Turn, joined
 from germline.protocols import Engine, EpisodePlayer, GraderProtocol
 from germline.types import Completion, Decoding, Example, Grade, Perturbation, Rollout
 
@@ -38,13 +38,7 @@ class _Episode:
     def rollout(self, member: int) -> Rollout:
         """Return the record of an episode that has ended."""
         assert self.grade is not None
-        first = self.written[0].prompt_tokens if self.written else 0
-        completion = Completion(
-            "\n".join(one.text for one in self.written),
-            tuple(token for one in self.written for token in one.tokens),
-            self.written[-1].finish if self.written else "length",
-            first,
-        )
+        completion = joined([self.written] if self.written else [])
         turns = tuple(self.turns)
         return Rollout(member, self.example.index, completion, self.grade, turns, self.ended)
 

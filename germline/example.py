@@ -3,7 +3,7 @@
 Grader processes import these alone: this module is free of numpy, too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -82,12 +82,31 @@ class Completion:
         text: decoded tokens without special tokens, cut before a stop string.
         tokens: token ids as generated, with the end-of-sequence token; empty only for `context`.
         finish: `context`: the conversation has no room for another turn in the model's context.
+        prompt_tokens: number of tokens read before; of an episode, with the environment's messages.
     """
 
     text: str
     tokens: tuple[int, ...]
     finish: Finish
     prompt_tokens: int
+
+
+def joined(conversations: Sequence[Sequence[Completion]]) -> Completion:
+    """Return the turns of an episode as one completion; each conversation has at least one.
+
+    Its prompt is what the model read besides its own turns, each token once: the first prompt and
+    the messages of the environment.
+    """
+    written = [turn for turns in conversations for turn in turns]
+    tokens = tuple(token for turn in written for token in turn.tokens)
+    lasts = [turns[-1] for turns in conversations]
+    length = sum(last.prompt_tokens + len(last.tokens) for last in lasts)
+    return Completion(
+        "\n".join(turn.text for turn in written),
+        tokens,
+        written[-1].finish if written else "length",
+        length - len(tokens),
+    )
 
 
 @dataclass(frozen=True, slots=True)

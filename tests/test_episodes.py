@@ -9,7 +9,8 @@ import pytest
 from germline.config import MicrobatchSettings
 from germline.episodes import environment_seed, model_turns, play_episodes
 from germline.evaluation.kl_divergence import MemberKl
-from germline.example import Transcript, Turn
+from germline.example import Transcript, Turn, joined
+from germline.fleet.counting_fleet import CountingFleet
 from germline.fleet.local_fleet import LocalFleet
 from germline.graders.pool import GraderPool
 from germline.rollout import evaluate_members
@@ -69,6 +70,25 @@ def test_every_turn_is_recorded_with_its_author_and_tokens(made):
         assert three.completion.text == "\n".join(turn.content for turn in written)
         assert three.completion.tokens == tuple(t for turn in written for t in turn.tokens)
         assert (three.grade.reward, three.ended, one.grade.reward) == (3.0, "done", 1.0)
+
+
+def test_an_episode_has_read_each_token_of_its_conversation_once(made):
+    batch = game(3, 1)
+    with pool(4) as graders:
+        fleet = CountingFleet(LocalFleet(made, graders, MicrobatchSettings()))
+        evaluation = fleet.evaluate_center(batch, DECODING)
+    lengths = []
+    for example, rollout in zip(batch, evaluation.rollouts, strict=True):
+        asked, last = model_turns(example, rollout)[-1]
+        lengths.append(len(made.encoder.encode(asked)) + len(last.tokens))
+        assert rollout.completion.prompt_tokens == lengths[-1] - len(rollout.completion.tokens)
+    # Three turns of 5 tokens after 6 characters, and " left: 2" and " left: 1" between them.
+    assert lengths == [6 + 3 * 5 + 2 * 8, 6 + 5]
+    assert fleet.counts["forward_tokens"] == sum(lengths)
+    parts = [Completion("a", (1, 2), "eos", 10), Completion("b", (3,), "stop", 17)]
+    other = Completion("c", (4, 5), "length", 6)
+    assert joined([parts, [other]]) == Completion("a\nb\nc", (1, 2, 3, 4, 5), "length", 18 + 8 - 5)
+    assert joined([]) == Completion("", (), "length", 0)
 
 
 def test_the_limit_of_turns_ends_an_episode_unless_its_last_turn_did(made):

@@ -31,7 +31,7 @@ from germline.endpoint.http_app import HttpLimits
 from germline.endpoint.openai_app import Endpoint
 from germline.endpoint.rows import NamedWeights
 from germline.endpoint.uvicorn_service import UvicornService
-from germline.example import Ended, EndpointEpisode, EpisodeBatch, Transcript, Turn
+from germline.example import Ended, EndpointEpisode, EpisodeBatch, Transcript, Turn, joined
 from germline.graders.pool import GraderPool
 from germline.graders.worker_handle import WorkerHandle
 from germline.graders.worker_messages import EpisodesGraded, Verdict
@@ -191,19 +191,16 @@ def _rollout(
 ) -> Rollout:
     """Return the record of an episode, as that of the direct path."""
     turns: list[Turn] = []
+    conversations: list[list[Completion]] = []
     for one in logged:
+        if one.is_first or not conversations:
+            conversations.append([])
+        conversations[-1].append(one.completion)
         message = one.example.prompt
         if one.is_first and message.startswith(example.prompt):
             message = message.removeprefix(example.prompt).removeprefix("\n")
         if message:
             turns.append(Turn("user", message))
         turns.append(Turn("assistant", one.completion.text, one.completion.tokens))
-    written = [one.completion for one in logged]
-    completion = Completion(
-        "\n".join(one.text for one in written),
-        tuple(token for one in written for token in one.tokens),
-        written[-1].finish if written else "length",
-        written[0].prompt_tokens if written else 0,
-    )
     reason: Ended = "failure" if grade.failure is not None else ended
-    return Rollout(member, example.index, completion, grade, tuple(turns), reason)
+    return Rollout(member, example.index, joined(conversations), grade, tuple(turns), reason)

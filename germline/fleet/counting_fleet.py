@@ -14,8 +14,8 @@ class CountingFleet:
 
     `rollouts` are completions or episodes, `tokens` those that were generated, and `forward_tokens`
     those that a model read or generated. For each text that it writes or scores, a member counts
-    the whole prompt, even where an engine reads the beginning of several rows once. What an
-    environment adds to an episode is not counted, as the engine alone knows its tokens.
+    the whole prompt, even where an engine reads the beginning of several rows once. An episode
+    counts each token of its conversation once, those of the environment too.
     """
 
     def __init__(self, inner: Fleet) -> None:

@@ -23,28 +23,35 @@ from germline.types import GermlineError, MeanUpdate, Update
 Updates = Sequence[Update | MeanUpdate]
 
 
-def save_snapshot(weights: MasterWeights, folder: Path, generation: int, *, keep: int) -> Path:
-    """Write masters and moments after `generation`, atomically; drop all but the newest `keep`.
+def save_snapshot(weights: MasterWeights, folder: Path, generation: int) -> Path:
+    """Write masters and moments after `generation`, atomically.
 
     Raises:
         GermlineError: writing fails, as on a full disk; no incomplete snapshot is left.
     """
     tensors = {name: tensor.contiguous() for name, tensor in weights.state().items()}
-    return commit_snapshot(partial(save_file, tensors), folder, generation, keep=keep)
+    return commit_snapshot(partial(save_file, tensors), folder, generation)
 
 
-def commit_snapshot(
-    write: Callable[[Path], object], folder: Path, generation: int, *, keep: int
-) -> Path:
-    """Call a function that writes the snapshot of `generation`; drop all but the newest `keep`."""
+def commit_snapshot(write: Callable[[Path], object], folder: Path, generation: int) -> Path:
+    """Call a function that writes the snapshot of `generation`."""
     path = folder / f"generation-{generation:06d}.safetensors"
     unfinished = path.with_suffix(".partial")
     with atomic_replace(path, unfinished):
         folder.mkdir(parents=True, exist_ok=True)
         write(unfinished)
-    for old in list_snapshots(folder)[:-keep]:
-        old.unlink()
     return path
+
+
+def drop_snapshots(folder: Path, newest: int, keep: int, best: int | None = None) -> None:
+    """Drop all snapshots but the last `keep` up to generation `newest`, and that of `best`.
+
+    Those after `newest` are of a journal that lost its last lines, and of no use.
+    """
+    kept = [one for one in snapshot_generations(folder) if one <= newest][-keep:]
+    for path in list_snapshots(folder):
+        if _generation_of(path) not in (*kept, best):
+            path.unlink()
 
 
 def list_snapshots(folder: Path) -> list[Path]:
@@ -92,12 +99,7 @@ def restore(
         included = recall_updates(strategy.recall, included)
     for entry in included[start + 1 :]:
         if follows_gradients([entry]):
-            raise GermlineError(
-                f"generation {entry.update.generation} followed a gradient found by "
-                "backpropagation, which seeds cannot repeat, and there is no snapshot of it here: "
-                "name a generation that has one (snapshots/), or, without any, "
-                "`germline resume` runs it again"
-            )
+            raise _without_snapshot(folder, generation)
         if entry.noise_version != noise.NOISE_VERSION:
             raise GermlineError(
                 f"journal: generation {entry.update.generation} was drawn with noise version "
@@ -124,9 +126,26 @@ def recall_updates(
     return [replace(entry, update=update) for entry, update in zip(entries, updates, strict=True)]
 
 
-def newest_snapshot(folder: Path) -> int:
-    """Return the generation of the newest snapshot, -1 without one."""
-    return max((_generation_of(path) for path in list_snapshots(folder)), default=-1)
+def _without_snapshot(folder: Path | None, generation: int) -> GermlineError:
+    found = [one for one in (snapshot_generations(folder) if folder else ()) if one != generation]
+    remedy = "`germline resume` trains it again"
+    if found:
+        remedy = f"name a generation that has one: {', '.join(map(str, found))}"
+    return GermlineError(
+        f"generation {generation} followed gradients found by backpropagation, which seeds cannot "
+        f"repeat, and there is no usable snapshot of it; {remedy}"
+    )
+
+
+def snapshot_generations(folder: Path) -> list[int]:
+    """List the generations of the complete snapshots, oldest first."""
+    return [_generation_of(path) for path in list_snapshots(folder)]
+
+
+def newest_snapshot(folder: Path, last: int | None = None) -> int:
+    """Return the generation of the newest snapshot up to generation `last`, -1 without one."""
+    found = snapshot_generations(folder)
+    return max((one for one in found if last is None or one <= last), default=-1)
 
 
 def last_restorable_generation(entries: Sequence[JournalEntry], folder: Path) -> int:
@@ -137,8 +156,8 @@ def last_restorable_generation(entries: Sequence[JournalEntry], folder: Path) ->
     last = len(entries) - 1
     if not follows_gradients(entries):
         return last
-    kept = newest_snapshot(folder)
-    return min(kept, last) if kept >= 0 else last
+    kept = newest_snapshot(folder, last)
+    return kept if kept >= 0 else last
 
 
 def follows_gradients(entries: Sequence[JournalEntry]) -> bool:

@@ -260,8 +260,8 @@ class Fleet(Protocol):
     def digest(self) -> str:
         """Return the digest all engines agree on."""
 
-    def save_snapshot(self, folder: Path, generation: int, keep: int) -> None:
-        """Write masters and moments after `generation`; keep the newest `keep` snapshots."""
+    def save_snapshot(self, folder: Path, generation: int) -> None:
+        """Write masters and moments, as they are after `generation`."""
 
     def restore(
         self, entries: "Sequence[JournalEntry]", folder: Path | None, base_digest: str

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from germline.checkpoint import list_snapshots, restore, save_snapshot
+from germline.checkpoint import drop_snapshots, list_snapshots, restore, save_snapshot
 from germline.noise import NOISE_VERSION
 from germline.record import JournalEntry
 from germline.run.build_parts import make_engine
@@ -39,7 +39,8 @@ class History:
             weights.apply(update)
             self.entries.append(JournalEntry(update, weights.digest(), NOISE_VERSION))
             if generation % 2:
-                save_snapshot(weights, folder, generation, keep=keep)
+                save_snapshot(weights, folder, generation)
+                drop_snapshots(folder, generation, keep)
 
     def base(self):
         return make_engine(self.config).weights

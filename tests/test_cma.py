@@ -282,7 +282,7 @@ def test_a_fleet_keeps_no_steps_that_a_snapshot_holds(tmp_path: Path):
     with build_run_parts(config) as parts:
         for record in generations(parts.method, fleet, parts.batch, parts.decoding, range(4)):
             if record.generation == 2:
-                fleet.save_snapshot(tmp_path, 2, keep=1)
+                fleet.save_snapshot(tmp_path, 2)
                 assert kept() == [False] * 3
     assert kept() == [False, False, False, True]
     # The only engine is rebuilt: from the snapshot, and the one step after it.

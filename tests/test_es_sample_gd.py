@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import germline
-from germline.checkpoint import list_snapshots
+from germline.checkpoint import list_snapshots, snapshot_generations
 from germline.cli.application import app
 from germline.config import load_config
 from germline.engines.inprocess import InProcessEngine
@@ -22,7 +22,7 @@ from germline.methods.es_sample_gd import (
     PolicyGradient,
 )
 from germline.record import RunDirectory
-from germline.run import build_run_parts
+from germline.run import Training, build_run_parts
 from germline.types import Evaluation, GermlineError
 from tests.tiny import save_tiny
 from tests.tiny_runs import tiny_run
@@ -255,7 +255,7 @@ def test_a_killed_run_goes_on_from_its_newest_snapshot_to_the_same_bits(model, w
 def test_without_any_snapshot_a_run_begins_again(model, whole, tmp_path):
     path = stopped_after(germline.train(config(model), tmp_path / "run"), 1)
     shutil.rmtree(path / "snapshots")
-    with pytest.raises(GermlineError, match=r"generation 0 followed .*`germline resume` runs it"):
+    with pytest.raises(GermlineError, match=r"generation 0 followed .*`germline resume` trains it"):
         germline.export(path, tmp_path / "model")
     finish(germline.resume(path))
     assert journal(path) == journal(whole)
@@ -284,6 +284,38 @@ def test_of_a_killed_run_the_newest_snapshot_speaks_and_says_so(model, tmp_path,
     assert verified.stdout.startswith("generation 1 rebuilt, digest verified")
     germline.export(path, tmp_path / "model")
     assert germline.generate(str(tmp_path / "model"), prompts, max_new_tokens=5) == before
+
+
+@pytest.mark.parametrize("stopped", [None, 6, 7])
+def test_the_best_weights_are_kept_and_written(model, tmp_path, monkeypatch, stopped):
+    scored, means = (
+        Training._score,
+        dict(zip(range(0, 9, 2), (0.1, 0.2, 0.9, 0.3, 0.4), strict=True)),
+    )
+
+    def score(training, generation, *, is_end):
+        found, rollouts = scored(training, generation, is_end=is_end)
+        return replace(found, mean=means.get(generation, 0.0), higher_is_better=True), rollouts
+
+    monkeypatch.setattr(Training, "_score", score)
+    few = ("generations=8", "record.snapshot_every=100", "record.keep_snapshots=1")
+    training = germline.train(config(model, "strategy.sigma=0.05", *few), tmp_path / "run")
+    path = stopped_after(training, stopped or 8)
+    if stopped == 6:
+        list_snapshots(path / "snapshots")[-1].unlink()  # a kill writes no last one
+    if stopped:
+        training = germline.resume(path)
+        assert len(training.directory.journal.read()) == {6: 4, 7: 7}[stopped]
+        finish(training)
+    assert snapshot_generations(path / "snapshots") == [3, 7]
+    best = RunDirectory.open(path).journal.read()[3].digest
+    assert germline.replay(path, "best") == best
+    assert germline.export(path, tmp_path / "model", generation="best") == 3
+    assert germline.evaluate(str(path), limit=2, generation="best")[0].generation == 4
+    with pytest.raises(GermlineError, match=r"generation 5 followed .*has one: 3, 7$"):
+        germline.replay(path, 5)
+    with pytest.raises(GermlineError, match=r"--generation 3 --merged"):
+        germline.fork(path, out=tmp_path / "fork")
 
 
 def test_what_was_sampled_in_training_can_be_scored_greedily(model, tmp_path):

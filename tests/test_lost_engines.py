@@ -70,7 +70,7 @@ def test_without_a_peer_the_updates_are_replayed_from_the_newest_snapshot(tmp_pa
         fleet.apply(update)
         alone.apply(update)
         if generation == 1:
-            fleet.save_snapshot(tmp_path, generation, keep=1)
+            fleet.save_snapshot(tmp_path, generation)
     assert_same(evaluated(fleet, 4), evaluated(alone, 4))
     restored = next(job for job in engines[0].jobs if isinstance(job, RestoreJob))
     assert restored.state == FolderState(tmp_path)

@@ -102,7 +102,7 @@ def test_a_snapshot_is_loaded_without_a_second_copy_of_masters_or_moments(optimi
     update = Update(0, 0, 0.1, 1.0, (0.3, -0.2))
     trained.apply(update)
     entries = [JournalEntry(update, trained.digest(), NOISE_VERSION)]
-    save_snapshot(trained, tmp_path, 0, keep=1)
+    save_snapshot(trained, tmp_path, 0)
     resumed = weights()
     with LiveTensors() as live:
         for tensor in resumed.tensors.values():

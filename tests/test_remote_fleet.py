@@ -101,8 +101,8 @@ def test_every_engine_applies_and_measures_every_update_itself(tmp_path):
         assert measured == alone.apply(update)
     assert_same(evaluated(fleet, 3), evaluated(alone, 3))
     assert {one.digest() for one in engines} == {alone.digest(), fleet.digest()}
-    fleet.save_snapshot(tmp_path / "elsewhere", 2, keep=1)
-    alone.save_snapshot(tmp_path / "here", 2, keep=1)
+    fleet.save_snapshot(tmp_path / "elsewhere", 2)
+    alone.save_snapshot(tmp_path / "here", 2)
     one, other = (list_snapshots(tmp_path / name)[-1] for name in ("elsewhere", "here"))
     assert one.read_bytes() == other.read_bytes()
 

@@ -39,6 +39,13 @@ class MethodSection(KindSection):
     """Defaults of settings of other sections, as `section.setting`."""
 
     @property
+    def restart(self) -> str:
+        """The commands that begin a run from the best weights of another; a fork is replayed."""
+        if self.replayable:
+            return "resume --from best"
+        return "export --generation best --merged, then train with model="
+
+    @property
     def graded(self) -> str:
         """What a fitness of a generation is of, in a word."""
         return "member" if self.members_generate else "sample"

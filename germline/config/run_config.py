@@ -172,7 +172,8 @@ class Recording(Section):
     """Generations between snapshots of masters and optimizer moments, or more where writing would
     take over 5 % of the time."""
     keep_snapshots: int = Field(2, ge=1)
-    """Newest snapshots kept; older generations are replayed from the journal."""
+    """Newest snapshots kept; older generations are replayed from the journal. After gradients,
+    which are not, that of the best held-out score is kept as well."""
     snapshot_gb: float | None = Field(50.0, ge=0)
     """Largest disk space of all kept snapshots, in GB; fewer are kept if they do not fit. `null`
     sets no limit."""

@@ -62,9 +62,9 @@ class LocalFleet:
         """Return the digest of the masters."""
         return self.engine.weights.digest()
 
-    def save_snapshot(self, folder: Path, generation: int, keep: int) -> None:
+    def save_snapshot(self, folder: Path, generation: int) -> None:
         """Write masters and moments, as they are after `generation`."""
-        save_snapshot(self.engine.weights, folder, generation, keep=keep)
+        save_snapshot(self.engine.weights, folder, generation)
 
     def restore(
         self, entries: Sequence[JournalEntry], folder: Path | None, base_digest: str

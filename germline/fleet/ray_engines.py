@@ -244,15 +244,13 @@ class ObjectStoreState:
     def unpacked(self) -> Iterator[Path]:
         """Yield a temporary folder of this machine that holds it."""
         with tempfile.TemporaryDirectory(prefix="germline-peer-") as name:
-            self.write(Path(name), keep=1)
+            self.write(Path(name))
             yield Path(name)
 
-    def write(self, folder: Path, keep: int) -> None:
-        """Write it to a folder of this machine, as the newest of `keep` snapshots."""
+    def write(self, folder: Path) -> None:
+        """Write it to a folder of this machine."""
         data: np.ndarray = ray.get(self.data)
-        commit_snapshot(
-            lambda path: path.write_bytes(data.data), folder, self.generation, keep=keep
-        )
+        commit_snapshot(lambda path: path.write_bytes(data.data), folder, self.generation)
 
 
 @dataclass(frozen=True)
@@ -264,7 +262,7 @@ class PackStateJob:
     def __call__(self, engine: Engine) -> ObjectStoreState:
         """Return a reference to them."""
         with tempfile.TemporaryDirectory(prefix="germline-peer-") as folder:
-            path = save_snapshot(engine.weights, Path(folder), self.generation, keep=1)
+            path = save_snapshot(engine.weights, Path(folder), self.generation)
             return _stored(path, self.generation)
 
 
@@ -281,9 +279,9 @@ class ObjectStoreTransfer(StateTransfer):
         snapshots = list_snapshots(folder)
         return _stored(snapshots[-1], newest_snapshot(folder)) if snapshots else None
 
-    def to_folder(self, ask: Ask, folder: Path, generation: int, keep: int) -> None:
+    def to_folder(self, ask: Ask, folder: Path, generation: int) -> None:
         """Let an engine put its state there, and write it to a folder of this machine."""
-        ask(PackStateJob(generation)).write(folder, keep)
+        ask(PackStateJob(generation)).write(folder)
 
 
 def _stored(path: Path, generation: int) -> ObjectStoreState:

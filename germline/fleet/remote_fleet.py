@@ -146,10 +146,10 @@ class RemoteFleet:
         self._agree()
         return self._agreed_digest()
 
-    def save_snapshot(self, folder: Path, generation: int, keep: int) -> None:
+    def save_snapshot(self, folder: Path, generation: int) -> None:
         """Let one engine write masters and moments, as they are after `generation`."""
         self._agree()
-        self._transfer.to_folder(self._ask_any, folder, generation, keep)
+        self._transfer.to_folder(self._ask_any, folder, generation)
         self._snapshots = folder
         self._forget_offsets(generation)
 

@@ -111,15 +111,14 @@ class DigestJob:
 
 @dataclass(frozen=True)
 class SaveSnapshotJob:
-    """Write masters and moments after a generation, keeping the newest `keep` snapshots."""
+    """Write masters and moments after a generation."""
 
     folder: Path
     generation: int
-    keep: int
 
     def __call__(self, engine: Engine) -> None:
         """Write it to a folder that the fleet can read."""
-        save_snapshot(engine.weights, self.folder, self.generation, keep=self.keep)
+        save_snapshot(engine.weights, self.folder, self.generation)
 
 
 @dataclass(frozen=True)
@@ -193,13 +192,13 @@ class StateTransfer:
     def from_peer(self, ask: Ask, generation: int) -> Iterator[EngineState]:
         """Let an engine publish its state after `generation`, for other engines to load."""
         with tempfile.TemporaryDirectory(prefix="germline-peer-") as folder:
-            ask(SaveSnapshotJob(Path(folder), generation, keep=1))
+            ask(SaveSnapshotJob(Path(folder), generation))
             yield FolderState(Path(folder))
 
     def from_folder(self, folder: Path) -> EngineState | None:
         """Return the snapshots in a folder of this machine in a form that engines can load."""
         return FolderState(folder)
 
-    def to_folder(self, ask: Ask, folder: Path, generation: int, keep: int) -> None:
-        """Write the state of an engine to a folder of this machine, keeping `keep` snapshots."""
-        ask(SaveSnapshotJob(folder, generation, keep))
+    def to_folder(self, ask: Ask, folder: Path, generation: int) -> None:
+        """Write the state of an engine to a folder of this machine."""
+        ask(SaveSnapshotJob(folder, generation))

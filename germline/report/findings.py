@@ -160,13 +160,17 @@ def _rule(
     "warning",
     "scores",
     "The held-out answers are broken: {change}, from the start to update {updates}. Read them in "
-    "the report, and change the reward; go on from the best weights (resume --from best).",
+    "the report, and change the reward; go on from the best weights ({restart}).",
     GETS_WORSE,
 )
 def _broken_answers(run: Recorded) -> Iterator[Values]:
     found = verdict_of(run.scores)
     if found and found.word == "broken":
-        yield {"change": behavior_change(found), "updates": run.scores[-1].generation}
+        yield {
+            "change": behavior_change(found),
+            "updates": run.scores[-1].generation,
+            "restart": run.config.method.restart,
+        }
 
 
 @_rule(
@@ -175,7 +179,7 @@ def _broken_answers(run: Recorded) -> Iterator[Values]:
     "The held-out {metric} has declined since update {since}: it went from {best} to {now} (95 % "
     "interval of the loss {low} to {high}, over the same {examples} examples). Read the answers "
     "before and after; keep the best weights (export --generation best), or continue from them "
-    "with a lower learning rate (resume --from best).",
+    "with a lower learning rate ({restart}).",
     GETS_WORSE,
 )
 def _decline(run: Recorded) -> Iterator[Values]:
@@ -184,7 +188,8 @@ def _decline(run: Recorded) -> Iterator[Values]:
         return
     for name, scores in {run.scores[0].metric: run.scores, **scores_by_scorer(run.scores)}.items():
         if found := find_score_decline(scores):
-            yield {"metric": name.replace("_", " "), **asdict(found)}
+            restart = run.config.method.restart
+            yield {"metric": name.replace("_", " "), **asdict(found), "restart": restart}
 
 
 @_rule(

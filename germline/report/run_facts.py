@@ -318,7 +318,7 @@ def _is_best_earlier(run: RunDirectory) -> bool:
     """Whether an earlier generation that was trained scored better than the last one."""
     scores = [row.score for row in run.held_out()]
     best = best_score(scores)
-    if best is None or not best.generation or not run.config.method.replayable:
+    if best is None or not best.generation:
         return False
     return bool(scores[-1].forgot) or rank(best) > rank(scores[-1])
 

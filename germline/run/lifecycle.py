@@ -263,14 +263,14 @@ def _entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalE
         )
     if not config.method.replayable:
         # Seeds cannot rebuild generations after the newest snapshot: they are run again.
-        entries = entries[: newest_snapshot(directory.snapshots) + 1]
+        entries = entries[: newest_snapshot(directory.snapshots, len(entries) - 1) + 1]
     patience = config.held_out.patience
     scores = [row.score for row in directory.held_out()]
     is_open = len(entries) < config.generations
     if is_open and (limit := exceeded_drop(scores, config.max_drops)):
         raise GermlineError(
             f"{limit}: the run stopped, as it lost more than that; to go on, set a larger number "
-            "or null, or begin again from the best weights (--from best)"
+            f"or null, or begin again from the best weights ({config.method.restart})"
         )
     if is_open and early_stop(scores, patience):
         raise GermlineError(
@@ -314,10 +314,10 @@ def _as_ancestor(directory: RunDirectory, generation: int) -> Ancestor:
     entries = directory.journal.read()[: generation + 1]
     if any(isinstance(entry.update, Update) and entry.update.backpropagated for entry in entries):
         raise GermlineError(
-            f"resume: generation {generation} followed gradients found by backpropagation, which a "
-            "journal cannot repeat: only snapshots hold such weights. Export the newest one and "
-            f"train that: `germline export {directory.path} --out MODEL`, then `germline train "
-            "CONFIG model=MODEL`"
+            f"resume: generation {generation} followed gradients found by backpropagation, which "
+            "the journal that a new run keeps cannot repeat: write the weights as a model and "
+            f"train that: `germline export {directory.path} --generation {generation} --merged "
+            "--out MODEL`, then `germline train CONFIG model=MODEL`"
         )
     return Ancestor(
         path=str(directory.path.resolve()),

@@ -152,7 +152,8 @@ class Snapshots(Observer):
     A snapshot only saves replaying the journal, so the time at which it is written changes no
     digest. Snapshots are at least `every` generations apart; `save(generation, keep)` writes one. A
     large one is delayed while writing it would take more than `SNAPSHOT_SHARE` of the time since
-    the previous one.
+    the previous one. Where only snapshots hold the weights, `best` returns the generation before
+    the best held-out score, and its snapshot is written at once.
     """
 
     def __init__(
@@ -161,11 +162,13 @@ class Snapshots(Observer):
         keep: int,
         save: Callable[[int, int], object],
         clock: Callable[[], float] = time.perf_counter,
+        best: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._every = every
         self._keep = keep
         self._save = save
         self._clock = clock
+        self._best = best
         self._written_at = clock()
         self._cost_s = 0.0
         self._unsaved: int | None = None
@@ -177,6 +180,11 @@ class Snapshots(Observer):
         spent = self._clock() - self._written_at
         is_cheap = self._cost_s < SHORT_S or self._cost_s <= SNAPSHOT_SHARE * spent
         if done == record.generations or (done % self._every == 0 and is_cheap):
+            self._write()
+
+    def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
+        """Write a snapshot of the best weights so far, if they have none."""
+        if self._best() == score.generation - 1:
             self._write()
 
     def on_stop(self) -> None:
@@ -194,14 +202,17 @@ class Snapshots(Observer):
 
 
 def snapshots_to_keep(config: Config, dimension: int) -> int:
-    """Return how many snapshots a run keeps: 0 if not even one fits `record.snapshot_gb`."""
+    """Return how many of the newest snapshots a run keeps: 0 if none fits `record.snapshot_gb`.
+
+    A run that seeds cannot rebuild keeps the newest one in any case, as it needs it to be resumed,
+    and one more, of the best weights.
+    """
     record = config.record
     size = dimension * (4 + make_optimizer(config.optimizer).bytes_per_number)
-    fit = record.keep_snapshots
+    fit, fewest = record.keep_snapshots, 0 if config.method.replayable else 1
     if record.snapshot_gb is not None:
-        fit = min(fit, int(record.snapshot_gb * 1e9 / size))
-    # A run that seeds cannot rebuild needs a snapshot to be resumed.
-    return fit if config.method.replayable else max(fit, 1)
+        fit = min(fit, int(record.snapshot_gb * 1e9 / size) - fewest)
+    return max(fit, fewest)
 
 
 class Report(Observer):

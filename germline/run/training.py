@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import cast
 
+from germline.checkpoint import drop_snapshots
 from germline.errors import count_of
 from germline.evaluation import score_center
 from germline.evaluation.behavior import answers_of, behavior, recorded_answers
@@ -15,6 +16,7 @@ from germline.fleet.engine_queries import LARGE_SIGMA, DimensionQuery, MembersDi
 from germline.protocols import Fleet
 from germline.record import RunDirectory
 from germline.record.ancestry import inherited_walk
+from germline.record.best_generation import best_score
 from germline.record.budget import reached_limit
 from germline.report.findings import Finding
 from germline.run.budget_meter import BudgetMeter
@@ -170,11 +172,24 @@ class Training:
             Snapshots(
                 record.snapshot_every,
                 snapshots_to_keep(self.config, parts.fleet.query(DimensionQuery())),
-                partial(parts.fleet.save_snapshot, directory.snapshots),
+                self._save_snapshot,
+                best=self._best_generation,
             ),
             Report(directory),
             self._callbacks,
         )
+
+    def _save_snapshot(self, generation: int, keep: int) -> None:
+        folder = self.directory.snapshots
+        self._parts.fleet.save_snapshot(folder, generation)
+        drop_snapshots(folder, generation, keep, self._best_generation())
+
+    def _best_generation(self) -> int | None:
+        """Return the generation before the best score, where only a snapshot can restore it."""
+        if self.config.method.replayable:
+            return None
+        best = best_score([row.score for row in self.directory.held_out()])
+        return best.generation - 1 if best else None
 
     def _check_that_members_differ(self) -> None:
         """Ask an engine whether it applies noise; the calibration of sigma would notice it too.

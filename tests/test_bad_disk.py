@@ -72,12 +72,16 @@ def copy(whole: Path, tmp_path: Path) -> Path:
     [
         (
             "journal.jsonl",
-            ("record.rollouts=0", "strategy.population=80", "strategy.antithetic=false"),
-            3000,
+            ("record.rollouts=0", "strategy.population=400", "strategy.antithetic=false"),
+            6000,
         ),
         ("rollouts.jsonl", ("record.rollouts=100",), 6000),
         ("generations.jsonl", ("record.rollouts=0", "record.snapshot_every=9"), 1500),
-        ("snapshots/generation-000001.safetensors", ("record.rollouts=0",), 3000),
+        (
+            "snapshots/generation-000001.safetensors",
+            ("record.rollouts=0", "strategy.optimizer=adam", "strategy.learning_rate=0.01"),
+            5000,
+        ),
         ("held_out.jsonl", ("record.rollouts=0",), 200),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 
 import germline
 from germline.config import InProcess, load_config
+from germline.fleet.counting_fleet import CountingFleet
 from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
 from germline.fleet.remote_engine import EngineFault
 from germline.fleet.remote_fleet import RemoteFleet
@@ -105,7 +106,9 @@ def test_a_quorum_goes_on_without_a_process_that_stands_still(tmp_path, started)
     training = germline.train(
         settings(*ADAM_FULL, fleet, "strategy.antithetic=false"), tmp_path / "run"
     )
-    remote = training._parts.fleet
+    counting = training._parts.fleet
+    assert isinstance(counting, CountingFleet)
+    remote = counting.inner
     assert isinstance(remote, RemoteFleet)
     remote.quorum = 1.0
     for record in training:

@@ -90,7 +90,7 @@ def test_a_run_says_before_and_after_training_that_no_reply_calls_a_tool(tmp_pat
     training = germline.train(settings(f"task={path}", "generations=1"), tmp_path / "run").run()
     directory = training.directory
     said = [line for line in caplog.messages if "called a tool" in line]
-    assert [line.split(",")[0] for line in said] == ["after 0 updates", "after 1 updates"]
+    assert [line.split(",")[0] for line in said] == ["after 0 updates", "after 1 update"]
     for call, count in (("no call", 1), ('<tool_call>{"name": "look"}</tool_call>', 0)):
         caplog.clear()
         turns = (Turn("user", "Look."), Turn("assistant", call))

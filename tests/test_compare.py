@@ -296,6 +296,16 @@ def test_a_difference_is_shown_where_the_interval_over_seeds_excludes_zero() -> 
     assert 0.4 < pair.probability[0] < 0.7
     low, high = pair.probability[1]
     assert low < 0.5 < high
+    few = task_of(made_up("b", 0.9, 0.8), made_up("a", 0.1, 0.9))
+    assert study_report._sentence(few) == (
+        "sums: 2 seeds are too few to tell; b has the best mean (right: b 0.85, a 0.5)."
+    )
+    shown = task_of(made_up("b", 0.9, 0.8), made_up("a", 0.1, 0.9), made_up("c", 0.4, 0.301))
+    assert "b ends better than c; 2 seeds are too few to tell it from a (" in (
+        study_report._sentence(shown)
+    )
+    one = task_of(made_up("b", 0.9), made_up("a", 0.1))
+    assert "sums: 1 seed is too few to tell; b has" in study_report._sentence(one)
     (few,) = task_of(made_up("a", 0.1), made_up("b", 0.9)).pairs
     assert few.difference is None
     assert not few.is_shown

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from germline.errors import count_of
+from germline.evaluation.seed_statistics import FEWEST_SEEDS
 from germline.record.atomic_files import write_atomically, write_json
 from germline.report.charts import Chart, Series
 from germline.report.text_format import number, over_seeds, seed_difference_text
@@ -177,9 +179,14 @@ def _sentence(task: TaskResult) -> str:
     level = [pair.second.name for pair in pairs if not pair.is_shown]
     ends = ", ".join(f"{one.name} {number(one.statistics['end'].mean)}" for one in task.methods)
     ends = f"({best.metric}: {ends})"
+    fewest = min(len(one.counted) for one in task.methods)
+    few = f"{count_of(fewest, 'seeds')} {'is' if fewest == 1 else 'are'} too few to tell"
+    if not worse and fewest < FEWEST_SEEDS:
+        return f"{task.name}: {few}; {best.name} has the best mean {ends}."
     if not worse:
         return f"{task.name}: no difference shown between {best.name} and the others {ends}."
-    rest = f"; no difference shown to {' and '.join(level)}" if level else ""
+    shown = "no difference shown to" if fewest >= FEWEST_SEEDS else f"{few} it from"
+    rest = f"; {shown} {' and '.join(level)}" if level else ""
     return f"{task.name}: {best.name} ends better than {' and '.join(worse)}{rest} {ends}."
 
 

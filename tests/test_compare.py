@@ -144,7 +144,7 @@ def test_a_run_that_fails_is_listed_and_the_others_go_on(file, commands) -> None
     status, printed, facts = compared(file)
     assert status == 1
     assert "not ended: short, few, seed 0: " in printed
-    assert facts["failures"][0].startswith("short, few, seed 0: ")
+    assert facts["failures"][0].startswith("not ended: short, few, seed 0: ")
     assert "short, few: 1 of 2 runs have not ended and do not count" in facts["notes"]
     assert "one seed" in printed
     held.directory.release_lock()
@@ -168,6 +168,47 @@ def test_what_eval_prints_is_kept_with_the_run(file, commands) -> None:
     commands.clear()
     compared(file)
     assert commands == []
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--smples 2", "No such option: --smples"),
+        ("--samples 0", "greater than or equal to 1"),
+        ("--kl --samples 2", "--kl measures the newest weights of one run"),
+        ("strategy.sigma=1", "strategy.sigma=1 has no effect here"),
+    ],
+)
+def test_wrong_options_of_eval_are_found_before_anything_runs(
+    file, commands, options, said
+) -> None:
+    write_study(file.parent, eval=["--kl", options])
+    result = command("compare", file, "--out", file.parent / "out")
+    assert result.exit_code == 2
+    assert f"compare: eval: {options!r} cannot be used: " in result.output
+    assert said in result.output
+    assert commands == []
+
+
+def test_a_run_whose_evaluation_failed_has_ended(file, commands) -> None:
+    write_study(file.parent, eval=["--task no_such_task"], seeds=0)
+    status, printed, facts = compared(file, "--only", "few")
+    assert status == 1
+    assert "not ended" not in printed
+    assert facts["failures"][0].startswith("short, few, seed 0: evaluation failed: ")
+
+
+def test_runs_that_an_interrupt_leaves_out_are_counted(file, commands, monkeypatch) -> None:
+    compared(file, "--only", "few", "seeds=0")
+    cell = file.parent / "out/short/many/seed-0"
+    config = settings("strategy.population=8", "held_out.every=1", "budget.rollouts=64")
+    stopped_after(germline.train(config, cell), 1)
+    begin = study_runs.StudyRunner.run
+    monkeypatch.setattr(study_runs.StudyRunner, "run", lambda self: (self.stop(), begin(self)))
+    status, printed, facts = compared(file)
+    assert status == 130
+    assert facts["failures"] == ["not ended: short, many, seed 0: stopped", "not begun: 2 runs"]
+    assert "seed 1" not in printed
 
 
 def test_what_was_forgotten_is_a_table(file, commands) -> None:
@@ -296,8 +337,8 @@ def test_a_difference_is_shown_where_the_interval_over_seeds_excludes_zero() -> 
     assert 0.4 < pair.probability[0] < 0.7
     low, high = pair.probability[1]
     assert low < 0.5 < high
-    few = task_of(made_up("b", 0.9, 0.8), made_up("a", 0.1, 0.9))
-    assert study_report._sentence(few) == (
+    unclear = task_of(made_up("b", 0.9, 0.8), made_up("a", 0.1, 0.9))
+    assert study_report._sentence(unclear) == (
         "sums: 2 seeds are too few to tell; b has the best mean (right: b 0.85, a 0.5)."
     )
     shown = task_of(made_up("b", 0.9, 0.8), made_up("a", 0.1, 0.9), made_up("c", 0.4, 0.301))

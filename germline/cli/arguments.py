@@ -140,6 +140,18 @@ def split_words(
     return [word for word in words or () if word not in settings], settings
 
 
+def check_kl(kl: bool, *others: object) -> None:  # noqa: FBT001 - it has the name of the option
+    """Refuse `eval --kl` where something else than the held-out answers of one run is asked."""
+    from germline.types import GermlineError
+
+    if kl and any(others):
+        raise GermlineError(
+            "eval: --kl measures the newest weights of one run on its own task, as it is held out: "
+            "leave out the other sources, --generation, --task, --samples, --temperature and "
+            "--split unseen"
+        )
+
+
 def read_section(
     command: str, section: type[AnySection], settings: Sequence[str], prefix: str, **values: object
 ) -> AnySection:

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from germline.cli import shell_completion
+from germline.cli import evaluate, shell_completion
+from germline.cli.arguments import check_kl, split_words
 from germline.cli.output import (
     INTERRUPTED,
     AsJson,
@@ -92,7 +93,7 @@ def compare(  # noqa: PLR0913 - the options of a command
         print_stdout("\n".join(["", *study_report.summary(results), *results.notes]))
         typer.echo(f"report: {page}")
     if failures and not as_json:
-        print_stderr("\n".join(f"not ended: {one}" for one in failures), "red")
+        print_stderr("\n".join(failures), "red")
     if status:
         raise typer.Exit(status)
 
@@ -100,17 +101,21 @@ def compare(  # noqa: PLR0913 - the options of a command
 def _run(study: "Study", jobs: int, *, quiet: bool) -> tuple[list[str], int]:
     """Run what is missing and show each run as it ends; return the failures and an exit status."""
     from germline.cli.run_loop import stop_on_interrupt
+    from germline.errors import count_of
     from germline.record import RunDirectory
     from germline.report import text_format
-    from germline.studies.study_runs import StudyRunner
+    from germline.studies.study_runs import EVALUATION_FAILED, StudyRunner
 
+    for options in study.file.eval:
+        _check_eval(options)
     ended: list[str] = []
     failures: list[str] = []
 
     def show(cell: "Cell", failure: str) -> None:
         ended.append(cell.title)
         if failure:
-            failures.append(f"{cell.title}: {failure}")
+            is_trained = failure.startswith(EVALUATION_FAILED)
+            failures.append(f"{'' if is_trained else 'not ended: '}{cell.title}: {failure}")
         if not quiet:
             scores = [] if failure else RunDirectory.open(cell.path).held_out()
             what = failure or text_format.score(scores[-1].score)
@@ -119,4 +124,23 @@ def _run(study: "Study", jobs: int, *, quiet: bool) -> tuple[list[str], int]:
     runner = StudyRunner(study, jobs, show)
     with stop_on_interrupt(runner.stop):
         runner.run()
+    if runner.not_begun:
+        failures.append(f"not begun: {count_of(runner.not_begun, 'runs')}")
     return failures, INTERRUPTED if runner.is_stopping else int(bool(failures))
+
+
+def _check_eval(options: str) -> None:
+    """Refuse options that `germline eval` would refuse, before anything is trained."""
+    from germline.types import GermlineError
+
+    app = typer.Typer(add_completion=False)
+    app.command("eval")(evaluate.evaluate)
+    try:
+        given = typer.main.get_command(app).make_context("eval", ["RUN", *options.split()]).params
+        more, _ = split_words("eval", given["others"], evaluate.EVALUATION_SETTINGS)
+        is_changed = given["samples"] > 1 or given["temperature"] is not None
+        is_unseen = given["split"] == "unseen"
+        check_kl(given["kl"], more, is_changed, is_unseen, given["generation"], given["task"])
+    except Exception as error:  # of the parser, which typer does not export, or a GermlineError
+        said = error.format_message() if hasattr(error, "format_message") else str(error)
+        raise GermlineError(f"compare: eval: {options!r} cannot be used: {said}") from error

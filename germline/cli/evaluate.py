@@ -15,6 +15,7 @@ from germline.cli.arguments import (
     Limit,
     Source,
     TaskOption,
+    check_kl,
     runs_of_sources,
     split_words,
     task_section,
@@ -125,12 +126,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
             "each has a file of its own"
         )
     is_changed = samples > 1 or temperature is not None or split == "unseen"
-    if kl and (several or is_changed or generations != [None] or task or not _run_of(sources[0])):
-        raise GermlineError(
-            "eval: --kl measures the newest weights of one run on its own task, as it is held out: "
-            "leave out the other sources, --generation, --task, --samples, --temperature and "
-            "--split unseen"
-        )
+    check_kl(kl, several, is_changed, generation, task, not _run_of(sources[0]))
     if sampling := next((one for one in settings if one.startswith("task.temperature=")), None):
         raise GermlineError(
             f"eval: {sampling} is the temperature of training: use --temperature "

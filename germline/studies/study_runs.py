@@ -25,6 +25,9 @@ from germline.types import GermlineError
 STOPPED = "stopped"
 """The failure of a run that was interrupted with the study."""
 
+EVALUATION_FAILED = "evaluation failed"
+"""The beginning of a failure of a run that has ended."""
+
 INTERRUPTED = 130
 """Exit status of `germline train` that was interrupted after a generation."""
 
@@ -36,6 +39,9 @@ class StudyRunner:
         study: the study.
         jobs: number of runs at the same time.
         on_end: sees every cell as it ends, one after another, and why it failed (else empty).
+
+    Attributes:
+        not_begun: number of cells that `stop` kept from being begun.
     """
 
     def __init__(self, study: Study, jobs: int, on_end: Callable[[Cell, str], object]) -> None:
@@ -45,6 +51,7 @@ class StudyRunner:
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._lock = Lock()
         self.is_stopping = False
+        self.not_begun = 0
 
     def run(self) -> None:
         """Run, continue and evaluate the cells."""
@@ -59,12 +66,18 @@ class StudyRunner:
             process.send_signal(signal.SIGINT)
 
     def _finish(self, cell: Cell) -> None:
-        failure = STOPPED
-        if not self.is_stopping:
-            try:
+        failure = ""
+        try:
+            if not self.is_stopping:
                 failure = self._train(cell) or self._evaluate(cell)
-            except GermlineError as error:
-                failure = str(error)
+            elif not (cell.path / "run.json").exists():
+                with self._lock:
+                    self.not_begun += 1
+                return
+            elif not RunDirectory.open(cell.path).has_ended:
+                failure = STOPPED
+        except GermlineError as error:
+            failure = str(error)
         with self._lock:
             self._on_end(cell, failure)
 
@@ -88,7 +101,7 @@ class StudyRunner:
         for one in options:
             printed, failure = self._run(cell, "eval", str(cell.path), limit, *one.split())
             if failure:
-                return failure
+                return f"{EVALUATION_FAILED}: {failure}"
             found |= json.loads(printed)[0]
         write_json(_evaluation_file(cell.path), {**facts, "result": found})
         return ""

@@ -260,6 +260,14 @@ def test_a_study_that_cannot_be_compared_is_refused(file, changes, message) -> N
         Study(write_study(file.parent, **changes))
 
 
+def test_a_section_that_a_study_replaces_is_not_warned_of(file, caplog) -> None:
+    dropping = ["space={kind: low_rank, rank: 3}", "space=full"]
+    Study(write_study(file.parent, methods={"full": {"settings": dropping}}))
+    assert caplog.messages == []
+    settings(*dropping)
+    assert caplog.messages == ["config: space=full replaces a section, which drops space.rank=3"]
+
+
 def test_methods_may_sample_their_training_at_different_temperatures(file) -> None:
     methods = {"a": {}, "b": {"settings": ["task.temperature=0.5"]}}
     write_study(file.parent, methods=methods, settings=["held_out.temperature=0"])

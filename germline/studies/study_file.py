@@ -23,6 +23,7 @@ from germline.config import Budget, Config, load_config
 from germline.config.base import Section, as_override
 from germline.config.config_files import read_file
 from germline.config.overrides import apply_overrides
+from germline.config.overrides import log as overrides_log
 from germline.methods.method import check_task
 from germline.report.diff import differing_settings
 from germline.studies.run_seeds import train_seeds
@@ -142,10 +143,13 @@ class Study:
             )
         for task, method in product(self.tasks, self.methods):
             source, settings = self._settings(task, method, path.parent)
+            overrides_log.disabled = True  # a study replaces sections on purpose
             try:
                 config = load_config(source, settings)
             except GermlineError as error:
                 raise GermlineError(f"{task}, {method}: {error}") from None
+            finally:
+                overrides_log.disabled = False
             self.configs[task, method] = config
             given = self.file.seeds
             seeds = given if isinstance(given, tuple) else str(given)

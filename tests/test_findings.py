@@ -109,7 +109,39 @@ def test_ties_are_found_by_the_third_generation():
     pairs = rows(3, informative_pairs=0.125)
     assert one(pairs).code == "ties"
     assert "Little or no signal: members differ" in one(pairs).sentence
+    assert (
+        "on 50 % of the examples, and 12 % of the antithetic pairs differ, at"
+        in one(pairs).sentence
+    )
     assert codes(pairs[:2]) == []
+    backward = load_config(
+        {"method": "es_sample_gd", "shaping": "z_score", "strategy": {"learning_rate": 0.1}}
+    )
+    sampled = [
+        generation_row(made(g, NOTHING, informative_pairs=None, zeros_in_a_row=g + 1))
+        for g in range(3)
+    ]
+    assert "(3 generations in a row without signal)" in one(sampled, backward).sentence
+    assert "differ on 0 % of the examples, at a mean" in one(sampled, backward).sentence
+
+
+@pytest.mark.parametrize(
+    ("ratio", "texts", "is_found"), [(0.11, 20, 1), (4.5, 20, 1), (0.25, 20, 0), (0.11, 9, 0)]
+)
+def test_answers_of_quite_another_length_are_found(ratio, texts, is_found):
+    behavior = {"broken": 0.0, "length_drift": 1.0, "texts": texts}
+    start, now = (
+        replace(score, behavior=behavior | {"length_drift": drift})
+        for score, drift in zip(values_scores([1.0, 0.0], [1.0, 0.0]), (1.0, ratio), strict=True)
+    )
+    found = [
+        finding
+        for finding in find(Recorded(CONFIG, scores=[start, now]))
+        if finding.code == "length_drift"
+    ]
+    assert len(found) == is_found
+    if found:
+        assert f"are {ratio:g} times as long as at the start" in found[0].sentence
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ QUIET = 3
 """Number of generations without a signal, or with little of it, from which on it is a finding."""
 
 FEW_EXAMPLES, FEW_PAIRS, LOW_AGREEMENT, FEW_MOVED = 0.1, 0.3, 0.05, 0.01
-MANY_FAILED, MANY_EMPTY, MANY_TRUNCATED = 0.1, 0.5, 0.5
+MANY_FAILED, MANY_EMPTY, MANY_TRUNCATED, FAR_DRIFT = 0.1, 0.5, 0.5, 4.0
 
 NEAR_THE_EDGE = 0.8
 """Share of the edge from which on the walk is a finding; the edge is known only roughly."""
@@ -174,6 +174,20 @@ def _broken_answers(run: Recorded) -> Iterator[Values]:
 
 
 @_rule(
+    "note",
+    "scores",
+    "The held-out answers are {ratio} times as long as at the start (median): look at them.",
+    GETS_WORSE,
+)
+def _length_drift(run: Recorded) -> Iterator[Values]:
+    found = verdict_of(run.scores)
+    if found and found.word == "changed" and found.is_other_length:
+        factor = max(found.length_drift, 1 / found.length_drift)
+        if factor > FAR_DRIFT:
+            yield {"ratio": found.length_drift}
+
+
+@_rule(
     "warning",
     "scores",
     "The held-out {metric} has declined since update {since}: it went from {best} to {now} (95 % "
@@ -210,9 +224,8 @@ def _failed(run: Recorded) -> Iterator[Values]:
 @_rule(
     "warning",
     "rows",
-    "Little or no signal{in_a_row}: {who} differ on "
-    "{examples_share} of the examples, and {pairs_share} of the antithetic pairs differ, at a "
-    "mean fitness of {fitness}. Where the examples are solved, stop or take harder ones; where "
+    "Little or no signal{in_a_row}: {who} differ on {examples_share} of the examples{of_pairs}, at "
+    "a mean fitness of {fitness}. Where the examples are solved, stop or take harder ones; where "
     "they are too hard, take easier ones or give partial credit; else {remedy}.",
 )
 def _ties(run: Recorded) -> Iterator[Values]:
@@ -220,10 +233,13 @@ def _ties(run: Recorded) -> Iterator[Values]:
     rows, groups = run.latest, has_groups(run.latest)
     if not rows:
         return
-    silent, without = int(signal(rows[-1], "zeros_in_a_row") or 0), "in a row without an update"
+    silent = int(signal(rows[-1], "zeros_in_a_row") or 0)
+    without = "signal" if run.config.method.backpropagates else "an update"
+    in_a_row = f" ({count_of(silent, 'generations')} in a row without {without})"
     tied = mean_signal(rows, "groups_without_signal")
     informative = mean_signal(rows, "informative_examples") if tied is None else 1 - tied
     pairs = mean_signal(rows, "informative_pairs") if len(run.rows) < WINDOW else None
+    of_pairs = f", and {percent(pairs or 0.0)} of the antithetic pairs differ"
     few = (informative is not None and informative < FEW_EXAMPLES) or (
         pairs is not None and pairs < FEW_PAIRS and not groups
     )
@@ -231,8 +247,9 @@ def _ties(run: Recorded) -> Iterator[Values]:
     if silent >= QUIET or (few and len(rows) >= QUIET):
         yield {
             "silent": silent,
-            "in_a_row": f" ({count_of(silent, 'generations')} {without})" if silent else "",
+            "in_a_row": in_a_row if silent else "",
             "examples_share": informative,
+            "of_pairs": "" if pairs is None else of_pairs,
             "pairs_share": pairs,
             "fitness": rows[-1]["fitness"]["mean"],
             "who": "samples" if groups else "members",

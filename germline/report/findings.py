@@ -2,8 +2,7 @@
 
 A rule looks at recorded rows alone, and no rule depends on another. The live view, the log, the
 summary after training, the HTML page, `--json` and Python show the findings of the same rules. A
-sentence has the measured values, so a reader can judge it. The thresholds are rules of thumb, set
-where the shipped tasks on the nano model still learn.
+sentence has the measured values. Thresholds are rules of thumb, by which nano's tasks still learn.
 """
 
 import math
@@ -35,12 +34,10 @@ QUIET = 3
 """Number of generations without a signal, or with little of it, from which on it is a finding."""
 
 FEW_EXAMPLES, FEW_PAIRS, LOW_AGREEMENT, FEW_MOVED = 0.1, 0.3, 0.05, 0.01
-MANY_FAILED, MANY_EMPTY, MANY_TRUNCATED, FAR_DRIFT = 0.1, 0.5, 0.5, 4.0
+MANY_FAILED, MANY_EMPTY, MANY_TRUNCATED, FAR_DRIFT, LONGEST_REASON = 0.1, 0.5, 0.5, 4.0, 60
 
 NEAR_THE_EDGE = 0.8
 """Share of the edge from which on the walk is a finding; the edge is known only roughly."""
-
-LONGEST_REASON = 60
 
 DOES_NOT_LEARN = "tuning.md#when-a-run-does-not-learn"
 GETS_WORSE = "tuning.md#when-a-run-gets-worse"
@@ -181,10 +178,9 @@ def _broken_answers(run: Recorded) -> Iterator[Values]:
 )
 def _length_drift(run: Recorded) -> Iterator[Values]:
     found = verdict_of(run.scores)
-    if found and found.word == "changed" and found.is_other_length:
-        factor = max(found.length_drift, 1 / found.length_drift)
-        if factor > FAR_DRIFT:
-            yield {"ratio": found.length_drift}
+    ratio = found.length_drift if found and found.is_other_length else 1.0
+    if found and found.word == "changed" and not 1 / FAR_DRIFT <= ratio <= FAR_DRIFT:
+        yield {"ratio": ratio}
 
 
 @_rule(
@@ -250,7 +246,6 @@ def _ties(run: Recorded) -> Iterator[Values]:
             "in_a_row": in_a_row if silent else "",
             "examples_share": informative,
             "of_pairs": "" if pairs is None else of_pairs,
-            "pairs_share": pairs,
             "fitness": rows[-1]["fitness"]["mean"],
             "who": "samples" if groups else "members",
             "remedy": "raise method.temperature or method.group_size" if groups else larger_sigma,

@@ -249,7 +249,7 @@ class RunDirectory:
     def stopped_early(self) -> HeldOutScore | None:
         """The best held-out score of a run that ended early; None of any other run."""
         patience = self.config.held_out.patience
-        if patience is None or self.journal.last_generation() + 1 >= self.config.generations:
+        if patience is None or not self._has_generations_left:
             return None
         return early_stop([row.score for row in self.held_out()], patience)
 
@@ -257,7 +257,7 @@ class RunDirectory:
     def exceeded_drop(self) -> str | None:
         """The `max_drop` of `retained` that ended the run, as a setting; None of any other run."""
         limits = self.config.max_drops
-        if not limits or self.journal.last_generation() + 1 >= self.config.generations:
+        if not limits or not self._has_generations_left:
             return None
         return exceeded_drop([row.score for row in self.held_out()], limits)
 
@@ -273,25 +273,34 @@ class RunDirectory:
     @property
     def spent_budget(self) -> str | None:
         """The limit of `budget` that ended the run, as a setting; None of any other run."""
-        is_limited = self.config.budget.limits
-        if not is_limited or self.journal.last_generation() + 1 >= self.config.generations:
+        if not self.config.budget.limits or not self._has_generations_left:
             return None
         return reached_limit(self.config.budget, self.spent)
 
     @property
     def stopped_by(self) -> str | None:
         """The setting that ended the run before its last generation; None of any other run."""
-        if setting := self.exceeded_drop:
+        return self.ended_by(self.config) if self._has_generations_left else None
+
+    def ended_by(self, config: Config) -> str | None:
+        """Return the first setting of a config that ends a run which is as far as this one."""
+        patience, limits = config.held_out.patience, config.budget.limits
+        is_asked = config.max_drops or patience is not None
+        scores = [row.score for row in self.held_out()] if is_asked else []
+        if setting := exceeded_drop(scores, config.max_drops):
             return setting
-        if self.stopped_early:
-            return f"held_out.patience={self.config.held_out.patience}"
-        return self.spent_budget
+        if early_stop(scores, patience):
+            return f"held_out.patience={patience}"
+        return reached_limit(config.budget, self.spent) if limits else None
+
+    @property
+    def _has_generations_left(self) -> bool:
+        return self.journal.last_generation() + 1 < self.config.generations
 
     @property
     def has_ended(self) -> bool:
         """Whether all generations are done, or a setting ended the run earlier."""
-        done = self.journal.last_generation() + 1
-        return done >= self.config.generations or self.stopped_by is not None
+        return not self._has_generations_left or self.stopped_by is not None
 
     def truncate(self, generation: int) -> None:
         """Drop rows of generations after this one (-1 drops all), and incomplete last lines.

@@ -14,8 +14,6 @@ from germline.config import Config, CustomTask, load_config, validate_config
 from germline.config.base import as_override
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors, write_json
-from germline.record.best_generation import early_stop, exceeded_drop
-from germline.record.budget import reached_limit
 from germline.record.seed_study import SEEDS_FILE, is_seed_study, read_seeds_file, seed_run
 from germline.report.comparison import SeedGroup
 from germline.report.diff import differing_settings
@@ -169,7 +167,7 @@ def _check_same_config(planned: Config, path: Path) -> None:
             f"{path} has generations={was}, and asked for are {asked}: ask for generations={was}, "
             "which trains the other runs on, or choose another folder (--out)"
         )
-    if asked > was and (setting := _stopped_by(planned, path)):
+    if asked > was and (setting := RunDirectory.open(path).ended_by(planned)):
         raise GermlineError(
             f"{setting}: the run {path} stops early, so generations={asked} would not train it on: "
             "set a larger number, or null"
@@ -193,8 +191,9 @@ def _begin_or_resume(planned: Config, path: Path) -> Training | None:
 
 def overrides_to_resume(planned: Config, path: Path) -> list[str] | None:
     """Return the settings with which a run is resumed; None where it is at the planned end."""
-    done = RunDirectory.open(path).journal.last_generation() + 1
-    if done >= planned.generations or _stopped_by(planned, path):
+    directory = RunDirectory.open(path)
+    done = directory.journal.last_generation() + 1
+    if done >= planned.generations or directory.ended_by(planned):
         return None
     asked = {name: value for name, (_, value) in _differing(planned, path).items()}
     # Of another kind of fleet, the settings that it does not have go with the old kind.
@@ -208,14 +207,3 @@ def _differing(planned: Config, path: Path) -> dict[str, list[Any]]:
     if planned.strategy.population is None:
         differing.pop("strategy.population", None)  # The strategy chose the number of members.
     return differing
-
-
-def _stopped_by(planned: Config, path: Path) -> str | None:
-    """Return the planned setting that ends a run early, such as a budget; else None."""
-    directory, patience = RunDirectory.open(path), planned.held_out.patience
-    scores = [row.score for row in directory.held_out()]
-    if setting := exceeded_drop(scores, planned.max_drops):
-        return setting
-    if early_stop(scores, patience):
-        return f"held_out.patience={patience}"
-    return reached_limit(planned.budget, directory.spent)

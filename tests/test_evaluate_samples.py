@@ -11,7 +11,7 @@ import germline
 from germline.evaluation.samples import reductions
 from germline.record import RunDirectory
 from germline.types import GermlineError
-from tests.command_line import command
+from tests.command_line import command, evaluated
 from tests.toy_runs import run
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -31,12 +31,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "sums"
     germline.train(CONFIG, out=path).run()
     return path
-
-
-def evaluated(*words: object) -> str:
-    done = command("eval", *words)
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 def rows_of(file: Path) -> list[dict[str, object]]:

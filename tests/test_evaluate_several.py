@@ -13,7 +13,7 @@ from germline.record import RunDirectory
 from germline.run import generate
 from germline.run.weights import find_generation
 from germline.types import GermlineError
-from tests.command_line import command
+from tests.command_line import command, evaluated
 from tests.python_rewards import length
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -34,12 +34,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "lora"
     list(germline.train(CONFIG, out=path))
     return path
-
-
-def evaluated(*words: object) -> str:
-    done = command("eval", *words)
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 def test_every_generation_scores_what_the_run_recorded(trained: Path, tmp_path: Path) -> None:

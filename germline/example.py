@@ -90,6 +90,11 @@ class Completion:
     finish: Finish
     prompt_tokens: int
 
+    @property
+    def length(self) -> int:
+        """Number of tokens of the prompt and the completion."""
+        return self.prompt_tokens + len(self.tokens)
+
 
 def joined(conversations: Sequence[Sequence[Completion]]) -> Completion:
     """Return the turns of an episode as one completion; each conversation has at least one.
@@ -99,8 +104,7 @@ def joined(conversations: Sequence[Sequence[Completion]]) -> Completion:
     """
     written = [turn for turns in conversations for turn in turns]
     tokens = tuple(token for turn in written for token in turn.tokens)
-    lasts = [turns[-1] for turns in conversations]
-    length = sum(last.prompt_tokens + len(last.tokens) for last in lasts)
+    length = sum(turns[-1].length for turns in conversations)
     return Completion(
         "\n".join(turn.text for turn in written),
         tokens,

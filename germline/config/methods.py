@@ -126,13 +126,30 @@ class EsSampleGradientDescent(MethodSection):
         return () if self.exploration == "temperature" else (sigma,)
 
 
+class CenterSamplesSection(MethodSection):
+    """Base of the methods that compare samples of the center, a group of them for each example."""
+
+    members_are_seeds = True
+    members_generate = False
+    group_size: int = Field(8, ge=2)
+    """Completions that the center samples for each example."""
+    temperature: float = Field(1.0, gt=0)
+    """Temperature of these samples; `held_out.temperature` is that of held-out completions."""
+
+    def title(self, strategy: str) -> str:
+        """Name the method and its group size."""
+        return f"{self.kind} G = {self.group_size}"
+
+    def generated_rows(self, population: int) -> int:
+        """Return the size of a group."""
+        return self.group_size
+
+
 @register("method", "germline.methods.zo_grpo:ZerothOrderGrpoMethod")
-class ZerothOrderGrpo(MethodSection):
+class ZerothOrderGrpo(CenterSamplesSection):
     """Zeroth-order GRPO: the center samples completions, and the members score them."""
 
     kind: Literal["zo_grpo"] = "zo_grpo"
-    members_are_seeds = True
-    members_generate = False
     other_defaults: ClassVar[Mapping[str, object]] = {
         "strategy.population": 128,
         "strategy.antithetic": False,
@@ -143,10 +160,6 @@ class ZerothOrderGrpo(MethodSection):
         "method.group_size=2",
         "method.rows_per_member=4",
     )
-    group_size: int = Field(8, ge=2)
-    """Completions that the center samples for each example."""
-    temperature: float = Field(1.0, gt=0)
-    """Temperature of these samples; `held_out.temperature` is that of held-out completions."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
     """Standard deviation by which advantages are divided: of the rewards of an example, of the
     whole batch, or none."""
@@ -172,51 +185,31 @@ class ZerothOrderGrpo(MethodSection):
             return (sigma.model_copy(update={"max_kl": sigma.target_kl, "pairs": pairs}),)
         return (sigma,)
 
-    def title(self, strategy: str) -> str:
-        """Name the method and its group size."""
-        return f"{self.kind} G = {self.group_size}"
-
-    def generated_rows(self, population: int) -> int:
-        """Return the size of a group."""
-        return self.group_size
-
     def scored_rows(self, examples: int) -> int:
         """Return `rows_per_member`, or all completions if they are fewer."""
         return min(self.rows_per_member, self.group_size * examples)
 
 
-class PolicyGradientSection(MethodSection):
+class PolicyGradientSection(CenterSamplesSection):
     """Base of the baselines that sample from the center and learn by backpropagation."""
 
     replayable = False
-    members_generate = False
     perturbs = False
-    members_are_seeds = True
     backpropagates = True
     other_defaults: ClassVar[Mapping[str, object]] = {
         "strategy.optimizer.kind": "adam",
         "strategy.learning_rate": 1e-5,
     }
     smoke_overrides = ("method.group_size=2",)
-    group_size: int = Field(8, ge=2)
-    """Completions that are sampled for each example."""
-    temperature: float = Field(1.0, gt=0)
-    """Temperature of these samples; `held_out.temperature` is that of held-out completions."""
     rows: int = Field(32, ge=1)
     """Completions per backward pass, at most; fewer need less memory. Another number may change
     bits."""
+    max_grad_norm: float = Field(1.0, gt=0)
+    """Largest norm of a gradient; a longer one is shortened."""
 
     def member_sigmas(self, sigma: Adaptive) -> tuple[Adaptive, ...]:
         """Return no sigma: nothing is perturbed."""
         return ()
-
-    def title(self, strategy: str) -> str:
-        """Name the method and its group size."""
-        return f"{self.kind} G = {self.group_size}"
-
-    def generated_rows(self, population: int) -> int:
-        """Return the size of a group."""
-        return self.group_size
 
 
 RlooArgument = Literal[
@@ -249,8 +242,6 @@ class TrlSection(PolicyGradientSection):
     """Updates per batch of samples."""
     beta: float = Field(0.0, ge=0)
     """Coefficient of the KL divergence from the start model."""
-    max_grad_norm: float = Field(1.0, gt=0)
-    """Largest norm of a gradient; a longer one is shortened."""
 
 
 @register("method", "germline.methods.trl_policy_gradient:TrlMethod")
@@ -283,8 +274,6 @@ class EpochsSection(PolicyGradientSection):
     """Passes over the samples of a generation."""
     minibatches: int = Field(4, ge=1)
     """Parts into which each pass cuts the samples, each with a step of its own."""
-    max_grad_norm: float = Field(1.0, gt=0)
-    """Largest norm of a gradient; a longer one is shortened."""
 
 
 @register("method", "germline.methods.ppo:PpoMethod")
@@ -293,7 +282,7 @@ class Ppo(EpochsSection):
 
     kind: Literal["ppo"] = "ppo"
     group_size: int = Field(8, ge=1)
-    """Completions that are sampled for each example."""
+    """Completions that the center samples for each example."""
     clip: float = Field(0.2, gt=0)
     """Tokens whose ratio has left 1 ± clip in the direction of their advantage do not count."""
     gamma: float = Field(1.0, gt=0, le=1)

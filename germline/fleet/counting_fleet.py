@@ -64,4 +64,4 @@ class CountingFleet:
 
 
 def _length(completions: Iterable[Completion]) -> int:
-    return sum(one.prompt_tokens + len(one.tokens) for one in completions)
+    return sum(one.length for one in completions)

@@ -176,6 +176,21 @@ class Method:
         prompted, _ = self.present(examples, decoding)
         return self._graded(fleet, [None] * samples, prompted, evaluation)
 
+    def sample_center(
+        self,
+        fleet: Fleet,
+        examples: Sequence[Example],
+        decoding: Decoding,
+        samples: int,
+        temperature: float,
+    ) -> Evaluation:
+        """Let the center sample, at a temperature, what the run learns from."""
+        decoding = replace(decoding, temperature=temperature)
+        return evaluate_again(
+            lambda: self.evaluate_center_with_terms(fleet, examples, decoding, samples),
+            decoding.noise_generation,
+        )
+
     def evaluate(
         self, fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluated:

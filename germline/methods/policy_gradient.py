@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from germline import noise
 from germline.config import Config, PolicyGradientSection
 from germline.engines.inprocess import InProcessEngine
-from germline.methods.method import Evaluated, Learned, Method, evaluate_again
+from germline.methods.method import Evaluated, Learned, Method
 from germline.methods.reward_term import RewardTerm
 from germline.methods.sampled_batch import mean_rewards
 from germline.protocols import EpisodeTask, Fleet, Strategy, Task
@@ -105,7 +105,7 @@ def summed_gradients(
     parameters = {n: p for n, p in engine.model.named_parameters() if n in searched}
     sums = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
     for start in range(0, count, rows_per_pass):
-        with _tracked(parameters.values()):
+        with tracked(parameters.values()):
             objective(slice(start, min(start + rows_per_pass, count))).backward()
             for name, parameter in parameters.items():
                 if parameter.grad is not None:
@@ -141,12 +141,11 @@ def clip_norm(gradients: Mapping[str, Tensor], max_norm: float) -> None:
 
 def count_tokens(rows: Sequence[TextRow]) -> int:
     """Return the tokens of prompts and completions."""
-    completions = [row.completion for row in rows]
-    return sum(one.prompt_tokens + len(one.tokens) for one in completions)
+    return sum(row.completion.length for row in rows)
 
 
 @contextmanager
-def _tracked(parameters: Collection[nn.Parameter]) -> Iterator[None]:
+def tracked(parameters: Collection[nn.Parameter]) -> Iterator[None]:
     """Enable gradients of some parameters during a `with` block."""
     try:
         for parameter in parameters:
@@ -241,10 +240,8 @@ class SampledGradientMethod(GradientMethod):
         self, fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluated:
         """Let the center sample."""
-        decoding = replace(decoding, temperature=self.section.temperature)
-        samples = evaluate_again(
-            lambda: self.evaluate_center_with_terms(fleet, batch, decoding, len(population)),
-            population.generation,
+        samples = self.sample_center(
+            fleet, batch, decoding, self.section.group_size, self.section.temperature
         )
         self._batch = batch
         return Evaluated(rollouts=samples, members=samples)

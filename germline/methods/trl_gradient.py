@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerBase
 from germline.config import Grpo, Rloo
 from germline.engines.inprocess import InProcessEngine
 from germline.episodes import model_turns
+from germline.methods.policy_gradient import tracked
 from germline.spaces.peft_files import PREFIX
 from germline.types import (
     Completion,
@@ -87,17 +88,15 @@ class TrlGradient:
         trainer.given_rows = rows
         trainer._metrics["train"].clear()
         inputs = [{"prompt": ""} for _ in rows]
-        norms = []
+        norms, trained = [], [*self._parameters.values()]
         for _ in range(steps):
-            with self._tracked(), torch.random.fork_rng(devices=[]):
+            with tracked(trained), _no_future_warnings(), torch.random.fork_rng(devices=[]):
                 # TRL orders the rows by the global generator, which is not used elsewhere.
                 torch.manual_seed((update.run_seed << 20) + update.generation & MASK)  # noqa: TID251
                 with _refusals(self.section):
                     for _ in range(passes):
                         trainer.training_step(trainer.model, inputs, None)
-                norm = nn.utils.clip_grad_norm_(
-                    [*self._parameters.values()], self.section.max_grad_norm
-                )
+                norm = nn.utils.clip_grad_norm_(trained, self.section.max_grad_norm)
                 gradients = {
                     name: -one.grad.float()
                     for name, one in self._parameters.items()
@@ -113,18 +112,6 @@ class TrlGradient:
             **{name: float(np.mean(values)) for name, values in found.items()},
             "grad_norm": float(np.mean(norms)),
         }
-
-    @contextmanager
-    def _tracked(self) -> Iterator[None]:
-        """Enable gradients of what is trained, and drop them at the end."""
-        for one in self._parameters.values():
-            one.requires_grad = True
-        try:
-            with torch.enable_grad(), _no_future_warnings():
-                yield
-        finally:
-            for one in self._parameters.values():
-                one.requires_grad, one.grad = False, None
 
     def _read_masters(self) -> None:
         """Copy what the engine does not share: an adapter."""

@@ -38,7 +38,7 @@ Limits: strategies and spaces whose members are seeds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -49,7 +49,7 @@ from jaxtyping import Float64
 from germline import noise
 from germline.config import Config, ZerothOrderGrpo
 from germline.config.methods import LEAST_EXAMPLES
-from germline.methods.method import Evaluated, Learned, Method, evaluate_again
+from germline.methods.method import Evaluated, Learned, Method
 from germline.methods.reward_term import RewardTerm
 from germline.methods.sampled_batch import (
     LogProbs,
@@ -150,11 +150,8 @@ class ZerothOrderGrpoMethod(Method):
     def sample(self, fleet: Fleet, batch: Sequence[Example], decoding: Decoding) -> None:
         """Let the center sample, and compute equation (1)."""
         section = self.section
-        samples = evaluate_again(
-            lambda: self.evaluate_center_with_terms(
-                fleet, batch, replace(decoding, temperature=section.temperature), section.group_size
-            ),
-            decoding.noise_generation,
+        samples = self.sample_center(
+            fleet, batch, decoding, section.group_size, section.temperature
         )
         advantages = group_advantages(samples.rewards, section.scale_rewards)
         masked = section.mask_truncated_completions

@@ -7,10 +7,12 @@ import pytest
 
 import germline
 from germline.config import Budget
+from germline.fleet.counting_fleet import CountingFleet
+from germline.protocols import ScoringGroup
 from germline.record import RunDirectory
 from germline.record.budget import reached_limit
 from germline.report.run_facts import RunFacts
-from germline.types import GermlineError
+from germline.types import Completion, Example, GermlineError
 from tests.command_line import command
 from tests.test_es_sample_gd import config as gradient_config
 from tests.tiny import save_tiny
@@ -70,6 +72,18 @@ def test_scoring_members_count_what_they_read(tmp_path: Path, model: Path) -> No
     # Beside the samples, members and the center read prompts and the tokens that they score.
     read = row["budget"]["forward_tokens"] - row["tokens"]
     assert read > row["tokens_scored"] > 0
+
+
+def test_each_member_of_a_group_counts_every_text_that_it_scores() -> None:
+    class Scored:
+        def score(self, groups):
+            return [[[0.0]]]
+
+    fleet = CountingFleet(Scored())  # type: ignore[arg-type]
+    texts = [Completion("ab", (1, 2), "eos", 5), Completion("c", (3,), "eos", 4)]
+    prompts = [Example(0, "a", ""), Example(1, "b", "")]
+    fleet.score([ScoringGroup([None] * 3, prompts, texts), ScoringGroup([None], [], [])])
+    assert fleet.counts == {"forward_tokens": 3 * (7 + 5)}
 
 
 def test_a_method_that_backpropagates_counts_its_gradient(tmp_path: Path, model: Path) -> None:

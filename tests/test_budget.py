@@ -81,7 +81,7 @@ def test_each_member_of_a_group_counts_every_text_that_it_scores() -> None:
 
     fleet = CountingFleet(Scored())  # type: ignore[arg-type]
     texts = [Completion("ab", (1, 2), "eos", 5), Completion("c", (3,), "eos", 4)]
-    prompts = [Example(0, "a", ""), Example(1, "b", "")]
+    prompts = [Example(0, "a", "", chat=False), Example(1, "b", "", chat=False)]
     fleet.score([ScoringGroup([None] * 3, prompts, texts), ScoringGroup([None], [], [])])
     assert fleet.counts == {"forward_tokens": 3 * (7 + 5)}
 

@@ -1,0 +1,210 @@
+"""What the trials of a sweep have reached, read from its folder alone, also while it runs.
+
+    OUT/sweep.json              config, overrides, space, sampler, objectives, budget, rungs, seeds
+    OUT/trials/0007/trial.json  settings and state of a trial
+    OUT/trials/0007/seed-0/     a run of the trial, one for each run seed
+    OUT/test/1/trial.json       which trial was trained again with test seeds, and why
+    OUT/test/1/seed-4/          a run of that trial with a run seed that the search did not use
+
+The best of many noisy scores is too good on average. Trials are ranked by their scores shrunk
+towards the mean m of all complete trials (empirical Bayes; Efron and Morris 1975, JASA 70):
+
+    (1)  m + between / (between + within / n) (x - m)
+
+of the mean x over the n run seeds of a trial, with the variance `within` over seeds of a trial,
+pooled, and `between` trials. While every trial has one seed, `within` is the squared standard
+error over examples, which is too large, because trials share their examples.
+"""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from germline.record.best_generation import signed_score
+from germline.record.budget import amounts
+from germline.record.seed_study import seed_runs
+from germline.studies.study_results import CellResult
+from germline.types import GermlineError
+
+SWEEP_FILE, TRIAL_FILE = "sweep.json", "trial.json"
+TRIALS, TESTS = "trials", "test"
+
+TrialState = Literal["running", "complete", "pruned", "failed"]
+"""`complete`: trained up to the last rung; `pruned`: a rule stopped it; `failed`: it crashed."""
+
+COLLAPSED = "collapsed"
+"""The beginning of the reason of a pruned trial whose answers or weights broke."""
+
+
+@dataclass(frozen=True)
+class SweepTrial:
+    """A trial: values of the searched settings, and a run for each run seed.
+
+    Attributes:
+        number: from 0, in the order in which trials began..
+        settings: setting -> value, those of a condition that does not hold left out.
+        runs: runs that were begun, by rising run seed.
+        state: of the trial; runs of a `running` trial may be shorter than those of others.
+        reason: why it was pruned or failed; empty otherwise.
+        sampler: what proposed it, such as `tpe` or `random`.
+        rung: number of rungs that all of its runs have reached.
+        path: its folder.
+    """
+
+    number: int
+    settings: Mapping[str, Any]
+    runs: Sequence[CellResult]
+    state: TrialState
+    reason: str
+    sampler: str
+    rung: int
+    path: Path
+
+    @property
+    def has_collapsed(self) -> bool:
+        """Whether it was pruned because its answers or weights broke."""
+        return self.reason.startswith(COLLAPSED)
+
+    @cached_property
+    def signed_scores(self) -> dict[int, float]:
+        """The last held-out score of each run by run seed, so that higher is better."""
+        return {one.config.seed: signed_score(one.scores[-1]) for one in self.runs if one.scores}
+
+    @property
+    def mean(self) -> float:
+        """The mean of `signed_scores`; NaN without one."""
+        return statistics.fmean(self.signed_scores.values()) if self.signed_scores else float("nan")
+
+    @cached_property
+    def spent(self) -> dict[str, float]:
+        """What training of all its runs has spent, by the names of the settings of `budget`."""
+        return sum_amounts([amounts(one.run.spent) for one in self.runs])
+
+    @property
+    def peak_memory_mb(self) -> float:
+        """The largest peak memory of a run, of host or device, in MB; 0 where none is recorded."""
+        return max((mb for one in self.runs for mb in one.peak_memory_mb.values()), default=0.0)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Variances of signed scores: over run seeds of a trial, and between complete trials.
+
+    Attributes:
+        mean: of the complete trials.
+        over_seeds: whether `within` was measured over run seeds, and not over examples.
+    """
+
+    mean: float
+    within: float
+    between: float
+    over_seeds: bool
+
+    def shrunk(self, trial: SweepTrial) -> float:
+        """Return equation (1) for a trial that has a score."""
+        seeds = len(trial.signed_scores)
+        weight = self.between / (self.between + self.within / seeds) if self.between else 0.0
+        return self.mean + weight * (trial.mean - self.mean)
+
+
+class SweepResults:
+    """The trials of a sweep in their present state.
+
+    Attributes:
+        facts: `sweep.json`.
+        trials: in the order in which they began.
+        tests: the trials that were trained again with test seeds, best first.
+
+    Raises:
+        GermlineError: the folder holds no sweep, or a file of it is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.facts = read_json(folder / SWEEP_FILE)
+        self.trials = [read_trial(one.parent) for one in _trial_files(folder / TRIALS)]
+        self.tests = [read_trial(one.parent) for one in _trial_files(folder / TESTS)]
+
+    @property
+    def space(self) -> dict[str, Any]:
+        """The space file as it was given: setting -> range, list of values, or condition."""
+        return dict(self.facts["space"])
+
+    @property
+    def rungs(self) -> list[int]:
+        """Rollouts of a run after which trials are compared; the last one ends a trial."""
+        return list(self.facts["rungs"])
+
+    @property
+    def complete(self) -> list[SweepTrial]:
+        """Trials that were trained up to the last rung and have a score."""
+        return [one for one in self.trials if one.state == "complete" and one.signed_scores]
+
+    @cached_property
+    def noise(self) -> Noise:
+        """The variances of (1); without a complete trial all are 0."""
+        means = [one.mean for one in self.complete]
+        samples = [[*one.signed_scores.values()] for one in self.complete]
+        repeated = [some for some in samples if len(some) > 1]
+        if repeated:
+            free = sum(len(some) - 1 for some in repeated)
+            within = sum((len(one) - 1) * statistics.variance(one) for one in repeated) / free
+        else:
+            errors = [one.runs[0].scores[-1].standard_error ** 2 for one in self.complete]
+            within = statistics.fmean(errors) if errors else 0.0
+        seeds = statistics.harmonic_mean([len(some) for some in samples]) if samples else 1
+        spread = statistics.variance(means) if len(means) > 1 else 0.0
+        mean = statistics.fmean(means) if means else 0.0
+        return Noise(mean, within, max(0.0, spread - within / seeds), bool(repeated))
+
+    @property
+    def ranked(self) -> list[SweepTrial]:
+        """Complete trials by their shrunk score, best first; of equal ones, more seeds first."""
+        noise = self.noise
+        return sorted(
+            self.complete,
+            key=lambda one: (-noise.shrunk(one), -len(one.signed_scores), -one.mean, one.number),
+        )
+
+    @property
+    def spent(self) -> dict[str, float]:
+        """What training of all trials has spent, tests left out."""
+        return sum_amounts([one.spent for one in self.trials])
+
+
+def read_trial(folder: Path) -> SweepTrial:
+    """Return a trial, or a test of one, from its folder."""
+    facts = read_json(folder / TRIAL_FILE)
+    return SweepTrial(
+        number=facts["number"],
+        settings=facts["settings"],
+        runs=[CellResult(one) for one in seed_runs(folder)],
+        state=facts["state"],
+        reason=facts["reason"],
+        sampler=facts["sampler"],
+        rung=facts["rung"],
+        path=folder,
+    )
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return a JSON file of a sweep."""
+    try:
+        return dict(json.loads(file.read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        raise GermlineError(f"{file.parent} holds no sweep: there is no {file.name}") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
+
+
+def sum_amounts(spent: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the sums of what several runs have spent, by name."""
+    return {name: sum(one[name] for one in spent) for name in amounts({})} if spent else amounts({})
+
+
+def _trial_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"*/{TRIAL_FILE}"), key=lambda file: int(file.parent.name))

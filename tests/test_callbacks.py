@@ -34,6 +34,13 @@ def test_callbacks_see_generations_scores_and_the_end(tmp_path):
     assert [record.generation for record in functions] == [0, 1, 2, 3]
 
 
+def test_the_score_at_an_early_stop_is_seen_once(tmp_path):
+    log = Log()
+    limits = {"held_out": {"every": 1, "examples": 4}, "budget": {"rollouts": 1}}
+    germline.train({**SETTINGS, **limits}, tmp_path, callbacks=[log]).run()
+    assert log.seen == ["score 0", 0, "score 1", True]
+
+
 def test_a_callback_that_fails_is_named_and_costs_nothing(tmp_path, caplog):
     class Broken:
         calls = 0

@@ -253,14 +253,17 @@ class CallbackList(Observer):
                 f"callbacks must be a list, found {type(callbacks).__name__}: wrap it in []"
             )
         self._active = [(callback, _methods(callback)) for callback in callbacks]
+        self._scored: int | None = None
 
     def on_generation(self, record: GenerationRecord) -> None:
         """Call those that see generations."""
         self._call("on_generation", record)
 
     def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
-        """Call those that see held-out scores."""
-        self._call("on_held_out", score)
+        """Call those that see held-out scores, once where an early stop scores weights again."""
+        if score.generation != self._scored:
+            self._scored = score.generation
+            self._call("on_held_out", score)
 
     def on_end(self, training: "Training") -> None:
         """Call those that see the end."""

@@ -173,7 +173,7 @@ def test_what_eval_prints_is_kept_with_the_run(file, commands) -> None:
     [
         ("--smples 2", "No such option: --smples"),
         ("--samples 0", "greater than or equal to 1"),
-        ("--kl --samples 2", "--kl measures the newest weights of one run"),
+        ("--kl --samples 2", "along one completion of each example: leave out models"),
         ("strategy.sigma=1", "strategy.sigma=1 has no effect here"),
     ],
 )

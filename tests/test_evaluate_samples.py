@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import germline
 from germline.evaluation.samples import reductions
 from germline.record import RunDirectory
+from germline.run.inference import measure_kl
 from germline.types import GermlineError
 from tests.command_line import command, evaluated
 from tests.toy_runs import run
@@ -119,7 +121,8 @@ def test_generations_are_compared_by_progressions_and_regressions(trained: Path)
     [
         (["RUN", "--samples", 2, "--temperature", 0], "samples=2: at temperature 0 all samples"),
         (["RUN", "task.temperature=1"], "task.temperature=1 is .* use --temperature 1"),
-        (["RUN", "--samples", 2, "--kl"], "leave out .* --samples, --temperature"),
+        (["RUN", "--samples", 2, "--kl"], "leave out models, adapters and --samples"),
+        (["RUN", "nano", "--kl"], "leave out models, adapters and --samples"),
         (["nano", "--task", "arithmetic", "--split", "unseen"], "a model has none"),
     ],
 )
@@ -146,3 +149,20 @@ def test_what_a_run_cannot_answer_is_refused(tmp_path: Path) -> None:
     ensemble = run(tmp_path / "ensemble", *settings)
     with pytest.raises(GermlineError, match="samples=2: an ensemble gives one answer per example"):
         germline.evaluate(str(ensemble), samples=2, limit=2)
+
+
+def test_the_kl_of_every_generation_is_measured_on_the_examples_that_are_asked(
+    trained: Path,
+) -> None:
+    words = (trained, "-g", -1, "-g", 1, "--split", "unseen", "--limit", 20, "--kl")
+    rows = json.loads(evaluated(*words, "--json"))
+    start, last = (row["kl"] for row in rows)
+    assert 0.0 == start["per_token"] < last["per_token"]
+    assert (last["texts"], rows[1]["behavior"]["texts"]) == (20, 20)
+    assert last == asdict(measure_kl(trained, split="unseen", limit=20)[0])
+    assert last != asdict(measure_kl(trained, split="test", limit=20)[0])
+    table = evaluated(*words)
+    assert "KL per token" in table
+    assert f"{last['per_token']:.3g}" in table
+    (other,) = json.loads(evaluated(trained, "--task", "countdown", "--limit", 4, "--kl", "--json"))
+    assert other["kl"]["per_token"] > 0

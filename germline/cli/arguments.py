@@ -141,14 +141,13 @@ def split_words(
 
 
 def check_kl(kl: bool, *others: object) -> None:  # noqa: FBT001 - it has the name of the option
-    """Refuse `eval --kl` where something else than the held-out answers of one run is asked."""
+    """Refuse `eval --kl` of anything but one completion of each example by a run."""
     from germline.types import GermlineError
 
     if kl and any(others):
         raise GermlineError(
-            "eval: --kl measures the newest weights of one run on its own task, as it is held out: "
-            "leave out the other sources, --generation, --task, --samples, --temperature and "
-            "--split unseen"
+            "eval: --kl compares runs with their start along one completion of each example: leave "
+            "out models, adapters and --samples"
         )
 
 

@@ -111,9 +111,9 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     difference to the first on the same examples; if they are right or wrong, progressions (wrong
     before, right now) and regressions, with the p value of McNemar's test.
 
-    With --kl it also prints the exact KL of a run's weights from its starting weights, along its
-    completions, and how many answers are broken. For a run whose members vote, the KL is the mean
-    over these members.
+    With --kl it also prints the exact KL of the weights of each run and generation from the start
+    of the run, along its completions, and how many answers are broken. For a run whose members
+    vote, the KL is the mean over these members.
     """
     from germline.types import GermlineError
 
@@ -125,8 +125,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
             f"eval: --out={out} names one file for the completions of several: leave it out, and "
             "each has a file of its own"
         )
-    is_changed = samples > 1 or temperature is not None or split == "unseen"
-    check_kl(kl, several, is_changed, generation, task, not _run_of(sources[0]))
+    check_kl(kl, samples > 1, not all(map(_run_of, sources)))
     if sampling := next((one for one in settings if one.startswith("task.temperature=")), None):
         raise GermlineError(
             f"eval: {sampling} is the temperature of training: use --temperature "
@@ -138,7 +137,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     # After the cheap checks, because they import torch.
     from germline.engines.pretrained import load_tokenizer
     from germline.nano import model_source
-    from germline.run.inference import measure_kl, score_to_file
+    from germline.run.inference import score_to_file
 
     overrides = [setting for setting in settings if not setting.startswith("task.")]
     opened = _open_all(
@@ -153,9 +152,11 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         for one, number, evaluated in opened
     ]
     if kl:
-        assert split != "unseen"
-        far, behavior = measure_kl(sources[0], split=split, limit=limit, overrides=settings)
-        rows = [replace(rows[0], kl=far, behavior=behavior)]
+        measured = [row.evaluated.measure_kl() for row in rows]
+        rows = [
+            replace(row, kl=kl_of_row, behavior=of_row)
+            for row, (kl_of_row, of_row) in zip(rows, measured, strict=True)
+        ]
     if as_json:
         print_json([_row_values(row, rows[0], split) for row in rows])
     elif len(rows) == 1:
@@ -293,7 +294,8 @@ def _print_rows(rows: Sequence[EvaluationRow]) -> None:
     beside = [(*row.score.at_k, *row.score.scorers) for row in rows]
     names = dict.fromkeys(one.metric for some in beside for one in some)
     metric = rows[0].score.metric
-    columns = ("model", "generation", metric, "n", "mean reward", "difference to the first")
+    columns = ["model", "generation", metric, "n", "mean reward", "difference to the first"]
+    columns += ["KL per token", "broken answers"] if rows[0].kl else []
     cells = []
     for row, some in zip(rows, beside, strict=True):
         shown_beside = {
@@ -305,8 +307,10 @@ def _print_rows(rows: Sequence[EvaluationRow]) -> None:
         difference = row.minus(rows[0])
         first = (row.source, _generation(row), text_format.score(row.score), str(row.score.n))
         reward = text_format.number(row.score.reward)
-        shown = text_format.difference(difference) if difference else ""
-        cells.append((*first, reward, shown, *(shown_beside.get(name, "") for name in names)))
+        shown = [text_format.difference(difference) if difference else ""]
+        if row.kl and row.behavior:
+            shown += [f"{row.kl.per_token:.3g}", text_format.percent(row.behavior["broken"])]
+        cells.append((*first, reward, *shown, *(shown_beside.get(name, "") for name in names)))
     print_table((*columns, *names), cells)
     kind = text_format.kind_of_error(*(row.score for row in rows))
     print_stdout(

@@ -27,7 +27,7 @@ from germline.rollout import center_microbatch, cut_microbatches
 from germline.run.build_parts import held_out_decoding, make_engine, make_graders
 from germline.run.completions_file import check_replaceable, completions_path, write_completions
 from germline.run.model_card import task_of_card
-from germline.run.model_prompts import asks_chats, fit_task, without_overlong
+from germline.run.model_prompts import asks_chats, fit_task
 from germline.run.run_inputs import (
     NOTHING_GIVEN,
     RunInputs,
@@ -57,7 +57,6 @@ from germline.types import (
     Example,
     GermlineError,
     HeldOutScore,
-    Split,
 )
 
 if TYPE_CHECKING:
@@ -171,6 +170,49 @@ class SourceEvaluation:
             return score_center(
                 evaluate, self.task, self.examples, self.decoding, updates, held_out_scorers
             )
+
+    def measure_kl(self) -> tuple[KlDivergence, dict[str, float]]:
+        """Generate completions of a run, and measure the KL of its weights from its start.
+
+        The start is the run before its first update; both models are in memory at once. If members
+        answer by vote, every voting member generates its own completions.
+
+        Returns:
+            The KL divergence, and the `evaluation.behavior.behavior` of the completions.
+
+        Raises:
+            GermlineError: the engine cannot compute log-probabilities.
+        """
+        directory, config = self.directory, self.config
+        assert directory is not None
+        readings: list[TextDivergence] = []
+        answers: list[Answer] = []
+        with ExitStack() as opened:
+            tuned = load_engine(directory, config, generation=self.generation)
+            opened.callback(tuned.close)
+            start = make_engine(config, ancestors=directory.ancestors)
+            opened.callback(start.close)
+            if not isinstance(tuned, TextScorer) or not isinstance(start, TextScorer):
+                raise GermlineError(
+                    f"engine.kind={config.engine.kind} cannot compute the log-probabilities of a "
+                    "text; use engine=inprocess"
+                )
+            size = center_microbatch(config.microbatch)
+            for who in writers(directory, tuned.weights.dimension):
+                for part in cut_microbatches([who], self.examples, size):
+                    written = tuned.generate(part.members, part.examples, self.decoding)
+                    read = measure_texts(tuned, start, part.members, part.examples, written)[0]
+                    answers += [
+                        Answer(example.prompt, completion, example.answer, reading.improbable)
+                        for example, completion, reading in zip(
+                            part.examples, written[0], read, strict=True
+                        )
+                    ]
+                    readings += read
+            is_own_task = config.task.title == directory.config.task.title
+            scored = directory.held_out() if is_own_task else []
+            before = recorded_answers(scored[0].samples) if scored else ()
+            return KlDivergence.of(readings), behavior(answers, before, tuned.special_ids)
 
 
 def open_evaluation(  # noqa: PLR0913 - all that a score depends on
@@ -324,52 +366,19 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
 def measure_kl(
     path: Path | str,
     *,
-    split: Split = "test",
+    split: EvaluationSplit = "test",
     limit: int | None = None,
     overrides: Sequence[str] = (),
+    generation: int | Literal["best"] | None = None,
 ) -> tuple[KlDivergence, dict[str, float]]:
-    """Generate completions with the newest weights of a run, and measure the KL from its start.
+    """Generate completions with the weights of a run, and measure the KL from its start.
 
-    Returns the KL divergence, and the `evaluation.behavior.behavior` of the completions.
-
-    The start is the run before its first update; both models are in memory at once. If members
-    answer by vote, every voting member generates its own completions. `overrides` are settings of
-    task, engine and microbatch.
+    `overrides` are settings of task, engine and microbatch; `generation` is as in `export`. Returns
+    what `SourceEvaluation.measure_kl` does.
 
     Raises:
-        GermlineError: this is not a run, or its engine cannot compute log-probabilities.
+        GermlineError: this is not a run, it has no such generation, or its engine cannot compute
+            log-probabilities.
     """
-    check_choice("split", split, ("train", "test"))
-    check_limit(limit)
-    directory = RunDirectory.open(Path(path))
-    config = load_config(directory.config, overrides)
-    task = without_overlong(config, make_task(config.task))
-    examples = task.examples(split)[:limit]
-    readings: list[TextDivergence] = []
-    answers: list[Answer] = []
-    with ExitStack() as opened:
-        tuned = load_engine(directory, config)
-        opened.callback(tuned.close)
-        start = make_engine(config, ancestors=directory.ancestors)
-        opened.callback(start.close)
-        if not isinstance(tuned, TextScorer) or not isinstance(start, TextScorer):
-            raise GermlineError(
-                f"engine.kind={config.engine.kind} cannot compute the log-probabilities of a text; "
-                "use engine=inprocess"
-            )
-        decoding = held_out_decoding(config, task)
-        size = center_microbatch(config.microbatch)
-        for who in writers(directory, tuned.weights.dimension):
-            for part in cut_microbatches([who], examples, size):
-                written = tuned.generate(part.members, part.examples, decoding)
-                read = measure_texts(tuned, start, part.members, part.examples, written)[0]
-                answers += [
-                    Answer(example.prompt, completion, example.answer, reading.improbable)
-                    for example, completion, reading in zip(
-                        part.examples, written[0], read, strict=True
-                    )
-                ]
-                readings += read
-        scored = directory.held_out()
-        before = recorded_answers(scored[0].samples) if scored else ()
-        return KlDivergence.of(readings), behavior(answers, before, tuned.special_ids)
+    RunDirectory.open(Path(path))
+    return open_evaluation(str(path), None, split, limit, overrides, generation).measure_kl()

@@ -8,6 +8,7 @@ the same list is played before and after code moves: a mutant without its line i
 The tests that are run are those whose file names the module or one of its public names.
 """
 
+import argparse
 import ast
 import random
 import re
@@ -141,9 +142,14 @@ def outcome(mutant: Mutant, tree: Path) -> str:
     return "killed" if done.returncode else "survived"
 
 
-def main(task: str, first: str = "0", last: str = str(COUNT)) -> None:
+def main() -> None:
     """Write the list, or play a range of it and print every mutant's outcome and the sums."""
-    if task == "sample":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("task", choices=("sample", "run"))
+    parser.add_argument("first", type=int, nargs="?", default=0, help="number of the first mutant")
+    parser.add_argument("last", type=int, nargs="?", default=COUNT, help="and of the one to end at")
+    given = parser.parse_args()
+    if given.task == "sample":
         LIST.write_text("".join("\t".join(one) + "\n" for one in sample()), encoding="utf-8")
         return
     counts: Counter[str] = Counter()
@@ -152,7 +158,7 @@ def main(task: str, first: str = "0", last: str = str(COUNT)) -> None:
         shutil.copytree(
             ROOT, tree, ignore=shutil.ignore_patterns(".venv", ".git", "models", "site")
         )
-        for number, mutant in enumerate(read_list()[int(first) : int(last)], start=int(first)):
+        for number, mutant in enumerate(read_list()[given.first : given.last], start=given.first):
             result = outcome(mutant, tree)
             counts[result] += 1
             print(f"{number}\t{result}\t{mutant.path}\t{mutant.after.strip()}", flush=True)
@@ -160,4 +166,4 @@ def main(task: str, first: str = "0", last: str = str(COUNT)) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

@@ -1,8 +1,8 @@
 """Findings: what the recorded numbers of a run mean, the same list in every view.
 
-A rule looks at recorded rows alone, and no rule depends on another. The live view, the log, the
-summary after training, the HTML page, `--json` and Python show the findings of the same rules. A
-sentence has the measured values. Thresholds are rules of thumb, by which nano's tasks still learn.
+A rule looks at recorded rows alone. The live view, the log, the summary after training, the HTML
+page, `--json` and Python show the findings of the same rules. A sentence has the measured values.
+Thresholds are rules of thumb, by which nano's tasks still learn.
 """
 
 import math
@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
 
 from germline.config import Config
 from germline.errors import count_of
@@ -27,17 +29,16 @@ from germline.record.metrics_rows import has_groups, mean_signal, scores_by_scor
 from germline.report.text_format import behavior_change, bounded_text, number, percent, signed
 from germline.types import HeldOutScore
 
-WINDOW = 10
-"""Number of latest generations that are averaged: the agreement of a single one is too noisy."""
-
-QUIET = 3
-"""Number of generations without a signal, or with little of it, from which on it is a finding."""
+WINDOW, QUIET = 10, 3
+"""Number of latest generations that are averaged, as a single one is noisy; number of generations
+with little or no signal from which on it is a finding."""
 
 FEW_EXAMPLES, FEW_PAIRS, LOW_AGREEMENT, FEW_MOVED = 0.1, 0.3, 0.05, 0.01
-MANY_FAILED, MANY_EMPTY, MANY_TRUNCATED, FAR_DRIFT, LONGEST_REASON = 0.1, 0.5, 0.5, 4.0, 60
+MANY_FAILED, MANY_EMPTY, MANY_TRUNCATED, FAR_DRIFT = 0.1, 0.5, 0.5, 4.0
 
-NEAR_THE_EDGE = 0.8
-"""Share of the edge from which on the walk is a finding; the edge is known only roughly."""
+FAR_BELOW, NEAR_THE_EDGE = 0.5, 0.8
+"""Loss against the start that is a collapse, in standard deviations of the examples' scores; share
+of the edge from which on the walk is a finding: the edge is known only roughly."""
 
 DOES_NOT_LEARN = "tuning.md#when-a-run-does-not-learn"
 GETS_WORSE = "tuning.md#when-a-run-gets-worse"
@@ -62,18 +63,17 @@ class Recorded:
         return [row for row in self.rows[-WINDOW:] if row.get("signals")]
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+When = Callable[[Recorded], Iterator[Values]]
+
+
+class Rule(NamedTuple):
     """A rule: when it finds something, with which values, and what is said then."""
 
     level: Level
     needs: Needs
     sentence: str
     docs: str
-    when: "When"
-
-
-When = Callable[[Recorded], Iterator[Values]]
+    when: When
 
 
 RULES: dict[str, Rule] = {}
@@ -104,13 +104,8 @@ class Finding:
 
     def as_json(self) -> dict[str, Any]:
         """Return the finding as values for JSON."""
-        return {
-            "code": self.code,
-            "level": self.level,
-            "sentence": self.sentence,
-            "values": dict(self.values),
-            "docs": self.docs,
-        }
+        names = ("code", "level", "sentence", "values", "docs")
+        return {name: getattr(self, name) for name in names}
 
 
 def find(run: Recorded, *needs: str) -> list[Finding]:
@@ -163,11 +158,29 @@ def _rule(
 def _broken_answers(run: Recorded) -> Iterator[Values]:
     found = verdict_of(run.scores)
     if found and found.word == "broken":
-        yield {
-            "change": behavior_change(found),
-            "updates": run.scores[-1].generation,
-            "restart": run.config.method.restart,
-        }
+        at, restart = run.scores[-1].generation, run.config.method.restart
+        yield {"change": behavior_change(found), "updates": at, "restart": restart}
+
+
+@_rule(
+    "warning",
+    "scores",
+    "The held-out {metric} has collapsed: {before} before training, {now} after {updates}. Begin "
+    "again with a lower learning rate{or_sigma}; if the reward rose meanwhile, change the reward.",
+    GETS_WORSE,
+)
+def _collapse(run: Recorded) -> Iterator[Values]:
+    """Find a score far below its start, which `_decline` may be too strict to call a decline."""
+    has_changed = len(run.scores) > 1 and run.config.method.trains_center
+    if not has_changed or find_score_decline(run.scores):
+        return
+    start, now = run.scores[0], run.scores[-1]
+    if is_clearly_better(start, now) and abs(start.mean - now.mean) >= FAR_BELOW * float(
+        np.nanstd(start.values)
+    ):
+        updates, or_sigma = now.generation, " or sigma" if run.config.method.perturbs else ""
+        values = {"before": start.mean, "now": now.mean, "updates": count_of(updates, "updates")}
+        yield {"metric": now.metric.replace("_", " "), **values, "or_sigma": or_sigma}
 
 
 @_rule(
@@ -188,8 +201,7 @@ def _length_drift(run: Recorded) -> Iterator[Values]:
     "scores",
     "The held-out {metric} has declined since update {since}: it went from {best} to {now} (95 % "
     "interval of the loss {low} to {high}, over the same {examples} examples). Read the answers "
-    "before and after; keep the best weights (export --generation best), or continue from them "
-    "with a lower learning rate ({restart}).",
+    "before and after, and go on from the best weights with a lower learning rate ({restart}).",
     GETS_WORSE,
 )
 def _decline(run: Recorded) -> Iterator[Values]:
@@ -198,8 +210,8 @@ def _decline(run: Recorded) -> Iterator[Values]:
         return
     for name, scores in {run.scores[0].metric: run.scores, **scores_by_scorer(run.scores)}.items():
         if found := find_score_decline(scores):
-            restart = run.config.method.restart
-            yield {"metric": name.replace("_", " "), **asdict(found), "restart": restart}
+            values = asdict(found) | {"restart": run.config.method.restart}
+            yield {"metric": name.replace("_", " "), **values}
 
 
 @_rule(
@@ -213,8 +225,7 @@ def _failed(run: Recorded) -> Iterator[Values]:
     counts = sum((Counter(row["failures"]) for row in rows), Counter[str]())
     share = counts.total() / max(1, sum(row.get("rollouts", 0) for row in rows))
     if share > MANY_FAILED:
-        reason = counts.most_common(1)[0][0]
-        yield {"share": share, "reason": bounded_text(reason, LONGEST_REASON)}
+        yield {"share": share, "reason": bounded_text(max(counts, key=counts.__getitem__), 60)}
 
 
 @_rule(
@@ -227,19 +238,21 @@ def _failed(run: Recorded) -> Iterator[Values]:
 def _ties(run: Recorded) -> Iterator[Values]:
     """Find generations whose members, or samples of a prompt, hardly differ in reward."""
     rows, groups = run.latest, has_groups(run.latest)
-    if not rows:
-        return
-    silent = int(signal(rows[-1], "zeros_in_a_row") or 0)
+    silent = int(signal(rows[-1], "zeros_in_a_row") or 0) if rows else 0
     without = "signal" if run.config.method.backpropagates else "an update"
     in_a_row = f" ({count_of(silent, 'generations')} in a row without {without})"
     tied = mean_signal(rows, "groups_without_signal")
     informative = mean_signal(rows, "informative_examples") if tied is None else 1 - tied
     pairs = mean_signal(rows, "informative_pairs") if len(run.rows) < WINDOW else None
     of_pairs = f", and {percent(pairs or 0.0)} of the antithetic pairs differ"
-    few = (informative is not None and informative < FEW_EXAMPLES) or (
-        pairs is not None and pairs < FEW_PAIRS and not groups
-    )
-    larger_sigma = "use a larger sigma (with sigma=auto, strategy.sigma.target_kl)"
+    few_pairs = pairs is not None and pairs < FEW_PAIRS and not groups
+    few = few_pairs or (informative is not None and informative < FEW_EXAMPLES)
+    remedy = "use a larger sigma (with sigma=auto, strategy.sigma.target_kl)"
+    center = run.scores[-1].reward if run.scores else -math.inf
+    if groups:
+        remedy = "raise method.temperature or method.group_size"
+    elif max((row["fitness"]["max"] for row in rows), default=center) < center:
+        remedy = f"use a smaller sigma, as the center earns {number(center)}"
     if silent >= QUIET or (few and len(rows) >= QUIET):
         yield {
             "silent": silent,
@@ -248,7 +261,7 @@ def _ties(run: Recorded) -> Iterator[Values]:
             "of_pairs": "" if pairs is None else of_pairs,
             "fitness": rows[-1]["fitness"]["mean"],
             "who": "samples" if groups else "members",
-            "remedy": "raise method.temperature or method.group_size" if groups else larger_sigma,
+            "remedy": remedy,
         }
 
 
@@ -260,8 +273,7 @@ def _ties(run: Recorded) -> Iterator[Values]:
 )
 def _agreement(run: Recorded) -> Iterator[Values]:
     known = [row for row in run.latest if signal(row, "agreement") is not None]
-    agreement = mean_signal(known, "agreement")
-    method = run.config.method
+    agreement, method = mean_signal(known, "agreement"), run.config.method
     if agreement is None or len(known) < QUIET or not method.member_sigmas(1.0):
         return  # members that equal the center are samples, in no order: their halves cannot agree
     # K directions with Gaussian coefficients count as K / 3 effective ones.
@@ -282,8 +294,7 @@ def _agreement(run: Recorded) -> Iterator[Values]:
     "favors an empty completion.",
 )
 def _empty(run: Recorded) -> Iterator[Values]:
-    share = mean_signal(run.latest, "empty") or 0.0
-    if share >= MANY_EMPTY:
+    if (share := mean_signal(run.latest, "empty") or 0.0) >= MANY_EMPTY:
         yield {"share": share}
 
 
@@ -297,7 +308,7 @@ def _empty(run: Recorded) -> Iterator[Values]:
 def _walk(run: Recorded) -> Iterator[Values]:
     edge = run.config.record.edge
     walk = signal(run.latest[-1], "walk") if run.latest else None
-    if edge is not None and walk is not None and walk >= NEAR_THE_EDGE * edge:
+    if edge and walk and walk >= NEAR_THE_EDGE * edge:
         yield {"walk": walk, "edge": edge}
 
 
@@ -309,8 +320,7 @@ def _walk(run: Recorded) -> Iterator[Values]:
     "tuning.md#signals",
 )
 def _small_steps(run: Recorded) -> Iterator[Values]:
-    updated = [row for row in run.latest if not row["zero_signal"]]
-    share = mean_signal(updated, "step.moved")
+    share = mean_signal([row for row in run.latest if not row["zero_signal"]], "step.moved")
     if share is not None and share < FEW_MOVED:
         yield {"share": share}
 
@@ -325,23 +335,19 @@ def _small_steps(run: Recorded) -> Iterator[Values]:
 def _random_reward(run: Recorded) -> Iterator[Values]:
     """Find two members whose same answer to an example of a generation earned different rewards.
 
-    Episodes, failed gradings, rewards minus a divergence (`task.kl_coef`) and rewards of scorers,
-    which may compare completions with each other, are not compared.
+    Episodes, failed gradings, and rewards that depend on a divergence or on scorers do not count.
     """
-    if run.config.task.kl_coef is not None or run.config.task.scorers:
-        return
     seen: dict[tuple[Any, ...], Row] = {}
-    for row in run.rollouts:
+    names = ("generation", "example", "completion", "tokens", "finish")
+    is_compared = run.config.task.kl_coef is None and not run.config.task.scorers
+    for row in run.rollouts if is_compared else ():
         if row["failure"] is not None or "turns" in row:
             continue
-        names = ("generation", "example", "completion", "tokens", "finish")
         other = seen.setdefault(tuple(row[name] for name in names), row)
         if other["reward"] != row["reward"]:
-            yield {
-                "generation": row["generation"],
-                "members": f"{other['member']} and {row['member']}",
-                "rewards": f"{number(other['reward'])} and {number(row['reward'])}",
-            }
+            members = f"{other['member']} and {row['member']}"
+            rewards = f"{number(other['reward'])} and {number(row['reward'])}"
+            yield {"generation": row["generation"], "members": members, "rewards": rewards}
             return
 
 
@@ -353,9 +359,8 @@ def _random_reward(run: Recorded) -> Iterator[Values]:
 )
 def _truncated(run: Recorded) -> Iterator[Values]:
     rows = list(run.rollouts)
-    latest = [row for row in rows if row["generation"] == rows[-1]["generation"]]
-    share = sum(row["finish"] == "length" for row in latest) / max(1, len(latest))
-    if share >= MANY_TRUNCATED:
+    cut = [row["finish"] == "length" for row in rows if row["generation"] == rows[-1]["generation"]]
+    if cut and (share := sum(cut) / len(cut)) >= MANY_TRUNCATED:
         yield {"share": share}
 
 
@@ -382,19 +387,14 @@ def _not_learned(run: Recorded) -> Iterator[Values]:
     best = best_score(run.scores)
     if best is None or len(run.scores) < 2 or is_clearly_better(best, run.scores[0]):
         return
-    if any(_solved(run)):
+    if any([*_solved(run), *_decline(run), *_collapse(run)]):
         return
     start, last = run.scores[0], run.scores[-1]
     found = paired_difference(last, start)
     changed = found.higher + found.lower if found else "some"
-    yield {
-        "metric": start.metric.replace("_", " "),
-        "before": start.mean,
-        "after": last.mean,
+    values = {"metric": start.metric.replace("_", " "), "before": start.mean, "after": last.mean}
+    yield values | {
         "difference": signed(found.mean if found else last.mean - start.mean),
-        "interval": "{} to {}".format(*map(signed, found.interval))
-        if found and found.n > 1
-        else "unknown",
+        "interval": "{} to {}".format(*map(signed, found.interval)) if found else "unknown",
         "differing": f"{changed} of {last.n} examples differ",
-        "rewards": [start.reward, last.reward],
     }

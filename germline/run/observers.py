@@ -121,7 +121,8 @@ class FindingLog(Observer):
 
     def _find_in_scores(self) -> list[Finding]:
         scores = [row.score for row in self._directory.held_out()]
-        return find(Recorded(self._directory.config, scores=scores), "scores")
+        self._latest = replace(self._latest, scores=scores)
+        return find(self._latest, "scores")
 
     def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
         """Log that many completions could not be graded, or that no episode called a tool."""

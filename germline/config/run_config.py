@@ -181,6 +181,9 @@ class Recording(Section):
     """Rollouts written per generation: the best, the worst and a spread between."""
     tensorboard: bool = True
     """Write TensorBoard events."""
+    wandb: bool = False
+    """Log to Weights & Biases (`pip install 'germline[wandb]'`), by its environment variables, such
+    as WANDB_PROJECT and WANDB_MODE=offline."""
     edge: float | None = Field(None, gt=0)
     """Sigma at which random members break, in `strategy.sigma_unit`, which the report compares the
     updates with; `germline probe` measures it and writes it into probe.yaml."""

@@ -8,6 +8,7 @@
     ancestors/           journals of the runs that led to the starting weights, if there are any
     snapshots/           masters and moments of some generations, to resume quickly
     tensorboard/         events
+    wandb/               files of Weights & Biases, if it tracks the run
     ensemble.json        the members that vote, if the method has some
     evolution.png        the figure
     report.html          the page about the run, once it has ended

@@ -34,6 +34,7 @@ _WRITTEN_BEFORE = {
     "journal.jsonl",
     "graders.log",
     "tensorboard",
+    "wandb",
     "ancestors",
 }
 """What a run writes before its first generation is committed."""

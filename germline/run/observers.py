@@ -2,7 +2,7 @@
 
 A training calls its observers in a fixed order. For each generation all of them see
 `on_generation`, the recorder first, which commits it; where the generation was scored, all of them
-then see `on_held_out`. TensorBoard events are an observer as well, in `tensorboard`.
+then see `on_held_out`. TensorBoard and W&B are observers as well: `tensorboard`, `wandb_tracker`.
 """
 
 import logging

@@ -26,6 +26,7 @@ from germline.methods.method import check_task
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_fleet import check_ray_installed
 from germline.run.model_prompts import check_prompt_lengths
+from germline.run.wandb_tracker import check_wandb_installed
 from germline.scorers.http_service import request_headers
 from germline.scorers.scored_graders import Graders
 from germline.types import Example, GermlineError, Grade
@@ -104,6 +105,8 @@ def check_run(config: Config, task: Task | None) -> None:
         from germline.engines.vllm.in_process import check_installed
 
         check_installed()
+    if config.record.wandb:
+        check_wandb_installed()
     for setting, scorer in config.scorers.items():
         if isinstance(scorer, HttpScorer):
             request_headers(scorer, f"{setting}.token_env")  # refuses a token that is not set

@@ -33,6 +33,7 @@ from germline.run.observers import (
 )
 from germline.run.run_inputs import RunInputs
 from germline.run.tensorboard import TensorBoard
+from germline.run.wandb_tracker import WandbTracker
 from germline.signal_metrics import RandomWalk, SignalMetrics
 from germline.types import GenerationRecord, GermlineError, HeldOutScore, Rollout, SigmaTrial
 
@@ -164,11 +165,15 @@ class Training:
     def _observers(self) -> tuple[Observer, ...]:
         """Return what follows this training, in the order in which it is called."""
         directory, parts, record = self.directory, self._parts, self.config.record
-        events = [TensorBoard(directory.tensorboard, self._first)] if record.tensorboard else []
+        trackers: list[Observer] = []
+        if record.tensorboard:
+            trackers.append(TensorBoard(directory.tensorboard, self._first))
+        if record.wandb:
+            trackers.append(WandbTracker(directory))
         return (
             Recorder(directory, parts.batch, parts.held_out_examples),
             self._finding_log,
-            *events,
+            *trackers,
             Snapshots(
                 record.snapshot_every,
                 snapshots_to_keep(self.config, parts.fleet.query(DimensionQuery())),

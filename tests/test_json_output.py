@@ -36,6 +36,7 @@ COMMANDS = {
     "export": ("export", "run", "--out", "exported", "--verify"),
     "report": ("report", "run"),
     "compare": ("compare", "nano_es_vs_rl", "--only", "es", "--report", "--out", "study"),
+    "analyze": ("analyze", "deltas", "run", "spectrum_width=0"),
     "generate": ("generate", "nano", "Hello", "--max-new-tokens", "2"),
     "serve": ("serve", "run", "--port", "0"),
     "serve --reward": ("serve", "--reward", "reward-model", "--port", "0"),

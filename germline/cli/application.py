@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from germline.cli import (
+    analyze,
     check,
     compare,
     doctor,
@@ -164,6 +165,7 @@ for name, command, examples in (
     ("elo", elo.elo, elo.ELO_EXAMPLES),
     ("report", report.report, report.REPORT_EXAMPLES),
     ("compare", compare.compare, compare.COMPARE_EXAMPLES),
+    ("analyze", analyze.analyze, analyze.ANALYZE_EXAMPLES),
     ("generate", generate.generate, generate.GENERATE_EXAMPLES),
     ("serve", serve.serve, serve.SERVE_EXAMPLES),
     ("list", list_command.show, list_command.LIST_EXAMPLES),

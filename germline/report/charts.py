@@ -80,6 +80,7 @@ class Chart:
     caption: str
     x_label: str
     series: Sequence[Series]
+    log_y: bool = False
 
     @property
     def alt(self) -> str:

@@ -31,6 +31,12 @@ INK, FAINT = "#222222", "#8A8A8A"
 SVG_DPI = 72
 """Dots per inch of every SVG that matplotlib draws."""
 
+MARKERS = "osD^v*Px"
+"""Markers of the series of a figure that is read without color, in order."""
+
+LONGEST_HALF = 18
+"""Characters of a label, of which two fit beside each other in a narrow figure."""
+
 STYLE = re.compile(r"<defs>\s*<style.*?</style>\s*</defs>", re.DOTALL)
 """The style of joins and caps, which would be that of the whole page; style.css has it."""
 
@@ -71,6 +77,32 @@ def draw_panels(path: Path, title: str, panels: Sequence[Chart], *, log_x: bool 
     write_atomically(path, buffer.getvalue())
 
 
+def draw_narrow(path: Path, title: str, panels: Sequence[Chart]) -> None:
+    """Write charts below each other, each over its own axis, as a PNG file for narrow screens.
+
+    At 375 pixels its type is 12 pixels high. Every series of a chart has a marker of its own, so
+    that the figure is read without color.
+    """
+    with rc_context({"font.size": 11.0}):
+        figure = Figure(figsize=(4.8, 0.4 + 3.4 * len(panels)), dpi=200)
+        figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
+        axes_of = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+        for axes, panel in zip(axes_of, panels, strict=True):
+            _draw_chart(axes, panel, MARKERS)
+            axes.tick_params(labelsize=11)
+            axes.set_ylabel(panel.title, color=INK)
+            axes.set_xlabel(panel.x_label, color=INK)
+            labels = axes.get_legend_handles_labels()[1]
+            if labels:
+                columns = 1 if max(map(len, labels)) > LONGEST_HALF else 2
+                place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False}
+                axes.legend(fontsize=10, ncols=columns, **place)
+        buffer = io.BytesIO()
+        _lay_out(FigureCanvasAgg(figure))
+        figure.savefig(buffer, format="png")
+    write_atomically(path, buffer.getvalue())
+
+
 def svg(chart: Chart) -> str:
     """Draw a chart as an SVG element that is part of a page, the same bytes for the same chart.
 
@@ -98,26 +130,35 @@ def _lay_out(canvas: FigureCanvasBase) -> None:
     ConstrainedLayoutEngine().execute(canvas.figure)
 
 
-def _draw_chart(axes: Axes, chart: Chart) -> None:
+def _draw_chart(axes: Axes, chart: Chart, markers: str = "") -> None:
     axes.grid(axis="y", color=FAINT, alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.tick_params(colors=INK, labelsize=9)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
-    for series in chart.series:
-        _draw_series(axes, series)
+    if chart.log_y:
+        axes.set_yscale("log")
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
+        axes.yaxis.set_major_formatter(LogFormatter())
+    for place, series in enumerate(chart.series):
+        _draw_series(axes, series, markers[place % len(markers)] if markers else "")
     if not chart.series:
         text = f"no {chart.title} yet"
         axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=FAINT)
 
 
-def _draw_series(axes: Axes, series: Series) -> None:
+def _draw_series(axes: Axes, series: Series, marker: str) -> None:
     color, alone = series.tone, len(series.x) == 1
     y, low, high = (np.array(values, dtype=float) for values in (series.y, series.low, series.high))
     if series.style == "points":
         known = np.array([np.nan_to_num(y - low), np.nan_to_num(high - y)]) if len(low) else None
         axes.errorbar(
-            series.x, y, known, color=color, marker="o", markersize=4, capsize=3, label=series.label
+            *(series.x, y, known),
+            color=color,
+            marker=marker or "o",
+            markersize=4,
+            capsize=3,
+            label=series.label,
         )
         return
     if len(low):
@@ -128,6 +169,7 @@ def _draw_series(axes: Axes, series: Series) -> None:
         color=color,
         linewidth=1.0 if series.style == "thin" else 2.0,
         linestyle="--" if series.style == "dashed" else "-",
-        marker="o" if alone else "",
+        marker=marker or ("o" if alone else ""),
+        markersize=5 if marker else None,
         label=series.label,
     )

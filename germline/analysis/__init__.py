@@ -1,0 +1,13 @@
+"""What training did to weights: `germline analyze`.
+
+weights.py        the weights of runs, models and adapters, read piece by piece
+request.py        sources and start of an analysis, its result, and `analyze`
+deltas.py         how large the change of each tensor is, and of what form
+spectrum.py       stable rank, power law and subspaces of a matrix
+groups.py         tensors by layer and kind, sources by method
+"""
+
+from germline.analysis.request import Analysis, Request, Result, analyze
+from germline.analysis.weights import Weights, open_weights
+
+__all__ = ["Analysis", "Request", "Result", "Weights", "analyze", "open_weights"]

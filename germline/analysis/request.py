@@ -1,0 +1,226 @@
+"""What an analysis is asked and what it answers: sources with a start, and a table with charts.
+
+`analyze` finds the analysis by its name: a module of this package with a section `Settings` and a
+function `measure(request, settings)`. Rows that a long analysis has measured are kept beside the
+result, so an interrupted one goes on where it stopped.
+"""
+
+import importlib
+import json
+import tempfile
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from pydantic import ValidationError
+from torch import nn
+
+from germline.analysis.groups import short_labels
+from germline.analysis.weights import (
+    Generation,
+    Source,
+    Weights,
+    check_same_start,
+    open_weights,
+    shared_names,
+)
+from germline.config.base import Section
+from germline.record.atomic_files import (
+    Row,
+    append_rows,
+    check_writable,
+    keep_rows,
+    read_rows,
+    write_json,
+)
+from germline.report.charts import Chart
+from germline.types import GermlineError
+
+Analysis = Literal["deltas"]
+"""The analyses that `analyze` knows: modules of this package."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an analysis found.
+
+    Attributes:
+        title: what was measured, in a few words.
+        columns: of the table.
+        rows: of the table, as text.
+        charts: of the figure, below each other.
+        values: all numbers, for JSON.
+        notes: sentences below the table.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    charts: Sequence[Chart]
+    values: Mapping[str, Any]
+    notes: Sequence[str] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the title, the notes and all numbers."""
+        return {"title": self.title, "notes": [*self.notes], "results": self.values}
+
+
+@dataclass(frozen=True)
+class Request:
+    """The sources of an analysis.
+
+    Attributes:
+        what: the name of the analysis.
+        sources: runs, folders, adapters, hub ids and loaded models.
+        folder: for the results, and for what lets an interrupted analysis continue.
+        start: the model that training of the folders and loaded models began with.
+        generations: of the runs; each source is taken after each of them.
+        watch: is called with what is measured now.
+    """
+
+    what: str
+    sources: Sequence[Source]
+    folder: Path
+    start: Source | None = None
+    generations: Sequence[Generation] = (None,)
+    watch: Callable[[str], None] = field(default=lambda _: None)
+
+    @cached_property
+    def opened(self) -> list[Weights]:
+        """The weights of all sources, whose starts are known and the same model.
+
+        Raises:
+            GermlineError: they are not, or a source cannot be opened.
+        """
+        start = None if self.start is None else open_weights(self.start, folder=self.weights_folder)
+        opened = []
+        for source in self.sources:
+            for generation in self.generations:
+                self.watch(f"opening {source if isinstance(source, str | Path) else 'a model'}")
+                one = open_weights(source, generation, folder=self.weights_folder)
+                if one.start is None:
+                    if start is None:
+                        raise GermlineError(
+                            f"analyze: {one.label} is a model without its training: name the model "
+                            "it began with (--start MODEL)"
+                        )
+                    one.start, one.base = start, start.base or start
+                shared_names(one, one.start)
+                opened.append(one)
+        check_same_start(opened)
+        for one, label in zip(opened, short_labels([one.label for one in opened]), strict=True):
+            one.label = label
+        return opened
+
+    @property
+    def weights_folder(self) -> Path:
+        """Where the rebuilt weights of runs are kept."""
+        return self.folder / "weights"
+
+    def kept_rows(self, settings: Section) -> "KeptRows":
+        """Return the rows that an interrupted call with the same question has measured."""
+        question = [[_identity(one) for one in self.opened], settings.model_dump(mode="json")]
+        return KeptRows(self.folder / f"{self.what}.jsonl", json.loads(json.dumps(question)))
+
+
+class KeptRows:
+    """Rows by key in a file, of which the first line is the question that they answer.
+
+    A file of another question, such as that of a run which has trained on, begins anew.
+    """
+
+    def __init__(self, path: Path, question: object) -> None:
+        self._path = path
+        keep_rows(path, lambda _: True)
+        first, *rows = read_rows(path) or [{}]
+        self._rows = {row["key"]: row for row in rows}
+        if first.get("question") != question:
+            self._rows = {}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            append_rows(path, [{"question": question}])
+
+    def row(self, key: str, measure: Callable[[], Mapping[str, Any]]) -> Row:
+        """Return the row of a key, which is measured and kept if it is new."""
+        if key not in self._rows:
+            self._rows[key] = {"key": key, **measure()}
+            append_rows(self._path, [self._rows[key]])
+        return self._rows[key]
+
+
+def analyze(
+    what: Analysis,
+    sources: Sequence[Source],
+    *,
+    start: Source | None = None,
+    generation: Generation | Sequence[Generation] = None,
+    out: Path | str | None = None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+    watch: Callable[[str], None] = lambda _: None,
+) -> Result:
+    """Analyze what training did to weights.
+
+    Args:
+        what: the analysis.
+        sources: run directories, model folders, PEFT adapters, hub ids, loaded models.
+        start: the model that the folders and loaded models were trained from.
+        generation: of the runs, see `germline.export`; several are compared with each other.
+        out: folder for WHAT.json and WHAT.png, and for what lets the same call continue;
+            None writes no file.
+        settings: of the analysis, see its module.
+        watch: is called with what is measured now.
+
+    Raises:
+        GermlineError: a source cannot be opened, the sources do not belong together, or a setting
+            is wrong.
+    """
+    if what not in get_args(Analysis) or not sources or isinstance(sources, str | Path | nn.Module):
+        names = ", ".join(get_args(Analysis))
+        raise GermlineError(f"analyze: give one of {names} and a list of sources, found {what!r}")
+    module = importlib.import_module(f"germline.analysis.{what}")
+    many = isinstance(generation, Sequence) and not isinstance(generation, str)
+    generations: Sequence[Any] = tuple(generation) if many else (generation,)  # type: ignore[arg-type]
+    with ExitStack() as stack:
+        folder = Path(out) if out else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        check_writable(folder, folder=True)
+        request = Request(what, sources, folder, start, generations, watch)
+        result: Result = module.measure(request, _section(module.Settings, settings))
+        if out:
+            _write(result, folder, what)
+    return result
+
+
+def _section(kind: type[Section], settings: Mapping[str, Any]) -> Section:
+    try:
+        return kind(**settings)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        names = f"; its settings: {', '.join(kind.model_fields) or 'none'}"
+        raise GermlineError(f"analyze: {first['loc'][0]}: {first['msg']}{names}") from None
+
+
+def _write(result: Result, folder: Path, what: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / f"{what}.json", result.as_json())
+    if result.charts:
+        from germline.report import plots
+
+        plots.draw_narrow(folder / f"{what}.png", result.title, result.charts)
+
+
+def _identity(weights: Weights) -> object:
+    """Return what decides the values of weights; it never repeats for a loaded model."""
+    start = weights.start and _identity(weights.start)
+    if weights.directory is not None:
+        entries = weights.directory.journal.read(weights.generation + 1)
+        digest = entries[-1].digest if entries else weights.directory.base_digest
+        return [str(weights.directory.path.resolve()), weights.generation, digest]
+    if not weights.files:
+        return uuid.uuid4().hex
+    stats = [(str(file.resolve()), file.stat()) for file in weights.files]
+    return [start, *([name, stat.st_size, stat.st_mtime_ns] for name, stat in stats)]

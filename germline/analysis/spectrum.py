@@ -1,0 +1,68 @@
+"""The singular values of a matrix: stable rank, the exponent of their power law, and subspaces.
+
+    (1)  stable rank = |M|^2 / s_1^2            Frobenius norm, largest singular value
+    (2)  alpha = 1 + n / sum_i ln(l_i / l_min)  over the n eigenvalues l_i >= l_min of M^T M
+    (3)  angle between the spans of the first singular vectors, the largest principal angle
+
+(2) is the maximum-likelihood exponent of a power law, with the l_min of the smallest distance of
+Kolmogorov and Smirnov (Clauset, Shalizi and Newman 2009, SIAM Review 51); Martin and Mahoney (2021,
+JMLR 22) and their WeightWatcher call it the alpha of a layer.
+"""
+
+import math
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64
+from torch import Tensor
+
+SUBSPACE = 8
+"""Singular vectors whose span is compared: equation (3)."""
+
+FEWEST = 10
+"""Eigenvalues of the shortest tail that a power law is fitted to."""
+
+ITERATIONS = 16
+
+
+def eigenvalues_and_vectors(matrix: Float32[Tensor, "rows columns"]) -> tuple[np.ndarray, Tensor]:
+    """Return the eigenvalues of M^T M (or M M^T, if smaller), the largest first, with vectors."""
+    narrow = (matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T).double()
+    values, vectors = torch.linalg.eigh(narrow.T @ narrow)
+    return values.flip(0).clamp(min=0).numpy(), vectors.flip(1)
+
+
+def stable_rank(matrix: Float32[Tensor, "rows columns"]) -> float:
+    """Return the stable rank (1) by power iteration; NaN of a matrix of zeros."""
+    start = np.random.default_rng(0).standard_normal(matrix.shape[1]).astype(np.float32)
+    vector = torch.from_numpy(start)
+    for _ in range(ITERATIONS):
+        vector = matrix.T @ (matrix @ (vector / vector.norm()))
+    largest = float((matrix @ (vector / vector.norm())).norm())
+    return float(matrix.norm()) ** 2 / largest**2 if largest else math.nan
+
+
+def power_law_exponent(eigenvalues: Float64[np.ndarray, " n"]) -> float:
+    """Return alpha (2); NaN of fewer than `FEWEST` positive values."""
+    values = np.sort(eigenvalues[eigenvalues > eigenvalues.max(initial=0) * 1e-12])
+    best, alpha = math.inf, math.nan
+    for first in range(len(values) - FEWEST + 1):
+        tail = values[first:]
+        logs = np.log(tail / tail[0])
+        if not logs.any():
+            continue
+        found = 1 + len(tail) / logs.sum()
+        fitted = 1 - np.exp(logs * (1 - found))
+        steps = np.arange(len(tail) + 1) / len(tail)
+        distance = max(np.abs(fitted - steps[:-1]).max(), np.abs(fitted - steps[1:]).max())
+        if distance < best:
+            best, alpha = distance, found
+    return float(alpha)
+
+
+def largest_angle(vectors: Tensor, others: Tensor) -> float:
+    """Return the angle (3) in degrees, given orthonormal columns."""
+    from scipy.linalg import subspace_angles
+
+    first, second = (some[:, :SUBSPACE].numpy() for some in (vectors, others))
+    return float(np.degrees(subspace_angles(first, second).max()))

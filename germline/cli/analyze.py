@@ -1,0 +1,75 @@
+"""The command `germline analyze`: what training did to the weights."""
+
+import hashlib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from germline.cli import shell_completion
+from germline.cli.arguments import Generations, runs_of_sources, split_words
+from germline.cli.output import AsJson, print_json, print_stdout, print_table
+
+ANALYZE_EXAMPLES = (
+    "germline analyze deltas runs/sums",
+    "germline analyze deltas my-model --start nano --out my-analysis",
+)
+
+
+def analyze(
+    what: Annotated[
+        Literal["deltas"],
+        typer.Argument(help="deltas: size and form of the change of each tensor."),
+    ],
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN|MODEL|KEY=VALUE",
+            help="Runs, models and adapters; and settings, such as spectrum_width=0.",
+            autocompletion=shell_completion.complete_models,
+        ),
+    ],
+    *,
+    start: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="The model that the model folders were trained from."),
+    ] = None,
+    generation: Generations = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder of the results; default: a new one in analysis/."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Analyze what training did to the weights, tensor by tensor.
+
+    Prints a table, and writes it with a figure and all numbers into a folder. Interrupted, the same
+    command goes on.
+    """
+    from rich.console import Console
+
+    from germline.analysis import analyze as run_analysis
+
+    words, given = split_words("analyze", sources, ("",))
+    runs = runs_of_sources(words)
+    question = repr((what, runs, start, generation, sorted(given)))
+    folder = out or Path("analysis") / f"{what}-{hashlib.sha256(question.encode()).hexdigest()[:8]}"
+    try:
+        with Console(stderr=True).status("loading ...") as status:  # shown on a terminal alone
+            result = run_analysis(
+                what,
+                runs,
+                start=start,
+                generation=generation or None,
+                out=folder,
+                settings=dict(word.split("=", 1) for word in given),
+                watch=status.update,
+            )
+    except KeyboardInterrupt:
+        kept = "What is measured is kept: the same command goes on from there."
+        raise KeyboardInterrupt(kept) from None
+    if as_json:
+        print_json({"out": str(folder), **result.as_json()})
+        return
+    print_table(result.columns, result.rows)
+    print_stdout("\n".join(["", *result.notes, f"files: {folder}"]))

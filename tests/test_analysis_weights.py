@@ -1,0 +1,169 @@
+"""The weights of runs, folders, adapters and loaded models, as `germline analyze` reads them."""
+
+import json
+import shutil
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+import germline
+from germline.analysis import analyze, open_weights
+from germline.analysis.weights import check_same_start, row_ranges
+from germline.nano import NANO_DIR
+from germline.record import RunDirectory
+from germline.run.weights import load_engine
+from germline.types import GermlineError
+from tests.tiny import save_tiny
+from tests.toy_runs import finish, run
+
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
+NANO: dict[str, Any] = {
+    "model": "nano",
+    "task": {"kind": "conciseness", "max_new_tokens": 8, "temperature": 1.0},
+    "generations": 3,
+    "strategy": {"population": 4, "sigma": 0.01, "learning_rate": 0.01},
+    "batch_size": 2,
+    "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
+}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return {
+        family: save_tiny(tmp_path_factory.mktemp(family), family) for family in ("llama", "gpt2")
+    }
+
+
+def refusal(call, *arguments, **settings):
+    with pytest.raises(GermlineError) as caught:
+        call(*arguments, **settings)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("space", ["full", "low_rank", "lora"])
+@pytest.mark.parametrize("generation", [None, 0, -1])
+def test_a_run_has_the_weights_that_its_engine_rebuilds(space, generation, tmp_path):
+    sigma = {"strategy": NANO["strategy"] | {"sigma": 1.0 if space == "lora" else 0.05}}
+    path = finish(germline.train({**NANO, "space": space, **sigma}, tmp_path / "run"))
+    shutil.rmtree(path / "snapshots")
+    weights: Any = open_weights(path, generation, folder=tmp_path)
+    engine: Any = load_engine(RunDirectory.open(path), generation=generation)
+    expected = engine.weights.merged_tensors()
+    assert set(weights.names) == set(expected)
+    assert all(torch.equal(weights.read(name), expected[name]) for name in expected)
+    nano = load_file(NANO_DIR / "model.safetensors")
+    start = weights.start
+    is_nano = all(torch.equal(start.read(name), nano[name]) for name in nano)
+    assert generation == -1 or weights.digest != start.digest
+    assert is_nano == (space != "lora")  # a random adapter is part of the start
+    assert all(torch.equal(weights.base.read(name), nano[name]) for name in nano)
+
+
+def test_a_run_without_a_model_folder_has_all_its_tensors(tmp_path):
+    path = run(tmp_path / "run", "space=full")
+    weights: Any = open_weights(path, folder=tmp_path)
+    engine: Any = load_engine(RunDirectory.open(path))
+    expected = engine.weights.tensors
+    assert all(torch.equal(weights.read(name), expected[name]) for name in weights.names)
+    assert set(weights.names) == set(expected) == set(weights.start.names)
+
+
+def test_shards_and_pieces_make_the_same_tensors(tiny, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(tiny["llama"], dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "shards", max_shard_size="50KB")
+    assert len([*(tmp_path / "shards").glob("*.safetensors")]) > 2
+    weights, loaded = (open_weights(s, folder=tmp_path) for s in (tmp_path / "shards", model))
+    for name in weights.names:
+        pieces = [weights.rows(name, *ends) for ends in row_ranges(weights.shape(name), 100)]
+        assert torch.equal(torch.cat(pieces), loaded.read(name))
+    assert set(weights.names) == set(loaded.names)
+    assert weights.digest == loaded.digest
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_an_adapter_is_merged_as_peft_merges_it(family, tiny, tmp_path):
+    layers = {"gpt2": ["c_attn", "c_proj"], "llama": ["q_proj", "o_proj", "down_proj"]}[family]
+    model = AutoModelForCausalLM.from_pretrained(tiny[family])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft corrects fan_in_fan_out
+        wrapped = get_peft_model(model, LoraConfig(r=4, lora_alpha=6, target_modules=layers))
+        generator = torch.Generator().manual_seed(0)
+        for name, parameter in wrapped.named_parameters():
+            if "lora_" in name:
+                parameter.data.normal_(0, 0.1, generator=generator)
+        wrapped.save_pretrained(tmp_path / "adapter")
+        merged = dict(wrapped.merge_and_unload().named_parameters())
+    weights: Any = open_weights(tmp_path / "adapter", folder=tmp_path)
+    for name in weights.names:
+        torch.testing.assert_close(weights.read(name), merged[name].detach(), rtol=0, atol=1e-5)
+    assert weights.start.digest == open_weights(tiny[family], folder=tmp_path).digest
+
+
+def test_an_adapter_without_its_base_is_refused(tiny, tmp_path):
+    config = {"r": 1, "lora_alpha": 1, "base_model_name_or_path": str(tmp_path / "gone")}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    module = "base_model.model.model.layers.9.mlp.up_proj"
+    parts = {
+        f"{module}.lora_A.weight": torch.ones(1, 64),
+        f"{module}.lora_B.weight": torch.ones(96, 1),
+    }
+    save_file(parts, tmp_path / "adapter_model.safetensors")
+    assert "is an adapter of" in refusal(open_weights, tmp_path, folder=tmp_path)
+    config["base_model_name_or_path"] = str(tiny["llama"])
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    assert "no layer for the adapter's" in refusal(open_weights, tmp_path, folder=tmp_path)
+
+
+def test_quantized_folders_are_refused(tiny, tmp_path):
+    folder = shutil.copytree(tiny["llama"], tmp_path / "int8")
+    tensors = load_file(folder / "model.safetensors")
+    first = next(name for name in tensors if name.endswith("q_proj.weight"))
+    tensors[first] = torch.zeros(64, 64, dtype=torch.int8)
+    save_file(tensors, folder / "model.safetensors")
+    assert "is quantized" in refusal(open_weights, folder, folder=tmp_path)
+    folder = shutil.copytree(tiny["llama"], tmp_path / "declared")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "fp8"}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "is quantized" in refusal(open_weights, folder, folder=tmp_path)
+
+
+def test_other_starts_are_refused_with_their_digests(tiny, tmp_path):
+    other = save_tiny(tmp_path / "other", "llama", seed=1)
+    found: list[Any] = []
+    for start in (tiny["llama"], other):
+        one = open_weights(tiny["llama"], folder=tmp_path)
+        one.start = one.base = open_weights(start, folder=tmp_path)
+        found.append(one)
+    said = refusal(check_same_start, found)
+    assert all(one.base.digest[:16] in said for one in found)
+    copy = shutil.copytree(tiny["llama"], tmp_path / "copy")
+    found[1].base = open_weights(copy, folder=tmp_path)
+    check_same_start(found)
+
+
+def test_a_folder_needs_a_start_of_the_same_shapes(tiny, tmp_path):
+    assert "--start" in refusal(analyze, "deltas", [tiny["llama"]])
+    wide = save_tiny(tmp_path / "wide", "llama", intermediate_size=64)
+    assert "has shape [64, 64]" in refusal(analyze, "deltas", [wide], start=tiny["llama"])
+    said = refusal(analyze, "deltas", [tiny["gpt2"]], start=tiny["llama"])
+    assert "no tensor of the same name" in said
+    assert "not a run directory" in refusal(analyze, "deltas", [tiny["llama"]], generation=3)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert "no safetensors" in refusal(analyze, "deltas", [empty])
+
+
+def test_a_journal_that_ends_early_has_the_generations_before(tmp_path):
+    path = run(tmp_path / "run", "space=full")
+    lines = (path / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (path / "journal.jsonl").write_bytes(b"".join(lines[:1]))
+    assert "journal" in refusal(open_weights, path, folder=tmp_path)
+    assert open_weights(path, 0, folder=tmp_path).generation == 0
+    assert "the journal lines of generations 1" in refusal(open_weights, path, 2, folder=tmp_path)

@@ -99,27 +99,6 @@ Limit = Annotated[
 ]
 
 
-def _apply_force(ctx: Any, value: Any) -> Any:
-    """Turn the refusals of `germline.run.preflight` into warnings until the command ends."""
-    if value and not ctx.resilient_parsing:  # a shell that completes a word parses resiliently
-        from germline.run.preflight import refusals_as_warnings
-
-        ctx.with_resource(refusals_as_warnings())
-    return value
-
-
-Force = Annotated[
-    bool,
-    typer.Option(
-        "--force",
-        callback=_apply_force,
-        help="Warn where more processes, threads or members, or a larger model, are asked for than "
-        "this machine is expected to hold, instead of refusing.",
-    ),
-]
-"""The option of commands that train; its callback does all there is to do."""
-
-
 def split_words(
     command: str, words: Sequence[str] | None, prefixes: tuple[str, ...]
 ) -> tuple[list[str], list[str]]:

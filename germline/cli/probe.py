@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli.arguments import ConfigFile, Force, Overrides
+from germline.cli.arguments import ConfigFile, Overrides
 from germline.cli.output import AsJson, print_json, print_stdout, print_table
 
 if TYPE_CHECKING:
@@ -28,7 +28,6 @@ def probe(
         typer.Option(metavar="DIR", help="Output folder; default: a new folder in probes/."),
     ] = None,
     minutes: Annotated[float, typer.Option(help="Time limit, in minutes.")] = 3.0,
-    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Find a sigma and a learning rate for a config.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from germline.cli.arguments import ConfigFile, Force, Overrides, Run, read_generation
+from germline.cli.arguments import ConfigFile, Overrides, Run, read_generation
 from germline.cli.output import AsJson, print_json, print_stdout, print_table
 from germline.errors import count_of
 
@@ -34,7 +34,7 @@ RESUME_EXAMPLES = (
 )
 
 
-def train(  # noqa: PLR0913 - the options of a command
+def train(
     config: ConfigFile,
     overrides: Overrides = None,
     *,
@@ -60,7 +60,6 @@ def train(  # noqa: PLR0913 - the options of a command
             "status 1 if the run is not expected to fit.",
         ),
     ] = False,
-    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a model and write a run directory.
@@ -118,7 +117,6 @@ def resume(
         ),
     ] = None,
     quiet: Quiet = False,
-    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Continue a stopped or killed run, or begin a new run from one of its generations.

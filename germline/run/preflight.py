@@ -6,15 +6,14 @@ A check refuses what would give a wrong result, lose work, or certainly not fit 
 much memory a generation needs on top of the weights is an estimate, which `germline train
 --dry-run` prints.
 
-`--force`, or the environment variable GERMLINE_FORCE, turns what does not fit into a warning, for a
-machine that can do more than it seems.
+The environment variable GERMLINE_FORCE turns what does not fit into a warning, for a machine that
+can do more than it seems.
 """
 
 import logging
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 
 from germline.config import Config, CustomTask, Ray, TaskBase, Vllm
@@ -62,26 +61,12 @@ CERTAIN = ("weights", "fp32 masters", "optimizer moments", "stored weights")
 """Parts of the memory that a run holds from its first generation to its last."""
 
 
-@contextmanager
-def refusals_as_warnings() -> Iterator[None]:
-    """Let the checks of this machine warn instead of refusing, in engine processes too."""
-    before = os.environ.get(FORCE_VARIABLE)
-    os.environ[FORCE_VARIABLE] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[FORCE_VARIABLE]
-        else:
-            os.environ[FORCE_VARIABLE] = before
-
-
 def _refuse(setting: str, found: str, remedy: str) -> None:
     """Refuse a setting that does not fit this machine, or warn about it if that was asked for."""
     message = f"{setting}: {found}; {remedy}"
     if os.environ.get(FORCE_VARIABLE, "0") in ("", "0"):
-        raise GermlineError(f"{message}; --force or {FORCE_VARIABLE}=1 tries it nevertheless")
-    log.warning("%s; tried nevertheless (--force or %s)", message, FORCE_VARIABLE)
+        raise GermlineError(f"{message}; {FORCE_VARIABLE}=1 tries it nevertheless")
+    log.warning("%s; tried nevertheless (%s)", message, FORCE_VARIABLE)
 
 
 def check_run(config: Config, task: Task | None) -> None:

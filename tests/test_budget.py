@@ -7,11 +7,11 @@ import pytest
 
 import germline
 from germline.config import Budget
-from germline.fleet.counting_fleet import CountingFleet
 from germline.protocols import ScoringGroup
 from germline.record import RunDirectory
 from germline.record.budget import reached_limit
 from germline.report.run_facts import RunFacts
+from germline.run.budget_meter import CountingFleet
 from germline.types import Completion, Example, GermlineError
 from tests.command_line import command
 from tests.test_es_sample_gd import config as gradient_config

@@ -10,13 +10,13 @@ import pytest
 
 import germline
 from germline.config import InProcess, load_config
-from germline.fleet.counting_fleet import CountingFleet
 from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
 from germline.fleet.remote_engine import EngineFault
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import WorkerPool
 from germline.record import RunDirectory
 from germline.run import build_fleet
+from germline.run.budget_meter import CountingFleet
 from germline.run.build_fleet import engine_placement, warn_if_crowded
 from germline.types import GermlineError, Update
 from tests import loaded_engines

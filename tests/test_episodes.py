@@ -10,10 +10,10 @@ from germline.config import MicrobatchSettings
 from germline.episodes import environment_seed, model_turns, play_episodes
 from germline.evaluation.kl_divergence import MemberKl
 from germline.example import Transcript, Turn, joined
-from germline.fleet.counting_fleet import CountingFleet
 from germline.fleet.local_fleet import LocalFleet
 from germline.graders.pool import GraderPool
 from germline.rollout import evaluate_members
+from germline.run.budget_meter import CountingFleet
 from germline.types import Completion, Decoding, Example, Grade, Rollout
 from tests.python_rewards import fails_midway
 from tests.tiny_engines import SPACES, engine, inprocess, population

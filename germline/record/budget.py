@@ -27,8 +27,8 @@ def amounts(spent: Spent) -> dict[str, float]:
 
 def reached_limit(budget: Budget, spent: Spent) -> str | None:
     """Return the first limit that is reached, as a setting with its value; None without one."""
-    known = amounts(spent)
-    for name, limit in budget.limits.items():
-        if known[name] >= limit:
+    for name, amount in amounts(spent).items():
+        limit = getattr(budget, name, None)
+        if limit is not None and amount >= limit:
             return f"budget.{name}={limit:.12g}"
     return None

@@ -11,7 +11,6 @@ from germline.checkpoint import drop_snapshots
 from germline.errors import count_of
 from germline.evaluation import score_center
 from germline.evaluation.behavior import answers_of, behavior, recorded_answers
-from germline.fleet.counting_fleet import CountingFleet
 from germline.fleet.engine_queries import LARGE_SIGMA, DimensionQuery, MembersDifferQuery
 from germline.protocols import Fleet
 from germline.record import RunDirectory
@@ -19,7 +18,7 @@ from germline.record.ancestry import inherited_walk
 from germline.record.best_generation import best_score
 from germline.record.budget import reached_limit
 from germline.report.findings import Finding
-from germline.run.budget_meter import BudgetMeter
+from germline.run.budget_meter import BudgetMeter, CountingFleet
 from germline.run.build_parts import RunParts, held_out_decoding
 from germline.run.observers import (
     Callback,

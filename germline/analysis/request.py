@@ -41,7 +41,7 @@ from germline.record.atomic_files import (
 from germline.report.charts import Chart
 from germline.types import GermlineError
 
-Analysis = Literal["deltas"]
+Analysis = Literal["deltas", "cosine", "trajectory"]
 """The analyses that `analyze` knows: modules of this package."""
 
 

@@ -12,14 +12,19 @@ from germline.cli.output import AsJson, print_json, print_stdout, print_table
 
 ANALYZE_EXAMPLES = (
     "germline analyze deltas runs/sums",
+    "germline analyze cosine runs/sums runs/more -g 10 -g 20",
+    "germline analyze trajectory runs/sums",
     "germline analyze deltas my-model --start nano --out my-analysis",
 )
 
 
 def analyze(
     what: Annotated[
-        Literal["deltas"],
-        typer.Argument(help="deltas: size and form of the change of each tensor."),
+        Literal["deltas", "cosine", "trajectory"],
+        typer.Argument(
+            help="deltas: size and form of the change of each tensor. cosine: how much the changes "
+            "of runs, or up to several generations, agree. trajectory: the path of the center."
+        ),
     ],
     sources: Annotated[
         list[str],

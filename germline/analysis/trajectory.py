@@ -1,0 +1,187 @@
+"""The path of the center: its steps as the journal makes them, without any other checkpoint.
+
+The updates of the journal are applied one after another. With the steps s_1 ... s_T of theta, of
+the searched numbers (A and B of an adapter), and their sums x_t,
+
+    (1)  G = s_i s_j                              Gram matrix of the steps
+    (2)  straightness = |x_T| / sum |s_t|         1 / sqrt(T) for independent steps of one length
+    (3)  learned = (|x_T|^2 - sum |s_t|^2) / |x_T|^2      share of the way that steps have in common
+    (4)  alignment = mean cosine of consecutive steps
+    (5)  principal directions: eigenvectors of the Gram matrix of x_t - mean x
+
+Independent steps add up as squares, so (3) is 0 for a random walk and 1 - 1 / T for equal steps.
+A random walk has explained shares (5) of 6 / (pi k)^2: 61 %, 15 %, 7 % (Antognini and
+Sohl-Dickstein 2018, arXiv 1806.08805); a path is no random walk because its first directions
+explain much. Of large models, an even sample of each tensor is followed, so that all positions
+take `NUMBERS`. A run that followed gradients has the steps between its snapshots.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+from jaxtyping import Float64
+
+from germline.analysis.groups import sources_by_method
+from germline.analysis.request import Request, Result
+from germline.checkpoint import (
+    follows_gradients,
+    recall_updates,
+    snapshot_generations,
+)
+from germline.config.base import Section
+from germline.engines.master_weights import Masters
+from germline.record import RunDirectory
+from germline.record.atomic_files import Row
+from germline.report.charts import Chart, Series
+from germline.report.text_format import number
+from germline.run.build_parts import strategy_of_run
+from germline.run.weights import load_engine
+from germline.types import GermlineError, MeanUpdate
+
+NUMBERS = 1 << 26
+"""Numbers of all positions together: 256 MB in fp32."""
+
+MOST_CURVES = 4
+"""Paths of a figure; of more runs, the first seed of each method is drawn."""
+
+WALK_SHARES = [6 / (math.pi * k) ** 2 for k in (1, 2, 3)]
+"""Shares of equation (5) of a long random walk in many dimensions."""
+
+COLUMNS = {
+    "steps": "steps",
+    "path": "path",
+    "net": "net",
+    "straightness": "straightness",
+    "walk_straightness": "of a walk",
+    "learned": "learned",
+    "alignment": "alignment",
+    "first": "1st direction",
+    "second": "2nd",
+}
+
+
+class Settings(Section):
+    """Settings of `germline analyze trajectory`: none."""
+
+
+def measure(request: Request, settings: Settings) -> Result:
+    """Measure the path of every run."""
+    opened = request.opened
+    kept = request.kept_rows(settings)
+    rows = []
+    for one in opened:
+        if one.directory is None:
+            raise GermlineError(f"analyze trajectory: {one.label} is no run: it has no journal")
+        request.watch(f"trajectory: {one.label}")
+        rows.append(kept.row(one.label, partial(_measure, one.directory, one.generation)))
+    first = [places[0] for places in sources_by_method([one.label for one in opened]).values()]
+    shown = [rows[place] for place in (first if len(rows) > MOST_CURVES else range(len(rows)))]
+    walk = ", ".join(f"{share:.2f}" for share in WALK_SHARES)
+    return Result(
+        "Path of the center",
+        ["source", *COLUMNS.values()],
+        [[row["key"], *(number(row[key]) for key in COLUMNS)] for row in rows],
+        _charts(shown),
+        {"sources": rows},
+        [f"A random walk: first principal directions {walk}; learned and alignment 0."],
+    )
+
+
+def _measure(directory: RunDirectory, last: int) -> Mapping[str, Any]:
+    updates, positions = _positions(directory, last)
+    gram = np.zeros((len(updates) - 1, len(updates) - 1))
+    for size, samples in positions:
+        steps = np.diff(np.stack(samples), axis=0).astype(np.float64)
+        gram += steps @ steps.T * (size / steps.shape[1])
+    return {"updates": updates, **path_statistics(gram)}
+
+
+def path_statistics(gram: Float64[np.ndarray, "steps steps"]) -> dict[str, Any]:
+    """Return equations (2) to (5) of a path, given the Gram matrix of its steps."""
+    lengths = np.sqrt(np.diag(gram))
+    moving = np.flatnonzero(lengths)
+    if not len(moving):
+        raise GermlineError("analyze trajectory: no update moved the center, so there is no path")
+    gram, lengths, count = gram[np.ix_(moving, moving)], lengths[moving], len(moving)
+    net, path, walk = math.sqrt(max(0.0, gram.sum())), lengths.sum(), math.sqrt((lengths**2).sum())
+    sums = np.tril(np.ones((count + 1, count)), -1)  # x_t of the steps before it
+    ways = sums @ gram @ sums.T
+    centered = np.eye(count + 1) - 1 / (count + 1)
+    values, vectors = np.linalg.eigh(centered @ ways @ centered)
+    values, vectors = values[::-1].clip(min=0), vectors[:, ::-1]
+    cosines = gram / np.outer(lengths, lengths)
+    shares = [*(values / values.sum()), 0.0, 0.0][:3]
+    return {
+        "steps": count,
+        "path": path,
+        "net": net,
+        "walk": walk,
+        "straightness": net / path,
+        "walk_straightness": walk / path,
+        "learned": 1 - (walk / net) ** 2,
+        "alignment": float(np.mean(np.diag(cosines, 1))) if count > 1 else None,
+        "first": shares[0],
+        "second": shares[1],
+        "third": shares[2],
+        "moved": np.sqrt(np.diag(ways).clip(min=0)).tolist(),
+        "walked": np.sqrt(sums @ lengths**2).tolist(),
+        "directions": (vectors[:, :2] * np.sqrt(values[:2])).tolist(),
+        "cosines": cosines.tolist(),
+    }
+
+
+def _positions(
+    directory: RunDirectory, last: int
+) -> tuple[list[int], list[tuple[int, list[np.ndarray]]]]:
+    """Return the numbers of updates of the positions, and each tensor's size and samples there."""
+    entries = directory.journal.read(last + 1)
+    if follows_gradients(entries):
+        kept = [one for one in snapshot_generations(directory.snapshots) if one <= last]
+        generations = [-1, *kept]
+        engines = (load_engine(directory, generates=False, generation=g) for g in generations)
+        masters: Iterator[Masters] = (cast("Masters", engine.weights) for engine in engines)
+    else:
+        generations = [*range(-1, last + 1)]
+        masters = _replayed(directory, last)
+    found: dict[str, tuple[int, list[np.ndarray]]] = {}
+    for weights in masters:
+        most = NUMBERS // len(generations) // len(weights.searched)
+        for info in weights.searched:
+            values = weights.tensors[info.name].flatten()
+            stride = math.ceil(len(values) / most)
+            sample = values[:: stride + (stride % 2 == 0)]  # odd: it meets all columns
+            samples = found.setdefault(info.name, (len(values), []))[1]
+            samples.append(sample.cpu().numpy().copy())
+    return [generation + 1 for generation in generations], list(found.values())
+
+
+def _replayed(directory: RunDirectory, last: int) -> Iterator[Masters]:
+    """Yield the masters at the start and after each update, which is applied to them."""
+    entries = directory.journal.read(last + 1)
+    weights = load_engine(directory, generates=False, generation=-1).weights
+    strategy = strategy_of_run(directory.config, weights.dimension)
+    if any(isinstance(entry.update, MeanUpdate) for entry in entries):
+        entries = recall_updates(strategy.recall, entries)
+    yield cast("Masters", weights)
+    for entry in entries:
+        weights.apply(entry.update)
+        yield cast("Masters", weights)
+
+
+def _charts(rows: Sequence[Row]) -> list[Chart]:
+    """Chart the paths in their two principal directions, and the distance from the start."""
+    paths, distances = [], []
+    for color, row in enumerate(rows):
+        first, second = zip(*row["directions"], strict=True)
+        paths.append(Series(row["key"], first, second, color=color))
+        steps = [*range(len(row["moved"]))]
+        distances.append(Series(row["key"], steps, row["moved"], color=color))
+        walk = Series(f"{row['key']}: walk", steps, row["walked"], color=color, style="dashed")
+        distances.append(walk)
+    return [
+        Chart("2nd principal direction", "", "1st principal direction", paths),
+        Chart("distance from the start", "", "steps", distances),
+    ]

@@ -68,7 +68,7 @@ class Products(NamedTuple):
         }
 
     def interval(self, pairs: Sequence[tuple[int, int]]) -> tuple[float, float]:
-        """Return the 95 % bootstrap interval of the mean cosine of some pairs; NaN of one tensor."""
+        """Return the 95 % bootstrap interval of the mean cosine of pairs; NaN of one tensor."""
         count = len(self.names)
         if count < 2:
             return math.nan, math.nan

@@ -11,7 +11,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -153,7 +153,7 @@ class KeptRows:
         return self._rows[key]
 
 
-def analyze(
+def analyze(  # noqa: PLR0913 - all that a result depends on
     what: Analysis,
     sources: Sequence[Source],
     *,
@@ -161,6 +161,7 @@ def analyze(
     generation: Generation | Sequence[Generation] = None,
     out: Path | str | None = None,
     settings: Mapping[str, Any] = MappingProxyType({}),
+    emit: Literal["mergekit"] | None = None,
     watch: Callable[[str], None] = lambda _: None,
 ) -> Result:
     """Analyze what training did to weights.
@@ -173,6 +174,7 @@ def analyze(
         out: folder for WHAT.json and WHAT.png, and for what lets the same call continue;
             None writes no file.
         settings: of the analysis, see its module.
+        emit: `mergekit` also writes merge.yaml, the merge of the sources, and exports the runs.
         watch: is called with what is measured now.
 
     Raises:
@@ -192,6 +194,11 @@ def analyze(
         result: Result = module.measure(request, _section(module.Settings, settings))
         if out:
             _write(result, folder, what)
+        if out and emit:
+            from germline.analysis.mergekit import write_merge
+
+            merge = f"merge: mergekit-yaml {write_merge(request)} MERGED"
+            result = replace(result, notes=[*result.notes, merge])
     return result
 
 

@@ -44,6 +44,10 @@ def analyze(
         Path | None,
         typer.Option(metavar="DIR", help="Folder of the results; default: a new one in analysis/."),
     ] = None,
+    emit: Annotated[
+        Literal["mergekit"] | None,
+        typer.Option(help="Also write merge.yaml, for mergekit, and export the runs it names."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Analyze what training did to the weights, tensor by tensor.
@@ -67,6 +71,7 @@ def analyze(
                 start=start,
                 generation=generation or None,
                 out=folder,
+                emit=emit,
                 settings=dict(word.split("=", 1) for word in given),
                 watch=status.update,
             )

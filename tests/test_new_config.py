@@ -14,6 +14,9 @@ from germline.estimates.memory import estimate
 from germline.estimates.model_shape import shape_of
 from germline.estimates.recommended_config import config_text, recommend
 from germline.estimates.workload import text_lengths
+from germline.report.text_format import duration
+from germline.run import measured_time
+from germline.run.measured_time import MeasuredTime, measure_time
 from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.published_models import published
@@ -29,8 +32,8 @@ def gpu(gigabytes, *, has_bfloat16=True):
     return Machine("a GPU", True, gigabytes * 1e9, math.inf, has_bfloat16)
 
 
-def recommended(model, task="countdown", machine=None):
-    return recommend(model, task, shape_of(model), machine or gpu(80.0))
+def recommended(model, task="countdown", machine=None, is_short=lambda _: True):
+    return recommend(model, task, shape_of(model), machine or gpu(80.0), is_short=is_short)
 
 
 def changed_to_fit(found):
@@ -109,6 +112,38 @@ def test_a_model_that_fits_nowhere_is_refused():
         recommended(LLAMA, machine=gpu(8.0))
 
 
+@pytest.mark.parametrize("share", [0.5, 0.2, 0.05])
+def test_sizes_are_reduced_until_the_run_is_short(share):
+    def rollouts(config):
+        return config.strategy.population * config.batch_size * config.generations
+
+    usual = rollouts(recommended("nano", "conciseness").config)
+    found = recommended(
+        "nano", "conciseness", is_short=lambda config: rollouts(config) <= share * usual
+    )
+    assert share / 2 < rollouts(found.config) / usual <= share
+    assert found.config.strategy.population % 2 == 0
+    config = recommended("nano", "conciseness", is_short=lambda _: False).config
+    assert (config.strategy.population, config.batch_size, config.generations) == (16, 4, 10)
+
+
+def test_the_time_of_the_run_is_measured_printed_and_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    measured = MeasuredTime(start_s=10.0, generation_s=0.5, completion_s=0.001)
+    monkeypatch.setattr("germline.run.measured_time.measure_time", lambda _: measured)
+    words = ["nano", "--task", "conciseness", "--minutes"]
+    status, output = new_config(*words, "0.8")
+    assert status == 0, output
+    seconds = measured.run_s(load_config("conciseness-nano.yaml"))
+    assert 30 < seconds <= 48
+    assert f"about {duration(seconds)} on this machine" in output
+    status, output = new_config(*words, "0.1", "b.yaml")
+    assert (status, "--minutes=0.1 is too short" in output) == (2, True)
+    status, output = new_config(QWEN, *words[1:], "9", "b.yaml")
+    assert (status, "are not on this machine" in output) == (2, True)
+    assert [*tmp_path.iterdir()] == [tmp_path / "conciseness-nano.yaml"]
+
+
 def test_the_config_of_a_model_folder_trains(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = save_tiny(tmp_path / "my-model", "qwen2")
@@ -125,3 +160,38 @@ def test_the_config_of_a_model_folder_trains(tmp_path, monkeypatch):
     assert record.generation == 0
     status, output = new_config(*words)
     assert (status, "arithmetic-my-model.yaml already exists" in output) == (2, True)
+
+
+# --- the time of a run
+
+
+SHORT = load_config(
+    {"model": "nano", "task": "conciseness", "batch_size": 8, "generations": 10},
+    ["strategy.population=16", "held_out.every=5", "held_out.examples=20"],
+)
+
+
+def test_a_run_takes_its_start_its_generations_and_its_held_out_scores():
+    measured = MeasuredTime(start_s=5.0, generation_s=0.5, completion_s=0.01)
+    assert measured.run_s(SHORT) == pytest.approx(5 + 10 * (0.5 + 128 * 0.01) + 3 * 20 * 0.01)
+
+
+@pytest.mark.parametrize(
+    ("small_s", "larger_s", "expected"),
+    [(1.0, 5.48, (0.36, 0.01)), (6.4, 0.0, (0.0, 0.1)), (1.0, 0.5, (1.0, 0.0))],
+    ids=["quick", "slow: only one training", "noise of the clock"],
+)
+def test_two_sizes_tell_generations_and_completions_apart(monkeypatch, small_s, larger_s, expected):
+    times = {measured_time.SMALL: (3.0, small_s), measured_time.LARGER: (4.0, larger_s)}
+    monkeypatch.setattr(measured_time, "_trained", lambda _, *size: times[size])
+    found = measure_time(SHORT)
+    assert (found.start_s, found.generation_s, found.completion_s) == pytest.approx(
+        (3.0, *expected)
+    )
+
+
+@pytest.mark.slow
+def test_a_short_training_is_measured():
+    toy = load_config({"engine": "toy", "task": "conciseness"}, ["strategy.sigma=0.1"])
+    start_s, generation_s = measured_time._trained(toy, 4, 2)
+    assert start_s > generation_s > 0

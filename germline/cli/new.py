@@ -19,7 +19,7 @@ NEW_EXAMPLES = (
     "germline new riddles                       # a task of your own: riddles.py",
     "germline new --model nano --task arithmetic",
     "germline new large.yaml --model Qwen/Qwen3-4B --task countdown",
-    "germline new --model nano --task conciseness task.few_shot=2",
+    "germline new --model nano --task conciseness task.few_shot=2 --minutes 2",
 )
 STARTING_POINT = Path(__file__).with_name("starting_point")
 FILES = {"task.txt": "{}.py", "test.txt": "test_{}.py", "config.txt": "{}.yaml"}
@@ -53,6 +53,15 @@ def new(
             autocompletion=shell_completion.complete_tasks,
         ),
     ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            metavar="MINUTES",
+            help="Reduce population, batch size, generations and held-out scores until the run "
+            "takes at most this many minutes, by a short training on this machine.",
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a template for a custom task, or a config for a model.
@@ -61,15 +70,16 @@ def new(
     written and are meant to be edited.
 
     With --model and --task: a config with the reason of every setting as a comment. Settings are
-    chosen to fit the memory of this machine. Sigma and learning rate are auto. Of a model on the
-    Hugging Face hub only config.json is read.
+    chosen to fit the memory of this machine; with --minutes, a training of a few small generations
+    measures its speed. Sigma and learning rate are auto. Of a model on the Hugging Face hub only
+    config.json is read.
     """
     from germline.types import GermlineError
 
     names, settings = split_words("new", words, ("task.",))
     if model is not None and task is not None and len(names) <= 1:
-        _write_config(model, task, settings, *map(Path, names), as_json=as_json)
-    elif len(names) == 1 and not (model or task or settings):
+        _write_config(model, task, settings, *map(Path, names), minutes=minutes, as_json=as_json)
+    elif len(names) == 1 and not (model or task or minutes or settings):
         _write_task(Path(names[0]), as_json=as_json)
     else:
         raise GermlineError(
@@ -109,7 +119,13 @@ def _write_task(name: Path, *, as_json: bool) -> None:
 
 
 def _write_config(
-    model: str, task: str, given: Sequence[str], out: Path | None = None, *, as_json: bool
+    model: str,
+    task: str,
+    given: Sequence[str],
+    out: Path | None = None,
+    *,
+    minutes: float | None,
+    as_json: bool,
 ) -> None:
     from germline.config import load_config
     from germline.record.atomic_files import check_writable
@@ -124,21 +140,46 @@ def _write_config(
 
     from germline.cli.train import memory_values
     from germline.estimates.machine import machine_here
-    from germline.estimates.model_shape import shape_of
+    from germline.estimates.model_shape import local_weight_bytes, shape_of
     from germline.estimates.recommended_config import config_text, recommend
     from germline.record.atomic_files import write_atomically
+    from germline.report.text_format import duration
+    from germline.run.measured_time import measure_time
 
-    found = recommend(model, task, shape_of(model), machine_here(settings), given)
-    command = shlex.join(["germline", "new", "--model", model, "--task", task, *given])
+    shape, machine = shape_of(model), machine_here(settings)
+    found, seconds = recommend(model, task, shape, machine, given), None
+    if minutes:
+        if local_weight_bytes(model) is None:
+            raise GermlineError(
+                f"new: --minutes measures a short training, and the weights of {model} are not on "
+                f"this machine: `hf download {model}` gets them"
+            )
+        measured, limit = measure_time(found.config), 60 * minutes
+        found = recommend(
+            model, task, shape, machine, given, lambda config: measured.run_s(config) <= limit
+        )
+        seconds = measured.run_s(found.config)
+        if seconds > limit:
+            raise GermlineError(
+                f"new: --minutes={minutes:g} is too short: the smallest run, "
+                f"{found.config.generations} generations of {found.config.strategy.population} "
+                f"members x {found.config.batch_size} examples, takes {duration(seconds)} here; "
+                "allow that time, or use a smaller model or a smaller task.max_new_tokens"
+            )
+    command = ["germline", "new", "--model", model, "--task", task, *given]
+    command += ["--minutes", f"{minutes:g}"] if minutes else []
     name = shlex.quote(str(file))
-    write_atomically(file, config_text(found, command, name).encode())
+    time = "" if seconds is None else f"; {duration(seconds)} for the run, by a short training"
+    write_atomically(file, config_text(found, shlex.join(command), name, time).encode())
     rows = [
         {"setting": setting, "value": one.value, "reason": one.reason}
         for setting, one in found.settings.items()
     ]
+    about = "" if seconds is None else f", about {duration(seconds)} on this machine"
+    memory = memory_values(found.estimate)
     _print_written(
-        {"file": file, "settings": rows, "memory": memory_values(found.estimate)},
-        [f"wrote {file}: {count_of(found.config.generations, 'generations')}"],
+        {"file": file, "settings": rows, "memory": memory, "run_s": seconds},
+        [f"wrote {file}: {count_of(found.config.generations, 'generations')}{about}"],
         [f"germline train {name} --dry-run", f"germline train {name}"],
         as_json=as_json,
     )

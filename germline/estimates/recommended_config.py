@@ -8,7 +8,7 @@ docs/tuning.md explains the same choices.
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,6 +34,10 @@ USUAL_POPULATION, LARGE_POPULATION = 128, 64
 TINY_BATCH, USUAL_BATCH = 8, 16
 TINY_GENERATIONS, USUAL_GENERATIONS = 50, 200
 HELD_OUT, SCORES = 200, 10
+LEAST_POPULATION, LEAST_BATCH, LEAST_GENERATIONS = 16, 4, 10
+LEAST_HELD_OUT, LEAST_SCORES = 32, 2
+SHARES = tuple(0.95**step for step in range(60))
+"""Shares of the usual sizes, one after another, where the time of the run has a limit."""
 
 NANO_LAYERS = "3"
 """Of the model nano; the template of `germline new` and the shipped configs have the same."""
@@ -79,6 +83,7 @@ def recommend(
     shape: ModelShape,
     machine: Machine,
     task_settings: Sequence[str] = (),
+    is_short: Callable[[Config], bool] = lambda _: True,
 ) -> RecommendedConfig:
     """Return settings with which a model trains on a task on a machine.
 
@@ -88,15 +93,20 @@ def recommend(
         shape: of the model.
         machine: that the settings have to fit.
         task_settings: overrides `task.*`, such as the columns of its rows.
+        is_short: whether a config takes little enough time; all sizes are reduced alike until it
+            does, or until they are the smallest ones.
     """
     section = load_config({"model": model, "task": task}, task_settings).task
     made = make_task(section)
-    settings = {
+    fixed = {
         "model": Choice(model, f"{shape.size} weights."),
         **_task_settings(task, section, made, task_settings),
         **_space_settings(model),
-        **_search_settings(shape, made),
     }
+    for share in SHARES:
+        settings = fixed | _search_settings(shape, made, share)
+        if is_short(_config(settings)):
+            break
     return _fitted(settings, shape, machine, made)
 
 
@@ -136,14 +146,18 @@ def _fitted(
     )
 
 
-def config_text(found: RecommendedConfig, command: str, file: str) -> str:
-    """Return the YAML of a recommended config, with its reasons as comments."""
+def config_text(found: RecommendedConfig, command: str, file: str, time: str = "") -> str:
+    """Return the YAML of a recommended config, with its reasons as comments.
+
+    `time` says what is known of the time of the run.
+    """
     need = found.estimate
     places = " and ".join(
         f"{need.needed(place) / GIGABYTE:.1f} GB of {place} memory" for place in need.places
     )
     text = _comment(f"Written by: {command}") + _comment(
-        f"Estimated for {need.machine.name}: {places}. `germline train {file} --dry-run` says more."
+        f"Estimated for {need.machine.name}: {places}{time}. `germline train {file} --dry-run` "
+        "says more."
     )
     sections: dict[str, str] = {}
     for setting, (value, reason) in found.settings.items():
@@ -209,18 +223,24 @@ def _space_settings(model: str) -> Settings:
     return settings
 
 
-def _search_settings(shape: ModelShape, task: Task) -> Settings:
+def _search_settings(shape: ModelShape, task: Task, share: float) -> Settings:
+    """Return the settings of the search, and its sizes as a share of the usual ones."""
+
+    def part(usual: int, least: int) -> int:
+        return max(least, round(usual * share))
+
     is_tiny = shape.numbers < TINY_MODEL
     population = LARGE_POPULATION if shape.numbers >= LARGE_MODEL else USUAL_POPULATION
-    batch = TINY_BATCH if is_tiny else USUAL_BATCH
-    generations = TINY_GENERATIONS if is_tiny else USUAL_GENERATIONS
-    every = generations // SCORES
-    scored = min(len(task.examples("test")), HELD_OUT)
+    batch = part(TINY_BATCH if is_tiny else USUAL_BATCH, LEAST_BATCH)
+    generations = part(TINY_GENERATIONS if is_tiny else USUAL_GENERATIONS, LEAST_GENERATIONS)
+    every = max(1, generations // part(SCORES, LEAST_SCORES))
+    scored = min(len(task.examples("test")), part(HELD_OUT, LEAST_HELD_OUT))
+    reduced = " Reduced to fit the time (--minutes)." if share < 1 else ""
     return {
         "strategy.population": Choice(
-            population,
+            2 * part(population // 2, LEAST_POPULATION // 2),
             "128 members below one billion weights and 64 above are usual; more members give a "
-            "less noisy update and take as much more time.",
+            f"less noisy update and take as much more time.{reduced}",
         ),
         "strategy.sigma": Choice(
             "auto",
@@ -235,11 +255,11 @@ def _search_settings(shape: ModelShape, task: Task) -> Settings:
         "batch_size": Choice(
             min(len(task.examples("train")), batch),
             "Examples per generation, the same for every member. More examples make the update "
-            "less noisy and cost as much as more members; auto needs at least 2.",
+            f"less noisy and cost as much as more members; auto needs at least 2.{reduced}",
         ),
         "generations": Choice(
             generations,
-            "`germline resume RUN generations=...` continues a finished run.",
+            f"`germline resume RUN generations=...` continues a finished run.{reduced}",
         ),
         "held_out.every": Choice(
             every,

@@ -140,7 +140,7 @@ def test_a_spent_budget_ends_a_run_and_a_larger_one_trains_on(tmp_path: Path) ->
     whole = run(tmp_path / "whole")
     result = command("train", as_file(tmp_path), "budget.rollouts=30", "--out", tmp_path / "part")
     assert result.exit_code == 0
-    assert "Stopped after 2 of 4 generations, as the budget is spent" in result.output
+    assert "Stopped early after 2 of 4 generations, as the budget is spent" in result.output
     directory = RunDirectory.open(tmp_path / "part")
     assert directory.journal.last_generation() == 1
     assert directory.stopped_by == "budget.rollouts=30"
@@ -149,8 +149,11 @@ def test_a_spent_budget_ends_a_run_and_a_larger_one_trains_on(tmp_path: Path) ->
     assert RunFacts(directory.path).shown_state == "stopped early"
     assert "the budget is spent (budget.rollouts=30)" in directory.report.read_text()
     again = json.loads(command("resume", directory.path, "--json").output)
-    assert "budget.rollouts=30: the run has spent it in 2 of 4" in again["error"]["message"]
-    with pytest.raises(GermlineError, match=r"budget.rollouts=48: the run has spent it"):
+    assert (
+        "budget.rollouts=30: the run stopped early, as the budget is spent"
+        in again["error"]["message"]
+    )
+    with pytest.raises(GermlineError, match=r"budget.rollouts=48: the run stopped early"):
         germline.resume(directory.path, ["budget.rollouts=48"])
     finish(germline.resume(directory.path, ["budget.rollouts=null"]))
     assert journal(directory.path) == journal(whole)
@@ -163,7 +166,7 @@ def test_a_run_of_an_older_version_counts_the_rollouts_of_its_rows(tmp_path: Pat
     for row in rows:
         del row["budget"]
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    with pytest.raises(GermlineError, match="spent it in 2 of 4"):
+    with pytest.raises(GermlineError, match="the budget is spent"):
         germline.resume(folder, ["budget.rollouts=48"])
     finish(germline.resume(folder, ["budget.rollouts=60"]))
     assert RunDirectory.open(folder).spent["rollouts"] == 72

@@ -79,9 +79,9 @@ def test_a_score_that_could_not_be_computed_counts_as_not_better() -> None:
 def test_a_run_stops_early_and_says_so(tmp_path: Path) -> None:
     directory = trained(tmp_path / "run", held_out={"every": 1, "examples": 4, "patience": 3})
     assert directory.journal.last_generation() + 1 == 3
-    best = directory.stopped_early
-    assert best is not None
-    assert best.generation == 0
+    assert directory.ending is not None
+    assert directory.ending.setting == "held_out.patience=3"
+    assert "better than that after 0 updates" in directory.ending.reason
     assert directory.held_out()[-1].samples  # the report shows the answers of the last weights
     (summary,) = list_runs(tmp_path)
     assert getattr(summary, "state", None) == "finished"
@@ -92,7 +92,7 @@ def test_a_run_stops_early_and_says_so(tmp_path: Path) -> None:
 def test_patience_changes_no_digest_and_a_larger_one_trains_on(tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole").journal.read()
     early = trained(tmp_path / "early", held_out={"every": 1, "examples": 4, "patience": 3})
-    with pytest.raises(GermlineError, match=r"held_out.patience=3: the run stopped early.*null"):
+    with pytest.raises(GermlineError, match=r"patience=3: the run stopped early.*patience=6"):
         germline.resume(early.path)
     list(germline.resume(early.path, ["held_out.patience=null"]))
     assert [one.digest for one in RunDirectory.open(early.path).journal.read()] == [

@@ -327,7 +327,7 @@ def test_seeds_that_stopped_early_train_on_together(tmp_path: Path) -> None:
     config = {**CONFIG, "generations": 20, "held_out": held_out, "strategy": strategy}
     finish(train_seeds(config, [0, 1], tmp_path / "two"))
     [early, other] = [RunDirectory.open(tmp_path / "two" / f"seed-{seed}") for seed in (0, 1)]
-    assert early.stopped_early
+    assert early.stopped_by
     way = f"germline resume {tmp_path / 'two'} held_out.patience=2"
     assert way in next_commands(early)
     more = command("resume", tmp_path / "two", "generations=30")

@@ -82,7 +82,7 @@ def test_an_early_stop_writes_its_snapshot_before_the_caller_may_leave_the_loop(
         "record.snapshot_every=99",
     )
     run = train(settings(*early), tmp_path / "run")
-    last = next(one for one in run if run.directory.stopped_early)
+    last = next(one for one in run if run.directory.stopped_by)
     (snapshot,) = list_snapshots(run.directory.snapshots)
     assert last.generation < 39
     assert snapshot.stem.endswith(str(last.generation))

@@ -184,24 +184,10 @@ def print_result(run: RunDirectory, *, quiet: bool) -> None:
 def print_state(run: RunDirectory) -> None:
     """Say where a training stopped, and the command that trains on; nothing at its planned end."""
     done, total = run.journal.last_generation() + 1, run.config.generations
-    if setting := run.exceeded_drop:
+    if ending := run.ending:
         print_stdout(
-            f"Stopped after {done} of {count_of(total, 'generations')}, as more was lost than "
-            f"{setting} allows. The best weights before that: --generation best. To train on: "
-            f"{resume_command(run)}"
-        )
-    elif early := run.stopped_early:
-        patience = run.config.held_out.patience
-        print_stdout(
-            f"Stopped early after {done} of {count_of(total, 'generations')}: the last "
-            f"{patience} held-out scores were not better than the best one, "
-            f"{text_format.score(early)} after {count_of(early.generation, 'updates')} "
-            f"(held_out.patience={patience}). To train on: {resume_command(run)}"
-        )
-    elif limit := run.spent_budget:
-        print_stdout(
-            f"Stopped after {done} of {count_of(total, 'generations')}, as the budget is spent "
-            f"({limit}). To train on: {resume_command(run)}"
+            f"Stopped early after {done} of {count_of(total, 'generations')}, as {ending.reason} "
+            f"({ending.setting}). To train on: {resume_command(run)}"
         )
     elif not run.has_ended:
         where = f"after generation {done - 1} ({done} of {total} done)"

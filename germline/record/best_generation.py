@@ -1,10 +1,25 @@
-"""The best held-out score of a run, and early stopping."""
+"""The best held-out score of a run, and why a setting ends a run early."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from germline.types import HeldOutScore
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a run ended before its last generation.
+
+    Attributes:
+        setting: that ended it, with its value.
+        reason: continues a sentence: `the run stopped, as REASON`.
+        override: a value of the setting with which the run trains on.
+    """
+
+    setting: str
+    reason: str
+    override: str
 
 
 def mark_forgotten(

@@ -39,6 +39,7 @@ from germline.config.loader import (
     check_plugins,
     plugins_of,
 )
+from germline.errors import count_of
 from germline.noise import NOISE_VERSION
 from germline.record import lock, metrics_rows
 from germline.record.ancestry import Ancestor, read_ancestry, write_ancestry
@@ -52,7 +53,7 @@ from germline.record.atomic_files import (
     read_rows,
     write_json,
 )
-from germline.record.best_generation import early_stop, exceeded_drop, mark_forgotten
+from germline.record.best_generation import Ending, early_stop, exceeded_drop, mark_forgotten
 from germline.record.budget import Spent, reached_limit
 from germline.record.journal import Journal
 from germline.record.run_paths import check_unused, clear_unbegun, missing_run_error
@@ -247,22 +248,6 @@ class RunDirectory:
         return [replace(row, score=score) for row, score in zip(found, scores, strict=True)]
 
     @property
-    def stopped_early(self) -> HeldOutScore | None:
-        """The best held-out score of a run that ended early; None of any other run."""
-        patience = self.config.held_out.patience
-        if patience is None or not self._has_generations_left:
-            return None
-        return early_stop([row.score for row in self.held_out()], patience)
-
-    @property
-    def exceeded_drop(self) -> str | None:
-        """The `max_drop` of `retained` that ended the run, as a setting; None of any other run."""
-        limits = self.config.max_drops
-        if not limits or not self._has_generations_left:
-            return None
-        return exceeded_drop([row.score for row in self.held_out()], limits)
-
-    @property
     def spent(self) -> Spent:
         """What all generations so far have spent; of older runs, the rollouts and tokens alone."""
         last = self.journal.last_generation()
@@ -272,27 +257,31 @@ class RunDirectory:
         return {name: sum(row[name] for row in rows) for name in ("rollouts", "tokens")}
 
     @property
-    def spent_budget(self) -> str | None:
-        """The limit of `budget` that ended the run, as a setting; None of any other run."""
-        if not self.config.budget.limits or not self._has_generations_left:
-            return None
-        return reached_limit(self.config.budget, self.spent)
+    def ending(self) -> Ending | None:
+        """Why a setting ended the run before its last generation; None of any other run."""
+        return self.ended_by(self.config) if self._has_generations_left else None
 
     @property
     def stopped_by(self) -> str | None:
         """The setting that ended the run before its last generation; None of any other run."""
-        return self.ended_by(self.config) if self._has_generations_left else None
+        return self.ending.setting if self.ending else None
 
-    def ended_by(self, config: Config) -> str | None:
-        """Return the first setting of a config that ends a run which is as far as this one."""
-        patience, limits = config.held_out.patience, config.budget.limits
+    def ended_by(self, config: Config) -> Ending | None:
+        """Return why a run ends that has this config and is as far as this one."""
+        patience = config.held_out.patience
         is_asked = config.max_drops or patience is not None
         scores = [row.score for row in self.held_out()] if is_asked else []
         if setting := exceeded_drop(scores, config.max_drops):
-            return setting
-        if early_stop(scores, patience):
-            return f"held_out.patience={patience}"
-        return reached_limit(config.budget, self.spent) if limits else None
+            return Ending(setting, "more was lost than that allows", _unset(setting))
+        if patience and (best := early_stop(scores, patience)):
+            after = count_of(best.generation, "updates")
+            reason = f"no held-out score was better than that after {after}"
+            double = f"held_out.patience={2 * patience}"
+            return Ending(f"held_out.patience={patience}", reason, double)
+        spent = self.spent if config.budget.limits else {}
+        if setting := reached_limit(config.budget, spent):
+            return Ending(setting, "the budget is spent", _unset(setting))
+        return None
 
     @property
     def _has_generations_left(self) -> bool:
@@ -359,6 +348,11 @@ class RunDirectory:
                 f"weights after generation {before} (germline export {self.path} --generation "
                 f"{before})"
             )
+
+
+def _unset(setting: str) -> str:
+    """Return the override that takes a limit away."""
+    return f"{setting.partition('=')[0]}=null"
 
 
 def describe_environment(threads: int) -> dict[str, Any]:

@@ -130,14 +130,8 @@ class RunFacts:
     @cached_property
     def ending(self) -> str:
         """Why a setting ended the run before its last generation; empty of any other run."""
-        if self.damage:
-            return ""
-        if setting := self.run.exceeded_drop:
-            return f"it lost more than {setting} allows"
-        if early := self.run.stopped_early:
-            return f"no held-out score after {early.generation} updates was better"
-        limit = self.run.spent_budget
-        return f"the budget is spent ({limit})" if limit else ""
+        ending = None if self.damage else self.run.ending
+        return f"{ending.reason} ({ending.setting})" if ending else ""
 
     @cached_property
     def kept(self) -> dict[str, tuple[HeldOutScore, HeldOutScore, PairedDifference | None]]:
@@ -302,12 +296,8 @@ def next_commands(run: RunDirectory) -> list[str]:
 def resume_command(run: RunDirectory, folder: Path | None = None) -> str:
     """Return the command that trains on; empty where a schedule ends with the generations."""
     command = f"germline resume {shlex.quote(str(folder_to_resume(folder or run.path)))}"
-    if setting := run.exceeded_drop:
-        return f"{command} {setting.partition('=')[0]}=null"
-    if run.stopped_early:
-        return f"{command} held_out.patience={2 * (run.config.held_out.patience or 1)}"
-    if limit := run.spent_budget:
-        return f"{command} {limit.partition('=')[0]}=null"
+    if ending := run.ending:
+        return f"{command} {ending.override}"
     if not run.has_ended:
         return command
     whole = run.config.strategy.whole_run

@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from germline.checkpoint import newest_snapshot, recall_updates
 from germline.config import Config, CustomTask, InProcess, Nes, TaskBase, load_config
 from germline.config.config_files import absolute_path
-from germline.errors import count_of
 from germline.graders.reward_functions import Rewards
 from germline.record import JournalEntry, RunDirectory
 from germline.record.ancestry import Ancestor
-from germline.record.best_generation import early_stop, exceeded_drop
-from germline.record.budget import reached_limit
 from germline.record.run_paths import choose_directory
 from germline.report.diff import differing_settings
 from germline.run.build_fleet import engine_threads
@@ -264,24 +261,10 @@ def _entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalE
     if not config.method.replayable:
         # Seeds cannot rebuild generations after the newest snapshot: they are run again.
         entries = entries[: newest_snapshot(directory.snapshots, len(entries) - 1) + 1]
-    patience = config.held_out.patience
-    scores = [row.score for row in directory.held_out()]
-    is_open = len(entries) < config.generations
-    if is_open and (limit := exceeded_drop(scores, config.max_drops)):
+    if len(entries) < config.generations and (ending := directory.ended_by(config)):
         raise GermlineError(
-            f"{limit}: the run stopped, as it lost more than that; to go on, set a larger number "
-            f"or null, or begin again from the best weights ({config.method.restart})"
-        )
-    if is_open and early_stop(scores, patience):
-        raise GermlineError(
-            f"held_out.patience={patience}: the run stopped early, as its last {patience} held-out "
-            "scores were not better than an earlier one; to go on, set a larger number or null"
-        )
-    spent = reached_limit(config.budget, directory.spent)
-    if is_open and spent:
-        raise GermlineError(
-            f"{spent}: the run has spent it in {len(entries)} of "
-            f"{count_of(config.generations, 'generations')}; to go on, set a larger number or null"
+            f"{ending.setting}: the run stopped early, as {ending.reason}; to go on, set another "
+            f"value, such as {ending.override}"
         )
     return entries
 

@@ -167,10 +167,10 @@ def _check_same_config(planned: Config, path: Path) -> None:
             f"{path} has generations={was}, and asked for are {asked}: ask for generations={was}, "
             "which trains the other runs on, or choose another folder (--out)"
         )
-    if asked > was and (setting := RunDirectory.open(path).ended_by(planned)):
+    if asked > was and (ending := RunDirectory.open(path).ended_by(planned)):
         raise GermlineError(
-            f"{setting}: the run {path} stops early, so generations={asked} would not train it on: "
-            "set a larger number, or null"
+            f"{ending.setting}: the run {path} stops early, so generations={asked} would not train "
+            "it on: set a larger number, or null"
         )
     others = [name for name in differing if not name.startswith(TRAINS_ON)]
     if others:

@@ -41,7 +41,9 @@ from germline.record.atomic_files import (
 from germline.report.charts import Chart
 from germline.types import GermlineError
 
-Analysis = Literal["deltas", "cosine", "trajectory"]
+Analysis = Literal[
+    "deltas", "cosine", "trajectory", "modes", "robustness", "directions", "coverage"
+]
 """The analyses that `analyze` knows: modules of this package."""
 
 

@@ -15,22 +15,27 @@ ANALYZE_EXAMPLES = (
     "germline analyze cosine runs/sums runs/more -g 10 -g 20",
     "germline analyze trajectory runs/sums",
     "germline analyze deltas my-model --start nano --out my-analysis",
+    "germline analyze modes runs/es runs/grpo",
+    "germline analyze robustness runs/sums scales=0.03,0.1 trials=3 limit=64",
 )
 
 
 def analyze(
     what: Annotated[
-        Literal["deltas", "cosine", "trajectory"],
+        Literal["deltas", "cosine", "trajectory", "modes", "robustness", "directions", "coverage"],
         typer.Argument(
             help="deltas: size and form of the change of each tensor. cosine: how much the changes "
-            "of runs, or up to several generations, agree. trajectory: the path of the center."
+            "of runs, or up to several generations, agree. trajectory: the path of the center. "
+            "modes: scores from the start to a model, between two, or in the plane of three. "
+            "robustness: scores with noise on the weights. directions: slope and cost of a further "
+            "step. coverage: what several tries solve."
         ),
     ],
     sources: Annotated[
         list[str],
         typer.Argument(
             metavar="RUN|MODEL|KEY=VALUE",
-            help="Runs, models and adapters; and settings, such as spectrum_width=0.",
+            help="Runs, models and adapters; and settings, such as limit=64.",
             autocompletion=shell_completion.complete_models,
         ),
     ],
@@ -50,7 +55,7 @@ def analyze(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Analyze what training did to the weights, tensor by tensor.
+    """Analyze what training did to the weights.
 
     Prints a table, and writes it with a figure and all numbers into a folder. Interrupted, the same
     command goes on.

@@ -131,12 +131,13 @@ def measure_texts(
         theirs = start.read([None] * len(written), asked, written)
         for place, row in enumerate(written):
             readings[some.start + place] += [
-                _reading(*one) for one in zip(ours[place], theirs[place], row, strict=True)
+                text_divergence(*one) for one in zip(ours[place], theirs[place], row, strict=True)
             ]
     return readings
 
 
-def _reading(ours: Tensor, theirs: Tensor, completion: Completion) -> TextDivergence:
+def text_divergence(ours: Tensor, theirs: Tensor, completion: Completion) -> TextDivergence:
+    """Measure one text, from its logits `[tokens, vocabulary]` of the tuned and the start model."""
     log_p = ours.float().log_softmax(-1)
     log_q = theirs.float().to(log_p.device).log_softmax(-1)
     # Rounding may make the divergence of equal distributions negative.

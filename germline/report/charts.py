@@ -81,6 +81,7 @@ class Chart:
     x_label: str
     series: Sequence[Series]
     log_y: bool = False
+    log_x: bool = False
 
     @property
     def alt(self) -> str:

@@ -1,0 +1,336 @@
+"""Score a model at any combination of weights: on a line, in a plane, or with noise.
+
+One engine in this process serves the start model. Each point is written over it, tensor by tensor,
+and scored; then the start is written back from its files, never by subtraction. The KL divergence
+is KL(point || start) along the texts of the point (`evaluation.kl_divergence`), of those whose
+logits fit in memory.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float64
+from pydantic import BeforeValidator, Field
+from torch import Tensor
+
+from germline import noise
+from germline.analysis.request import KeptRows, Request
+from germline.analysis.weights import Weights
+from germline.config import InProcess, load_config
+from germline.config.base import Section
+from germline.engines.inprocess import InProcessEngine
+from germline.episodes import model_turns
+from germline.evaluation.behavior import Answer, behavior, verdict
+from germline.evaluation.kl_divergence import KlDivergence, text_divergence
+from germline.evaluation.samples import values_by_sample
+from germline.evaluation.statistics import Interval, bootstrap_interval, wilson_interval
+from germline.fleet import LocalFleet
+from germline.record.atomic_files import Row
+from germline.report.charts import Series
+from germline.report.text_format import number
+from germline.rollout import center_microbatch
+from germline.run.build_parts import make_engine, make_graders
+from germline.run.inference import EvaluationSplit, SourceEvaluation, open_evaluation
+from germline.types import Completion, Example, GermlineError
+
+LOGITS_IN_MEMORY = 1 << 28
+"""Numbers of a point's logits that wait for those of the start: 1 GB in fp32."""
+
+Positive = Annotated[float, Field(gt=0)]
+Values = Float64[np.ndarray, " examples"]
+Turns = Sequence[tuple[Example, Completion]]
+
+Numbers = Annotated[
+    tuple[Positive, ...],
+    BeforeValidator(lambda given: given.split(",") if isinstance(given, str) else given),
+]
+"""Positive numbers; on the command line with commas between them."""
+
+
+class ScoreSettings(Section):
+    """What weights are scored on."""
+
+    task: str | None = None
+    """Name of a task; default: that of the first run."""
+    split: EvaluationSplit = "test"
+    """Of the task's examples."""
+    limit: Annotated[int, Field(ge=2)] | None = None
+    """Number of examples, the first ones; default: all."""
+    threads: Annotated[int, Field(ge=1)] | None = None
+    """`engine.threads`."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Gaussian noise of `germline.noise`, which is the same for every model.
+
+    Attributes:
+        names: the tensors that it is added to.
+        scale: its standard deviation; in multiples of the RMS of each tensor of the start
+            (`relative`), or of each tensor's change in the weights `like`.
+        trial: another one is other noise.
+    """
+
+    names: frozenset[str]
+    scale: float
+    trial: int = 0
+    relative: bool = True
+    like: Weights | None = None
+
+    def unit(self, name: str, start: Tensor) -> float:
+        """Return what the scale is a multiple of, for one tensor."""
+        if self.like is None and not self.relative:
+            return 1.0
+        sized = start if self.like is None else self.like.read(name) - start
+        return float(sized.square().mean(dtype=torch.float64).sqrt())
+
+    def draw(self, name: str, start: Tensor) -> Tensor:
+        """Return the noise of one tensor, in fp32."""
+        # A seed that no config has, so that no run was trained on this noise.
+        seed = int.from_bytes(hashlib.sha256(b"germline analyze").digest()[:16])
+        drawn = noise.weight_noise(seed, 0, self.trial, name, start.numel())
+        return torch.from_numpy(drawn).reshape(start.shape) * (self.scale * self.unit(name, start))
+
+
+@dataclass(frozen=True)
+class Point:
+    """Weights: start + sum of coefficient * (weights - start) + noise.
+
+    A single coefficient of 1 gives these weights exactly.
+    """
+
+    parts: tuple[tuple[float, Weights], ...] = ()
+    noise: Noise | None = None
+
+    @property
+    def key(self) -> str:
+        """Names the point among those of the same sources."""
+        parts = [f"{coefficient!r} {weights.label}" for coefficient, weights in self.parts]
+        if one := self.noise:
+            names = hashlib.sha256("".join(sorted(one.names)).encode()).hexdigest()[:8]
+            unit = one.like.label if one.like else "rms" if one.relative else ""
+            parts.append(f"noise {names} {one.scale!r} {unit} {one.trial}")
+        return " + ".join(parts)
+
+    def read(self, name: str, start: Tensor) -> Tensor:
+        """Return one tensor, given its value at the start."""
+        if len(self.parts) == 1 and self.parts[0][0] == 1:
+            value = self.parts[0][1].read(name)
+        else:
+            value = start.clone()
+            for coefficient, weights in self.parts:
+                value.add_(weights.read(name) - start, alpha=coefficient)
+        is_noisy = self.noise is not None and name in self.noise.names
+        return value + self.noise.draw(name, start) if self.noise and is_noisy else value
+
+
+@dataclass(frozen=True)
+class PointScore:
+    """What was measured of a point.
+
+    Attributes:
+        samples: the metric `[samples][examples]`; NaN: missing.
+        facts: `kl_per_token`, `kl_per_text` (nats), `behavior` (the verdict beside the start) and
+            `broken` (share); none where texts were sampled several times.
+    """
+
+    samples: Float64[np.ndarray, "samples examples"]
+    facts: Row
+
+    @property
+    def values(self) -> Values:
+        """The metric of each example, the mean of its samples."""
+        return self.samples.mean(axis=0)
+
+    @property
+    def mean(self) -> float:
+        """The mean over the examples whose metric is known."""
+        return float(np.nanmean(self.values))
+
+    @property
+    def interval(self) -> Interval:
+        """The 95 % interval of the mean over examples."""
+        known = self.values[np.isfinite(self.values)]
+        is_share = np.isin(known, (0.0, 1.0)).all()
+        return wilson_interval(self.mean, len(known)) if is_share else bootstrap_interval(known)
+
+    @property
+    def kl(self) -> float:
+        """The KL per token from the start; NaN if all texts are empty."""
+        value = self.facts["kl_per_token"]
+        return math.nan if value is None else float(value)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells of a table; `CELLS` names them."""
+        kl = [self.facts[name] for name in ("kl_per_token", "kl_per_text")]
+        score = interval_text(self.mean, self.interval)
+        return score, *map(number, kl), self.facts["behavior"], number(self.facts["broken"])
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all but the examples."""
+        return {"score": self.mean, "interval_95": self.interval, **self.facts}
+
+
+CELLS = ("score", "KL per token", "KL per text", "behavior", "broken")
+
+
+@dataclass
+class WeightsScorer:
+    """Scores points; `open_scorer` makes it. `sign` is -1 where a lower metric is better."""
+
+    engine: InProcessEngine
+    fleet: LocalFleet
+    start: Weights
+    evaluated: SourceEvaluation
+    request: Request
+    kept: KeptRows
+    sign: float
+    _start_answers: list[Answer] = field(default_factory=list)
+
+    def scores_at(
+        self, point: Point = Point(), samples: int = 1, temperature: float = 0.0
+    ) -> PointScore:
+        """Score a point, or return its score that an interrupted analysis has kept.
+
+        Args:
+            point: default: the start.
+            samples: completions of each example.
+            temperature: of the completions; default: greedy.
+        """
+        key = f"{samples} at {temperature!r}: {point.key}"
+        self.request.watch(f"{self.request.what}: {point.key or 'start'}")
+        row = self.kept.row(key, partial(self._measure, point, samples, temperature))
+        return PointScore(np.array(row["samples"], dtype=np.float64), row["facts"])
+
+    def _measure(self, point: Point, samples: int, temperature: float) -> Row:
+        if samples == 1 and point.key and not self._start_answers:
+            self._measure(Point(), 1, temperature)
+        task, examples = self.evaluated.task, self.evaluated.examples
+        decoding = replace(self.evaluated.decoding, temperature=temperature)
+        try:
+            self._write(point)
+            evaluation = self.fleet.evaluate_center(examples, decoding, samples)
+            by_index = {example.index: example for example in examples}
+            turns = [
+                turn
+                for rollout in evaluation.rollouts
+                for turn in model_turns(by_index[rollout.example], rollout)
+            ]
+            read = [] if samples > 1 else list(self._logits(turns))
+        finally:
+            self._write(Point())
+        values = values_by_sample(evaluation, task.metric, examples)
+        if np.isnan(values).all():
+            raise GermlineError(
+                f"{self.request.what}: no answer has the metric {task.metric}: see what "
+                "`germline eval` says of it"
+            )
+        facts = self._facts(turns, read) if samples == 1 else {}
+        return {"samples": values.tolist(), "facts": facts}
+
+    def _facts(self, turns: Turns, ours: Sequence[Tensor]) -> Row:
+        """Compare the texts of a point with the start, which the engine serves again."""
+        written = [turn for turn in turns if turn[1].tokens]
+        pairs = zip(ours, self._logits(written), strict=True)
+        read = [
+            text_divergence(*pair, completion)
+            for pair, (_, completion) in zip(pairs, written, strict=False)
+        ]
+        # A share of improbable texts needs all of them.
+        found = iter([one.improbable for one in read] if len(read) == len(written) else ())
+        answers = [
+            Answer(one.prompt, said, one.answer, next(found, None) if said.tokens else None)
+            for one, said in turns
+        ]
+        self._start_answers = self._start_answers or answers
+        start, special_ids = self._start_answers, self.engine.special_ids
+        now, before = (behavior(some, start, special_ids) for some in (answers, start))
+        kl = KlDivergence.of(read) if read else None
+        return {
+            "kl_per_token": kl.per_token if kl else math.nan,
+            "kl_per_text": kl.per_text if kl else math.nan,
+            "behavior": verdict(before, now).word,
+            "broken": now["broken"],
+        }
+
+    def _write(self, point: Point) -> None:
+        for name, serving in self.engine.serving.items():
+            serving.copy_(point.read(name, self.start.read(name)))
+
+    def _logits(self, turns: Turns) -> Iterator[Tensor]:
+        """Yield the logits of the first texts that have tokens, `[tokens, vocabulary]`."""
+        size = center_microbatch(self.fleet.microbatch).examples
+        written, left = [turn for turn in turns if turn[1].tokens], LOGITS_IN_MEMORY
+        for first in range(0, len(written), size):
+            examples, completions = zip(*written[first : first + size], strict=True)
+            for logits in self.engine.read([None], examples, [completions])[0]:
+                yield logits
+                left -= logits.numel()
+                if left < 0:
+                    return
+
+
+@contextmanager
+def open_scorer(request: Request, settings: ScoreSettings) -> Iterator[WeightsScorer]:
+    """Load the start model of the sources, and the held-out examples of the first run.
+
+    Raises:
+        GermlineError: no task is known, or the start has other tensors than the model.
+    """
+    opened = request.opened
+    start = opened[0].base or opened[0]
+    source = next((str(one.directory.path) for one in opened if one.directory), request.start)
+    if not isinstance(source, str) or (settings.task is None and source == request.start):
+        raise GermlineError(
+            f"{request.what}: weights are scored on the task of a run: name a run among the "
+            "sources, or a task (task=countdown) and the start model (--start MODEL)"
+        )
+    task = load_config({"task": settings.task}).task if settings.task else None
+    evaluated = open_evaluation(source, task, settings.split, settings.limit, (), None)
+    config = evaluated.config
+    section = config.engine if isinstance(config.engine, InProcess) else InProcess()
+    section = section.model_copy(update={"threads": settings.threads or section.threads})
+    config = config.model_copy(update={"engine": section})
+    with ExitStack() as stack:
+        engine = make_engine(config, searched=False)
+        stack.callback(engine.close)
+        assert isinstance(engine, InProcessEngine)
+        for name, serving in engine.serving.items():
+            if start.shapes.get(name) != tuple(serving.shape):
+                raise GermlineError(
+                    f"{request.what}: {name} of shape {list(serving.shape)} is not in the start "
+                    f"{start.label}: the run that is scored has another model"
+                )
+        graders = make_graders(config, evaluated.task)
+        stack.callback(graders.close)
+        fleet = LocalFleet(engine, graders, config.microbatch)
+        sign = 1.0 if evaluated.task.metric_higher_is_better else -1.0
+        kept = request.kept_rows(settings)
+        yield WeightsScorer(engine, fleet, start, evaluated, request, kept, sign)
+
+
+def mean_and_interval(values: Values) -> tuple[float, Interval]:
+    """Return the mean over the examples that are known, with its 95 % interval."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()), bootstrap_interval(np.round(known, 12))  # 0.3 - 0.1 is not 0.2
+
+
+def interval_text(value: float, interval: Interval) -> str:
+    """Format a number with its interval."""
+    return f"{number(value)} [{number(interval[0])}, {number(interval[1])}]"
+
+
+def score_series(
+    label: str, x: Sequence[float], points: Sequence[PointScore], color: int = 0
+) -> Series:
+    """Return the scores of points as a line with the band of their intervals."""
+    low, high = zip(*(one.interval for one in points), strict=True)
+    return Series(label, x, [one.mean for one in points], low, high, color)

@@ -1,0 +1,260 @@
+"""Scores of weights between and around models: points, noise, and what is said of them."""
+
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import germline
+from germline.analysis import analyze, open_weights
+from germline.analysis.modes import LINE, line_shape, shape_text
+from germline.analysis.request import Request
+from germline.analysis.robustness import ALL, HEAD, tensor_groups
+from germline.analysis.scorer import Noise, Point, ScoreSettings, open_scorer
+from germline.evaluation.kl_divergence import KlDivergence, measure_texts
+from germline.nano import NANO_DIR
+from germline.run.build_parts import make_engine
+from germline.types import GermlineError
+
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
+SETTINGS: dict[str, Any] = {"task": "arithmetic", "limit": 24}
+MANY = SETTINGS | {"limit": 64}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """Nano with noise, which scores less: the way from `start` to nano is a learned direction."""
+    made = {}
+    for name, seed in (("start", 0), ("other", 1)):
+        folder = shutil.copytree(NANO_DIR, tmp_path_factory.mktemp("models") / name)
+        tensors = load_file(folder / "model.safetensors")
+        generator = torch.Generator().manual_seed(seed)
+        for tensor in tensors.values():
+            spread = 0.3 * float(tensor.float().square().mean().sqrt())
+            tensor += spread * torch.randn(tensor.shape, generator=generator)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        made[name] = str(folder)
+    return made
+
+
+@pytest.fixture
+def scorer(folders, tmp_path):
+    request = Request("modes", ["nano", folders["other"]], tmp_path, folders["start"])
+    with open_scorer(request, ScoreSettings(**SETTINGS)) as opened:
+        yield opened
+
+
+def refusal(*arguments, **settings):
+    with pytest.raises(GermlineError) as caught:
+        analyze(*arguments, **settings)
+    return str(caught.value)
+
+
+def test_a_point_scores_as_eval_does_and_the_start_is_served_again(scorer, tmp_path):
+    nano, other = scorer.request.opened
+    before = {name: one.clone() for name, one in scorer.engine.serving.items()}
+    score, _ = germline.evaluate("nano", "arithmetic", limit=24, out=tmp_path / "completions.jsonl")
+    assert scorer.scores_at(Point(((1.0, nano),))).values.tolist() == [*score.values]
+    point = Point(((0.25, nano), (0.5, other)), Noise(frozenset(before), 0.02))
+    assert scorer.scores_at(point).facts["kl_per_token"] > 0
+    assert all(torch.equal(before[name], one) for name, one in scorer.engine.serving.items())
+    assert scorer.scores_at().facts["kl_per_token"] == 0
+    assert scorer.scores_at().facts["behavior"] == "fine"
+
+
+def test_the_kl_is_that_of_two_engines(scorer):
+    nano = scorer.request.opened[0]
+    config = scorer.evaluated.config
+    tuned: Any = make_engine(config.model_copy(update={"model": "nano"}), searched=False)
+    start: Any = make_engine(config, searched=False)
+    examples = scorer.evaluated.examples
+    written = tuned.generate([None], examples, scorer.evaluated.decoding)
+    expected = KlDivergence.of(measure_texts(tuned, start, [None], examples, written)[0])
+    facts = scorer.scores_at(Point(((1.0, nano),))).facts
+    assert facts["kl_per_token"] == pytest.approx(expected.per_token, rel=1e-5)
+    assert facts["kl_per_text"] == pytest.approx(expected.per_text, rel=1e-5)
+
+
+def test_a_point_is_the_sum_of_its_parts(scorer):
+    nano, other = scorer.request.opened
+    name = next(name for name in scorer.start.names if "down_proj" in name)
+    start, a, b = (one.read(name) for one in (scorer.start, nano, other))
+    mixed = Point(((0.25, nano), (0.5, other))).read(name, start)
+    torch.testing.assert_close(mixed, 0.25 * start + 0.25 * a + 0.5 * b)
+    assert torch.equal(Point(((1.0, nano),)).read(name, start), a)
+    assert torch.equal(Point().read(name, start), start)
+
+
+def test_noise_has_its_size_and_is_on_its_tensors_only(scorer):
+    nano = scorer.request.opened[0]
+    one, two = scorer.start.names[0], scorer.start.names[1]
+    start = scorer.start.read(one)
+    size = start.square().mean().sqrt()
+    delta = (nano.read(one) - start).square().mean().sqrt()
+    for noise, unit in (
+        (Noise(frozenset([one]), 0.5), size),
+        (Noise(frozenset([one]), 0.5, relative=False), 1.0),
+        (Noise(frozenset([one]), 0.5, like=nano), delta),
+    ):
+        drawn = Point(((1.0, nano),), noise).read(one, start) - nano.read(one)
+        assert float(drawn.square().mean().sqrt()) == pytest.approx(0.5 * float(unit), rel=0.02)
+        again = scorer.start.read(two)
+        assert torch.equal(Point((), noise).read(two, again), again)
+    first, second = (Noise(frozenset([one]), 1.0, trial).draw(one, start) for trial in (0, 1))
+    correlation = float((first * second).mean() / size.square())
+    assert abs(correlation) < 0.05
+    assert torch.equal(first, Noise(frozenset([one]), 1.0).draw(one, start))
+
+
+def test_the_head_and_the_thirds_of_the_layers_are_groups(scorer):
+    groups = tensor_groups(scorer)
+    assert groups[ALL] == frozenset(scorer.start.names)
+    assert groups[HEAD] < groups[ALL]
+    assert len(groups[HEAD]) == 1
+    layers = [names for name, names in groups.items() if name.startswith("layers")]
+    assert len(layers) == 3
+    assert not groups[HEAD] & frozenset().union(*layers)
+
+
+def line(means, examples=200, seed=0):
+    """Right and wrong answers with these shares, drawn for every point on its own."""
+    rng = np.random.default_rng(seed)
+    return (rng.random((len(LINE), examples)) < np.array(means)[:, None]).astype(float)
+
+
+def test_a_valley_is_a_barrier():
+    shape = line_shape(line([0.9, 0.9, 0.8, 0.5, 0.3, 0.2, 0.3, 0.5, 0.8, 0.9, 0.9]))
+    assert shape["barrier"] == pytest.approx(0.7, abs=0.1)
+    assert shape["barrier_interval_95"][0] > 0.5
+    assert shape["at"] == 0.5
+    assert "a barrier, drop" in shape_text(shape)
+
+
+def test_noisy_points_of_a_flat_line_are_no_barrier():
+    shapes = [line_shape(line([0.5] * 11, seed=seed)) for seed in range(40)]
+    certain = sum(shape["barrier_interval_95"][0] > 0 for shape in shapes)
+    assert certain <= 4  # 2.5 % are expected
+    assert abs(np.mean([shape["barrier"] for shape in shapes])) < 0.01
+    assert "no barrier" in shape_text(shapes[0])
+
+
+def test_the_middle_tells_a_late_rise_from_an_early_one():
+    late = line_shape(line([0.1] * 8 + [0.5, 0.9, 0.9]))
+    early = line_shape(line([0.1, 0.5, 0.8] + [0.9] * 8))
+    assert "flat, then sharp" in shape_text(late)
+    assert "most of the change comes first" in shape_text(early)
+    assert late["half"] == pytest.approx(0.4, abs=0.1)
+    assert early["half"] == pytest.approx(-0.4, abs=0.1)
+    assert early["steepest"] == pytest.approx(0.5, abs=0.1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_modes_end_at_the_models(count, folders, tmp_path):
+    sources = ["nano", folders["other"], folders["start"]][:count]
+    result = analyze("modes", sources, start=folders["start"], out=tmp_path, settings=SETTINGS)
+    assert len(result.rows) == {1: 13, 2: 11, 3: 10}[count]
+    nano, _ = germline.evaluate("nano", "arithmetic", limit=24, out=tmp_path / "nano.jsonl")
+    place = {1: 10, 2: 0, 3: 0}[count]
+    assert result.values["points"][place]["score"] == pytest.approx(nano.mean)
+    assert (tmp_path / "modes.json").exists()
+    assert (tmp_path / "modes.png").exists()
+    assert len(result.notes) == (2 if count == 3 else 1)
+
+
+def test_large_noise_breaks_a_model_and_small_noise_does_not(tmp_path):
+    settings = MANY | {"scales": "0.001,2", "trials": 5, "groups": "all"}
+    result = analyze("robustness", ["nano"], start="nano", out=tmp_path, settings=settings)
+    small, large = result.values["points"]
+    assert small["without_noise"] == pytest.approx(np.mean(small["scores"]), abs=0.05)
+    assert max(large["scores"]) < 0.1
+    assert large["kl_per_token"] > 1 > small["kl_per_token"]
+    assert large["rms"] == pytest.approx(2000 * small["rms"])
+    assert "smallest with less than half 2" in result.notes[0]
+    assert result.rows[0][4].endswith("]")  # of five trials there is an interval
+
+
+def test_the_way_to_a_better_model_has_a_slope_and_a_random_one_has_none(folders, tmp_path):
+    settings = MANY | {"distances": "0.5,1"}
+    sources = ["nano", folders["other"]]
+    result = analyze("directions", sources, start=folders["start"], settings=settings)
+    means = {(m["from"], m["direction"]): m for m in result.values["over_distances"]}
+    learned, random = means["start", "learned"], means["start", "random"]
+    assert learned["slope"][1][0] > 0
+    assert learned["slope"][0] > 2 * abs(random["slope"][0])
+    for one in [*means.values(), *result.values["points"]]:
+        assert one["gain"][0] == pytest.approx(one["slope"][0] + one["cost"][0])
+    assert len(result.rows) == 12
+    assert "nano" in result.notes[0]
+
+
+def test_coverage_counts_what_the_tries_solve(folders, tmp_path):
+    settings = SETTINGS | {"samples": 4, "scales": "0.05"}
+    sources = ["nano"]
+    result = analyze("coverage", sources, start=folders["start"], out=tmp_path, settings=settings)
+    tries = result.values["tries"]
+    assert [*tries] == ["start, sampled", "start, noise 0.05", "nano, sampled"]
+    kept = germline.evaluate(
+        *("nano", "arithmetic"), limit=24, samples=4, out=tmp_path / "nano.jsonl"
+    )[0]
+    expected = {one.metric: one.mean for one in kept.at_k if one.metric.startswith("pass")}
+    found = {name: mean for name, (mean, _) in tries["nano, sampled"]["at_k"].items()}
+    assert found == pytest.approx(expected)
+    for one in tries.values():
+        shared = tries["start, sampled"]["solved"] - one["only_by_start"]
+        assert one["solved"] == shared + one["not_by_start"]
+        assert one["overlap"]["nano, sampled"] <= 1
+    assert tries["nano, sampled"]["overlap"]["nano, sampled"] == 1
+    assert "progressions" in result.notes[0]
+
+
+def test_an_interrupted_analysis_continues(folders, tmp_path):
+    scored = []
+
+    def stop(what):
+        scored.append(what)
+        if len(scored) == 8:
+            raise KeyboardInterrupt
+
+    call: dict[str, Any] = {"start": folders["start"], "settings": SETTINGS}
+    with pytest.raises(KeyboardInterrupt):
+        analyze("modes", ["nano"], out=tmp_path / "a", watch=stop, **call)
+    kept = (tmp_path / "a" / "modes.jsonl").read_text()
+    assert 3 <= kept.count('"key"') <= 8
+    again = analyze("modes", ["nano"], out=tmp_path / "a", **call)
+    assert (tmp_path / "a" / "modes.jsonl").read_text().startswith(kept)
+    whole = analyze("modes", ["nano"], out=tmp_path / "b", **call)
+    assert again.rows == whole.rows
+
+
+@pytest.mark.parametrize(
+    ("what", "sources", "settings", "said"),
+    [
+        ("modes", ["nano"] * 4, {}, "takes 1 model"),
+        ("modes", ["nano"], {"task": None}, "name a run among the sources, or a task"),
+        ("directions", ["nano"], {}, "has the weights of its start"),
+        ("directions", ["nano"] * 3, {}, "takes a run, and a second one"),
+        ("robustness", ["nano"], {"scales": "0"}, "greater than 0"),
+        ("robustness", ["nano"], {"trials": 0}, "greater than or equal to 1"),
+        ("robustness", ["nano"], {"scales": "a"}, "valid number"),
+        ("coverage", ["nano"], {"samples": 1}, "greater than or equal to 2"),
+        ("coverage", ["nano"], {"temperature": 0}, "greater than 0"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused(what, sources, settings, said, tmp_path):
+    given = {k: v for k, v in (SETTINGS | settings).items() if v is not None}
+    assert said in refusal(what, sources, start="nano", out=tmp_path, settings=given)
+
+
+def test_a_start_of_another_shape_is_refused(tmp_path):
+    folder = shutil.copytree(NANO_DIR, tmp_path / "short")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, folder / "model.safetensors")
+    short = open_weights(str(folder), folder=tmp_path)
+    assert "model.norm.weight" not in short.names
+    said = refusal("modes", [str(folder)], start=str(folder), settings=SETTINGS)
+    assert "model.norm.weight" in said

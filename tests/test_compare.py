@@ -15,8 +15,8 @@ import germline
 from germline.config.config_files import as_yaml
 from germline.record import RunDirectory
 from germline.report.text_format import number
-from germline.studies import study_runs
-from germline.studies.study_file import Cell, Study
+from germline.studies import run_processes, study_runs
+from germline.studies.study_file import Study
 from germline.studies.study_results import StudyResults
 from germline.types import GermlineError
 from tests.command_line import command
@@ -51,10 +51,11 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """Run the commands of cells in this process; return those that ran."""
     called: list[tuple[str, ...]] = []
 
-    def in_process(self: Any, cell: Cell, *arguments: str) -> tuple[str, str]:
+    def in_process(_self: Any, _config: Any, path: Path, *arguments: str) -> tuple[str, str]:
         called.append(arguments)
         result = command(*arguments, "--json")
-        return result.stdout, study_runs._failure(cell, result.stdout.encode(), result.exit_code)
+        printed = result.stdout.encode()
+        return result.stdout, run_processes.failure_of(path, printed, result.exit_code)
 
     class InThisThread:  # the signals of `germline train` need the main one
         map = staticmethod(map)
@@ -66,8 +67,8 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
         def __exit__(self, *_: object) -> None: ...
 
-    monkeypatch.setattr(study_runs, "ThreadPoolExecutor", InThisThread)
-    monkeypatch.setattr(study_runs.StudyRunner, "_run", in_process)
+    monkeypatch.setattr(run_processes, "ThreadPoolExecutor", InThisThread)
+    monkeypatch.setattr(run_processes.RunProcesses, "run", in_process)
     return called
 
 
@@ -201,8 +202,10 @@ def test_runs_that_an_interrupt_leaves_out_are_counted(file, commands, monkeypat
     cell = file.parent / "out/short/many/seed-0"
     config = settings("strategy.population=8", "held_out.every=1", "budget.rollouts=64")
     stopped_after(germline.train(config, cell), 1)
-    begin = study_runs.StudyRunner.run
-    monkeypatch.setattr(study_runs.StudyRunner, "run", lambda self: (self.stop(), begin(self)))
+    begin = study_runs.StudyRunner.run_cells
+    monkeypatch.setattr(
+        study_runs.StudyRunner, "run_cells", lambda self: (self.stop(), begin(self))
+    )
     status, printed, facts = compared(file)
     assert status == 130
     assert facts["failures"] == ["not ended: short, many, seed 0: stopped", "not begun: 2 runs"]

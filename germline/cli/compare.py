@@ -123,7 +123,7 @@ def _run(study: "Study", jobs: int, *, quiet: bool) -> tuple[list[str], int]:
 
     runner = StudyRunner(study, jobs, show)
     with stop_on_interrupt(runner.stop):
-        runner.run()
+        runner.run_cells()
     if runner.not_begun:
         failures.append(f"not begun: {count_of(runner.not_begun, 'runs')}")
     return failures, INTERRUPTED if runner.is_stopping else int(bool(failures))

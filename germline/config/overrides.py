@@ -5,7 +5,8 @@ both kinds have.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin
@@ -37,6 +38,16 @@ def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict
             value = {name: value}
         values = _lay_over(values, {path[0]: value}, levels=len(path) - 1)
     return dict(values)
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Do not warn of the settings that overrides drop."""
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = False
 
 
 def _lay_over(

@@ -22,8 +22,7 @@ from pydantic import Field, ValidationError
 from germline.config import Budget, Config, load_config
 from germline.config.base import Section, as_override
 from germline.config.config_files import read_file
-from germline.config.overrides import apply_overrides
-from germline.config.overrides import log as overrides_log
+from germline.config.overrides import apply_overrides, without_warnings
 from germline.methods.method import check_task
 from germline.report.diff import differing_settings
 from germline.studies.run_seeds import train_seeds
@@ -95,11 +94,6 @@ class Cell:
         """Its name in messages."""
         return f"{self.task}, {self.method}, seed {self.seed}"
 
-    @property
-    def log(self) -> Path:
-        """The file of what its commands print."""
-        return self.path.with_suffix(".log")
-
 
 class Study:
     """A study that can be run.
@@ -143,13 +137,11 @@ class Study:
             )
         for task, method in product(self.tasks, self.methods):
             source, settings = self._settings(task, method, path.parent)
-            overrides_log.disabled = True  # a study replaces sections on purpose
             try:
-                config = load_config(source, settings)
+                with without_warnings():  # a study replaces sections on purpose
+                    config = load_config(source, settings)
             except GermlineError as error:
                 raise GermlineError(f"{task}, {method}: {error}") from None
-            finally:
-                overrides_log.disabled = False
             self.configs[task, method] = config
             given = self.file.seeds
             seeds = given if isinstance(given, tuple) else str(given)

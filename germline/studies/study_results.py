@@ -28,8 +28,8 @@ from germline.record.best_generation import signed_score
 from germline.record.budget import amounts
 from germline.report.comparison import SeedGroup
 from germline.report.run_facts import RunFacts
+from germline.studies.run_processes import evaluation_of
 from germline.studies.study_file import Cell, Study
-from germline.studies.study_runs import evaluation_of
 from germline.types import GermlineError, HeldOutScore
 
 AXES = {

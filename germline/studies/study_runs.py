@@ -5,34 +5,19 @@ killed goes on where it stopped. A run that fails does not stop the others; the 
 it. What `germline train`, `resume` and `eval` print is in `seed-N.log` beside the run.
 """
 
-import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from germline.record import RunDirectory
-from germline.record.atomic_files import write_json
-from germline.studies.run_seeds import overrides_to_resume
+from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.study_file import Cell, Study
 from germline.types import GermlineError
-
-STOPPED = "stopped"
-"""The failure of a run that was interrupted with the study."""
 
 EVALUATION_FAILED = "evaluation failed"
 """The beginning of a failure of a run that has ended."""
 
-INTERRUPTED = 130
-"""Exit status of `germline train` that was interrupted after a generation."""
 
-
-class StudyRunner:
+class StudyRunner(RunProcesses):
     """Runs what is missing of a study.
 
     Args:
@@ -45,25 +30,17 @@ class StudyRunner:
     """
 
     def __init__(self, study: Study, jobs: int, on_end: Callable[[Cell, str], object]) -> None:
+        super().__init__()
         self._study = study
         self._jobs = jobs
         self._on_end = on_end
-        self._processes: set[subprocess.Popen[bytes]] = set()
         self._lock = Lock()
-        self.is_stopping = False
         self.not_begun = 0
 
-    def run(self) -> None:
+    def run_cells(self) -> None:
         """Run, continue and evaluate the cells."""
         self._study.prepare()
-        with ThreadPoolExecutor(self._jobs) as pool:
-            list(pool.map(self._finish, self._study.cells))
-
-    def stop(self) -> None:
-        """Let the runs finish their generation; no further run is begun."""
-        self.is_stopping = True
-        for process in [*self._processes]:
-            process.send_signal(signal.SIGINT)
+        self.in_threads(self._finish, self._study.cells, self._jobs)
 
     def _finish(self, cell: Cell) -> None:
         failure = ""
@@ -82,70 +59,10 @@ class StudyRunner:
             self._on_end(cell, failure)
 
     def _train(self, cell: Cell) -> str:
-        if not (cell.path / "run.json").exists():
-            seed, out = f"seed={cell.seed}", str(cell.path)
-            return self._run(cell, "train", cell.source, *cell.overrides, seed, "--out", out)[1]
-        overrides = overrides_to_resume(self._study.config(cell), cell.path)
-        if overrides is None:
-            return ""
-        return self._run(cell, "resume", str(cell.path), *overrides)[1]
+        return self.train(self._study.config(cell), cell.source, cell.overrides, cell.path)
 
     def _evaluate(self, cell: Cell) -> str:
-        options = self._study.file.eval
-        updates = RunDirectory.open(cell.path).journal.last_generation() + 1
-        facts: dict[str, Any] = {"updates": updates, "options": list(options)}
-        if not options or facts.items() <= evaluation_of(cell.path).items():
-            return ""
-        limit = f"--limit={self._study.config(cell).held_out.examples}"
-        found: dict[str, Any] = {}
-        for one in options:
-            printed, failure = self._run(cell, "eval", str(cell.path), limit, *one.split())
-            if failure:
-                return f"{EVALUATION_FAILED}: {failure}"
-            found |= json.loads(printed)[0]
-        write_json(_evaluation_file(cell.path), {**facts, "result": found})
-        return ""
-
-    def _run(self, cell: Cell, *arguments: str) -> tuple[str, str]:
-        """Run a command; return what it printed, and why it failed."""
-        threads = getattr(self._study.config(cell).engine, "threads", None)
-        limited = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
-        with cell.log.open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "germline", *arguments, "--json"],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=os.environ | limited,
-                start_new_session=True,  # `stop` passes an interrupt on, once
-            )
-            self._processes.add(process)
-            printed = process.communicate()[0]
-            self._processes.remove(process)
-            log.write(printed)
-        return printed.decode(errors="replace"), _failure(cell, printed, process.returncode)
-
-
-def evaluation_of(run: Path) -> dict[str, Any]:
-    """Return what `germline eval` said of a run, and of which weights; empty if it was not run."""
-    file = _evaluation_file(run)
-    return dict(json.loads(file.read_bytes())) if file.exists() else {}
-
-
-def _evaluation_file(run: Path) -> Path:
-    return run.with_name(f"{run.name}-eval.json")
-
-
-def _failure(cell: Cell, printed: bytes, status: int) -> str:
-    """Return the error that a command printed, else the end of its log; empty without one."""
-    if status == 0:
-        return ""
-    if status == INTERRUPTED:
-        return STOPPED
-    if status < 0:  # the log ends with an unrelated line
-        return f"killed by signal {-status} ({cell.log})"
-    try:
-        return str(json.loads(printed)["error"]["message"])
-    except (ValueError, KeyError, TypeError):
-        lines = cell.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return f"exit status {status}: {lines[-1] if lines else 'nothing printed'} ({cell.log})"
+        config = self._study.config(cell)
+        limit = f"--limit={config.held_out.examples}"
+        failure = self.evaluate(config, cell.path, self._study.file.eval, limit)
+        return f"{EVALUATION_FAILED}: {failure}" if failure else ""

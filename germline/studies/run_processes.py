@@ -1,0 +1,138 @@
+"""Commands of germline in processes of their own, so that the cost of a run is its own.
+
+What a command prints is appended to a log file beside its run.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from germline.config import Config
+from germline.record import RunDirectory
+from germline.record.atomic_files import write_json
+from germline.studies.run_seeds import overrides_to_resume
+
+STOPPED = "stopped"
+"""The failure of a run that was interrupted with its study."""
+
+INTERRUPTED = 130
+"""Exit status of `germline train` that was interrupted after a generation."""
+
+
+class RunProcesses:
+    """The processes of a study: begins and continues runs, evaluates them, and stops.
+
+    Attributes:
+        is_stopping: whether `stop` was called, so that no further command is begun.
+    """
+
+    def __init__(self) -> None:
+        self._processes: set[subprocess.Popen[bytes]] = set()
+        self.is_stopping = False
+
+    def stop(self) -> None:
+        """Let runs finish their generation; a second call ends them at once."""
+        self.is_stopping = True
+        for process in [*self._processes]:
+            process.send_signal(signal.SIGINT)
+
+    def in_threads(self, work: Callable[[Any], object], items: Iterable[Any], jobs: int) -> None:
+        """Do the work of every item, `jobs` at a time; an interrupt stops and is raised."""
+        with ThreadPoolExecutor(jobs) as pool:
+            try:
+                list(pool.map(work, items))
+            except BaseException:
+                self.stop()
+                raise
+
+    def train(self, planned: Config, source: str, overrides: Sequence[str], path: Path) -> str:
+        """Begin a run, or continue it to the end of the planned config; return why it failed.
+
+        Args:
+            planned: the config with the run seed, which `source` and `overrides` give.
+            source: name of the config.
+            overrides: of the config, without the run seed.
+            path: the run directory.
+        """
+        if not (path / "run.json").exists():
+            seed, out = f"seed={planned.seed}", str(path)
+            return self.run(planned, path, "train", source, *overrides, seed, "--out", out)[1]
+        changes = overrides_to_resume(planned, path)
+        return "" if changes is None else self.run(planned, path, "resume", str(path), *changes)[1]
+
+    def evaluate(self, planned: Config, path: Path, options: Sequence[str], *words: str) -> str:
+        """Evaluate the last weights of a run with `germline eval`; return why it failed.
+
+        Each of `options` is a call; `words` are added to all. The results together are what
+        `evaluation_of` returns; those of the same weights and options are kept.
+        """
+        updates = RunDirectory.open(path).journal.last_generation() + 1
+        facts: dict[str, Any] = {"updates": updates, "options": list(options)}
+        if not options or facts.items() <= evaluation_of(path).items():
+            return ""
+        found: dict[str, Any] = {}
+        for one in options:
+            printed, failure = self.run(planned, path, "eval", str(path), *words, *one.split())
+            if failure:
+                return failure
+            found |= json.loads(printed)[0]
+        write_json(_evaluation_file(path), {**facts, "result": found})
+        return ""
+
+    def run(self, planned: Config, path: Path, *arguments: str) -> tuple[str, str]:
+        """Run a command on a run directory; return what it printed, and why it failed."""
+        if self.is_stopping:
+            return "", STOPPED
+        threads = getattr(planned.engine, "threads", None)
+        limited = {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
+        with log_of(path).open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "germline", *arguments, "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=os.environ | limited,
+                start_new_session=True,  # `stop` passes an interrupt on, once
+            )
+            self._processes.add(process)
+            printed = process.communicate()[0]
+            self._processes.remove(process)
+            log.write(printed)
+        return printed.decode(errors="replace"), failure_of(path, printed, process.returncode)
+
+
+def log_of(path: Path) -> Path:
+    """Return the file of what the commands of a run print."""
+    return path.with_name(f"{path.name}.log")
+
+
+def evaluation_of(run: Path) -> dict[str, Any]:
+    """Return what `germline eval` said of a run, and of which weights; empty if it was not run."""
+    file = _evaluation_file(run)
+    return dict(json.loads(file.read_bytes())) if file.exists() else {}
+
+
+def failure_of(path: Path, printed: bytes, status: int) -> str:
+    """Return the error that a command printed, else the end of its log; empty without one."""
+    log = log_of(path)
+    if status == 0:
+        return ""
+    if status == INTERRUPTED:
+        return STOPPED
+    if status < 0:  # the log ends with an unrelated line
+        return f"killed by signal {-status} ({log})"
+    try:
+        return str(json.loads(printed)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return f"exit status {status}: {lines[-1] if lines else 'nothing printed'} ({log})"
+
+
+def _evaluation_file(run: Path) -> Path:
+    return run.with_name(f"{run.name}-eval.json")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from germline.run import resume as resume
     from germline.run import train as train
     from germline.studies.run_seeds import train_seeds as train_seeds
+    from germline.studies.sweep_runner import sweep as sweep
     from germline.types import GermlineError as GermlineError
 
 _HOMES = {
@@ -45,6 +46,7 @@ _HOMES = {
     "evaluate": "germline.run",
     "generate": "germline.run",
     "train_seeds": "germline.studies.run_seeds",
+    "sweep": "germline.studies.sweep_runner",
     "findings": "germline.report.findings",
     "write_report": "germline.report.html_page",
 }

@@ -15,12 +15,13 @@ import germline
 from germline.config.config_files import as_yaml
 from germline.record import RunDirectory
 from germline.report.text_format import number
-from germline.studies import run_processes, study_runs
+from germline.studies import study_runs
 from germline.studies.study_file import Study
 from germline.studies.study_results import StudyResults
 from germline.types import GermlineError
 from tests.command_line import command
 from tests.hang_limit import HANG_S
+from tests.run_commands import run_commands_here
 from tests.toy_runs import SETTINGS, journal, run, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -49,27 +50,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """Run the commands of cells in this process; return those that ran."""
-    called: list[tuple[str, ...]] = []
-
-    def in_process(_self: Any, _config: Any, path: Path, *arguments: str) -> tuple[str, str]:
-        called.append(arguments)
-        result = command(*arguments, "--json")
-        printed = result.stdout.encode()
-        return result.stdout, run_processes.failure_of(path, printed, result.exit_code)
-
-    class InThisThread:  # the signals of `germline train` need the main one
-        map = staticmethod(map)
-
-        def __init__(self, _jobs: int) -> None: ...
-
-        def __enter__(self) -> "InThisThread":
-            return self
-
-        def __exit__(self, *_: object) -> None: ...
-
-    monkeypatch.setattr(run_processes, "ThreadPoolExecutor", InThisThread)
-    monkeypatch.setattr(run_processes.RunProcesses, "run", in_process)
-    return called
+    return run_commands_here(monkeypatch)
 
 
 def write_study(folder: Path, **changes: Any) -> Path:

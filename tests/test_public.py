@@ -33,6 +33,7 @@ SIGNATURES = {
     "load_config": "(source, overrides=())",
     "replay": "(path, generation=None, out=None, form=None, *, model=None, tokenizer=None)",
     "resume": f"(path, overrides=(), *, {FROM_PYTHON}, callbacks=())",
+    "sweep": "(config, over, out, *, overrides=(), jobs=1, **options)",
     "train": f"(config, out=None, *, {FROM_PYTHON}, callbacks=())",
     "train_seeds": "(config, seeds, out=None)",
     "write_report": "(paths, out=None)",

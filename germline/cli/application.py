@@ -25,6 +25,7 @@ from germline.cli import (
     probe,
     report,
     serve,
+    sweep,
     train,
 )
 from germline.cli.arguments import examples_epilog
@@ -159,6 +160,7 @@ def germline(
 for name, command, examples in (
     ("train", train.train, train.TRAIN_EXAMPLES),
     ("probe", probe.probe, probe.PROBE_EXAMPLES),
+    ("sweep", sweep.sweep, sweep.SWEEP_EXAMPLES),
     ("resume", train.resume, train.RESUME_EXAMPLES),
     ("export", export.export, export.EXPORT_EXAMPLES),
     ("eval", evaluate.evaluate, evaluate.EVALUATE_EXAMPLES),

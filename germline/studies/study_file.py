@@ -26,6 +26,7 @@ from germline.config.overrides import apply_overrides, without_warnings
 from germline.methods.method import check_task
 from germline.report.diff import differing_settings
 from germline.studies.run_seeds import train_seeds
+from germline.studies.sweep_files import read_best
 from germline.tasks import make_task
 from germline.types import GermlineError
 
@@ -56,6 +57,9 @@ class StudyMethod(Section):
 
     settings: Settings = ()
     """Settings of all runs of the method."""
+    sweep: str | None = None
+    """Folder of a `germline sweep` that has ended: the settings of its best trial come first, and
+    the cost of the sweep is reported."""
     on: dict[str, Settings] = Field({})
     """Further settings on some tasks, by the name of the task."""
 
@@ -124,6 +128,9 @@ class Study:
         self.name = path.stem
         self.file = _read(path, overrides)
         self.out = out or Path("runs") / self.name
+        self.sweeps = {
+            name: read_best(Path(one.sweep)) for name, one in self.file.methods.items() if one.sweep
+        }
         self.configs: dict[tuple[str, str], Config] = {}
         self.cells: list[Cell] = []
         self.tasks, self.methods = (
@@ -176,6 +183,7 @@ class Study:
         return source, (
             *of_task.settings,
             *self.file.settings,
+            *self.sweeps.get(method, {}).get("overrides", ()),
             *of_method.settings,
             *of_method.on.get(task, ()),
             *(as_override(f"budget.{name}", limit) for name, limit in limits),

@@ -95,7 +95,14 @@ def scores(results: StudyResults) -> Table:
 
 def costs(results: StudyResults) -> Table:
     """Return what a run of each method spends, and what it had spent at the target."""
-    made = _table(results, {title: partial(_cost, name) for name, title in COSTS.items()})
+    columns: dict[str, Callable[[MethodResult], str]] = {
+        title: partial(_cost, name) for name, title in COSTS.items()
+    }
+    if sweeps := results.study.sweeps:
+        columns["rollouts of tuning"] = lambda one: number(
+            sweeps.get(one.name, {"spent": {"rollouts": 0.0}})["spent"]["rollouts"]
+        )
+    made = _table(results, columns)
     if not any(task.target is not None for task in results.tasks):
         return made
     reached = [_to_target(task.target, one) for task, one in results.methods]

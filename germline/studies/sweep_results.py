@@ -1,10 +1,4 @@
-"""What the trials of a sweep have reached, read from its folder alone, also while it runs.
-
-    OUT/sweep.json              config, overrides, space, sampler, objectives, budget, rungs, seeds
-    OUT/trials/0007/trial.json  settings and state of a trial
-    OUT/trials/0007/seed-0/     a run of the trial, one for each run seed
-    OUT/test/1/trial.json       which trial was trained again with test seeds, and why
-    OUT/test/1/seed-4/          a run of that trial with a run seed that the search did not use
+"""What the trials of a sweep have reached, read from its files alone, also while it runs.
 
 The best of many noisy scores is too good on average. Trials are ranked by their scores shrunk
 towards the mean m of all complete trials (empirical Bayes; Efron and Morris 1975, JASA 70):
@@ -16,8 +10,9 @@ pooled, and `between` trials. While every trial has one seed, `within` is the sq
 error over examples, which is too large, because trials share their examples.
 """
 
-import json
+import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,11 +22,9 @@ from typing import Any, Literal
 from germline.record.best_generation import signed_score
 from germline.record.budget import amounts
 from germline.record.seed_study import seed_runs
+from germline.report.text_format import number, signed
 from germline.studies.study_results import CellResult
-from germline.types import GermlineError
-
-SWEEP_FILE, TRIAL_FILE = "sweep.json", "trial.json"
-TRIALS, TESTS = "trials", "test"
+from germline.studies.sweep_files import SWEEP_FILE, TESTS, TRIAL_FILE, TRIALS, read_json
 
 TrialState = Literal["running", "complete", "pruned", "failed"]
 """`complete`: trained up to the last rung; `pruned`: a rule stopped it; `failed`: it crashed."""
@@ -70,9 +63,14 @@ class SweepTrial:
         return self.reason.startswith(COLLAPSED)
 
     @cached_property
+    def counted(self) -> list[CellResult]:
+        """The runs that have a score and are not training on."""
+        return [one for one in self.runs if one.scores and one.has_ended]
+
+    @cached_property
     def signed_scores(self) -> dict[int, float]:
-        """The last held-out score of each run by run seed, so that higher is better."""
-        return {one.config.seed: signed_score(one.scores[-1]) for one in self.runs if one.scores}
+        """The last held-out score of each counted run by run seed, so that higher is better."""
+        return {one.config.seed: signed_score(one.scores[-1]) for one in self.counted}
 
     @property
     def mean(self) -> float:
@@ -83,6 +81,16 @@ class SweepTrial:
     def spent(self) -> dict[str, float]:
         """What training of all its runs has spent, by the names of the settings of `budget`."""
         return sum_amounts([amounts(one.run.spent) for one in self.runs])
+
+    @property
+    def unseen(self) -> float:
+        """The mean over its runs of the signed score on unseen rows; NaN where none is known."""
+        known = [
+            one.evaluation["mean"] if one.scores[-1].higher_is_better else -one.evaluation["mean"]
+            for one in self.counted
+            if one.evaluation
+        ]
+        return statistics.fmean(known) if known else float("nan")
 
     @property
     def peak_memory_mb(self) -> float:
@@ -154,12 +162,18 @@ class SweepResults:
             free = sum(len(some) - 1 for some in repeated)
             within = sum((len(one) - 1) * statistics.variance(one) for one in repeated) / free
         else:
-            errors = [one.runs[0].scores[-1].standard_error ** 2 for one in self.complete]
+            errors = [one.counted[0].scores[-1].standard_error ** 2 for one in self.complete]
             within = statistics.fmean(errors) if errors else 0.0
         seeds = statistics.harmonic_mean([len(some) for some in samples]) if samples else 1
         spread = statistics.variance(means) if len(means) > 1 else 0.0
         mean = statistics.fmean(means) if means else 0.0
         return Noise(mean, within, max(0.0, spread - within / seeds), bool(repeated))
+
+    @property
+    def sign(self) -> float:
+        """1 where a higher score is better, and -1 where signed scores are negated costs."""
+        scores = [run.scores[-1] for one in self.trials for run in one.counted]
+        return -1.0 if scores and not scores[0].higher_is_better else 1.0
 
     @property
     def ranked(self) -> list[SweepTrial]:
@@ -175,35 +189,83 @@ class SweepResults:
         """What training of all trials has spent, tests left out."""
         return sum_amounts([one.spent for one in self.trials])
 
+    def objectives(self, trial: SweepTrial) -> list[float]:
+        """Return the objectives of a complete trial, higher is better."""
+        known = {
+            "score": self.noise.shrunk(trial),
+            "peak_memory": -trial.peak_memory_mb,
+            "tokens": -trial.spent["tokens"] / len(trial.runs),
+        }
+        return [known[name] for name in self.facts["objectives"]]
+
+    @cached_property
+    def front(self) -> list[SweepTrial]:
+        """The complete trials that no other one is at least as good as in every objective."""
+        values = {one.number: self.objectives(one) for one in self.complete}
+
+        def is_dominated(trial: SweepTrial) -> bool:
+            mine = values[trial.number]
+            others = (some for some in values.values() if some != mine)
+            return any(all(a >= b for a, b in zip(some, mine, strict=True)) for some in others)
+
+        if len(self.facts["objectives"]) == 1:
+            return self.complete
+        return [one for one in self.ranked if not is_dominated(one)]
+
+    def summary(self) -> list[str]:
+        """Say what was spent, how optimistic the search is, and what each sampler has found."""
+        counts = Counter(COLLAPSED if one.has_collapsed else one.state for one in self.trials)
+        ended = ", ".join(f"{count} {name}" for name, count in counts.items())
+        lines = [f"{len(self.trials)} trials, {self.spent['rollouts']:,.0f} rollouts: {ended}"]
+        tests = [one for one in self.tests if math.isfinite(one.unseen)]
+        if tests and tests[0].number == self.ranked[0].number:
+            of_search, again, unseen = self.ranked[0].mean, tests[0].mean, tests[0].unseen
+            shown = [number(self.sign * one) for one in (of_search, again, unseen)]
+            regret = max(one.unseen for one in tests) - unseen
+            lines.append(
+                f"trial {tests[0].number} scored {shown[0]} in the search, {shown[1]} with new run "
+                f"seeds (the search is {signed(of_search - again)} optimistic) and {shown[2]} on "
+                f"unseen rows; the best of {len(tests)} tests is {number(regret)} better (regret)"
+            )
+        if len(self.facts["objectives"]) > 1:
+            front = ", ".join(str(one.number) for one in self.front)
+            lines.append(f"Pareto front of {', '.join(self.facts['objectives'])}: trials {front}")
+        for sampler in self.facts["samplers"]:
+            some = [one for one in self.trials if one.sampler == sampler]
+            cost = sum(one.spent["rollouts"] for one in some)
+            best = next((one for one in self.ranked if one in some), None)
+            score = self.sign * self.noise.shrunk(best) if best else math.nan
+            lines.append(f"{sampler}: {number(score)} at best (shrunk) with {cost:,.0f} rollouts")
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        """Return all trials and tests as values for JSON."""
+
+        def values(trial: SweepTrial) -> dict[str, Any]:
+            names = ("number", "sampler", "settings", "state", "reason", "spent", "peak_memory_mb")
+            return {name: getattr(trial, name) for name in names} | {"scores": trial.signed_scores}
+
+        shrunk = {one.number: self.noise.shrunk(one) for one in self.complete}
+        return {
+            "out": self.folder,
+            "best": self.ranked[0].number if self.ranked else None,
+            "trials": [values(one) | {"shrunk": shrunk.get(one.number)} for one in self.trials],
+            "tests": [values(one) | {"unseen": one.unseen} for one in self.tests],
+            "summary": self.summary(),
+        }
+
 
 def read_trial(folder: Path) -> SweepTrial:
     """Return a trial, or a test of one, from its folder."""
     facts = read_json(folder / TRIAL_FILE)
-    return SweepTrial(
-        number=facts["number"],
-        settings=facts["settings"],
-        runs=[CellResult(one) for one in seed_runs(folder)],
-        state=facts["state"],
-        reason=facts["reason"],
-        sampler=facts["sampler"],
-        rung=facts["rung"],
-        path=folder,
-    )
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """Return a JSON file of a sweep."""
-    try:
-        return dict(json.loads(file.read_bytes()))
-    except (FileNotFoundError, NotADirectoryError):
-        raise GermlineError(f"{file.parent} holds no sweep: there is no {file.name}") from None
-    except (OSError, ValueError, TypeError) as error:
-        raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
+    known = {name: facts[name] for name in ("number", "settings", "state", "reason")}
+    runs = [CellResult(one) for one in seed_runs(folder)]
+    return SweepTrial(**known, runs=runs, sampler=facts["sampler"], rung=facts["rung"], path=folder)
 
 
 def sum_amounts(spent: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the sums of what several runs have spent, by name."""
-    return {name: sum(one[name] for one in spent) for name in amounts({})} if spent else amounts({})
+    return {name: sum(one[name] for one in spent) for name in amounts({})}
 
 
 def _trial_files(folder: Path) -> list[Path]:

@@ -1,0 +1,125 @@
+"""The command `germline sweep`: search settings of a config, with a budget for all trials."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from germline.cli.arguments import ConfigFile, Overrides
+from germline.cli.output import INTERRUPTED, AsJson, print_json, print_stdout, print_table
+
+if TYPE_CHECKING:
+    from germline.studies.sweep_results import SweepResults, SweepTrial
+
+SHOWN = 10
+"""Trials of the table."""
+
+SWEEP_EXAMPLES = (
+    "germline sweep arithmetic --over space.yaml --budget rollouts=400000",
+    "germline sweep arithmetic budget.rollouts=5120 --over space.yaml --budget minutes=60 --jobs 2",
+    "germline sweep arithmetic --over space.yaml --sampler grid --seeds 4",
+)
+
+
+def sweep(  # noqa: PLR0913 - the options of a command
+    config: ConfigFile,
+    overrides: Overrides = None,
+    *,
+    over: Annotated[
+        Path,
+        typer.Option(metavar="FILE", help="The space: settings with their ranges, in YAML."),
+    ],
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=NUMBER",
+            help="Limit of all trials together: trials, or a setting of budget, such as "
+            "rollouts=40000; repeatable.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder; default: runs/CONFIG-sweep.")
+    ] = None,
+    sampler: Annotated[
+        str, typer.Option(help="What proposes trials: tpe, random, grid, cmaes or gp.")
+    ] = "tpe",
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(help="score, peak_memory or tokens; repeatable. Default: score."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, max=4, help="Run seeds of the best trials.")] = 4,
+    test_seeds: Annotated[
+        int, typer.Option(min=0, help="New run seeds with which the best trials are trained again.")
+    ] = 2,
+    random: Annotated[
+        bool, typer.Option("--random/--no-random", help="Spend half on random search beside.")
+    ] = True,
+    jobs: Annotated[int, typer.Option(min=1, help="Trials at the same time.")] = 1,
+    storage: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Optuna's storage; default: study.db in the folder."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Search settings of a config: find the best values within a budget of all trials.
+
+    Each trial is a folder of run directories. A trial is compared with others after a ninth and a
+    third of its rollouts and goes on if it is among the best third; one whose answers break is
+    stopped. The best trials get more run seeds, and the best three are trained again with new run
+    seeds and scored on unseen rows. The same command continues a sweep, also from several processes
+    at once. After Ctrl-C, runs finish their generation.
+    """
+    from germline.cli.run_loop import stop_on_interrupt
+    from germline.studies.sweep import Sweep, SweepOptions, read_budget
+    from germline.studies.sweep_results import SweepResults
+    from germline.studies.sweep_runner import SweepRunner
+    from germline.studies.sweep_space import SweepSpace
+
+    limits, objectives = read_budget(budget or []), tuple(objective or ["score"])
+    options = SweepOptions(limits, sampler, objectives, seeds, test_seeds, random, storage)
+    folder = out or Path("runs") / f"{config.stem}-sweep"
+    plan = Sweep(str(config), overrides or [], SweepSpace.read(over), folder, options)
+    runner = SweepRunner(plan, jobs, lambda trial: None if as_json else print_stdout(_line(trial)))
+    with stop_on_interrupt(runner.stop):
+        runner.search()
+    results = SweepResults(folder)
+    if as_json:
+        print_json(results.as_json())
+    else:
+        _show(results)
+    if runner.is_stopping:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _line(trial: "SweepTrial") -> str:
+    from germline.report.text_format import number
+    from germline.studies.sweep_files import TESTS
+    from germline.studies.sweep_space import overrides_of
+
+    name = "test of trial" if trial.path.parent.name == TESTS else "trial"
+    score = f", score {number(abs(trial.mean))}" if trial.signed_scores else ""
+    reason = f" ({trial.reason})" if trial.reason else ""
+    settings = " ".join(overrides_of(dict(trial.settings)))
+    return f"{name} {trial.number} ({trial.sampler}) {settings}: {trial.state}{score}{reason}"
+
+
+def _show(results: "SweepResults") -> None:
+    from germline.report.text_format import number
+    from germline.studies.sweep_space import overrides_of
+
+    unseen = {one.number: results.sign * one.unseen for one in results.tests}
+    rows = [
+        (
+            str(one.number),
+            one.sampler,
+            " ".join(overrides_of(dict(one.settings))),
+            str(len(one.signed_scores)),
+            number(results.sign * one.mean),
+            number(results.sign * results.noise.shrunk(one)),
+            number(unseen.get(one.number)),
+        )
+        for one in results.ranked[:SHOWN]
+    ]
+    typer.echo("")
+    print_table(("trial", "sampler", "settings", "seeds", "score", "shrunk", "unseen"), rows)
+    print_stdout("\n".join(results.summary()))

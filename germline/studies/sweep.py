@@ -1,0 +1,276 @@
+"""A sweep: a config, the space of settings that is searched, and a budget for all trials together.
+
+Population, batch size and generations trade against each other: a run of any trial ends after the
+same number of rollouts, `budget.rollouts` of the config or what the config itself would spend.
+"""
+
+import math
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from germline.config import Budget, Config, load_config, validate_config
+from germline.config.overrides import without_warnings
+from germline.methods.method import check_task
+from germline.record.atomic_files import explain_write_errors, write_json
+from germline.report.diff import differing_settings
+from germline.studies.study_file import SAME
+from germline.studies.sweep_files import SWEEP_FILE, TESTS, TRIALS, read_json
+from germline.studies.sweep_samplers import SAMPLERS, Samplers
+from germline.studies.sweep_selection import rungs_of
+from germline.studies.sweep_space import Settings, SweepSpace, overrides_of
+from germline.tasks import make_task
+from germline.types import GermlineError
+
+OBJECTIVES = {"score": "maximize", "peak_memory": "minimize", "tokens": "minimize"}
+"""Objectives and their directions; a cost is signed so that its score is higher where better."""
+
+NOT_SEARCHED = re.compile(rf"seed|generations|budget\..*|record\..*|held_out\..*|{SAME.pattern}")
+"""Settings that no trial may change: they say what is asked, how it is scored, or how long."""
+
+RACE_SHARE = 0.3
+"""Share of the budget for more run seeds of the best trials."""
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """How a sweep searches.
+
+    Attributes:
+        budget: limits of all trials together: names of the settings of `budget`, and `trials`.
+        seeds: largest number of run seeds of a trial; the first one is `seed` of the config.
+        test_seeds: further run seeds, with which the best trials are trained again.
+        random: whether half of the budget is spent on random search, to compare with.
+        storage: URL of Optuna's storage; default: `study.db` in the folder.
+    """
+
+    budget: Mapping[str, float]
+    sampler: str = "tpe"
+    objectives: tuple[str, ...] = ("score",)
+    seeds: int = 4
+    test_seeds: int = 2
+    random: bool = True
+    storage: str | None = None
+
+    @property
+    def samplers(self) -> list[str]:
+        """The sampler, and random search where it is beside it."""
+        is_alone = not self.random or self.sampler in ("random", "grid")
+        return [self.sampler] if is_alone else [self.sampler, "random"]
+
+    @property
+    def searched(self) -> dict[str, float]:
+        """The part of the budget that is spent before the race."""
+        share = 1 - RACE_SHARE if self.seeds > 1 else 1.0
+        limits = self.budget.items()
+        return {name: limit * (1 if name == "trials" else share) for name, limit in limits}
+
+
+@dataclass
+class Sweep:
+    """A sweep that can be run.
+
+    Attributes:
+        source: name of the config.
+        overrides: of the config.
+        space: what is searched; ranges in units of the probe have numbers once it is prepared.
+        out: the folder.
+
+    Raises:
+        GermlineError: a setting is unknown or may not be searched, a trial could not be trained, or
+            the budget is too small for a trial.
+    """
+
+    source: str
+    overrides: Sequence[str]
+    space: SweepSpace
+    out: Path
+    options: SweepOptions
+    base: Config = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.base = load_config(self.source, self.overrides)
+        self.probed: list[str] = []  # settings that the probe has chosen
+        _check_options(self.options, self.space)
+        rows = rollouts_of(self.base)
+        self.limit = self.base.budget.rollouts or rows * self.base.generations
+        if not self.limit:
+            raise GermlineError(
+                f"sweep: strategy.kind={self.base.strategy.kind} chooses the number of members: "
+                "set budget.rollouts, what a run of a trial may spend"
+            )
+        self.rungs = rungs_of(self.limit, rows)
+        least = self.limit * len(self.options.samplers)
+        if self.options.searched.get("rollouts", least) < least:
+            raise GermlineError(
+                f"--budget rollouts={self.options.budget['rollouts']:g}: a trial may need "
+                f"{self.limit} (budget.rollouts of the config, or its generations), so ask for at "
+                f"least {math.ceil(least / (1 - RACE_SHARE))} or set a smaller budget.rollouts"
+            )
+        for one in self.space.dimensions:
+            if NOT_SEARCHED.fullmatch(one.name):
+                raise GermlineError(
+                    f"sweep: {one.name} cannot be searched, because all trials answer the same "
+                    "questions for the same rollouts: write it after the config, as KEY=VALUE"
+                )
+        if not self.space.needs_probe:
+            self._check_space()
+
+    @property
+    def lock(self) -> FileLock:
+        """The lock of the folder: one process at a time begins trials."""
+        with explain_write_errors(self.out):
+            self.out.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.out / ".sweep.lock")
+
+    @property
+    def seeds(self) -> list[int]:
+        """The run seeds of the search."""
+        return [self.base.seed + n for n in range(self.options.seeds)]
+
+    @property
+    def test_seeds(self) -> list[int]:
+        """The run seeds of tests, after those of the search."""
+        first = self.base.seed + self.options.seeds
+        return [first + n for n in range(self.options.test_seeds)]
+
+    def plan(self, settings: Settings, rollouts: int) -> tuple[Config, list[str]]:
+        """Return the config of a trial that ends after so many rollouts, and its overrides."""
+        overrides = [*self.overrides, *self.probed, *overrides_of(settings)]
+        with without_warnings():  # a trial replaces sections on purpose
+            rows = rollouts_of(config := load_config(self.source, overrides))
+            generations = math.ceil(self.limit / rows) if rows else config.generations
+            overrides += [f"generations={generations}", f"budget.rollouts={rollouts}"]
+            return load_config(self.source, overrides), overrides
+
+    def prepare(self) -> Samplers:
+        """Write `sweep.json`, or compare with the one that is there; return the samplers.
+
+        Raises:
+            GermlineError: the folder holds a sweep of another config or space.
+        """
+        with self.lock:
+            if (self.out / SWEEP_FILE).exists():
+                facts = read_json(self.out / SWEEP_FILE)
+                self._check_same(facts)
+            else:
+                facts = {"name": f"germline-{uuid.uuid4().hex[:12]}"}
+                facts["probe"] = self._probe() if self.space.needs_probe else None
+            facts |= self._facts()
+            if probed := facts["probe"]:
+                self.probed = probed["settings"]
+                self.space = self.space.in_units(probed["units"])
+                self._check_space()
+            for folder in (TRIALS, TESTS):
+                (self.out / folder).mkdir(exist_ok=True)
+            write_json(self.out / SWEEP_FILE, facts)
+            url = self.options.storage or f"sqlite:///{(self.out / 'study.db').resolve()}"
+            directions = [OBJECTIVES[name] for name in self.options.objectives]
+            return Samplers(self.space, url, facts["name"], directions, self.base.seed)
+
+    def _facts(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "config": self.source,
+            "overrides": list(self.overrides),
+            "space": self.space.given,
+            "sampler": options.sampler,
+            "samplers": options.samplers,
+            "objectives": list(options.objectives),
+            "seeds": self.seeds,
+            "storage": re.sub(r"//[^@/]*@", "//", options.storage or ""),  # without a password
+            "settings": self.base.with_absolute_paths().model_dump(mode="json"),
+            "rungs": self.rungs,
+            "budget": dict(options.budget),
+            "test_seeds": self.test_seeds,
+        }
+
+    def _check_same(self, facts: Mapping[str, Any]) -> None:
+        """Refuse to continue a sweep of another config or space; its budget may change."""
+        now = self._facts()
+        configs = [validate_config(one["settings"]) for one in (facts, now)]
+        changed = differing_settings(configs)
+        for name in ("space", "sampler", "samplers", "objectives", "seeds", "storage"):
+            was, asked = facts[name], now[name]
+            if was != asked and isinstance(was, dict):
+                keys = [key for key in {**was, **asked} if was.get(key) != asked.get(key)]
+                changed |= {f"{name}: {key}": [was.get(key), asked.get(key)] for key in keys}
+            elif was != asked:
+                changed[name] = [was, asked]
+        if changed:
+            name, (was, asked) = next(iter(changed.items()))
+            raise GermlineError(
+                f"{self.out} holds a sweep with another {name} (it was {was!r}, asked for is "
+                f"{asked!r}): choose another folder (--out), or repeat the old command"
+            )
+
+    def _probe(self) -> dict[str, Any]:
+        """Measure the units of ranges with `germline probe`, and what its advice implies."""
+        from germline.studies.probe import probe
+
+        advice = probe(self.base)
+        write_json(self.out / "probe.json", advice.values())
+        units = {"strategy.sigma": advice.sigma}
+        if advice.step:
+            largest = advice.edge / (advice.step * math.sqrt(advice.generations))
+            units["strategy.learning_rate"] = largest
+        unit = advice.sigma_unit
+        settings = [f"strategy.sigma_unit={unit}"] if unit else []
+        return {"units": units, "settings": [*settings, f"record.edge={advice.edge:.3g}"]}
+
+    def _check_space(self) -> None:
+        """Refuse a space of which a trial could not be trained."""
+        task = make_task(self.base.task)
+        for settings in self.space.corners():
+            try:
+                check_task(self.plan(settings, self.limit)[0], task)
+            except GermlineError as error:
+                shown = " ".join(overrides_of(settings))
+                raise GermlineError(
+                    f"sweep: a trial of {shown} cannot be trained: {error}"
+                ) from None
+
+
+def rollouts_of(config: Config) -> int:
+    """Return the rollouts of a generation; 0 where the strategy chooses the number of members."""
+    return config.method.generated_rows(config.strategy.population or 0) * config.batch_size
+
+
+def read_budget(limits: Sequence[str]) -> dict[str, float]:
+    """Read limits such as `rollouts=40000`."""
+    names = [*Budget.model_fields, "trials"]
+    found: dict[str, float] = {}
+    for limit in limits:
+        name, _, value = limit.partition("=")
+        try:
+            found[name] = float(value.replace("_", ""))
+        except ValueError:
+            found[name] = math.nan
+        if name not in names or not found[name] > 0:
+            raise GermlineError(
+                f"--budget {limit}: write NAME=NUMBER, such as rollouts=40000, with a number above "
+                f"0 and one of {', '.join(names)}"
+            )
+    return found
+
+
+def _check_options(options: SweepOptions, space: SweepSpace) -> None:
+    for name, given, known in (
+        ("sampler", options.sampler, SAMPLERS),
+        *(("objective", one, tuple(OBJECTIVES)) for one in options.objectives),
+    ):
+        if given not in known:
+            raise GermlineError(f"--{name} {given}: use one of {', '.join(known)}")
+    if not options.budget and options.sampler != "grid":
+        raise GermlineError("sweep: give a budget of all trials, such as --budget rollouts=40000")
+    if options.sampler == "cmaes" and (not space.is_numeric or len(space.dimensions) < 2):
+        raise GermlineError(
+            "--sampler cmaes searches two numbers or more, without lists and conditions: use tpe"
+        )
+    if options.sampler == "cmaes" and len(options.objectives) > 1:
+        raise GermlineError("--sampler cmaes has one objective: use tpe or gp")

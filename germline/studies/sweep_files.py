@@ -1,0 +1,36 @@
+"""The files of a sweep: their names, and how they are read.
+
+OUT/sweep.json              config, overrides, space, sampler, objectives, budget, rungs, seeds
+OUT/trials/0007/trial.json  settings and state of a trial
+OUT/trials/0007/seed-0/     a run of the trial, one for each run seed
+OUT/test/1/trial.json       the best trial, trained again with test seeds
+OUT/test/1/seed-4/          a run of it with a run seed that the search did not use
+OUT/best.json               overrides of the best trial, and what the search has spent
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from germline.types import GermlineError
+
+SWEEP_FILE, TRIAL_FILE, BEST_FILE = "sweep.json", "trial.json", "best.json"
+TRIALS, TESTS = "trials", "test"
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Return a JSON file of a sweep."""
+    try:
+        return dict(json.loads(file.read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        raise GermlineError(f"{file.parent} holds no sweep: there is no {file.name}") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
+
+
+def read_best(sweep: Path) -> dict[str, Any]:
+    """Return the best trial of a sweep that has ended: `number`, `overrides` and `spent`."""
+    read_json(sweep / SWEEP_FILE)
+    if not (sweep / BEST_FILE).exists():
+        raise GermlineError(f"{sweep}: this sweep has not ended: repeat its command")
+    return read_json(sweep / BEST_FILE)

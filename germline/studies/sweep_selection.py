@@ -1,0 +1,113 @@
+"""Which trials of a sweep are stopped, trained with more seeds, and tested.
+
+- A trial has *collapsed* if a finding says that its answers are broken, whatever they earn, or that
+  its weights walked to the edge at which random members break without a better score.
+- *Successive halving*: after each rung, a trial goes on if it is among the best third of the trials
+  of its sampler that have reached the rung so far (Li et al. 2018, arXiv 1810.05934, the variant
+  that stops trials instead of pausing them).
+- *Race*: complete trials that are not clearly worse than the best one get 2 and then 4 run seeds
+  (Lindauer et al. 2022, arXiv 2109.09831). Clearly worse: Wilcoxon's signed-rank test (1945) over
+  the held-out examples of the run seeds that both have.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from jaxtyping import Float64
+
+from germline.evaluation.score_difference import is_clearly_better
+from germline.report.run_facts import RunFacts
+from germline.studies.sweep_results import COLLAPSED, SweepResults, SweepTrial
+
+REDUCTION = 3
+"""Factor between rungs; the inverse is the share of trials that go on."""
+
+COLLAPSES = ("broken_answers", "collapse")
+"""Findings of a collapse, whatever the score is."""
+
+UNLESS_BETTER = ("empty", "walk")
+"""Findings of a collapse unless the held-out score is clearly better than before training."""
+
+ALPHA = 0.05
+"""Largest one-sided p-value of a trial that is clearly worse."""
+
+MOST_RACED, TESTED = 6, 3
+"""Largest number of trials with several seeds, and of trials that are tested."""
+
+
+def rungs_of(limit: int, generation: int) -> list[int]:
+    """Return the rungs of a trial, in rollouts, given its limit and those of a generation."""
+    earlier = (limit // REDUCTION**2, limit // REDUCTION)
+    return [*(rung for rung in earlier if rung >= 2 * generation), limit]
+
+
+def collapse_of(run: RunFacts) -> str:
+    """Return why a run that has scores has collapsed; empty if it has not."""
+    is_better = is_clearly_better(run.scores[-1], run.scores[0])
+    codes = COLLAPSES if is_better else (*COLLAPSES, *UNLESS_BETTER)
+    found = next((one for one in run.findings if one.code in codes), None)
+    return f"{COLLAPSED}: {found.sentence}" if found else ""
+
+
+def halving(score: float, peers: Sequence[float]) -> str:
+    """Return why a trial ends at a rung, given its score and those of its peers there."""
+    better = sum(one > score for one in peers)
+    if better < max(1, (len(peers) + 1) // REDUCTION):
+        return ""
+    return f"{better} of {len(peers)} other trials were better"
+
+
+def is_clearly_worse(trial: SweepTrial, best: SweepTrial) -> bool:
+    """Return whether the held-out answers of a trial are worse by more than chance explains."""
+    seeds = trial.signed_scores.keys() & best.signed_scores.keys()
+    if trial is best or not seeds or trial.mean >= best.mean:
+        return False
+    values, others = (_by_example(one, seeds) for one in (trial, best))
+    if len(values) != len(others):
+        return False
+    differences = (values - others)[np.isfinite(values - others)]
+    if not differences.any():
+        return False
+    from scipy.stats import wilcoxon  # takes half a second
+
+    return bool(wilcoxon(differences, alternative="less", method="approx").pvalue < ALPHA)
+
+
+def race(results: SweepResults, most: int) -> Iterator[tuple[SweepTrial, int]]:
+    """Yield the trials that need more run seeds, and how many, first those of the smallest number.
+
+    Args:
+        results: of the sweep.
+        most: the largest number of run seeds.
+    """
+    ranked = results.ranked
+    for seeds in (2, 4):
+        racing = [
+            one
+            for one in ranked
+            if len(one.signed_scores) >= seeds // 2 and not is_clearly_worse(one, ranked[0])
+        ][:MOST_RACED]
+        short = [one for one in racing if len(one.signed_scores) < min(seeds, most)]
+        if short and len(racing) > 1:
+            yield from ((one, min(seeds, most)) for one in short)
+            return
+
+
+def trials_to_test(results: SweepResults) -> list[SweepTrial]:
+    """Return the trials to test: the best three, and the best one of each sampler, best first.
+
+    Of several objectives, the trials of the Pareto front alone.
+    """
+    ranked = [one for one in results.ranked if one in results.front]
+    of_samplers = [*{one.sampler: one for one in reversed(ranked)}.values()]
+    return [one for one in ranked if one in ranked[:TESTED] or one in of_samplers]
+
+
+def _by_example(trial: SweepTrial, seeds: set[int]) -> Float64[np.ndarray, " examples"]:
+    """Return the signed value of each held-out example, the mean over run seeds."""
+    last = [one.scores[-1] for one in trial.runs if one.config.seed in seeds]
+    signs = [1.0 if one.higher_is_better else -1.0 for one in last]
+    if len({len(one.values) for one in last}) != 1:
+        return np.empty(0)
+    values = [sign * np.array(one.values) for sign, one in zip(signs, last, strict=True)]
+    return np.asarray(np.mean(values, axis=0), dtype=np.float64)

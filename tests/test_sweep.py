@@ -1,0 +1,284 @@
+"""Sweeps: trials are ordinary runs within a budget, continued, raced and tested."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import germline
+from germline.config.config_files import as_yaml
+from germline.record import RunDirectory
+from germline.studies import sweep_runner
+from germline.studies.run_processes import STOPPED
+from germline.studies.sweep_lease import is_leased
+from germline.studies.sweep_results import COLLAPSED, SweepResults, SweepTrial
+from germline.studies.sweep_samplers import Samplers
+from germline.studies.sweep_selection import (
+    halving,
+    is_clearly_worse,
+    race,
+    rungs_of,
+    trials_to_test,
+)
+from germline.types import GermlineError, HeldOutScore
+from tests.command_line import command
+from tests.hang_limit import HANG_S
+from tests.run_commands import run_commands_here
+from tests.toy_runs import SETTINGS, journal
+
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
+SPACE: dict[str, Any] = {
+    "strategy.learning_rate": {"log": [0.01, 1.0]},
+    "strategy.population": [4, 6],
+}
+TRIAL = 216
+"""Rollouts of a trial: 9 generations of 6 members and 4 examples; its rungs are 72 and 216."""
+
+FACTS = ("number", "settings", "state", "reason", "sampler", "rung")
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(sweep_runner, "POLL_S", 0.01)
+    (tmp_path / "toy.yaml").write_text(as_yaml(SETTINGS | {"generations": 9}))
+    (tmp_path / "space.yaml").write_text(as_yaml(SPACE))
+    return tmp_path / "toy.yaml"
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    return run_commands_here(monkeypatch)
+
+
+def swept(file: Path, *words: str, rollouts: int = 1100) -> Any:
+    folder = file.parent
+    budget = ("--budget", f"rollouts={rollouts}") if rollouts else ()
+    space = ("--over", folder / "space.yaml", "--out", folder / "out")
+    return command("sweep", file, *space, *budget, *words)
+
+
+def results(file: Path) -> SweepResults:
+    return SweepResults(file.parent / "out")
+
+
+def test_trials_are_runs_that_are_continued_within_the_budget(file, commands) -> None:
+    done = swept(file, "--json")
+    assert done.exit_code == 0, done.output
+    printed, found = json.loads(done.stdout), results(file)
+    assert found.rungs == [72, TRIAL]
+    assert {one.sampler for one in found.trials} == {"tpe", "random"}
+    assert 500 <= found.spent["rollouts"] <= 1100 + 24 * len(found.trials)
+    # Runs are begun once and continued, on the same prompts and noise.
+    begun = [words[-1] for words in commands if words[0] == "train"]
+    assert len(begun) == len({*begun})
+    assert any(words[0] == "resume" for words in commands)
+    assert {one.runs[0].config.seed for one in found.trials} == {0}
+    assert all(one.rung == 2 for one in found.complete)
+    stopped = [one for one in found.trials if one.state == "pruned"]
+    assert all(one.reason for one in stopped)
+    # The best are tested with other run seeds, on other rows.
+    assert [one.number for one in found.tests][:3] == [one.number for one in found.ranked[:3]]
+    tests = [run for one in found.tests for run in one.runs]
+    assert {run.config.seed for run in tests} == {4, 5}
+    assert {one["split"] for run in tests if (one := run.evaluation)} == {"unseen"}
+    assert [one["number"] for one in printed["trials"]] == [one.number for one in found.ranked]
+    assert "tpe: best trial" in swept(file).output
+    # A run that was continued from rung to rung has the bits of one that was not.
+    run = found.complete[0].runs[0]
+    whole = germline.train(run.config, file.parent / "whole").run().directory.path
+    assert journal(whole) == journal(run.path)
+    facts = json.loads((found.trials[0].path / "trial.json").read_text())
+    assert facts.keys() >= {*FACTS}
+    assert found.trials[0].runs[0].path == found.trials[0].path / "seed-0"
+    assert (found.trials[0].path / "seeds.json").exists()
+
+
+def test_a_stopped_sweep_goes_on_and_another_one_is_refused(file, commands, monkeypatch) -> None:
+    runner = sweep_runner.SweepRunner
+    train = runner._train
+
+    def interrupted(self: Any, *arguments: Any) -> str:
+        if len(commands) == 1:
+            self.stop()
+            return STOPPED
+        return train(self, *arguments)
+
+    monkeypatch.setattr(runner, "_train", interrupted)
+    assert swept(file).exit_code == 130
+    assert [one.state for one in results(file).trials] == ["running"]
+    monkeypatch.setattr(runner, "_train", train)
+    (file.parent / "space.yaml").write_text(as_yaml(SPACE | {"shaping": ["z_score", "raw"]}))
+    refused = swept(file).output
+    assert "another space: shaping (it was None, asked for is ['z_score', 'raw'])" in refused
+    (file.parent / "space.yaml").write_text(as_yaml(SPACE))
+    assert "another strategy.sigma" in swept(file, "strategy.sigma=0.2").output
+    assert "another sampler (it was 'tpe'" in swept(file, "--sampler", "random").output
+    assert swept(file).exit_code == 0
+    first = results(file).trials[0]
+    assert first.state != "running"
+    begun = [words[-1] for words in commands if words[0] == "train"]
+    assert begun.count(str(first.runs[0].path)) == 1
+    # A larger budget goes on.
+    before = len(results(file).trials)
+    assert swept(file, rollouts=1800).exit_code == 0
+    assert len(results(file).trials) > before
+
+
+def test_a_trial_that_collapses_or_fails_counts_as_the_worst(file, commands, monkeypatch) -> None:
+    told: list[list[float]] = []
+    ended: list[Any] = []
+
+    def collapse(run: Any) -> str:
+        ended.append(run)
+        return "" if len(ended) % 2 else f"{COLLAPSED}: broken"
+
+    monkeypatch.setattr(sweep_runner, "collapse_of", collapse)
+    monkeypatch.setattr(Samplers, "tell", lambda _self, _name, _number, one: told.append(one))
+    swept(file, "--no-random", "--seeds", "1", "--test-seeds", "0")
+    trials = results(file).trials
+    assert {one.state for one in trials} >= {"pruned"}
+    for one, (value,) in zip(trials, told, strict=True):
+        so_far = trials[: one.number + 1]
+        starts = [-run.scores[0].mean for other in so_far for run in other.runs]
+        worst = min([*starts, *(other.mean for other in so_far)])
+        assert value == (worst if one.has_collapsed else one.mean)
+
+
+def test_a_sweep_stops_where_every_trial_fails(file, monkeypatch) -> None:
+    monkeypatch.setattr(
+        sweep_runner.SweepRunner, "train", lambda *_: "cannot be written: no space left"
+    )
+    done = swept(file)
+    assert done.exit_code == 2
+    assert "3 trials failed one after another, the last one with: cannot be written" in done.output
+
+
+def faked(number: int, *scores: float, sampler: str = "tpe", spread: float = 1.0) -> SweepTrial:
+    """A complete trial with a run of 20 held-out examples for each score."""
+    examples = spread * np.linspace(-1, 1, 20)
+    runs: list[Any] = [
+        SimpleNamespace(
+            config=SimpleNamespace(seed=seed),
+            scores=[
+                HeldOutScore(9, "score", one, 0.1, 20, one, values=tuple((one + examples).tolist()))
+            ],
+            has_ended=True,
+            peak_memory_mb={},
+            run=SimpleNamespace(spent={}),
+        )
+        for seed, one in enumerate(scores)
+    ]
+    return SweepTrial(number, {}, runs, "complete", "", sampler, 3, Path())
+
+
+def faked_results(*trials: SweepTrial) -> SweepResults:
+    made = SweepResults.__new__(SweepResults)
+    made.facts, made.trials, made.tests = {"objectives": ["score"]}, [*trials], []
+    return made
+
+
+def test_scores_are_shrunk_by_the_noise_and_the_race_adds_seeds() -> None:
+    found = faked_results(faked(0, 1.0), faked(1, 2.0), faked(2, 6.0))
+    assert not found.noise.over_seeds
+    assert found.noise.within == pytest.approx(0.01)
+    assert found.noise.between == pytest.approx(7 - 0.01)
+    # A lucky trial of one seed falls behind one that four seeds confirm.
+    lucky, sure = faked(0, 5.2), faked(1, 5.0, 4.2, 5.8, 5.0)
+    found = faked_results(lucky, sure, faked(2, 4.0, 5.2), faked(3, 4.5, 3.5))
+    within = found.noise.within
+    assert within == pytest.approx((3 * 0.4267 + 0.72 + 0.5) / 5, abs=1e-3)
+    assert next(one.number for one in found.ranked) == 1
+    racing = {one.number: seeds for one, seeds in race(found, 4)}
+    assert racing == {0: 2}
+    # Those that are worse on nearly every example are left out.
+    found = faked_results(faked(0, 5.0, 5.1), faked(1, 5.05, 5.0, spread=-1.0), faked(2, 1.0, 1.0))
+    assert is_clearly_worse(found.trials[2], found.trials[0])
+    assert not is_clearly_worse(found.trials[0], found.trials[2])
+    assert {one.number: seeds for one, seeds in race(found, 4)} == {0: 4, 1: 4}
+    assert [*race(found, 2)] == []
+
+
+def test_a_trial_goes_on_among_the_best_third() -> None:
+    assert halving(1.0, []) == ""
+    assert halving(1.0, [2.0]) == "1 of 1 other trials were better"
+    assert halving(5.0, [6.0, 1.0, 2.0, 3.0, 4.0]) == ""
+    assert halving(5.0, [6.0, 7.0, 2.0, 3.0, 4.0]) == "2 of 5 other trials were better"
+    assert rungs_of(900, 10) == [100, 300, 900]
+    assert rungs_of(900, 60) == [300, 900]
+
+
+def test_the_best_of_each_sampler_is_tested() -> None:
+    trials = [faked(number, 9.0 - number) for number in range(5)]
+    assert [one.number for one in trials_to_test(faked_results(*trials))] == [0, 1, 2]
+    trials.append(faked(5, 0.0, sampler="random"))
+    assert [one.number for one in trials_to_test(faked_results(*trials))] == [0, 1, 2, 5]
+
+
+@pytest.mark.parametrize(
+    ("space", "words", "message"),
+    [
+        ({"strategy.sigmma": {"log": [0.1, 1.0]}}, (), "strategy.sigmma"),
+        ({"generations": {"int": [1, 5]}}, (), "generations cannot be searched"),
+        ({"task.max_new_tokens": [8, 16]}, (), "task.max_new_tokens cannot be searched"),
+        ({"strategy.population": {"int": [-2, 4]}}, (), "strategy.population"),
+        (SPACE, ("--budget", "rollouts=100"), "a trial may need 216"),
+        (SPACE, ("--budget", "steps=100"), "write NAME=NUMBER"),
+        (SPACE, ("--sampler", "bayes"), "--sampler bayes: use one of tpe"),
+        (SPACE, ("--sampler", "cmaes"), "searches two numbers or more"),
+        (SPACE, ("--objective", "speed"), "--objective speed: use one of score"),
+        (SPACE, ("--storage", "nosuch://host/db"), "the storage nosuch://host/db cannot be used"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_runs(file, commands, space, words, message) -> None:
+    (file.parent / "space.yaml").write_text(as_yaml(space))
+    done = swept(file, *words)
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())
+    assert commands == []
+
+
+def test_python_has_the_same_sweep(file, commands) -> None:
+    budget = {"rollouts": 700.0}
+    settings = SETTINGS | {"generations": 9}
+    space = {"strategy.learning_rate": [0.01, 0.1]}
+    out = file.parent / "here"
+    found = germline.sweep(
+        settings, space, out, budget=budget, sampler="grid", seeds=1, test_seeds=0
+    )
+    rates = [one.settings["strategy.learning_rate"] for one in found.trials]
+    assert sorted(rates) == [0.01, 0.1]
+    with pytest.raises(GermlineError, match="holds no sweep"):
+        SweepResults(file.parent)
+
+
+@pytest.mark.slow
+def test_another_process_takes_over_the_trial_of_a_killed_one(file) -> None:
+    words = ["sweep", str(file), "--over", str(file.parent / "space.yaml"), "--out"]
+    words += [str(file.parent / "out"), "--budget", "rollouts=700", "--seeds", "1"]
+    words += ["--test-seeds", "0", "--no-random"]
+    line = [sys.executable, "-m", "germline", *words]
+    first = subprocess.Popen(line, stdout=subprocess.DEVNULL)
+    trials = file.parent / "out" / "trials"
+    until = time.monotonic() + HANG_S
+    while not [*trials.glob("*/seed-0/run.json")] and time.monotonic() < until:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert not is_leased(trials / "0000")
+    others = [subprocess.Popen(line, stdout=subprocess.DEVNULL) for _ in range(4)]
+    assert [one.wait(HANG_S) for one in others] == [0] * 4
+    found = results(file)
+    assert all(one.state in ("complete", "pruned") for one in found.trials)
+    for one in found.trials:
+        spent = one.runs[0].run.spent["rollouts"]
+        assert spent <= TRIAL + 24
+        assert RunDirectory.open(one.runs[0].path).lost_generations == range(0)
+    assert np.isfinite(found.ranked[0].mean)

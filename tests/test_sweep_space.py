@@ -1,0 +1,121 @@
+"""The space of a sweep, and what samplers propose from it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from germline.studies.sweep_samplers import SAMPLERS, Samplers
+from germline.studies.sweep_space import SweepSpace
+from germline.types import GermlineError
+
+SPACE: dict[str, Any] = {
+    "method.group_size": {"int": [2, 4], "when": {"method.kind": "zo_grpo"}},
+    "strategy.sigma": {"log": [0.01, 1.0]},
+    "method.kind": ["es", "zo_grpo"],
+    "shaping": {"values": ["z_score", {"kind": "raw"}], "when": {"method.kind": ["es"]}},
+}
+
+
+def test_conditions_follow_what_they_name_and_every_value_has_a_corner() -> None:
+    space = SweepSpace(SPACE)
+    names = [one.name for one in space.dimensions]
+    assert names[:2] == ["method.kind", "strategy.sigma"]
+    corners = [*space.corners()]
+    assert {one["strategy.sigma"] for one in corners} == {0.01, 1.0}
+    assert {one.get("method.group_size") for one in corners} == {None, 2, 4}
+    assert all(("shaping" in one) == (one["method.kind"] == "es") for one in corners)
+    grid = space.grid()
+    sigmas = [0.01, 0.0464, 0.215, 1.0]
+    assert [one["strategy.sigma"] for one in grid if one.get("shaping") == "z_score"] == sigmas
+    assert len(grid) == 4 * 2 + 4 * 3
+
+
+def test_ranges_in_units_of_the_probe() -> None:
+    given = {"strategy.sigma": {"probe": [0.3, 3]}, "strategy.learning_rate": {"probe": [0.1, 1]}}
+    space = SweepSpace(given)
+    assert space.needs_probe
+    units = {"strategy.sigma": 0.02, "strategy.learning_rate": 0.05}
+    measured = space.in_units(units)
+    assert not measured.needs_probe
+    assert measured.given == {
+        "strategy.sigma": {"log": [0.006, 0.06]},
+        "strategy.learning_rate": {"log": [0.005, 0.05]},
+    }
+    with pytest.raises(GermlineError, match=r"is for strategy\.sigma and strategy\.learning_rate"):
+        SweepSpace({"batch_size": {"probe": [1, 2]}}).in_units(units)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({}, "the space is empty"),
+        ({"batch_size": 8}, "8 is no range"),
+        ({"batch_size": [8]}, "needs two values or more"),
+        ({"batch_size": [8, 8]}, "each once"),
+        ({"batch_size": {"values": 8}}, "needs two values or more"),
+        ({"batch_size": {"uniform": [1, 2]}}, "is no range"),
+        ({"batch_size": {"int": [1, 2], "log": [1, 2]}}, "is no range"),
+        ({"batch_size": {"int": [1, 2.5]}}, "two whole numbers"),
+        ({"strategy.sigma": {"log": [0.1, "big"]}}, "two numbers"),
+        ({"strategy.sigma": {"log": [0.1, 0.1]}}, "must rise"),
+        ({"strategy.sigma": {"log": [0, 0.1]}}, "must begin above 0"),
+        ({"strategy.sigma": {"log": [0.1, 1], "when": "es"}}, "is no range"),
+        ({"shaping": ["raw", "z_score"], "space": {"values": ["full", "lora"],
+          "when": {"method.kind": "es"}}}, "`when` names method.kind"),
+    ],
+)  # fmt: skip
+def test_a_space_that_cannot_be_searched_is_refused(space: Any, message: str) -> None:
+    with pytest.raises(GermlineError, match=message):
+        SweepSpace(space)
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_samplers_propose_settings_of_the_space_and_repeat_themselves(
+    sampler: str, tmp_path: Path
+) -> None:
+    numeric = {"strategy.sigma": {"log": [0.01, 1.0]}, "batch_size": {"int": [2, 9]}}
+    space = SweepSpace(numeric if sampler == "cmaes" else SPACE)
+    proposed = []
+    for name in ("one", "two"):
+        url = f"sqlite:///{tmp_path}/{name}.db"
+        made = Samplers(space, url, "sweep", ["maximize"], seed=3)
+        trials = []
+        for place in range(8):
+            if place == 6:  # another process goes on
+                made = Samplers(space, url, "sweep", ["maximize"], seed=3)
+            asked = made.ask(sampler)
+            assert asked is not None
+            number, settings = asked
+            assert number == place
+            made.tell(sampler, number, [settings["strategy.sigma"]])
+            made.tell(sampler, number, [99.0])  # by a process that took the trial over
+            trials.append(settings)
+        proposed.append(trials)
+        for one in trials:
+            assert 0.01 <= one["strategy.sigma"] <= 1
+            assert ("method.group_size" in one) == (one.get("method.kind") == "zo_grpo")
+    assert proposed[0] == proposed[1]
+    assert len({str(one) for one in proposed[0]}) > 4
+
+
+def test_a_grid_ends_and_objectives_may_be_several(tmp_path: Path) -> None:
+    space = SweepSpace({"batch_size": [2, 4, 8]})
+    made = Samplers(space, f"sqlite:///{tmp_path}/s.db", "sweep", ["maximize", "minimize"], seed=0)
+    asked = [made.ask("grid") for _ in range(4)]
+    assert asked[3] is None
+    assert sorted(one[1]["batch_size"] for one in asked if one) == [2, 4, 8]
+    first = made.ask("tpe")
+    assert first is not None
+    made.tell("tpe", first[0], [1.0, 2.0])
+
+
+def test_a_storage_that_goes_away_is_one_sentence(tmp_path: Path) -> None:
+    folder = tmp_path / "db"
+    folder.mkdir()
+    space = SweepSpace({"batch_size": [2, 4]})
+    made = Samplers(space, f"sqlite:///{folder}/s.db", "sweep", ["maximize"], seed=0)
+    assert made.ask("tpe")
+    (folder / "s.db").write_bytes(b"no database")
+    with pytest.raises(GermlineError, match=r"the storage .* cannot be used: .*Runs are kept"):
+        made.ask("tpe")

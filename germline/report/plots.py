@@ -66,7 +66,9 @@ def draw_panels(path: Path, title: str, panels: Sequence[Chart], *, log_x: bool 
                 loc="lower right", bbox_to_anchor=(1, 0.99), frameon=False, fontsize=8, ncols=3
             )
     if log_x:
-        _scale_x(rows[-1])
+        rows[-1].set_xscale("log")
+        rows[-1].xaxis.set_major_formatter(LogFormatter())
+        rows[-1].xaxis.set_minor_formatter(LogFormatter())  # 20, not 2 x 10^1
     rows[-1].set_xlabel(panels[-1].x_label, color=INK)
     figure.align_ylabels()
     buffer = io.BytesIO()
@@ -128,21 +130,18 @@ def _lay_out(canvas: FigureCanvasBase) -> None:
     ConstrainedLayoutEngine().execute(canvas.figure)
 
 
-def _scale_x(axes: Axes) -> None:
-    axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(LogFormatter())
-    axes.xaxis.set_minor_formatter(LogFormatter())  # 20, not 2 x 10^1
-
-
 def _draw_chart(axes: Axes, chart: Chart, markers: str = "") -> None:
     axes.grid(axis="y", color=FAINT, alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(FAINT)
     axes.tick_params(colors=INK, labelsize=9)
-    counts = all(float(x).is_integer() for series in chart.series for x in series.x)
+    places = sorted({float(x) for series in chart.series for x in series.x})
+    counts = all(map(float.is_integer, places))
     axes.xaxis.set_major_locator(MaxNLocator(integer=counts, nbins=6, steps=[1, 2, 5, 10]))
-    if chart.log_x:
-        _scale_x(axes)
+    if chart.log_x:  # over a few values, which are the ticks
+        axes.set_xscale("log")
+        axes.set_xticks(places, [f"{x:g}" for x in places])
+        axes.set_xticks([], minor=True)
     if chart.log_y:
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))

@@ -22,6 +22,7 @@ NOT_RUN = {
     r"runs/qwen": "is a run of a model that is not here",
     r"http://localhost": "asks a service that is not here: tests/test_scorer_runs.py",
     r"^germline elo": "asks a judge that is not here: tests/test_elo.py",
+    r"^germline analyze": "compares runs that are not here: tests/test_analysis.py",
     r"^germline compare": "trains dozens of runs: tests/test_compare.py",
     r"^germline sweep": "trains dozens of runs: tests/test_sweep.py",
     r"^germline serve": "serves until it is stopped: tests/test_cli_serve.py",

@@ -13,8 +13,9 @@ numbers, and training moves some of them alike.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,49 +39,54 @@ class Settings(Section):
     """Settings of `germline analyze cosine`: none."""
 
 
-class Products(NamedTuple):
-    """Sums over the numbers of each tensor, as `[tensors, sources, sources]`.
+@dataclass(frozen=True)
+class Products:
+    """Sums over the numbers of each tensor.
 
-    `products` are of two changes, `squares` of their squares; `sizes` is `[tensors]`.
+    Attributes:
+        names: of the tensors.
+        sizes: numbers in each, `[tensors]`.
+        products: of the changes of two sources, `[tensors, sources, sources]`.
+        squares: of their squares, likewise.
     """
 
-    names: list[str]
+    names: Sequence[str]
     sizes: Float64[np.ndarray, " tensors"]
     products: Float64[np.ndarray, "tensors sources sources"]
     squares: Float64[np.ndarray, "tensors sources sources"]
 
-    def among(self, names: Sequence[str]) -> "Products":
-        """Keep some tensors."""
+    def of(self, names: Sequence[str], pairs: Sequence[tuple[int, int]]) -> dict[str, Any]:
+        """Return equations (1) to (3) of pairs over some tensors, NaN where one has no change."""
+        first, second = zip(*pairs, strict=True)
         kept = [place for place, name in enumerate(self.names) if name in names]
-        return Products(list(names), *(some[kept] for some in self[1:]))
+        moved = np.einsum("tii->ti", self.products[kept]) > 0
+        both = (moved[:, first] & moved[:, second]).T @ self.sizes[kept]
+        total = self.products[kept].sum(axis=0)
+        lengths = np.sqrt(np.diag(total))
+        lengths = np.where(both, lengths[[*first]] * lengths[[*second]], np.nan)
+        with np.errstate(divide="ignore"):
+            return {
+                "cosine": total[first, second] / lengths,
+                "chance": np.where(both, 1 / np.sqrt(both), np.nan),
+                "random_signs": np.sqrt(self.squares[kept].sum(axis=0)[first, second]) / lengths,
+            }
 
-    def cosine(self, pair: tuple[int, int]) -> dict[str, float]:
-        """Return equations (1) to (3) of a pair over all tensors that both change; NaN of none."""
-        a, b = pair
-        both = (self.products[:, a, a] > 0) & (self.products[:, b, b] > 0)
-        lengths = math.sqrt(self.products[:, a, a].sum() * self.products[:, b, b].sum())
-        if not both.any():
-            return dict.fromkeys(("cosine", "chance", "random_signs"), math.nan)
-        return {
-            "cosine": float(self.products[:, a, b].sum()) / lengths,
-            "chance": 1 / math.sqrt(self.sizes[both].sum()),
-            "random_signs": math.sqrt(self.squares[:, a, b].sum()) / lengths,
-        }
-
-    def interval(self, pairs: Sequence[tuple[int, int]]) -> tuple[float, float]:
+    def interval(
+        self, names: Sequence[str], pairs: Sequence[tuple[int, int]]
+    ) -> tuple[float, float]:
         """Return the 95 % bootstrap interval of the mean cosine of pairs; NaN of one tensor."""
-        count = len(self.names)
-        if count < 2:
-            return math.nan, math.nan
-        generator = np.random.default_rng(0)
+        kept = self.products[[place for place, name in enumerate(self.names) if name in names]]
+        count, generator = len(kept), np.random.default_rng(0)
         drawn = generator.multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
-        sums = np.einsum("rt,tij->rij", drawn.astype(float), self.products)
+        sums = np.einsum("rt,tij->rij", drawn.astype(float), kept)
+        first, second = zip(*pairs, strict=True)
         lengths = np.sqrt(np.einsum("rii->ri", sums))
-        with np.errstate(invalid="ignore"):
-            means = np.mean(
-                [sums[:, a, b] / (lengths[:, a] * lengths[:, b]) for a, b in pairs], axis=0
-            )
-        low, high = np.nanpercentile(means, [2.5, 97.5])
+        lengths = lengths[:, first] * lengths[:, second]
+        if count < 2 or not lengths.all(axis=1).any():
+            return math.nan, math.nan
+        whole = lengths.all(axis=1)
+        means = (sums[whole][:, first, second] / lengths[whole]).mean(axis=1)
+        low, high = np.percentile(means, [2.5, 97.5])
         return float(low), float(high)
 
 
@@ -97,28 +103,31 @@ def measure(request: Request, settings: Settings) -> Result:
     for name in names:
         request.watch(f"cosine: {name}")
         rows.append(kept.row(name, partial(_measure, opened, name)))
-    products = Products(names, *(np.array([r[k] for r in rows]) for k in Products._fields[1:]))
+    sums = ([row[key] for row in rows] for key in ("sizes", "products", "squares"))
+    products = Products(names, *(np.array(some, dtype=np.float64) for some in sums))
     labels = [one.label for one in opened]
     kinds = {kind: [n for n in names if module_of(n) == kind] for kind in map(module_of, names)}
-    found: list[dict[str, Any]] = [
-        {"methods": methods, "module": kind, **_over_pairs(products.among(some), pairs)}
-        for methods, pairs in pairs_by_method(labels).items()
-        for kind, some in {"all": names, **kinds}.items()
-    ]
-    found = [row for row in found if not math.isnan(row["cosine"])]
+    means: list[dict[str, Any]] = []
+    for methods, pairs in pairs_by_method(labels).items():
+        for kind, some in {"all": names, **kinds}.items():
+            found = {key: float(np.mean(v)) for key, v in products.of(some, pairs).items()}
+            if not math.isnan(found["cosine"]):
+                low, high = products.interval(some, pairs)
+                row = {"methods": methods, "module": kind, "pairs": len(pairs), **found}
+                means.append({**row, "low": low, "high": high})
     columns = ("pairs", "cosine", "low", "high", "chance", "random_signs")
+    every = [pair for pairs in pairs_by_method(labels).values() for pair in pairs]
+    cosines = products.of(names, every)["cosine"].tolist()
     return Result(
         "Cosine of the changes",
         ["methods", "module", *columns[:2], "95 % from", "to", "chance", "random signs"],
-        [[r["methods"], r["module"], *(number(r[key]) for key in columns)] for r in found],
+        [[r["methods"], r["module"], *(number(r[key]) for key in columns)] for r in means],
         [_chart(products, labels)],
         {
-            "means": found,
-            "sources": labels,
+            "means": means,
             "pairs": [
-                {"pair": [labels[a], labels[b]], **products.cosine((a, b))}
-                for pairs in pairs_by_method(labels).values()
-                for a, b in pairs
+                {"pair": [labels[a], labels[b]], "cosine": cosine}
+                for (a, b), cosine in zip(every, cosines, strict=True)
             ],
         },
     )
@@ -138,14 +147,6 @@ def _measure(opened: Sequence[Weights], name: str) -> Mapping[str, Any]:
     return {"sizes": size, "products": products[0].tolist(), "squares": products[1].tolist()}
 
 
-def _over_pairs(products: Products, pairs: Sequence[tuple[int, int]]) -> dict[str, float]:
-    """Return means over pairs, with the interval of the cosine."""
-    found = [products.cosine(pair) for pair in pairs]
-    low, high = products.interval(pairs)
-    means = {key: float(np.mean([one[key] for one in found])) for key in found[0]}
-    return {"pairs": len(pairs), **means, "low": low, "high": high}
-
-
 def _chart(products: Products, labels: Sequence[str]) -> Chart:
     """Chart the cosines by layer, with the range of the pairs and the level of chance."""
     groups = dict(pairs_by_method(labels))
@@ -154,11 +155,12 @@ def _chart(products: Products, labels: Sequence[str]) -> Chart:
         groups["different methods"] = [pair for name in different for pair in groups.pop(name)]
 
     def of_layer(pairs: Sequence[tuple[int, int]], key: str, names: list[str]) -> list[float]:
-        return [products.among(names).cosine(pair)[key] for pair in pairs]
+        return list(products.of(names, pairs)[key])
 
     curves = [
         layer_series(name, color, products.names, partial(of_layer, pairs, "cosine"))
         for color, (name, pairs) in enumerate(groups.items())
     ]
     chance = layer_series("chance", 6, products.names, partial(of_layer, [(0, 1)], "chance"))
+    chance = replace(chance, style="dashed")
     return Chart("cosine of the changes", "", "layer", [*curves, chance])

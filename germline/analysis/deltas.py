@@ -108,7 +108,7 @@ def _measure(opened: Sequence[Weights], name: str, settings: Settings) -> Mappin
             start, value = one.start.rows(name, first, end), one.rows(name, first, end)
             seen.append(value.bfloat16() != start.bfloat16())
             change = value - start
-            squares = [change.double().square().sum(), start.double().square().sum()]
+            squares = [change.square().sum(), start.square().sum()]
             sums[place] += [*map(float, squares), int(change.count_nonzero()), int(seen[-1].sum())]
         for a, b in both:
             both[a, b] += int((seen[a] & seen[b]).sum())

@@ -147,7 +147,8 @@ def _draw_chart(axes: Axes, chart: Chart, markers: str = "") -> None:
         axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
         axes.yaxis.set_major_formatter(LogFormatter())
     for place, series in enumerate(chart.series):
-        _draw_series(axes, series, markers[place % len(markers)] if markers else "")
+        is_marked = markers and series.style != "dashed"
+        _draw_series(axes, series, markers[place % len(markers)] if is_marked else "")
     if not chart.series:
         text = f"no {chart.title} yet"
         axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=FAINT)

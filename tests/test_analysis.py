@@ -1,0 +1,276 @@
+"""`germline analyze`: deltas, cosine and trajectory, on changes that are known."""
+
+import json
+import math
+import subprocess
+import sys
+from typing import Any, get_args, get_type_hints
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
+
+from germline.analysis import Analysis, analyze
+from germline.analysis import deltas as deltas_module
+from germline.analysis.spectrum import largest_angle, power_law_exponent, stable_rank
+from germline.analysis.trajectory import path_statistics
+from germline.cli.analyze import analyze as command
+from germline.cli.application import app
+from germline.record import RunDirectory
+from germline.run.weights import load_engine
+from germline.signal_metrics import walked
+from germline.types import GermlineError
+from tests.tiny import save_tiny
+from tests.toy_runs import ADAM_FULL, run
+
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
+UP = "model.layers.1.mlp.up_proj.weight"
+DOWN = "model.layers.0.mlp.down_proj.weight"
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    return save_tiny(tmp_path_factory.mktemp("start"), "llama")
+
+
+def changed(start, folder, **changes):
+    """Write a copy of a model with a change of its tensors `up` and `down`."""
+    tensors = load_file(start / "model.safetensors")
+    for name, change in changes.items():
+        tensors[{"up": UP, "down": DOWN}[name]] += change
+    folder.mkdir(parents=True)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_bytes((start / "config.json").read_bytes())
+    return folder
+
+
+def noise(*shape, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("toy") / "run", "space=full", "generations=12")
+
+
+def test_the_spectrum_of_known_matrices():
+    assert stable_rank(torch.diag(torch.tensor([2.0, 1.0, 1.0]))) == pytest.approx(1.5, rel=1e-3)
+    matrix = noise(50, 30)
+    singular = torch.linalg.svdvals(matrix)
+    assert stable_rank(matrix) == pytest.approx(
+        float(singular.square().sum() / singular[0] ** 2), rel=0.02
+    )
+    values = np.random.default_rng(1).pareto(1.5, 2000) + 1  # density of exponent 2.5
+    assert power_law_exponent(values) == pytest.approx(2.5, abs=0.15)
+    assert math.isnan(power_law_exponent(values[:5]))
+    turned = torch.eye(20).double()
+    turned[:2, :2] = torch.tensor([[0.8, -0.6], [0.6, 0.8]])
+    basis = torch.eye(20).double()[:, [0, *range(2, 20), 1]]
+    assert largest_angle(basis, turned[:, [0, *range(2, 20), 1]]) == pytest.approx(36.87, abs=0.01)
+
+
+def test_deltas_are_those_of_the_tensors(start, tmp_path):
+    change = noise(96, 64) * 0.01
+    change[:24] = 0
+    small = torch.full((64, 96), 1e-7)
+    end = changed(start, tmp_path / "end", up=change, down=small)
+    results = analyze("deltas", [end], start=start).values
+    before = load_file(start / "model.safetensors")
+    up, down = (results["tensors"][name][0] for name in (UP, DOWN))
+    assert up["norm"] == pytest.approx(float(change.norm()), rel=1e-4)
+    assert up["start_norm"] == pytest.approx(float(before[UP].norm()), rel=1e-5)
+    assert up["changed"] == pytest.approx(0.75, abs=1e-3)
+    seen = before[UP].bfloat16() != (before[UP] + change).bfloat16()
+    assert up["visible"] == float(seen.float().mean())
+    assert 0.3 < up["visible"] < up["changed"]
+    assert down["changed"] > 0.5
+    assert down["visible"] < 0.01  # below the rounding of bf16
+    assert up["walk"] is None
+    totals = {one["module"]: one for one in results["modules"]}
+    assert totals["all"]["norm"] == pytest.approx(math.hypot(up["norm"], down["norm"]))
+    assert totals["up_proj"]["stable_rank"] == pytest.approx(up["stable_rank"])
+    assert totals["q_proj"]["norm"] == 0
+    narrow = analyze("deltas", [end], start=start, settings={"spectrum_width": 63}).values
+    assert "alpha" in up
+    assert "alpha" not in narrow["tensors"][UP][0]
+
+
+def test_pieces_of_tensors_make_the_same_deltas(start, tmp_path, monkeypatch):
+    ends = [changed(start, tmp_path / f"{s}", up=noise(96, 64, seed=s) * 0.01) for s in (1, 2)]
+    whole = [analyze(what, ends, start=start).values for what in ("deltas", "cosine")]
+    pieces = lambda shape, *_: ((at, min(at + 7, shape[0])) for at in range(0, shape[0], 7))  # noqa: E731
+    for module in ("deltas", "cosine"):
+        monkeypatch.setattr(f"germline.analysis.{module}.row_ranges", pieces)
+    again = [analyze(what, ends, start=start).values for what in ("deltas", "cosine")]
+    assert again[0]["overlaps"] == whole[0]["overlaps"]
+    assert again[1]["pairs"][0]["cosine"] == pytest.approx(whole[1]["pairs"][0]["cosine"])
+
+
+def test_the_norm_of_a_run_stands_beside_its_random_walk(toy):
+    directory = RunDirectory.open(toy)
+    walk = walked([entry.update for entry in directory.journal.read()])[-1]
+    row = next(one for one in analyze("deltas", [toy]).values["modules"] if one["module"] == "all")
+    engine: Any = load_engine(directory)
+    expected = math.hypot(
+        *(
+            engine.weights.units[i.name] * walk * math.sqrt(math.prod(i.shape))
+            for i in engine.weights.searched
+        )
+    )
+    assert row["walk"] == pytest.approx(expected)
+    assert row["norm"] == pytest.approx(expected, rel=0.1)
+
+
+def test_masks_of_two_runs_overlap(start, tmp_path):
+    first, second = torch.zeros(96, 64), torch.zeros(96, 64)
+    first[:48] = second[24:72] = 1.0
+    ends = [changed(start, tmp_path / n, up=c) for n, c in (("a", first), ("b", second))]
+    (overlap,) = analyze("deltas", ends, start=start).values["overlaps"]
+    assert overlap["overlap"] == pytest.approx(24 / 72)
+    assert overlap["chance"] == pytest.approx(0.25 / 0.75)
+
+
+@pytest.mark.parametrize("sign", [1, -1, 0])
+def test_the_cosine_of_known_changes(sign, start, tmp_path):
+    change, other = noise(96, 64), noise(96, 64, seed=1)
+    other -= change * (change * other).sum() / change.square().sum()
+    ends = [
+        changed(start, tmp_path / "a", up=change),
+        changed(start, tmp_path / "b", up=change * 3 * sign if sign else other),
+    ]
+    result = analyze("cosine", ends, start=start).values
+    pair = next(one for one in result["means"] if one["module"] == "all")
+    assert result["pairs"] == [{"pair": ["a", "b"], "cosine": pair["cosine"]}]
+    assert pair["cosine"] == pytest.approx(sign, abs=1e-5)
+    assert pair["chance"] == pytest.approx(1 / math.sqrt(96 * 64))
+    assert pair["random_signs"] == pytest.approx(
+        {0: 1, 1: math.sqrt(3), -1: math.sqrt(3)}[sign] * pair["chance"], rel=0.1
+    )
+
+
+def test_generations_of_one_run_are_compared(toy, tmp_path):
+    result = analyze("cosine", [toy], generation=[3, 7, 11], out=tmp_path)
+    pairs = {tuple(one["pair"]): one["cosine"] for one in result.values["pairs"]}
+    assert [*pairs] == [("run@3", "run@7"), ("run@3", "run@11"), ("run@7", "run@11")]
+    assert pairs["run@3", "run@11"] < min(pairs["run@3", "run@7"], pairs["run@7", "run@11"])
+    assert (tmp_path / "cosine.png").stat().st_size > 5000
+    with pytest.raises(GermlineError, match="compare two sources"):
+        analyze("cosine", [toy])
+
+
+def test_the_statistics_of_known_paths():
+    equal = path_statistics(np.ones((9, 9)))
+    assert (equal["straightness"], equal["alignment"]) == pytest.approx((1, 1))
+    assert equal["learned"] == pytest.approx(1 - 1 / 9)
+    assert equal["first"] == pytest.approx(1)
+    walk = path_statistics(np.eye(400) * 4)
+    assert (walk["straightness"], walk["path"]) == pytest.approx((1 / 20, 800))
+    assert (walk["learned"], walk["alignment"]) == pytest.approx((0, 0))
+    assert (walk["first"], walk["second"]) == pytest.approx((0.608, 0.152), abs=0.01)
+    assert path_statistics(np.diag([0.0, 4.0, 0.0]))["steps"] == 1
+    with pytest.raises(GermlineError, match="no update moved"):
+        path_statistics(np.zeros((3, 3)))
+
+
+@pytest.mark.parametrize(
+    "space", [("space=full",), ("space=low_rank",), ("space=lora",), ADAM_FULL]
+)
+def test_the_path_of_a_run_ends_at_its_weights(space, tmp_path, monkeypatch):
+    path = run(tmp_path / "run", *space)
+    directory = RunDirectory.open(path)
+    first, last = ({**load_engine(directory, generation=g).weights.state()} for g in (-1, 3))
+    names = [name for name in first if not name.endswith((".m", ".v"))]
+    net = math.hypot(*(float((last[name] - first[name]).norm()) for name in names))
+    (row,) = analyze("trajectory", [path]).values["sources"]
+    assert row["net"] == pytest.approx(net, rel=1e-4)
+    assert (row["steps"], row["updates"]) == (4, [0, 1, 2, 3, 4])
+    # After gradients, which seeds cannot repeat, the steps are those between snapshots.
+    monkeypatch.setattr("germline.analysis.trajectory.follows_gradients", lambda _: True)
+    (row,) = analyze("trajectory", [path]).values["sources"]
+    assert row["net"] == pytest.approx(net, rel=1e-4)
+    assert row["updates"] == [0, 2, 4]
+
+
+def test_a_sample_of_the_numbers_has_nearly_the_same_path(toy, monkeypatch):
+    (whole,) = analyze("trajectory", [toy]).values["sources"]
+    monkeypatch.setattr("germline.analysis.trajectory.NUMBERS", 1 << 14)
+    (part,) = analyze("trajectory", [toy]).values["sources"]
+    assert part["net"] == pytest.approx(whole["net"], rel=0.15)
+    assert part["net"] != whole["net"]
+
+
+def test_an_interrupted_analysis_goes_on(start, tmp_path, monkeypatch):
+    end = changed(start, tmp_path / "end", up=noise(96, 64))
+    measure: Any = deltas_module._measure
+    measured: list[str] = []
+
+    def interrupted(opened, name, settings):
+        if len(measured) == 5:
+            raise KeyboardInterrupt
+        measured.append(name)
+        return measure(opened, name, settings)
+
+    monkeypatch.setattr("germline.analysis.deltas._measure", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        analyze("deltas", [end], start=start, out=tmp_path / "out")
+    with (tmp_path / "out" / "deltas.jsonl").open("a") as file:
+        file.write('{"key": "torn')
+    measured.append("")
+    resumed = analyze("deltas", [end], start=start, out=tmp_path / "out")
+    names = [*load_file(start / "model.safetensors")]
+    assert sorted(measured) == sorted(["", *names])
+    assert resumed.values == analyze("deltas", [end], start=start).values
+    changed(start, tmp_path / "other", up=noise(96, 64, seed=5))
+    (tmp_path / "other" / "model.safetensors").replace(end / "model.safetensors")
+    assert analyze("deltas", [end], start=start, out=tmp_path / "out").values != resumed.values
+
+
+def test_the_merge_of_two_runs_is_written_for_mergekit(start, toy, tmp_path):
+    ends = [changed(start, tmp_path / f"{s}", up=noise(96, 64, seed=s)) for s in (1, 2)]
+    result = analyze("deltas", ends, start=start, out=tmp_path / "out", emit="mergekit")
+    merge = yaml.safe_load((tmp_path / "out" / "merge.yaml").read_text())
+    assert str(tmp_path / "out" / "merge.yaml") in result.notes[-1]
+    assert merge["base_model"] == str(start)
+    assert [one["model"] for one in merge["models"]] == [*map(str, ends)]
+    assert {one["parameters"]["weight"] for one in merge["models"]} == {0.5}
+
+
+MEMORY = """
+import resource, sys
+import germline.analysis.deltas, germline.report.plots, transformers, scipy.linalg
+from germline.analysis import analyze
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+analyze("deltas", [sys.argv[2]], start=sys.argv[1], settings={"spectrum_width": 0})
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_memory_does_not_grow_with_the_model(tmp_path):
+    values = noise(1024, 1024).bfloat16()
+    for folder in ("start", "end"):
+        (tmp_path / folder).mkdir()
+        for shard in range(4):
+            names = [f"model.layers.{shard * 16 + k}.mlp.up_proj.weight" for k in range(16)]
+            tensors = dict.fromkeys(names, values * (1 + (folder == "end")))
+            save_file(tensors, tmp_path / folder / f"model-{shard}.safetensors")
+    command = [sys.executable, "-c", MEMORY, str(tmp_path / "start"), str(tmp_path / "end")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 100_000  # kB; the pair has 256 MB in bf16
+
+
+def test_the_command_prints_a_table_and_writes_files(toy, tmp_path):
+    assert get_args(get_type_hints(command)["what"]) == get_args(Analysis)
+    words = ["analyze", "deltas", str(toy), "spectrum_width=0", "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith("source\tmodule\tnorm\trandom walk")
+    assert {"deltas.json", "deltas.png"} <= {file.name for file in (tmp_path / "out").iterdir()}
+    written = json.loads((tmp_path / "out" / "deltas.json").read_text())
+    assert written["results"]["modules"][0]["source"] == "run"
+    for wrong, said in (("width=1", "spectrum_width"), ("spectrum_width=x", "spectrum_width")):
+        failed = CliRunner().invoke(app, [*words[:3], wrong, "--out", str(tmp_path / "out")])
+        assert (failed.exit_code, said in failed.stderr) == (2, True)

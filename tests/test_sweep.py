@@ -15,6 +15,7 @@ import pytest
 import germline
 from germline.config.config_files import as_yaml
 from germline.record import RunDirectory
+from germline.run import observers
 from germline.studies import sweep_runner
 from germline.studies.run_processes import STOPPED
 from germline.studies.sweep_lease import is_leased
@@ -55,6 +56,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    monkeypatch.setattr(observers.Report, "on_end", lambda *_: None)  # nobody reads these pages
     return run_commands_here(monkeypatch)
 
 

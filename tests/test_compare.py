@@ -297,3 +297,18 @@ def test_an_interrupted_study_goes_on_to_the_same_bits(file) -> None:
     assert subprocess.run(words, check=False).returncode == 0
     assert journal(cell) == journal(run(file.parent / "whole", "generations=40"))
     assert len(StudyResults(Study(file, [], out)).tasks[0].methods) == 1
+
+
+def test_a_method_may_have_the_settings_of_a_sweep(file, commands) -> None:
+    sweep = file.parent / "sweep"
+    sweep.mkdir()
+    (sweep / "sweep.json").write_text("{}")
+    write_study(file.parent, methods={"tuned": {"sweep": str(sweep)}}, seeds="0")
+    with pytest.raises(GermlineError, match=r"sweep: this sweep has not ended"):
+        Study(file)
+    best = {"number": 3, "overrides": ["strategy.sigma=0.5"], "spent": {"rollouts": 4321.0}}
+    (sweep / "best.json").write_text(json.dumps(best))
+    _, printed, _ = compared(file, "--table", "cost")
+    assert "rollouts of tuning" in printed
+    assert "| 4321 |" in printed.replace(",", "")
+    assert RunDirectory.open(file.parent / "out/short/tuned/seed-0").config.strategy.sigma == 0.5

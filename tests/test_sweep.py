@@ -91,7 +91,8 @@ def test_trials_are_runs_that_are_continued_within_the_budget(file, commands) ->
     tests = [run for one in found.tests for run in one.runs]
     assert {run.config.seed for run in tests} == {4, 5}
     assert {one["split"] for run in tests if (one := run.evaluation)} == {"unseen"}
-    assert [one["number"] for one in printed["trials"]] == [one.number for one in found.ranked]
+    assert printed["best"] == found.ranked[0].number
+    assert [one["number"] for one in printed["trials"]] == [one.number for one in found.trials]
     assert "tpe: best trial" in swept(file).output
     # A run that was continued from rung to rung has the bits of one that was not.
     run = found.complete[0].runs[0]

@@ -58,7 +58,7 @@ def test_ranges_in_units_of_the_probe() -> None:
         ({"batch_size": {"int": [1, 2], "log": [1, 2]}}, "is no range"),
         ({"batch_size": {"int": [1, 2.5]}}, "two whole numbers"),
         ({"strategy.sigma": {"log": [0.1, "big"]}}, "two numbers"),
-        ({"strategy.sigma": {"log": [0.1, 0.1]}}, "must rise"),
+        ({"strategy.sigma": {"log": [0.1, 0.01]}}, "must rise"),
         ({"strategy.sigma": {"log": [0, 0.1]}}, "must begin above 0"),
         ({"strategy.sigma": {"log": [0.1, 1], "when": "es"}}, "is no range"),
         ({"shaping": ["raw", "z_score"], "space": {"values": ["full", "lora"],

@@ -105,16 +105,18 @@ class SweepRunner(RunProcesses):
         for trial in results.trials:
             if trial.state == "running" and trial not in busy:
                 return trial.path, partial(self._search, trial.path)
-        if self._affords(results, self._sweep.options.searched, self._sweep.rungs[0], new=1) and (
+        options, limit = self._sweep.options, self._sweep.limit
+        if self._affords(results, options.searched, self._sweep.rungs[0], new=1) and (
             path := self._begin(results)
         ):
             return path, partial(self._search, path)
         if busy:
             return WAIT
-        for racing, seeds in race(results, self._sweep.options.seeds):
-            cost = (seeds - len(racing.signed_scores)) * self._sweep.limit
-            if self._affords(results, self._sweep.options.budget, cost):
+        for racing, seeds in race(results, options.seeds):
+            if self._affords(results, options.budget, (seeds - len(racing.signed_scores)) * limit):
                 return racing.path, partial(self._race, racing.path, seeds)
+        if self._affords(results, options.budget, limit, new=1) and (path := self._begin(results)):
+            return path, partial(self._search, path)  # what the race has left
         return self._next_test(results)
 
     def _next_test(self, results: SweepResults) -> Work | None:
@@ -206,8 +208,8 @@ class SweepRunner(RunProcesses):
             peers = [some[rung - 1] for some in scores if len(some) >= rung]
             if reason := halving(facts["scores"][-1], peers):
                 return f"rung {rung} of {len(self._sweep.rungs)}: {reason}"
-            budget = self._sweep.options.searched
-            return "" if self._affords(results, budget, 0) else "the budget of the search is spent"
+            budget = self._sweep.options.budget
+            return "" if self._affords(results, budget, 0) else "the budget is spent"
 
     def _race(self, path: Path, seeds: int) -> None:
         """Train a complete trial with more run seeds."""

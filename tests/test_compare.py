@@ -311,4 +311,5 @@ def test_a_method_may_have_the_settings_of_a_sweep(file, commands) -> None:
     _, printed, _ = compared(file, "--table", "cost")
     assert "rollouts of tuning" in printed
     assert "| 4321 |" in printed.replace(",", "")
-    assert RunDirectory.open(file.parent / "out/short/tuned/seed-0").config.strategy.sigma == 0.5
+    run = RunDirectory.open(file.parent / "out/short/tuned/seed-0")
+    assert run.config.strategy.model_dump()["sigma"] == 0.5

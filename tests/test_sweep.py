@@ -60,7 +60,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     return run_commands_here(monkeypatch)
 
 
-def swept(file: Path, *words: str, rollouts: int = 1100) -> Any:
+def swept(file: Path, *words: str, rollouts: int = 700) -> Any:
     folder = file.parent
     budget = ("--budget", f"rollouts={rollouts}") if rollouts else ()
     space = ("--over", folder / "space.yaml", "--out", folder / "out")
@@ -77,7 +77,7 @@ def test_trials_are_runs_that_are_continued_within_the_budget(file, commands) ->
     printed, found = json.loads(done.stdout), results(file)
     assert found.rungs == [72, TRIAL]
     assert {one.sampler for one in found.trials} == {"tpe", "random"}
-    assert 500 <= found.spent["rollouts"] <= 1100 + 24 * len(found.trials)
+    assert 400 <= found.spent["rollouts"] <= 700 + 24 * len(found.trials)
     # Runs are begun once and continued, on the same prompts and noise.
     begun = [words[-1] for words in commands if words[0] == "train"]
     assert len(begun) == len({*begun})
@@ -131,7 +131,7 @@ def test_a_stopped_sweep_goes_on_and_another_one_is_refused(file, commands, monk
     assert begun.count(str(first.runs[0].path)) == 1
     # A larger budget goes on.
     before = len(results(file).trials)
-    assert swept(file, rollouts=1800).exit_code == 0
+    assert swept(file, rollouts=1100).exit_code == 0
     assert len(results(file).trials) > before
 
 

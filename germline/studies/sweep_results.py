@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from germline.errors import count_of
 from germline.record.best_generation import signed_score
 from germline.record.budget import amounts
 from germline.record.seed_study import seed_runs
@@ -216,7 +217,8 @@ class SweepResults:
         """Say what was spent, how optimistic the search is, and what each sampler has found."""
         counts = Counter(COLLAPSED if one.has_collapsed else one.state for one in self.trials)
         ended = ", ".join(f"{count} {name}" for name, count in counts.items())
-        lines = [f"{len(self.trials)} trials, {self.spent['rollouts']:,.0f} rollouts: {ended}"]
+        trials, rollouts = count_of(len(self.trials), "trials"), self.spent["rollouts"]
+        lines = [f"{trials}, {rollouts:,.0f} rollouts: {ended}"]
         tests = [one for one in self.tests if math.isfinite(one.unseen)]
         if tests and tests[0].number == self.ranked[0].number:
             of_search, again, unseen = self.ranked[0].mean, tests[0].mean, tests[0].unseen

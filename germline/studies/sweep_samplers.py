@@ -65,6 +65,7 @@ class Samplers:
                 if number >= len(points):
                     return None
                 return study.ask().number, points[number]
+            study.sampler = self._sampler(sampler, number)
             trial = study.ask()
             return trial.number, self._space.settings(lambda one: _suggest(trial, one))
 
@@ -81,27 +82,21 @@ class Samplers:
             study_name=f"{self._name}-{sampler}",
             directions=self._directions,
             load_if_exists=True,
-            sampler=self._sampler(sampler),
         )
 
-    def _sampler(self, sampler: str) -> Any:
+    def _sampler(self, sampler: str, number: int) -> Any:
+        """Return the sampler of a trial."""
         from optuna import samplers
 
-        name = f"{self._name}-{sampler}"
-        known = {one.study_name: one for one in self._storage.get_all_studies()}
-        done = 0
-        if name in known:
-            done = self._storage.get_n_trials(known[name]._study_id)
-        text = f"sweep {self._seed} {sampler} {done}"
+        text = f"sweep {self._seed} {sampler} {number}"
         seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:4])
+        options = {"warn_independent_sampling": False, "seed": seed}
         if sampler == "tpe":
             return samplers.TPESampler(seed=seed, n_startup_trials=STARTUP, group=True)
         if sampler == "gp":
-            return samplers.GPSampler(
-                seed=seed, n_startup_trials=STARTUP, warn_independent_sampling=False
-            )
+            return samplers.GPSampler(n_startup_trials=STARTUP, **options)
         if sampler == "cmaes":
-            return samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+            return samplers.CmaEsSampler(**options)
         return samplers.RandomSampler(seed=seed)
 
     @contextmanager

@@ -93,7 +93,7 @@ def test_trials_are_runs_that_are_continued_within_the_budget(file, commands) ->
     assert {one["split"] for run in tests if (one := run.evaluation)} == {"unseen"}
     assert printed["best"] == found.ranked[0].number
     assert [one["number"] for one in printed["trials"]] == [one.number for one in found.trials]
-    assert "tpe: best trial" in swept(file).output
+    assert "at best (shrunk) with" in swept(file).output
     # A run that was continued from rung to rung has the bits of one that was not.
     run = found.complete[0].runs[0]
     whole = germline.train(run.config, file.parent / "whole").run().directory.path

@@ -13,6 +13,7 @@ from germline.optimizers import Sgd
 from germline.spaces import make_space
 from germline.types import Decoding, Example, GermlineError, VectorPerturbation
 from tests import tiny
+from tests.slow_cases import mostly_slow
 from tests.tiny_engines import bits, examples, inprocess, population, same_bits, tokens
 
 PARTS = {
@@ -41,9 +42,12 @@ def both(model, space):
 
 @pytest.mark.parametrize(
     ("model", "part"),
-    [("qwen2", part) for part in PARTS if "gpt2" not in part]
-    + [("gpt2", "norms of gpt2"), ("gpt2", "biases"), ("llama", "biases")]
-    + [(model, "everything") for model in ("llama", "mistral", "gemma3", "gpt2")],
+    mostly_slow(
+        [("qwen2", part) for part in PARTS if "gpt2" not in part]
+        + [("gpt2", "norms of gpt2"), ("gpt2", "biases"), ("llama", "biases")]
+        + [(model, "everything") for model in ("llama", "mistral", "gemma3", "gpt2")],
+        quick={("qwen2", "everything"), ("qwen2", "biases"), ("gpt2", "everything")},
+    ),
 )
 def test_members_together_have_the_logits_of_one_after_another(model, part):
     engines = both(model, PARTS[part])

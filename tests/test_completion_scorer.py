@@ -10,6 +10,7 @@ import torch
 from germline.engines import completion_scorer
 from germline.engines.completion_scorer import _pieces, log_normalizers
 from germline.types import Completion, Decoding
+from tests.slow_cases import mostly_slow
 from tests.tiny_engines import SPACES, TEXTS, examples, inprocess, population, tokens_read
 
 SAMPLED = Decoding(max_new_tokens=9, temperature=1.5, noise_seed=2)
@@ -48,14 +49,17 @@ def assert_scores_are_those_of_each_row(engine, members, batch, completions):
 
 @pytest.mark.parametrize(
     ("model", "space"),
-    [
-        *(("qwen2", space) for space in ("rank 1", "rank 6", "lora", "full", "subspace")),
-        ("gpt2", "singular"),
-        ("mistral", "rank 1"),
-        ("gemma3", "lora"),
-        ("gemma2", "rank 1"),
-        ("qwen2_moe", "full"),
-    ],
+    mostly_slow(
+        (
+            *(("qwen2", space) for space in ("rank 1", "rank 6", "lora", "full", "subspace")),
+            ("gpt2", "singular"),
+            ("mistral", "rank 1"),
+            ("gemma3", "lora"),
+            ("gemma2", "rank 1"),
+            ("qwen2_moe", "full"),
+        ),
+        quick={("qwen2", "rank 1"), ("qwen2", "full"), ("qwen2", "subspace"), ("gpt2", "singular")},
+    ),
 )
 def test_scores_are_those_of_each_row_read_alone(model, space):
     engine = inprocess(model, SPACES[space])

@@ -189,6 +189,7 @@ def test_an_error_of_a_job_arrives_any_other_with_its_traceback(pair, alone):
         (loaded_engines.broken, EngineFault, r"(?s)Traceback.*ZeroDivisionError: of a module"),
     ],
 )
+@pytest.mark.slow
 def test_an_engine_that_cannot_be_loaded_says_why_and_leaves_nothing(load, error, message, started):
     with pytest.raises(error, match=message):
         fleet_of(load)

@@ -25,6 +25,7 @@ from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.types import Completion, Decoding, GermlineError, SeedPerturbation, Update
 from tests.published_models import published
+from tests.slow_cases import mostly_slow
 from tests.tiny import save_tiny
 
 TEXTS = TextLengths(examples=8, prompt=20, prefix=4, new_tokens=16)
@@ -215,7 +216,7 @@ USABLE = 0.9
 """Share of a GPU's memory that an estimate may take: the rest is for what is not counted."""
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", mostly_slow(RECIPES, quick=[*RECIPES][:2]))
 def test_a_recipe_fits_its_hardware_and_measures_sigma_and_learning_rate(name):
     config = load_config(RECIPES[name])
     assert not config.strategy.changed("sigma", "learning_rate")

@@ -22,6 +22,7 @@ from germline.engines.pretrained import load_pretrained, save_pretrained
 from germline.run.dry_run import dry_run
 from germline.spaces.peft_files import read_adapter
 from germline.types import Decoding, Example, GermlineError, Update
+from tests.slow_cases import mostly_slow
 from tests.tiny import randomize, save_tiny, tiny_config, tokenizer
 from tests.tiny_engines import copy_of, inprocess, population
 
@@ -37,19 +38,13 @@ QUICK: dict[str, dict[str, Any]] = {
     "deepseek_v3": LATENT,  # those of experts
     "nemotron": {},  # rotates a part of each head
     "glm4_moe": {},  # peft takes its dense layers for experts
-    "beam": {},  # also where all layers are dense
-    "falcon": {},  # has linear layers of its own
     "phimoe": {},  # its router is a subclass of a linear layer
-    "opt": {},
-    "llama": {},
     "gpt2": {},  # keeps its weights transposed
     "gemma3": {},  # layers of two kinds
-    "phi3": {},  # one layer for q, k and v
-    "mixtral": {},
-    "qwen3_moe": {},
     "ctrl": {},  # names of layers are numbers, as those of blocks are
 }
 PLAIN = (
+    "beam falcon llama mixtral opt phi3 qwen3_moe "
     "afmoe arcee biogpt bitnet codegen cohere cohere2 diffllama doge ernie4_5 ernie4_5_moe exaone4 "
     "exaone_moe flex_olmo gemma gemma4_unified_text glm gpt_neox gpt_oss gptj granite granitemoe "
     "helium hunyuan_v1_moe minimax_m2 nanochat olmo3 olmoe persimmon phi seed_oss solar_open "
@@ -60,13 +55,6 @@ PLAIN = (
 LATER = dict.fromkeys(("axk1", "deepseek_v2", "minicpm3"), LATENT)
 FAMILIES = QUICK | {family: {} for family in PLAIN.split()} | LATER
 RANDOM = Lora(rank=1, alpha=3, init_scale_b=0.5, unsupported="skip")
-
-
-def every(families):
-    return [
-        pytest.param(family, marks=() if family in QUICK else pytest.mark.slow)
-        for family in families
-    ]
 
 
 def check_log_probabilities(model, engine, completions, found):
@@ -93,7 +81,7 @@ def test_saved_buffers_are_narrowed_only_where_that_is_exact(tmp_path):
     assert torch.equal(stored[name], model.get_buffer(name))
 
 
-@pytest.mark.parametrize("family", every(FAMILIES))
+@pytest.mark.parametrize("family", mostly_slow(FAMILIES, QUICK))
 def test_a_family_exports_what_its_engine_computes(family, tmp_path):
     source = save_tiny(tmp_path / "base", family, num_hidden_layers=2, **FAMILIES[family])
     loaded = load_pretrained(str(source))

@@ -19,6 +19,7 @@ from germline.testing import EngineConformance
 from germline.types import Decoding, GermlineError, Update, VectorPerturbation
 from tests import simulated_gpu
 from tests.simulated_gpu import DEVICE, limited
+from tests.slow_cases import mostly_slow
 from tests.tiny_engines import (
     SPACES,
     bits,
@@ -70,13 +71,16 @@ def on_host(engine):
 
 @pytest.mark.parametrize(
     ("space", "masters"),
-    [
-        *((space, "device") for space in SPACES),
-        ("full", "host"),
-        ("rank 1", "host"),
-        ("lora", "host"),
-        ("subspace", "host"),
-    ],
+    mostly_slow(
+        [
+            *((space, "device") for space in SPACES),
+            ("full", "host"),
+            ("rank 1", "host"),
+            ("lora", "host"),
+            ("subspace", "host"),
+        ],
+        quick={("full", "host"), ("rank 1", "device"), ("lora", "device"), ("subspace", "host")},
+    ),
 )
 @pytest.mark.usefixtures("as_on_gpu")
 def test_members_and_updates_have_the_bits_of_a_cpu_in_every_space(space, masters):
@@ -138,7 +142,11 @@ def test_members_of_other_families_have_the_bits_of_a_cpu(model, space):
 
 
 @pytest.mark.parametrize(
-    ("space", "dtype"), [("rank 1", "bfloat16"), ("full", "float16"), ("lora", "bfloat16")]
+    ("space", "dtype"),
+    mostly_slow(
+        [("rank 1", "bfloat16"), ("full", "float16"), ("lora", "bfloat16")],
+        quick={("rank 1", "bfloat16")},
+    ),
 )
 @pytest.mark.usefixtures("as_on_gpu")
 def test_half_precision_has_the_bits_of_a_cpu(space, dtype):
@@ -165,6 +173,7 @@ class _OnGpu(EngineConformance):
         return far("qwen2", SPACES[self.space], Adam(), master_device=self.masters)
 
 
+@pytest.mark.slow
 class TestFullWithMastersOnTheHost(_OnGpu):
     masters = "host"
 

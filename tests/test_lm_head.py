@@ -9,6 +9,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from germline.config import Full, LowRank
 from germline.types import Decoding
+from tests.slow_cases import mostly_slow
 from tests.tiny_engines import SPACES, examples, inprocess, population
 
 
@@ -24,11 +25,17 @@ def products_of_the_head(work: Callable[[], object], vocabulary: int) -> set[str
     }
 
 
-@pytest.mark.parametrize("space", ["low_rank", "full"])
-@pytest.mark.parametrize(
-    ("model", "dtype"),
-    [("qwen2", "float32"), ("gemma3", "bfloat16"), ("gpt2", "float32")],
-)
+HEADS = [
+    (*model, space)
+    for model in (("qwen2", "float32"), ("gemma3", "bfloat16"), ("gpt2", "float32"))
+    for space in ("low_rank", "full")
+]
+
+
+QUICK = [head for head in HEADS if head[0] == "qwen2"]
+
+
+@pytest.mark.parametrize(("model", "dtype", "space"), mostly_slow(HEADS, quick=QUICK))
 def test_the_head_is_never_expanded_to_every_row(model, dtype, space):
     section = LowRank() if space == "low_rank" else Full()
     engine = inprocess(model, section, dtype=dtype, members_per_batch=1)

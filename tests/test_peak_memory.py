@@ -31,6 +31,7 @@ def test_training_needs_at_most_a_tenth_of_the_weights_more_than_inference(space
     assert training <= inference + PROMISED_SHARE[space] * weights
 
 
+@pytest.mark.slow
 def test_full_needs_one_copy_of_the_weights_more_than_inference():
     # Enough rows that generation, not the optimizer's scratch of 4 MB, is where memory peaks.
     inference, weights = peak("full", "inference", examples=96)

@@ -12,6 +12,7 @@ from germline.config import load_config
 from germline.run.preflight import check_run, wrong_answers
 from germline.tasks import make_task
 from tests.command_line import command
+from tests.slow_cases import mostly_slow
 from tests.tiny import save_tiny
 
 ROWS = "train = [{'prompt': f'Number {n}?', 'answer': str(n)} for n in range(10)]\n"
@@ -52,7 +53,9 @@ def test_a_reward_that_is_the_same_for_every_text_is_warned_of(tmp_path):
     assert "texts that were tried earn 1, empty ones included" in constant.remark
 
 
-@pytest.mark.parametrize("name", ["arithmetic", "countdown", "multiplication"])
+@pytest.mark.parametrize(
+    "name", mostly_slow(["arithmetic", "countdown", "multiplication"], quick={"arithmetic"})
+)
 def test_the_tasks_that_come_along_have_no_problems(name):
     assert germline.check_task(name, prompts=1).problems == ()
 
@@ -208,6 +211,7 @@ def test_a_tool_that_raises_is_a_warning_with_its_line(tmp_path):
     assert "the model may call a tool with such arguments" in row.remark
 
 
+@pytest.mark.slow
 def test_a_tool_that_hangs_is_a_warning_after_the_time_limit(tmp_path):
     row = tools_row(tmp_path, "        while True: pass\n")
     assert row.verdict == "warning"

@@ -18,6 +18,7 @@ from germline.run import build_run_parts
 from germline.run.weights import load_engine
 from germline.tasks import make_task
 from germline.types import GermlineError, Population, SeedPerturbation, Update
+from tests.slow_cases import mostly_slow
 from tests.tiny import save_tiny
 from tests.tiny_runs import one_generation, zo_grpo_run
 from tests.toy_runs import finish, journal, settings, stopped_after
@@ -163,7 +164,7 @@ def test_truncated_completions_can_be_left_out():
 SPACES = {"full": (), "lora": ("space.rank=2",), "singular": ()}
 
 
-@pytest.mark.parametrize("space", SPACES)
+@pytest.mark.parametrize("space", mostly_slow(SPACES, quick={"lora"}))
 def test_a_run_resumes_and_replays_to_the_same_bits(model, tmp_path, space):
     ours = (f"space={space}", *SPACES[space], "method.rows_per_member=6")
     whole = finish(germline.train(zo_grpo_run(model, *ours), tmp_path / "whole"))

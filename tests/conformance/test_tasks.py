@@ -25,8 +25,10 @@ from germline.registry import sections
 from germline.tasks import make_task
 from germline.tasks.python_inputs import NO_INPUTS, read_inputs
 from germline.testing import TaskConformance
+from tests.slow_cases import mostly_slow
 
 ROWS = [{"prompt": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(40)]
+
 PYTHON_FILE = f"""
 train = {ROWS!r}
 
@@ -104,7 +106,7 @@ KINDS = [
 test_environments.py and test_safe_alignment.py."""
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", mostly_slow(sorted(KINDS), quick={*KINDS} - {"gsm8k", "math"}))
 class TestTasks(TaskConformance):
     @pytest.fixture(autouse=True)
     def _of_a_kind(self, kind):

@@ -126,6 +126,7 @@ CALLS = {
 }
 
 
+@pytest.mark.slow
 def test_a_wrong_argument_is_told_as_one(tmp_path: Path) -> None:
     script = (
         "import json, sys, germline\n"

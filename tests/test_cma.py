@@ -250,6 +250,7 @@ def test_the_newest_snapshot_serves_and_is_scored_where_the_arithmetic_differs(w
         germline.replay(folder, 3)
 
 
+@pytest.mark.slow
 def test_a_language_model_goes_on_and_is_rebuilt_to_the_same_bits(tmp_path):
     config = settings(*NANO)
     whole = finish(germline.train(config, tmp_path / "whole"))

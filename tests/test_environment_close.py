@@ -13,6 +13,7 @@ from germline.types import Example, Grade
 from tests import misbehaving_environments
 from tests.hang_limit import HANG_S
 from tests.misbehaving_graders import MISDEEDS
+from tests.slow_cases import mostly_slow
 
 RUBRIC = EpisodeRubric({"reward": 1.0}, {"reward": -1.0})
 
@@ -25,7 +26,7 @@ def example(**row):
     return Example(index=0, prompt="?", answer="", chat=False, facts=row)
 
 
-@pytest.mark.parametrize("misdeed", ["loop", "raise", "leave"])
+@pytest.mark.parametrize("misdeed", mostly_slow(["loop", "raise", "leave"], quick={"raise"}))
 def test_a_close_that_hangs_or_fails_costs_no_episode_its_score(misdeed, capfd):
     mine = grader(misbehaving_environments.Unclosable)
     with GraderPool(mine, RUBRIC.weights, RUBRIC.floors, timeout_s=1.0, max_turns=9) as pool:

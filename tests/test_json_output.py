@@ -13,6 +13,7 @@ from germline.cli.output import print_json
 from germline.endpoint.uvicorn_service import UvicornService
 from tests.documented_fields import absent, field_tables, undocumented
 from tests.scripted_server import listening
+from tests.slow_cases import mostly_slow
 from tests.tiny_classifiers import save_classifier
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -75,7 +76,7 @@ def test_every_table_is_tested_and_every_command_has_one():
     assert verbs == set(root.commands)
 
 
-@pytest.mark.parametrize("heading", COMMANDS)
+@pytest.mark.parametrize("heading", mostly_slow(COMMANDS, quick=COMMANDS.keys() - {"probe"}))
 def test_the_document_is_as_documented(heading, place, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setattr(UvicornService, "run", lambda _server: None)

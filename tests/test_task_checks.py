@@ -76,6 +76,7 @@ def test_what_is_wrong_is_found(tmp_path, body, tried, remark):
     assert remark in found.remark
 
 
+@pytest.mark.slow
 def test_a_text_that_takes_too_long_is_a_warning(tmp_path):
     body = "    if completion == '9**9**9': time.sleep(60)\n" + RIGHT
     found = findings(tmp_path, body, prompts=0)["hostile answers"]

@@ -273,7 +273,7 @@ def test_a_full_context_ends_the_episode_which_is_scored_as_it_is(player, nano):
     ("text", "settings", "problem"),
     [
         (written.V0, {}, "no module with a vf.Taskset of verifiers v1"),
-        (f"import no_such_package\n{TALK}", {}, "imports 'no_such_package', which is not inst"),
+        (f"import no_such_package\n{TALK}", {}, "No module named 'no_such_package'"),
         (written.DIALOG.replace("TURNS", "5"), {}, "has no end: set task.tasks"),
         (written.SUMS, {"args": {"smallest": 3}}, "smallest"),
         (written.SUMS, {"args": {"largest": 0}}, "has no tasks"),

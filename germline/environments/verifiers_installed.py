@@ -1,4 +1,4 @@
-"""Which verifiers, tasksets and word lists are installed, and what to type where one is missing.
+"""Which verifiers and word lists are installed, and what to type where a taskset is missing.
 
 Nothing here imports verifiers. Nothing is ever installed: the names of the hub are not those of
 PyPI, where packages of other people have the same names.
@@ -9,7 +9,6 @@ where a game takes milliseconds. Tried with textarena 0.7.4.
 """
 
 import functools
-import importlib.util
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -39,49 +38,24 @@ def module_of(env: str) -> str:
     return name.replace("-", "_").lower()
 
 
-def check_installed(env: str) -> None:
-    """Check that the module of a taskset is there."""
-    if env.endswith(".py"):
-        if not Path(env).is_file():
-            raise GermlineError(f"task.env: there is no file {env!r}; name a Python file (.py)")
-        if module_of(env) != Path(env).stem:  # another module of that name may be there
-            raise GermlineError(f"task.env={env}: rename the file to {module_of(env)}.py")
-        return
-    module = module_of(env)
-    if importlib.util.find_spec(module) or _is_shipped(module):
-        return
-    owner = env.rpartition("/")[0] or "OWNER"
-    name = env.rsplit("/", 1)[-1]
-    raise GermlineError(
-        f"task.env={env}: there is no module {module!r}, and germline installs nothing: type "
-        f"`prime env install {owner}/{name}` for an environment of the hub (uv tool install "
-        "prime), install the package that has it, or name a Python file (.py)"
-    )
+def check_file(env: str) -> None:
+    """Check that the file of a taskset is there, where it is one."""
+    if env.endswith(".py") and not Path(env).is_file():
+        raise GermlineError(f"task.env: there is no file {env!r}; name a Python file (.py)")
+    if env.endswith(".py") and module_of(env) != Path(env).stem:  # another may have that name
+        raise GermlineError(f"task.env={env}: rename the file to {module_of(env)}.py")
 
 
 def import_error(env: str, error: BaseException) -> GermlineError:
     """Return what is wrong with a taskset whose module cannot be imported."""
-    causes = [error]
-    while cause := causes[-1].__cause__ or causes[-1].__context__:  # verifiers hides the module
-        causes.append(cause)
-    missing = [str(one.name) for one in causes if isinstance(one, ModuleNotFoundError) and one.name]
-    absent = [name for name in missing if name.rpartition(".")[2] != module_of(env)]
-    if not absent:
-        return GermlineError(
-            f"task.env={env} is no module with a vf.Taskset of verifiers v1: "
-            f"{type(error).__name__}: {error}"
-        )
+    while hidden := error.__cause__ or error.__context__:  # verifiers hides the missing module
+        error = hidden
     return GermlineError(
-        f"task.env={env} imports {absent[0]!r}, which is not installed: install the package that "
-        f"has it for the Python that runs germline ({sys.executable})"
+        f"task.env={env} is no module with a vf.Taskset of verifiers v1 ({type(error).__name__}: "
+        f"{error}), and germline installs nothing: type `prime env install OWNER/NAME` for an "
+        "environment of the hub (uv tool install prime), install the package that is missing for "
+        f"{sys.executable}, or name a Python file (.py)"
     )
-
-
-def _is_shipped(module: str) -> bool:
-    """Whether a taskset comes with verifiers."""
-    spec = importlib.util.find_spec("verifiers")
-    places = spec.submodule_search_locations if spec else None
-    return any((Path(place) / "v1" / "tasksets" / module).is_dir() for place in places or ())
 
 
 def keep_dictionary() -> None:

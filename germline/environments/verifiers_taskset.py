@@ -19,7 +19,7 @@ from typing import Any
 
 from germline.environments.episode import EpisodeRubric
 from germline.environments.verifiers_installed import (
-    check_installed,
+    check_file,
     check_version,
     import_error,
     keep_dictionary,
@@ -237,7 +237,7 @@ def _reload(source: TasksetSource, rubric: EpisodeRubric) -> VerifiersGrader:
 
 def _import(env: str) -> None:
     """Import the module of a taskset."""
-    check_installed(env)
+    check_file(env)
     if env.endswith(".py") and (folder := str(Path(env).absolute().parent)) not in sys.path:
         sys.path.insert(0, folder)
     try:

@@ -1,7 +1,6 @@
 """What adapts in `nes`: sigma by success or per tensor, a running baseline, noise played again."""
 
 import math
-import shutil
 
 import numpy as np
 import pytest
@@ -18,7 +17,6 @@ from germline.config import (
 )
 from germline.optimizers import Sgd
 from germline.record import RunDirectory
-from germline.run import resume, train
 from germline.schedules import scale_within
 from germline.shaping import utilities
 from germline.strategies.adaptive_values import RunningMeanFitness
@@ -32,31 +30,12 @@ from germline.types import (
     Update,
 )
 from tests.evaluations import of_rewards
-from tests.remote_engines import nearby_fleet, run_digests
 from tests.tiny_engines import drawn, engine, examples, population
-from tests.toy_runs import finish, journal, run, settings, stopped_after
+from tests.toy_runs import journal, run, settings
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
-SUCCESS = "strategy.sigma={kind: success, start: 0.4, rate: 0.3}"
-NATURAL = "strategy.sigma={kind: natural, start: 0.3, rate: 20}"
-REUSED = "strategy.noise_reuse=3"
-RUNNING = "strategy.baseline=running"
-ALONE = ("strategy.antithetic=false", "shaping=raw", "strategy.learning_rate=0.02")
-TIED = "task.max_new_tokens=1"
-"""With one token per answer most generations are ties."""
-GROW = "strategy.zero_signal={kind: grow, factor: 2, most: 3}"
 DECODING = Decoding(max_new_tokens=6)
-SILENT = ("task.temperature=0", "strategy.sigma=1e-7", "strategy.optimizer.weight_decay=0.5")
-"""Members so near the center that all are equally good; weight decay acts all the same."""
-ADAPTING = {
-    "success": (SUCCESS,),
-    "natural, full, adam": (NATURAL, "space=full", "strategy.optimizer=adam"),
-    "natural, lora": (NATURAL, "space=lora"),
-    "skipping": (*SILENT, "strategy.zero_signal=skip"),
-    "one member, noise played again": (RUNNING, *ALONE, REUSED, "strategy.population=1"),
-    "all at once": (SUCCESS, REUSED, RUNNING, *ALONE, GROW, TIED),
-}
 
 
 def entries(folder):
@@ -66,45 +45,22 @@ def entries(folder):
 # --- in runs
 
 
-@pytest.fixture(scope="module")
-def wholes(tmp_path_factory):
-    """Runs of five generations that were never stopped, by name."""
-    folder = tmp_path_factory.mktemp("whole")
-    return {
-        name: run(folder / str(place), "generations=5", *changes)
-        for place, (name, changes) in enumerate(ADAPTING.items())
-    }
-
-
-@pytest.mark.parametrize("name", ADAPTING)
-def test_a_run_stopped_and_resumed_is_the_run_never_stopped(name, wholes, tmp_path):
-    # Of two stops the second finds its snapshot gone: the journal alone brings everything back.
-    path = stopped_after(train(settings("generations=5", *ADAPTING[name]), tmp_path / "run"), 1)
-    stopped_after(resume(path), 2)
-    shutil.rmtree(path / "snapshots")
-    finish(resume(path))
-    assert journal(path) == journal(wholes[name])
-
-
-@pytest.mark.parametrize("name", ["natural, full, adam", "all at once"])
-def test_two_engines_learn_as_one_does(name):
-    config = settings(*ADAPTING[name])
-    assert run_digests(config, nearby_fleet(config, 2)) == run_digests(config)
-
-
 def test_a_run_in_which_nothing_adapts_carries_none_of_it(tmp_path):
     written = journal(run(tmp_path / "run"))
     words = (b"success", b"stretch", b"noise_generation", b"skipped", b"fitness")
     assert not any(word in written for word in words)
 
 
-def test_what_adapts_is_recorded(wholes):
-    rows = RunDirectory.open(wholes["success"]).generations()
+def test_what_adapts_is_recorded(tmp_path):
+    success = run(tmp_path / "success", "strategy.sigma={kind: success, start: 0.4, rate: 0.3}")
+    rows = RunDirectory.open(success).generations()
     assert len({row["sigma"] for row in rows}) > 3
     assert [row["success"] for row in rows] == [
-        one.strategy_state.read()["success"] for one in entries(wholes["success"])
+        one.strategy_state.read()["success"] for one in entries(success)
     ]
-    first, *_, last = RunDirectory.open(wholes["natural, full, adam"]).generations()
+    natural = "strategy.sigma={kind: natural, start: 0.3, rate: 20}"
+    folder = run(tmp_path / "natural", natural, "space=full", "strategy.optimizer=adam")
+    first, *_, last = RunDirectory.open(folder).generations()
     assert first["sigmas"] == {"min": 0.3, "max": 0.3}
     assert last["sigmas"]["min"] < last["sigma"] < last["sigmas"]["max"]
 

@@ -25,7 +25,6 @@ from germline.types import (
     Update,
 )
 from tests import toy_runs
-from tests.remote_engines import nearby_fleet, run_digests
 from tests.wrappers import FleetWrapper
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -157,22 +156,6 @@ def test_every_space_is_calibrated(tmp_path, space):
     assert entries(path)[0].update.sigma > 0
 
 
-def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path):
-    often = (*AUTO, "strategy.sigma={kind: auto, every: 2}")
-    whole = toy_runs.run(tmp_path / "whole", *often)
-    training = germline.train(toy_runs.settings(*often), tmp_path / "stopped")
-    stopped = toy_runs.stopped_after(training, 3)
-    toy_runs.finish(germline.resume(stopped))
-    assert toy_runs.journal(stopped) == toy_runs.journal(whole)
-
-
-def test_more_generations_than_were_planned_change_nothing_before_them(tmp_path):
-    whole = toy_runs.run(tmp_path / "whole", *AUTO)
-    short = toy_runs.run(tmp_path / "short", *AUTO, "generations=2")
-    toy_runs.finish(germline.resume(short, ["generations=4"]))
-    assert toy_runs.journal(short) == toy_runs.journal(whole)
-
-
 class Watched(FleetWrapper):
     """A fleet that notes the prompts that it is asked about."""
 
@@ -208,8 +191,3 @@ def test_a_run_in_measured_units_can_be_forked_and_its_fork_too(tmp_path):
     assert germline.replay(child, generation=1) == entries(child)[1].digest
     assert germline.replay(grandchild.directory.path, generation=-1)
     assert RunDirectory.open(child).base_digest == entries(parent)[2].digest
-
-
-def test_several_engines_calibrate_alike():
-    config = toy_runs.settings(*AUTO)
-    assert run_digests(config, nearby_fleet(config, 2)) == run_digests(config)

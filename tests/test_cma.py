@@ -221,21 +221,6 @@ def test_a_journal_holds_what_was_told_and_not_where_that_led(whole):
     ]
 
 
-def test_a_stopped_and_resumed_run_equals_one_that_never_stopped(whole, tmp_path):
-    folder, overrides = whole
-    stopped = stopped_after(germline.train(settings(*overrides), tmp_path / "stopped"), 3)
-    assert journal(stopped) != journal(folder)
-    assert journal(finish(germline.resume(stopped))) == journal(folder)
-
-
-def test_a_replay_from_the_journal_alone_has_the_same_digests(whole):
-    folder, _ = whole
-    entries = RunDirectory.open(folder).journal.read()
-    assert len({entry.digest for entry in entries}) == 4
-    for generation in (0, 3):
-        assert germline.replay(folder, generation) == entries[generation].digest
-
-
 def test_the_newest_snapshot_serves_and_is_scored_where_the_arithmetic_differs(whole, monkeypatch):
     folder, _ = whole
     expected = germline.evaluate(str(folder))

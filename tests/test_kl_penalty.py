@@ -19,7 +19,7 @@ from germline.protocols import TextScorer
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts, make_engine
 from germline.types import GermlineError
-from tests.toy_runs import SETTINGS, finish, journal, run, settings, stopped_after
+from tests.toy_runs import SETTINGS, finish, journal, run, settings
 from tests.wrappers import EngineWrapper, FleetWrapper
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -121,15 +121,8 @@ def test_the_start_of_a_fork_is_where_it_forked(tmp_path):
     assert {rollout.grade.parts["kl"] for rollout in found.rollouts} == {0.0}
 
 
-@pytest.mark.usefixtures("engines_in_process")
-def test_a_stopped_run_resumes_and_two_engines_write_the_same_journal(tmp_path):
-    whole = run(tmp_path / "whole", COEF)
-    without = run(tmp_path / "without")
-    cut = stopped_after(germline.train(settings(COEF), tmp_path / "cut"), 2)
-    finish(germline.resume(cut))
-    several = run(tmp_path / "several", COEF, "fleet.engines=2")
-    assert journal(cut) == journal(whole) == journal(several)
-    assert journal(whole) != journal(without)
+def test_the_penalty_changes_what_is_learned(tmp_path):
+    assert journal(run(tmp_path / "with", COEF)) != journal(run(tmp_path / "without"))
 
 
 def test_the_nano_model_in_process_is_at_its_start_before_the_first_update():

@@ -18,7 +18,7 @@ from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.tasks.task_settings import PromptFormatter
 from germline.types import Example, GermlineError, PromptVariant, Update
-from tests.toy_runs import finish, journal, run, settings, stopped_after
+from tests.toy_runs import run, settings
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -235,22 +235,6 @@ def test_every_member_uses_its_options_and_graded_in_its_place():
 def test_rollouts_are_told_by_the_tasks_own_prompt(whole):
     prompts = {row["prompt"] for row in RunDirectory.open(whole).rollouts()}
     assert not any(one.startswith("So: ") for one in prompts)
-
-
-@pytest.mark.usefixtures("engines_in_process")
-def test_the_number_of_engines_changes_no_bit(whole, tmp_path):
-    path = run(tmp_path / "run", *TOY, "generations=1", "fleet.engines=2")
-    assert journal(path) == journal(whole).splitlines(keepends=True)[0]
-
-
-def test_a_stopped_run_goes_on_with_the_same_odds(whole, tmp_path):
-    path = stopped_after(germline.train(settings(*TOY), tmp_path / "run"), 1)
-    stopped_after(germline.resume(path), 2)
-    finish(germline.resume(path))
-    assert journal(path) == journal(whole)
-    assert [one.score for one in RunDirectory.open(path).held_out()] == [
-        one.score for one in RunDirectory.open(whole).held_out()
-    ]
 
 
 def test_eval_plays_as_the_center_of_the_run_does(whole):

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from germline import noise
 from germline.config import Lora, Singular, Subspace, load_config, smoke_config
-from germline.run import export, replay, resume, train
+from germline.run import export, train
 from germline.spaces import make_space
 from germline.spaces.base import BaseModel, CoordinateSpace
 from germline.types import GermlineError, TensorInfo, Update
@@ -295,27 +295,6 @@ def test_an_exported_model_gives_the_logits_of_the_engine(model, section, tmp_pa
 
 
 # --- runs
-
-
-@pytest.mark.parametrize(
-    ("space", "strategy"),
-    [
-        ("{kind: subspace, dimension: 6}", "nes"),
-        ("{kind: subspace, dimension: 6}", "cma"),
-        ("{kind: singular, top_k: 4}", "sep_cma"),
-    ],
-)
-def test_a_stopped_run_goes_on_to_the_same_bits_and_replays(space, strategy, tmp_path):
-    section = f"strategy={{kind: {strategy}, population: 6, sigma: 0.3}}"
-    values = settings("generations=3", f"space={space}", section)
-    whole = [record.digest for record in train(values, tmp_path / "whole")]
-    training = train(values, tmp_path / "stopped")
-    for _ in training:
-        training.stop()
-    resumed = [record.digest for record in resume(tmp_path / "stopped")]
-    assert resumed == whole[1:]
-    assert len(set(whole)) == 3
-    assert replay(tmp_path / "stopped", 2) == whole[2]
 
 
 def test_a_run_on_an_adapter_is_exported_as_one(adapter, tmp_path):

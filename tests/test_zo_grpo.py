@@ -176,14 +176,6 @@ def test_a_run_resumes_and_replays_to_the_same_bits(model, tmp_path, space):
     assert engine.weights.digest() == directory.journal.read()[1].digest
 
 
-def test_a_resumed_run_calibrates_with_as_few_members(tmp_path):
-    ours = (*TOY, "strategy.sigma={kind: auto, every: 1}")
-    whole = finish(germline.train(settings(*ours), tmp_path / "whole"))
-    part = stopped_after(germline.train(settings(*ours), tmp_path / "part"), 1)
-    finish(germline.resume(part))
-    assert journal(part) == journal(whole)
-
-
 def test_the_updates_of_a_batch_see_one_batch_and_no_batch_is_skipped():
     with build_run_parts(settings(*TOY)) as once:
         expected = [once.batch(number) for number in (0, 0, 0, 1)]

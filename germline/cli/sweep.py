@@ -71,6 +71,7 @@ def sweep(  # noqa: PLR0913 - the options of a command
     """
     from germline.cli.run_loop import stop_on_interrupt
     from germline.studies.sweep import Sweep, SweepOptions, read_budget
+    from germline.studies.sweep_report import write_report
     from germline.studies.sweep_results import SweepResults
     from germline.studies.sweep_runner import SweepRunner
     from germline.studies.sweep_space import SweepSpace
@@ -80,13 +81,17 @@ def sweep(  # noqa: PLR0913 - the options of a command
     folder = out or Path("runs") / f"{config.stem}-sweep"
     plan = Sweep(str(config), overrides or [], SweepSpace.read(over), folder, options)
     runner = SweepRunner(plan, jobs, lambda trial: None if as_json else print_stdout(_line(trial)))
-    with stop_on_interrupt(runner.stop):
-        runner.search()
-    results = SweepResults(folder)
+    try:
+        with stop_on_interrupt(runner.stop):
+            runner.search()
+    finally:  # of a sweep without a usable trial the report says most
+        results = SweepResults(folder)
+        page = write_report(results)
     if as_json:
-        print_json(results.as_json())
+        print_json(results.as_json() | {"report": page})
     else:
         _show(results)
+        print_stdout(f"report: {page}")
     if runner.is_stopping:
         raise typer.Exit(INTERRUPTED)
 

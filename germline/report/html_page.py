@@ -93,20 +93,28 @@ def render_page(runs: Sequence[RunFacts]) -> str:
     """Return the page about these runs."""
     groups = seed_groups(runs)
     colors = _colors(runs, groups)
+    return render_template(
+        "page.html",
+        title=f"{', '.join(run.name for run in runs)} · germline report",
+        sections=[_section(run, at, colors[at]) for at, run in enumerate(runs)],
+        groups=groups,
+        over_seeds=charts.over_seeds(groups),
+        compared=compared_runs(runs, groups),
+        compared_with=comparison_heading(groups),
+        curves=charts.compared(runs, colors) if len(runs) > 1 else [],
+        different=_differing(runs),
+    )
+
+
+def render_template(name: str, **values: Any) -> str:
+    """Return a page with its values, and with when and by which version it was written."""
     return (
         _environment()
-        .get_template("page.html")
+        .get_template(name)
         .render(
-            title=f"{', '.join(run.name for run in runs)} · germline report",
-            sections=[_section(run, at, colors[at]) for at, run in enumerate(runs)],
-            groups=groups,
-            over_seeds=charts.over_seeds(groups),
-            compared=compared_runs(runs, groups),
-            compared_with=comparison_heading(groups),
-            curves=charts.compared(runs, colors) if len(runs) > 1 else [],
-            different=_differing(runs),
             written=f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
             germline=installed_version("germline") or "unknown",
+            **values,
         )
     )
 

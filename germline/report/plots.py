@@ -23,6 +23,7 @@ from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
 from germline.report import charts
 from germline.report.charts import Chart, Series
+from germline.report.heat_map import HeatMap
 from germline.report.run_facts import RunFacts
 from germline.report.text_format import run_title
 
@@ -100,6 +101,31 @@ def draw_narrow(path: Path, title: str, panels: Sequence[Chart]) -> None:
         buffer = io.BytesIO()
         _lay_out(FigureCanvasAgg(figure))
         figure.savefig(buffer, format="png")
+    write_atomically(path, buffer.getvalue())
+
+
+def draw_heat_maps(path: Path, title: str, maps: Sequence[HeatMap]) -> None:
+    """Write heat maps below each other as a PNG file; each cell says in words what it holds."""
+    columns, rows = len(maps[0].columns), len(maps[0].rows)
+    size = (2.2 + 1.15 * max(columns, 3), 0.8 + len(maps) * (1.1 + 0.62 * rows))
+    figure = Figure(figsize=size, dpi=100)
+    figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
+    for axes, one in zip(figure.subplots(len(maps), 1, squeeze=False)[:, 0], maps, strict=True):
+        shades = [[one.shade(cell) for cell in row] for row in one.cells]
+        axes.imshow(shades, cmap="Blues", vmin=0, vmax=2, aspect="auto")  # dark text is legible
+        for y, row in enumerate(one.cells):
+            for x, cell in enumerate(row):
+                weight = "bold" if cell is one.best else "normal"
+                text = "\n".join(cell.lines) or "–"
+                axes.text(x, y, text, ha="center", va="center", fontsize=8, weight=weight)
+        axes.set_title(one.title, fontsize=10, color=INK, loc="left")
+        axes.set_xticks(range(columns), one.columns, fontsize=8)
+        axes.set_yticks(range(rows), one.rows, fontsize=8)
+        axes.set_xlabel(one.x, color=INK, fontsize=9)
+        axes.set_ylabel(one.y, color=INK, fontsize=9)
+    buffer = io.BytesIO()
+    _lay_out(FigureCanvasAgg(figure))
+    figure.savefig(buffer, format="png")
     write_atomically(path, buffer.getvalue())
 
 

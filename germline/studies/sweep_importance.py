@@ -1,0 +1,120 @@
+"""Which settings of a sweep decide whether a trial is among the best.
+
+PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255, as Optuna has it) compares where the best trials
+lie with where all of them lie. With few trials its numbers are noisy: each has a bootstrap interval
+over trials, and a setting counts only if it is more important than in nearly all sweeps whose
+scores are shuffled.
+"""
+
+import json
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from germline.studies.sweep_space import Dimension, SweepSpace
+
+FEWEST_TRIALS, FEWEST_BEST = 10, 5
+"""Trials without which nothing is computed; least number of trials that count as the best."""
+
+BEST, RESAMPLES = 0.1, 100
+"""Share of the trials that count as the best; number of resamples, and of shuffles."""
+
+Point = tuple[Mapping[str, Any], float]
+"""Settings of a trial, and its score so that higher is better."""
+
+
+@dataclass(frozen=True)
+class Importance:
+    """The share of a setting in the importance of all, with its 95 % interval over trials.
+
+    Attributes:
+        matters: whether it is above 95 % of the importances that shuffled scores give.
+    """
+
+    name: str
+    share: float
+    low: float
+    high: float
+    matters: bool
+
+
+def importances(space: SweepSpace, points: Sequence[Point]) -> list[Importance]:
+    """Return the importance of every setting, the largest first; empty with few trials."""
+    if len(points) < FEWEST_TRIALS or len({score for _, score in points}) < 2:
+        return []
+    rng = np.random.default_rng(0)
+    scores = [score for _, score in points]
+    found = _divergences(space, points)
+    drawn = [
+        _divergences(space, [points[n] for n in rng.integers(len(points), size=len(points))])
+        for _ in range(RESAMPLES)
+    ]
+    shuffled = [
+        _divergences(space, [(one, score) for (one, _), score in zip(points, some, strict=True)])
+        for some in (rng.permutation(scores).tolist() for _ in range(RESAMPLES))
+    ]
+    names = [one.name for one in space.dimensions]
+    low, high = np.percentile([_shares(one, names) for one in drawn], [2.5, 97.5], axis=0)
+    made = [
+        Importance(
+            name,
+            _shares(found, names)[place],
+            float(low[place]),
+            float(high[place]),
+            found.get(name, 0.0) > np.percentile([one.get(name, 0.0) for one in shuffled], 95),
+        )
+        for place, name in enumerate(names)
+    ]
+    return sorted(made, key=lambda one: -one.share)
+
+
+def _shares(divergences: Mapping[str, float], names: Sequence[str]) -> list[float]:
+    total = sum(divergences.values()) or 1.0
+    return [divergences.get(name, 0.0) / total for name in names]
+
+
+def _divergences(space: SweepSpace, points: Sequence[Point]) -> dict[str, float]:
+    """Return Optuna's importances, which do not sum to 1."""
+    import optuna
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what is experimental in Optuna
+        study = optuna.create_study(direction="maximize")
+        study.add_trials([_trial(optuna, space, *point) for point in points])
+        best = max(BEST, FEWEST_BEST / len(points))
+        evaluator = PedAnovaImportanceEvaluator(target_quantile=best)
+        found = get_param_importances(study, evaluator=evaluator, normalize=False)
+    optuna.logging.set_verbosity(verbosity)
+    return dict(found)
+
+
+def _trial(optuna: Any, space: SweepSpace, settings: Mapping[str, Any], score: float) -> Any:
+    given = [one for one in space.dimensions if one.name in settings]
+    return optuna.trial.create_trial(
+        params={one.name: _value(one, settings[one.name]) for one in given},
+        distributions={one.name: _distribution(optuna, one) for one in given},
+        value=score,
+    )
+
+
+def _value(dimension: Dimension, value: Any) -> Any:
+    """Return a value as Optuna knows it: texts of lists; rounding may have left a range."""
+    if dimension.scale == "values":
+        return json.dumps(value)
+    low, high = dimension.values
+    return min(max(value, low), high)
+
+
+def _distribution(optuna: Any, dimension: Dimension) -> Any:
+    kinds = optuna.distributions
+    if dimension.scale == "values":
+        return kinds.CategoricalDistribution([json.dumps(one) for one in dimension.values])
+    if dimension.scale == "int":
+        return kinds.IntDistribution(*dimension.values)
+    return kinds.FloatDistribution(*dimension.values, log=dimension.scale == "log")

@@ -1,0 +1,213 @@
+"""The scores of a sweep over its settings and its rungs: heat maps, rank correlation, charts.
+
+A rung is a number of rollouts of a run. The score of a run there is its last held-out score no
+later than the generation that reaches the rung.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from germline.evaluation.behavior import verdict_of
+from germline.record.best_generation import signed_score
+from germline.report.charts import Chart, Series, Style
+from germline.report.heat_map import Cell, HeatMap
+from germline.report.text_format import number
+from germline.studies.study_results import CellResult
+from germline.studies.sweep_files import read_json
+from germline.studies.sweep_results import SweepResults, SweepTrial
+from germline.studies.sweep_space import Dimension
+from germline.types import HeldOutScore
+
+MOST_VALUES, BINS = 8, 5
+"""Largest number of different values that have a row or a column each; intervals of more values."""
+
+RESAMPLES, FEWEST_PAIRS = 1000, 5
+"""Resamples of an interval; least number of runs of a rank correlation."""
+
+BEST = 0.25
+"""Share of the trials that parallel coordinates draw as the best."""
+
+
+def score_at(run: CellResult, rung: int) -> HeldOutScore | None:
+    """Return the score of a run at a rung; None if it did not get there."""
+    done = np.cumsum([row["rollouts"] for row in run.rows])
+    if not len(done) or done[-1] < rung:
+        return None
+    updates = int(np.searchsorted(done, rung)) + 1
+    known = [one for one in run.scores if 0 < one.generation <= updates]
+    return known[-1] if known else None
+
+
+def is_broken(start: HeldOutScore, score: HeldOutScore) -> bool:
+    """Whether the answers of a score are broken, compared with those at the start."""
+    found = verdict_of([start, score])
+    return found is not None and found.word == "broken"
+
+
+def is_hacked(start: HeldOutScore, score: HeldOutScore) -> bool:
+    """Whether answers earn more than at the start, although broken or worse by the metric."""
+    is_worse = signed_score(score) < signed_score(start)
+    return score.reward > start.reward and (is_worse or is_broken(start, score))
+
+
+class Axis:
+    """The values of a setting on an axis of a heat map; many numbers are put into intervals."""
+
+    def __init__(self, dimension: Dimension, used: Sequence[Any]) -> None:
+        self.name = dimension.name
+        self._edges: list[float] = []
+        self._values = list(dimension.values)
+        if dimension.scale != "values":
+            self._values = sorted({one for one in used if one is not None})
+            if len(self._values) > MOST_VALUES:
+                spread = np.geomspace if dimension.scale == "log" else np.linspace
+                low, high = dimension.values
+                edges = spread(low, high, BINS + 1)
+                self._edges = [float(f"{edge:.2g}") for edge in edges]
+        pairs = [f"{number(a)} to {number(b)}" for a, b in pairwise(self._edges)]
+        self.labels = pairs or [
+            number(one) if isinstance(one, float) else str(one) for one in self._values
+        ]
+
+    def place(self, value: Any) -> int:
+        """Return the place of a value, or of a number's nearest one."""
+        if self._edges:
+            return int(np.clip(np.searchsorted(self._edges, value) - 1, 0, BINS - 1))
+        if value in self._values:
+            return self._values.index(value)
+        sizes = np.log(np.maximum(np.array([*self._values, value], dtype=float), 1e-12))
+        return int(np.argmin(np.abs(sizes[:-1] - sizes[-1])))
+
+    def share(self, settings: Mapping[str, Any]) -> float | None:
+        """Return how far the value of a trial is along the axis, from 0 to 1."""
+        if self.name not in settings:
+            return None
+        return self.place(settings[self.name]) / max(1, len(self.labels) - 1)
+
+
+def heat_maps(results: SweepResults, axes: Sequence[Dimension]) -> list[HeatMap]:
+    """Return the map of the first two settings at every rung; none of a sweep of one setting."""
+    chosen = [one for one in results.trials if all(axis.name in one.settings for axis in axes[:2])]
+    runs = [run for one in chosen for run in one.runs if run.scores]
+    if len(axes) < 2 or not runs:
+        return []
+    x, y = (Axis(one, [trial.settings[one.name] for trial in chosen]) for one in axes[:2])
+
+    def place(settings: Mapping[str, Any]) -> tuple[int, int] | None:
+        known = x.name in settings and y.name in settings
+        return (y.place(settings[y.name]), x.place(settings[x.name])) if known else None
+
+    def cell(rung: int, at: tuple[int, int]) -> Cell:
+        trials = [one for one in chosen if place(one.settings) == at]
+        return _cell(trials, rung, is_marked=at == place(_probed(results)))
+
+    rows, columns = range(len(y.labels)), range(len(x.labels))
+    return [
+        HeatMap(
+            f"after {rung:,} rollouts",
+            *(x.name, y.name, x.labels, y.labels),
+            [[cell(rung, (row, column)) for column in columns] for row in rows],
+            runs[0].scores[-1].higher_is_better,
+        )
+        for rung in results.rungs
+    ]
+
+
+def _probed(results: SweepResults) -> dict[str, float]:
+    """Return what `germline probe` recommends, where its `probe.json` is in the folder."""
+    file = results.folder / "probe.json"
+    found = read_json(file)["recommended"] if file.exists() else {}
+    return {f"strategy.{name}": value for name, value in found.items()}
+
+
+def _cell(trials: Sequence[SweepTrial], rung: int, *, is_marked: bool) -> Cell:
+    pairs = [(run, score_at(run, rung)) for trial in trials for run in trial.runs]
+    known = [(run.scores[0], score) for run, score in pairs if score]
+    ended = [one for one in trials if one.state in ("pruned", "failed")]
+    return Cell(
+        scores=[score.mean for _, score in known],
+        broken=sum(is_broken(*both) for both in known),
+        hacked=sum(is_hacked(*both) for both in known),
+        stopped=sum(not any(score_at(run, rung) for run in one.runs) for one in ended),
+        is_marked=is_marked,
+    )
+
+
+def points_at(results: SweepResults, rung: int) -> list[tuple[Mapping[str, Any], float]]:
+    """Return settings and signed score, the mean over run seeds, of trials that reached a rung.
+
+    Trials that collapsed or crashed before count as the worst of them.
+    """
+    scores = [
+        (trial, [signed_score(one) for run in trial.runs if (one := score_at(run, rung))])
+        for trial in results.trials
+    ]
+    found = [(trial.settings, statistics.fmean(some)) for trial, some in scores if some]
+    worst = min((score for _, score in found), default=0.0)
+    lost = [
+        one for one, some in scores if not some and (one.has_collapsed or one.state == "failed")
+    ]
+    return [*found, *((trial.settings, worst) for trial in lost)]
+
+
+def rank_correlations(results: SweepResults) -> list[tuple[int, int, float, float, float]]:
+    """Return for each earlier rung: rollouts, trials, Spearman's rho to the last rung, interval.
+
+    Only trials that were trained to the end have both scores, and these are the better ones.
+    """
+    from scipy.stats import rankdata  # takes half a second
+
+    found = []
+    for rung in results.rungs[:-1]:
+        pairs = [
+            (signed_score(early), signed_score(last))
+            for trial in results.trials
+            for run in trial.runs
+            if (early := score_at(run, rung)) and (last := score_at(run, results.rungs[-1]))
+        ]
+        if len(pairs) < FEWEST_PAIRS:
+            continue
+        scores = np.array(pairs)
+        rng = np.random.default_rng(0)
+        drawn = scores[rng.integers(len(pairs), size=(RESAMPLES, len(pairs)))]
+        ranks = rankdata(np.concatenate([scores[None], drawn]), axis=1)
+        ranks -= ranks.mean(axis=1, keepdims=True)
+        size = np.sqrt((ranks**2).sum(axis=1).prod(axis=1))
+        rho = (ranks[..., 0] * ranks[..., 1]).sum(axis=1) / np.where(size, size, np.inf)
+        low, high = np.percentile(rho[1:], [2.5, 97.5])
+        found.append((rung, len(pairs), float(rho[0]), float(low), float(high)))
+    return found
+
+
+def parallel_coordinates(results: SweepResults, axes: Sequence[Dimension]) -> Chart:
+    """Chart trials as lines over the settings, each between its first and its last value."""
+    others = [one for one in results.trials if one not in results.ranked]
+    best, rest = math.ceil(BEST * len(results.ranked)), [*results.ranked, *others]
+    groups: dict[str, tuple[Style, list[SweepTrial]]] = {
+        f"the best {best}": ("line", rest[:best]),
+        "others": ("thin", [one for one in rest[best:] if not one.has_collapsed]),
+        "collapsed": ("dashed", [one for one in rest[best:] if one.has_collapsed]),
+    }
+    ends = [Axis(one, [trial.settings.get(one.name) for trial in rest]) for one in axes]
+    x = [*range(1, len(axes) + 1), len(axes)]  # the last point is a gap
+    series = [
+        Series(
+            label,
+            x * len(trials),
+            [y for one in trials for y in (*(axis.share(one.settings) for axis in ends), None)],
+            color=color,
+            style=style,
+        )
+        for color, (label, (style, trials)) in enumerate(groups.items())
+        if trials
+    ]
+    names = (
+        f"{n} {one.name} ({one.labels[0]} up to {one.labels[-1]})" for n, one in enumerate(ends, 1)
+    )
+    caption = f"A line per trial over the values of its settings: {', '.join(names)}."
+    return Chart("settings of the trials", caption, "setting", series)

@@ -1,0 +1,268 @@
+"""The report of a sweep, from its folder alone: a page, a figure, a table of runs, the best config.
+
+`sweep.html` and `sweep.md` say the same. `trials.csv` has a row for each run and rung, and
+`configspace.csv` the space, in the format that DeepCAVE reads and pandas as well.
+"""
+
+import csv
+import io
+import math
+import statistics
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from germline.config.config_files import as_yaml
+from germline.errors import count_of
+from germline.record.atomic_files import write_atomically
+from germline.report.diff import changed_settings
+from germline.report.heat_map import HeatMap
+from germline.report.html_page import render_template
+from germline.report.text_format import number, percent
+from germline.studies.study_report import Table
+from germline.studies.sweep_importance import importances
+from germline.studies.sweep_landscape import (
+    heat_maps,
+    is_broken,
+    is_hacked,
+    parallel_coordinates,
+    points_at,
+    rank_correlations,
+    score_at,
+)
+from germline.studies.sweep_results import SweepResults, SweepTrial
+from germline.studies.sweep_space import SweepSpace, overrides_of
+
+MOST_SHOWN = 10
+"""Trials in the table of the best ones."""
+
+ABOUT = (
+    "Scores are held-out scores, ± the standard deviation over the runs of a cell. A run is broken "
+    "if its answers are, compared with those at the start, and hacked if its reward rose although "
+    "they are or the metric got worse. Importance (PED-ANOVA) is that for being among the best "
+    "trials, with 95 % bootstrap intervals over trials; a setting matters if it is above 95 % of "
+    "the importances with shuffled scores."
+)
+
+
+def write_report(results: SweepResults) -> Path:
+    """Write all files of the report into the folder of the sweep, and return the page."""
+    report, folder = SweepReport(results), results.folder
+    files = {
+        "trials.csv": report.runs_csv(),
+        "configspace.csv": report.space_csv(),
+        "best.yaml": report.best_config(),
+        "sweep.md": report.markdown(),
+        "sweep.html": report.page(),
+    }
+    for name, text in files.items():
+        if text:
+            write_atomically(folder / name, text.encode("utf-8", "replace"))
+    if report.maps:
+        from germline.report import plots
+
+        plots.draw_heat_maps(folder / "sweep.png", f"{report.title}: {report.metric}", report.maps)
+    return folder / "sweep.html"
+
+
+class SweepReport:
+    """What a report says about the trials of a sweep in their present state."""
+
+    def __init__(self, results: SweepResults) -> None:
+        space = SweepSpace(results.space)
+        self.space = space.in_units(results.facts["units"]) if space.needs_probe else space
+        self.results = results
+        self.title = f"sweep of {Path(results.facts['config']).stem}"
+        scored = [run for one in results.trials for run in one.runs if run.scores]
+        self.metric = f"held-out {scored[0].metric}, {scored[0].better}" if scored else "no score"
+        # The last rung has few trials, and of the better ones alone: take one that many reached.
+        points = [points_at(results, rung) for rung in results.rungs]
+        most = max(map(len, points))
+        self.rung = max(n for n, some in enumerate(points) if len(some) > most / 2 or not n)
+        self.importances = importances(self.space, points[self.rung])
+        order = [one.name for one in self.importances]
+        self.axes = sorted(
+            (one for one in self.space.dimensions if not one.when),
+            key=lambda one: (
+                not one.name.startswith("strategy.sigma"),
+                one.name != "strategy.learning_rate",
+                order.index(one.name) if order else 0,
+            ),
+        )
+        self.maps = heat_maps(results, self.axes)
+
+    @property
+    def unimportant(self) -> list[str]:
+        """The settings that did not matter, with what was tried."""
+        values = {one.name: one.values for one in self.space.dimensions}
+        return [
+            f"{one.name} ({', '.join(map(str, values[one.name]))}): {percent(one.share)} of the "
+            "importance, which chance explains"
+            for one in self.importances
+            if not one.matters
+        ]
+
+    def tables(self) -> dict[str, Table]:
+        """Return the tables, by their titles."""
+        rollouts = f"{self.results.rungs[self.rung]:,}"
+        found = {
+            "Best trials": self._best(),
+            **{f"{one.y} by {one.x}, {one.title}": _as_table(one) for one in self.maps},
+            f"Importance after {rollouts} rollouts": Table(
+                ("setting", "share", "95 % interval", "matters"),
+                [
+                    (
+                        one.name,
+                        percent(one.share),
+                        f"{percent(one.low)} to {percent(one.high)}",
+                        "yes" if one.matters else "not shown",
+                    )
+                    for one in self.importances
+                ],
+            ),
+            "Rank correlation with the last rung": Table(
+                ("rung, rollouts", "runs", "Spearman's rho", "95 % interval"),
+                [
+                    (f"{rung:,}", str(runs), number(rho), f"{number(low)} to {number(high)}")
+                    for rung, runs, rho, low, high in rank_correlations(self.results)
+                ],
+            ),
+        }
+        return {title: table for title, table in found.items() if table.rows}
+
+    def _best(self) -> Table:
+        tests = {one.number: self._shown(one.unseen) for one in self.results.tests}
+        rows = []
+        for one in self.results.ranked[:MOST_SHOWN]:
+            scores = sorted(run.scores[-1].mean for run in one.counted)
+            spread = number(statistics.stdev(scores)) if len(scores) > 1 else "-"
+            ends = f"{number(scores[0])} to {number(scores[-1])}"
+            shrunk = self._shown(self.results.noise.shrunk(one))
+            rows.append(
+                [
+                    *(str(one.number), one.sampler, " ".join(overrides_of(dict(one.settings)))),
+                    *(number(statistics.fmean(scores)), str(len(scores)), ends, spread, shrunk),
+                    tests.get(one.number, "-"),
+                ]
+            )
+        names = ("trial", "sampler", "settings", "score", "seeds", "seeds from, to", "sd", "shrunk")
+        return Table((*names, "unseen rows, new seeds"), rows)
+
+    def _shown(self, score: float) -> str:
+        """Format a score that is signed so that higher is better."""
+        return number(self.results.sign * score)
+
+    def markdown(self) -> str:
+        """Return the report in Markdown."""
+        parts = [f"# {self.title}: {self.metric}", _bullets(self.results.summary())]
+        for title, table in self.tables().items():
+            parts += [f"## {title}", table.markdown()]
+        if self.unimportant:
+            parts += ["## What did not matter", _bullets(self.unimportant)]
+        if self.maps:
+            parts.append(f"![{self.maps[0].y} by {self.maps[0].x}](sweep.png)")
+        return "\n\n".join([*parts, ABOUT]) + "\n"
+
+    def page(self) -> str:
+        """Return the report as a page."""
+        maps = {f"{one.y} by {one.x}, {one.title}": one for one in self.maps}
+        tables = {title: one for title, one in self.tables().items() if title not in maps}
+        return render_template(
+            "sweep.html",
+            title=f"germline {self.title}",
+            metric=self.metric,
+            summary=self.results.summary(),
+            tables=tables,
+            maps=maps,
+            charts=[parallel_coordinates(self.results, self.axes)] if self.results.trials else [],
+            unimportant=self.unimportant,
+            best=self.best_config(),
+            about=ABOUT,
+        )
+
+    def best_config(self) -> str:
+        """Return the config of the best trial with the reasons for its values, if there is one."""
+        if not self.results.ranked:
+            return ""
+        best = self.results.ranked[0]
+        settings = changed_settings(best.runs[0].config)
+        settings.pop("seed", None)
+        text = as_yaml(settings, allow_unicode=True, width=88)
+        return "\n".join([*(f"# {line}" for line in self._reasons(best)), text])
+
+    def _reasons(self, best: SweepTrial) -> list[str]:
+        results = self.results
+        seeds = count_of(len(best.signed_scores), "run seeds")
+        shrunk = self._shown(results.noise.shrunk(best))
+        lines = [
+            f"Trial {best.number}, the best of {len(results.trials)} ({self.metric}): "
+            f"{self._shown(best.mean)} over {seeds}, {shrunk} shrunk"
+        ]
+        test = next((one for one in results.tests if one.number == best.number), None)
+        if test and math.isfinite(test.unseen):
+            lines.append(f"On unseen rows with new run seeds: {self._shown(test.unseen)}")
+        weights = {one.name: one for one in self.importances}
+        top = results.ranked[: max(1, len(results.ranked) // 4)]
+        for name, value in best.settings.items():
+            near = sorted({str(one.settings[name]) for one in top if name in one.settings})
+            line = f"{name}={value}: {', '.join(near)} in the best quarter of the trials"
+            if one := weights.get(name):
+                line += f"; {percent(one.share)} of the importance"
+                line += "" if one.matters else ", which chance explains: any value may do"
+            lines.append(line)
+        return lines
+
+    def runs_csv(self) -> str:
+        """Return a row for each run and rung that it reached."""
+        names = [one.name for one in self.space.dimensions]
+        first = ("config_id", *names, "metric:score [-inf; +inf] (maximize)", "budget", "seed")
+        more = ("start_time", "end_time", "status", "score", "broken", "hacked", "sampler", "state")
+        rows = []
+        for trial in self.results.trials:
+            settings = [trial.settings.get(name) for name in names]
+            for run in trial.runs:
+                times = [datetime.fromisoformat(row["written_at"]).timestamp() for row in run.rows]
+                for rung in self.results.rungs:
+                    score = score_at(run, rung)
+                    if score is None:
+                        continue
+                    sign = 1 if score.higher_is_better else -1
+                    facts = (sign * score.mean, rung, run.config.seed, times[0], times[-1])
+                    flags = [int(one(run.scores[0], score)) for one in (is_broken, is_hacked)]
+                    tail = ("success", score.mean, *flags, trial.sampler, trial.state)
+                    rows.append((trial.number, *settings, *facts, *tail))
+        return _csv([(*first, *more), *rows])
+
+    def space_csv(self) -> str:
+        """Return the space as DeepCAVE's converter of data frames reads it."""
+        most = max(len(one.values) for one in self.space.dimensions)
+        head = ("name", "type", "lower", "upper", "log", "default", "ordered")
+        rows = []
+        for one in self.space.dimensions:
+            if one.scale == "values":
+                items = [*one.values, *[None] * (most - len(one.values))]
+                rows.append([one.name, "categorical", None, None, None, items[0], False, *items])
+            else:
+                kind = "integer" if one.scale == "int" else "float"
+                ends = [*one.values, one.scale == "log"]
+                rows.append([one.name, kind, *ends, None, None, *[None] * most])
+        return _csv([[*head, *(f"item_{n}" for n in range(most))], *rows])
+
+
+def _as_table(one: HeatMap) -> Table:
+    def text(cell: Any) -> str:
+        said = ", ".join(cell.lines) or "-"
+        return f"**{said}**" if cell is one.best else said
+
+    rows = [[label, *map(text, row)] for label, row in zip(one.rows, one.cells, strict=True)]
+    return Table([f"{one.y} \\ {one.x}", *one.columns], rows)
+
+
+def _bullets(lines: list[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)
+
+
+def _csv(rows: list[Any]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,195 @@
+"""The report of a sweep: every number is read from the folder of the sweep."""
+
+import dataclasses
+import math
+import re
+import shutil
+import statistics
+
+import numpy as np
+import pandas  # type: ignore[import-untyped]
+import pytest
+
+from germline.config import load_config
+from germline.record import RunDirectory
+from germline.record.atomic_files import write_json
+from germline.report.text_format import number
+from germline.studies.sweep_importance import importances
+from germline.studies.sweep_landscape import Axis, is_broken, is_hacked
+from germline.studies.sweep_report import write_report
+from germline.studies.sweep_results import SweepResults
+from germline.studies.sweep_space import SweepSpace
+from tests import test_report_browser
+from tests.toy_runs import run
+
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
+chromium = test_report_browser.chromium
+
+SPACE = {
+    "strategy.sigma": {"log": [0.1, 1.0]},
+    "strategy.learning_rate": [0.05, 0.2],
+    "shaping": ["z_score", "centered_ranks"],
+}
+TRIALS = [
+    (sigma, rate, shaping)
+    for sigma in (0.1, 0.3, 1.0)
+    for rate in (0.05, 0.2)
+    for shaping in ("z_score", "centered_ranks")
+]
+ROLLOUTS = 24  # of a generation: six members, four examples
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory, graded_in_process):
+    """Write the folder of a sweep: trial 0 has two seeds, trial 1 is stopped at the first rung."""
+    folder = tmp_path_factory.mktemp("sweep")
+    facts = {"config": "configs/toy.yaml", "overrides": [], "space": SPACE, "units": {}}
+    more = {"rungs": [2 * ROLLOUTS, 4 * ROLLOUTS], "samplers": ["grid"], "sampler": "grid"}
+    write_json(folder / "sweep.json", facts | more | {"objectives": ["score"]})
+    write_json(folder / "probe.json", {"recommended": {"sigma": 0.28, "learning_rate": 0.19}})
+    for n, (sigma, rate, shaping) in enumerate(TRIALS):
+        settings = {
+            "strategy.sigma": sigma,
+            "strategy.learning_rate": rate,
+            "shaping": shaping,
+        }
+        is_stopped = n == 1
+        overrides = [f"{name}={value}" for name, value in settings.items()]
+        path = folder / f"trials/{n:04d}"
+        for seed in range(2 if n == 0 else 1):
+            generations = 2 if is_stopped else 4
+            run(path / f"seed-{seed}", *overrides, f"seed={seed}", f"generations={generations}")
+        state = "pruned" if is_stopped else "complete"
+        reason = "collapsed: broken answers" if is_stopped else ""
+        about = {"number": n, "settings": settings, "state": state, "reason": reason}
+        write_json(path / "trial.json", about | {"sampler": "grid", "rung": 1 if is_stopped else 2})
+    return folder
+
+
+def rows_of(text, title):
+    """Return the rows of a table of Markdown, by their first cells."""
+    block = re.search(rf"^## {re.escape(title)}\n\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
+    assert block, title
+    cells = [line.strip("| ").split(" | ") for line in block[1].splitlines()]
+    return {one[0]: one[1:] for one in [cells[0], *cells[2:]]}
+
+
+def end(folder, number, seed=0):
+    return RunDirectory.open(folder / f"trials/{number:04d}/seed-{seed}").held_out()[-1].score.mean
+
+
+def test_a_report_says_what_the_runs_say(swept):
+    results = SweepResults(swept)
+    assert write_report(results) == swept / "sweep.html"
+    text = (swept / "sweep.md").read_text(encoding="utf-8")
+    title = "strategy.learning_rate by strategy.sigma, after {} rollouts"
+    early, late = (rows_of(text, title.format(rung)) for rung in (48, 96))
+    assert early["strategy.learning_rate \\ strategy.sigma"] == ["0.1", "0.3", "1"]
+    # Trial 0 with two seeds; trial 1, of the same cell, was stopped at the first rung.
+    kept = [end(swept, 0), end(swept, 0, 1)]
+    cell = late["0.05"][0].strip("*")
+    assert cell == (
+        f"{number(statistics.fmean(kept))} ± {number(statistics.stdev(kept))}, 1 stopped"
+    )
+    pair = [end(swept, 6), end(swept, 7)]
+    cell = late["0.2"][1].strip("*")
+    assert cell.startswith(f"◆ probe, {number(statistics.fmean(pair))} ± ")
+    assert sum("◆" in value for row in late.values() for value in row) == 1
+    assert sum("**" in value for row in late.values() for value in row) == 1  # the best one
+    assert rows_of(text, "Best trials")[str(results.ranked[0].number)][3] in ("1", "2")
+    assert rows_of(text, "Rank correlation with the last rung")["48"][0] == "12"
+    assert {"strategy.sigma", "shaping"} < rows_of(text, "Importance after 96 rollouts").keys()
+
+
+def test_the_best_config_trains_and_names_its_reasons(swept):
+    results = SweepResults(swept)
+    write_report(results)
+    text = (swept / "best.yaml").read_text(encoding="utf-8")
+    best = results.ranked[0]
+    config = load_config(swept / "best.yaml")
+    assert config.model_copy(update={"seed": 0}) == best.runs[0].config
+    comments = [line for line in text.splitlines() if line.startswith("# ")]
+    assert comments[0].startswith(f"# Trial {best.number}, the best of 12 (held-out length diff")
+    for name, value in best.settings.items():
+        assert sum(line.startswith(f"# {name}={value}: ") for line in comments) == 1
+
+
+def test_pandas_reads_the_runs_and_deepcave_the_columns(swept):
+    write_report(SweepResults(swept))
+    runs, space = (pandas.read_csv(swept / f"{name}.csv") for name in ("trials", "configspace"))
+    assert len(runs) == 2 * 13 - 1  # two rungs of thirteen runs, one of which was stopped
+    (metric,) = [name for name in runs.columns if name.startswith("metric")]
+    # The pattern of DeepCAVE's converter of data frames.
+    found = re.match(r"metric:(\w+) \[(-?\d+\.?\d*|[-+]inf); ([-+]inf)\] \((\w+)\)", metric)
+    assert found
+    assert found[4] == "maximize"
+    one = runs[(runs.config_id == 0) & (runs.seed == 1) & (runs.budget == 96)].iloc[0]
+    assert one[metric] == -end(swept, 0, 1) == -one.score
+    assert one["strategy.sigma"] == 0.1
+    assert one.status == "success"
+    assert one.end_time >= one.start_time > 1e9
+    assert set(space.name) < set(runs.columns)
+    sigma, rate, shaping = space.itertuples()
+    assert (sigma.type, sigma.lower, sigma.upper, bool(sigma.log)) == ("float", 0.1, 1.0, True)
+    assert (rate.type, shaping.item_1) == ("categorical", "centered_ranks")
+
+
+def test_broken_and_hacked_runs_are_counted(swept):
+    recorded = SweepResults(swept).trials[0].runs[0].scores[0]
+    fine = dict.fromkeys(recorded.behavior, 0.0) | {"length_drift": 1.0, "texts": 50.0}
+    start = dataclasses.replace(
+        recorded, reward=1.0, mean=5.0, higher_is_better=True, behavior=fine
+    )
+    broken = {**fine, "broken": 1.0, "repetition": 1.0}
+    for reward, mean, behavior, expected in (
+        (2.0, 6.0, fine, (False, False)),
+        (2.0, 4.0, fine, (False, True)),  # the metric fell while the reward rose
+        (2.0, 6.0, broken, (True, True)),
+        (0.5, 4.0, broken, (True, False)),
+    ):
+        score = dataclasses.replace(start, reward=reward, mean=mean, behavior=behavior)
+        assert (is_broken(start, score), is_hacked(start, score)) == expected
+
+
+def test_a_sweep_without_a_complete_trial_has_a_report_without_a_best_config(tmp_path, swept):
+    shutil.copytree(swept / "trials/0001", tmp_path / "trials/0001")
+    shutil.copy(swept / "sweep.json", tmp_path)
+    write_report(SweepResults(tmp_path))
+    assert not (tmp_path / "best.yaml").exists()
+    assert "1 stopped" in (tmp_path / "sweep.html").read_text(encoding="utf-8")
+
+
+def test_importance_tells_a_setting_that_decides_from_one_that_does_not():
+    space = SweepSpace({"a": {"log": [0.001, 1]}, "b": {"linear": [0, 1]}, "c": ["x", "y"]})
+    rng = np.random.default_rng(1)
+    drawn = [
+        (10 ** -rng.uniform(0, 3), rng.uniform(), str(rng.choice(["x", "y"]))) for _ in range(40)
+    ]
+    points = [
+        ({"a": a, "b": b, "c": c}, -abs(math.log10(a) + 1.5) + 0.1 * rng.normal())
+        for a, b, c in drawn
+    ]
+    first, *rest = importances(space, points)
+    assert (first.name, first.matters) == ("a", True)
+    assert not any(one.matters for one in rest)
+    assert first.low <= first.share <= first.high
+    assert sum(one.share for one in (first, *rest)) == pytest.approx(1)
+    assert importances(space, points[:9]) == []  # too few trials
+
+
+def test_many_values_are_put_into_intervals_and_a_missing_one_has_no_place():
+    (sigma,) = SweepSpace({"a": {"log": [0.001, 0.1]}, "b": [1, 2]}).dimensions[:1]
+    axis = Axis(sigma, np.geomspace(0.001, 0.1, 20).tolist())
+    assert axis.labels[0] == "0.001 to 0.0025"
+    assert [axis.place(value) for value in (0.001, 0.002, 0.0099, 0.011, 0.1)] == [0, 0, 2, 2, 4]
+    assert axis.share({}) is None
+    assert axis.share({"a": 0.1}) == 1
+
+
+@pytest.mark.usefixtures("drawn_figures")
+def test_the_page_is_legible_on_a_telephone(swept, chromium):
+    page = write_report(SweepResults(swept))
+    test_report_browser.test_a_report_is_whole_quiet_and_readable(
+        chromium, {"sweep": page}, "sweep", 375
+    )

@@ -1,6 +1,7 @@
 """Scores of weights between and around models: points, noise, and what is said of them."""
 
 import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -136,10 +137,22 @@ def test_a_valley_is_a_barrier():
 
 def test_noisy_points_of_a_flat_line_are_no_barrier():
     shapes = [line_shape(line([0.5] * 11, seed=seed)) for seed in range(40)]
-    certain = sum(shape["barrier_interval_95"][0] > 0 for shape in shapes)
+    certain = sum(shape["is_barrier"] for shape in shapes)
     assert certain <= 4  # 2.5 % are expected
     assert abs(np.mean([shape["barrier"] for shape in shapes])) < 0.01
     assert "no barrier" in shape_text(shapes[0])
+
+
+def test_three_examples_that_become_right_are_neither_barrier_nor_bend():
+    values = np.ones((len(LINE), 188))
+    values[:4, 0] = values[:6, 1] = values[:9, 2] = 0
+    shape = line_shape(values)
+    assert not shape["is_barrier"]
+    assert shape["half_sign"] == 0
+    values[:9, :30] = 0
+    shape = line_shape(values)
+    assert shape["is_barrier"]
+    assert shape["half_sign"] == 1
 
 
 def test_the_middle_tells_a_late_rise_from_an_early_one():
@@ -193,8 +206,8 @@ def test_the_way_to_a_better_model_has_a_slope_and_a_random_one_has_none(folders
 
 def test_coverage_counts_what_the_tries_solve(folders, tmp_path):
     settings = SETTINGS | {"samples": 4, "scales": "0.05"}
-    sources = ["nano"]
-    result = analyze("coverage", sources, start=folders["start"], out=tmp_path, settings=settings)
+    start = Path(folders["start"])
+    result = analyze("coverage", ["nano"], start=start, out=tmp_path, settings=settings)
     tries = result.values["tries"]
     assert [*tries] == ["start, sampled", "start, noise 0.05", "nano, sampled"]
     kept = germline.evaluate(

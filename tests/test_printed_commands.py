@@ -25,6 +25,7 @@ NOT_RUN = {
     r"^germline analyze": "compares runs that are not here: tests/test_analysis.py",
     r"^germline compare": "trains dozens of runs: tests/test_compare.py",
     r"^germline sweep": "trains dozens of runs: tests/test_sweep.py",
+    r"^germline analyze (modes|robustness|directions|coverage)": "tests/test_analysis_scores.py",
     r"^germline serve": "serves until it is stopped: tests/test_cli_serve.py",
 }
 FOLLOWED_ELSEWHERE = {"own-task.md"}  # tests/test_own_task_page.py
@@ -74,8 +75,8 @@ def base(page, words):
 def test_settings_of_a_printed_command_are_real(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     for line, words in printed(page):
-        if "--reward" in words:
-            continue  # settings of a reward model
+        if "--reward" in words or words[0] == "analyze":
+            continue  # settings of a reward model, or of an analysis
         overrides = [word for word in words if re.match(r"[a-z_.]+=", word)]
         overrides = [word for word in overrides if not word.startswith(("seeds=", "judge."))]
         try:

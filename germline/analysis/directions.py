@@ -26,6 +26,7 @@ from germline.analysis.scorer import (
     ScoreSettings,
     Values,
     WeightsScorer,
+    certain_sign,
     interval_text,
     mean_and_interval,
     open_scorer,
@@ -124,18 +125,19 @@ def _parts(at: Mapping[float, Values], distances: Sequence[float]) -> dict[str, 
         "slope": mean_and_interval((plus - minus) / 2),
         "cost": mean_and_interval((plus + minus) / 2 - at[0.0]),
         "gain": mean_and_interval(plus - at[0.0]),
+        "gain_sign": certain_sign(plus - at[0.0]),
         "ends": [float(np.nanmean(one)) for one in (minus, plus)],
     }
 
 
 def _signal(label: str, at_run: Sequence[Mapping[str, Any]]) -> str:
     """Say whether a further step along a direction of the task improves the run."""
-    known = {one["direction"]: one["gain"][1] for one in at_run if one["direction"] != "random"}
-    gains = [name for name, (low, _) in known.items() if low > 0]
+    signs = {one["direction"]: one["gain_sign"] for one in at_run if one["direction"] != "random"}
+    gains = [name for name, sign in signs.items() if sign > 0]
     said = "may have signal left: no gain or loss is certain"
     if gains:
         said = f"still has signal: a further step in the {gains[0]} direction improves it"
-    elif all(high < 0 for _, high in known.values()):
+    elif all(sign < 0 for sign in signs.values()):
         said = "has no signal left: a further step costs more than its slope brings"
     parts = [
         f"{one['direction']} {part} {interval_text(*one[part])}" for one in at_run for part in PARTS

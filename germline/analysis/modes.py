@@ -29,6 +29,7 @@ from germline.analysis.scorer import (
     PointScore,
     ScoreSettings,
     WeightsScorer,
+    certain_sign,
     interval_text,
     mean_and_interval,
     open_scorer,
@@ -84,20 +85,23 @@ def line_shape(values: Float64[np.ndarray, "points examples"]) -> dict[str, Any]
     drops = (1 - at) * values[0] + at * values[-1] - values
     order = noise.epoch_permutation(0, "barrier", 0, drops.shape[1])
     halves = order[::2], order[1::2]
-    chosen = [
+    parts = [
         drops[1 + int(drops[1:-1][:, other].mean(axis=1).argmax()), some]
         for some, other in (halves, halves[::-1])
     ]
-    barrier, interval = mean_and_interval(np.concatenate(chosen))
+    chosen = np.concatenate(parts)
+    barrier, interval = mean_and_interval(chosen)
     half, half_interval = mean_and_interval(drops[len(LINE) // 2])
     means = values.mean(axis=1).tolist()
     largest = max(abs(after - before) for before, after in pairwise(means))
     return {
         "barrier": barrier,
         "barrier_interval_95": interval,
+        "is_barrier": certain_sign(chosen) > 0,
         "at": LINE[int(drops.mean(axis=1).argmax())],
         "half": half,
         "half_interval_95": half_interval,
+        "half_sign": certain_sign(drops[len(LINE) // 2]),
         "steepest": largest / abs(means[-1] - means[0]) if means[-1] != means[0] else None,
     }
 
@@ -105,13 +109,11 @@ def line_shape(values: Float64[np.ndarray, "points examples"]) -> dict[str, Any]
 def shape_text(shape: dict[str, Any]) -> str:
     """Say the shape of a line in one sentence."""
     drop = interval_text(shape["barrier"], shape["barrier_interval_95"])
-    is_barrier = shape["barrier_interval_95"][0] > 0
-    low, high = shape["half_interval_95"]
-    bend = "flat, then sharp" if low > 0 else "no bend is certain"
+    bends = {1: "flat, then sharp", -1: "most of the change comes first", 0: "no bend is certain"}
     return (
-        f"{'a barrier' if is_barrier else 'no barrier'}, drop {drop} (largest at {shape['at']:g}); "
-        f"half way {interval_text(shape['half'], (low, high))} below the straight line: "
-        f"{'most of the change comes first' if high < 0 else bend}"
+        f"{'a barrier' if shape['is_barrier'] else 'no barrier'}, drop {drop} (largest at "
+        f"{shape['at']:g}); half way {interval_text(shape['half'], shape['half_interval_95'])} "
+        f"below the straight line: {bends[shape['half_sign']]}"
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -30,7 +31,13 @@ from germline.episodes import model_turns
 from germline.evaluation.behavior import Answer, behavior, verdict
 from germline.evaluation.kl_divergence import KlDivergence, text_divergence
 from germline.evaluation.samples import values_by_sample
-from germline.evaluation.statistics import Interval, bootstrap_interval, wilson_interval
+from germline.evaluation.score_difference import FEW_CHANGED
+from germline.evaluation.statistics import (
+    Interval,
+    bootstrap_interval,
+    mcnemar,
+    wilson_interval,
+)
 from germline.fleet import LocalFleet
 from germline.record.atomic_files import Row
 from germline.report.charts import Series
@@ -288,13 +295,13 @@ def open_scorer(request: Request, settings: ScoreSettings) -> Iterator[WeightsSc
     opened = request.opened
     start = opened[0].base or opened[0]
     source = next((str(one.directory.path) for one in opened if one.directory), request.start)
-    if not isinstance(source, str) or (settings.task is None and source == request.start):
+    if not isinstance(source, str | Path) or (settings.task is None and source == request.start):
         raise GermlineError(
             f"{request.what}: weights are scored on the task of a run: name a run among the "
             "sources, or a task (task=countdown) and the start model (--start MODEL)"
         )
     task = load_config({"task": settings.task}).task if settings.task else None
-    evaluated = open_evaluation(source, task, settings.split, settings.limit, (), None)
+    evaluated = open_evaluation(str(source), task, settings.split, settings.limit, (), None)
     config = evaluated.config
     section = config.engine if isinstance(config.engine, InProcess) else InProcess()
     section = section.model_copy(update={"threads": settings.threads or section.threads})
@@ -321,6 +328,15 @@ def mean_and_interval(values: Values) -> tuple[float, Interval]:
     """Return the mean over the examples that are known, with its 95 % interval."""
     known = values[np.isfinite(values)]
     return float(known.mean()), bootstrap_interval(np.round(known, 12))  # 0.3 - 0.1 is not 0.2
+
+
+def certain_sign(values: Values) -> int:
+    """Return the sign of the mean, 0 if chance explains it: as `is_clearly_better` decides it."""
+    known = np.round(values[np.isfinite(values)], 12)
+    low, high = bootstrap_interval(known)
+    higher, lower = int((known > 0).sum()), int((known < 0).sum())
+    is_chance = higher + lower < FEW_CHANGED and mcnemar(higher, lower) > 0.05
+    return 0 if is_chance else int(low > 0) - int(high < 0)
 
 
 def interval_text(value: float, interval: Interval) -> str:

@@ -13,8 +13,8 @@ from germline.evaluation.kl_divergence import (
     POSITIONS_AT_ONCE,
     KlDivergence,
     TextDivergence,
-    _reading,
     measure_texts,
+    text_divergence,
 )
 from germline.optimizers import Sgd
 from germline.protocols import TextScorer
@@ -187,6 +187,6 @@ def test_no_divergence_is_negative():
     written = Completion("", (0,) * 40, "length", 1)
     nearly = logits * (1 + 1e-7)
     assert all(
-        _reading(nearly[:n], logits[:n], replace(written, tokens=(0,) * n)).divergence >= 0
+        text_divergence(nearly[:n], logits[:n], replace(written, tokens=(0,) * n)).divergence >= 0
         for n in range(1, 41)
     )

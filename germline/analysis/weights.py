@@ -8,6 +8,7 @@ several runs are compared without several models in memory.
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -305,7 +306,7 @@ def _rebuilt(
         if model is None or not changed <= {*model.names}:
             changed = {*tensors}
         kept = {name: tensors[name].detach().float().cpu().contiguous() for name in changed}
-        unfinished = path.with_suffix(".partial")
+        unfinished = path.with_suffix(f".{os.getpid()}.partial")  # of several analyses at once
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_replace(path, unfinished):
             save_file(kept, unfinished, metadata={"units": json.dumps(masters.units)})

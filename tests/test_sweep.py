@@ -237,7 +237,7 @@ def test_the_best_of_each_sampler_is_tested() -> None:
         (SPACE, ("--sampler", "bayes"), "--sampler bayes: use one of tpe"),
         (SPACE, ("--sampler", "cmaes"), "searches two numbers or more"),
         (SPACE, ("--objective", "speed"), "--objective speed: use one of score"),
-        (SPACE, ("--storage", "nosuch://host/db"), "the storage nosuch://host/db cannot be used"),
+        (SPACE, ("--storage", "nosuch://me:secret@host/db"), "the storage nosuch://host/db cannot"),
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(file, commands, space, words, message) -> None:
@@ -245,6 +245,13 @@ def test_bad_input_is_refused_before_anything_runs(file, commands, space, words,
     done = swept(file, *words)
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
+    assert commands == []
+
+
+def test_a_folder_of_other_files_is_refused(file, commands) -> None:
+    (file.parent / "out").mkdir()
+    (file.parent / "out" / "run.json").write_text("{}")
+    assert "holds other files (run.json) and no sweep" in " ".join(swept(file).output.split())
     assert commands == []
 
 

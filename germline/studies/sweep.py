@@ -21,7 +21,7 @@ from germline.record.atomic_files import explain_write_errors, write_json
 from germline.report.diff import differing_settings
 from germline.studies.study_file import SAME
 from germline.studies.sweep_files import SWEEP_FILE, TESTS, TRIALS, read_json
-from germline.studies.sweep_samplers import SAMPLERS, Samplers
+from germline.studies.sweep_samplers import SAMPLERS, Samplers, without_password
 from germline.studies.sweep_selection import rungs_of
 from germline.studies.sweep_space import Settings, SweepSpace, overrides_of
 from germline.tasks import make_task
@@ -32,6 +32,9 @@ OBJECTIVES = {"score": "maximize", "peak_memory": "minimize", "tokens": "minimiz
 
 NOT_SEARCHED = re.compile(rf"seed|generations|budget\..*|record\..*|held_out\..*|{SAME.pattern}")
 """Settings that no trial may change: they say what is asked, how it is scored, or how long."""
+
+BEFORE = {".sweep.lock", "config.yaml", "probe.json"}
+"""Files that a folder may have before the sweep begins."""
 
 RACE_SHARE = 0.3
 """Share of the budget for more run seeds of the best trials."""
@@ -159,6 +162,11 @@ class Sweep:
                 facts = read_json(self.out / SWEEP_FILE)
                 self._check_same(facts)
             else:
+                if others := {one.name for one in self.out.iterdir()} - BEFORE:
+                    raise GermlineError(
+                        f"out: {self.out} holds other files ({min(others)}) and no sweep: choose "
+                        "another folder (--out)"
+                    )
                 facts = {"name": f"germline-{uuid.uuid4().hex[:12]}"}
                 facts["probe"] = self._probe() if self.space.needs_probe else None
             facts |= self._facts()
@@ -183,7 +191,7 @@ class Sweep:
             "samplers": options.samplers,
             "objectives": list(options.objectives),
             "seeds": self.seeds,
-            "storage": re.sub(r"//[^@/]*@", "//", options.storage or ""),  # without a password
+            "storage": without_password(options.storage or ""),
             "settings": self.base.with_absolute_paths().model_dump(mode="json"),
             "rungs": self.rungs,
             "budget": dict(options.budget),

@@ -10,6 +10,7 @@ last one at any fidelity, and the best of noisy trials is too good on average (`
 
 import hashlib
 import json
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ class Samplers:
         self._name = name
         self._directions = [*directions]
         self._seed = seed
-        self._url = storage
+        self._url = without_password(storage)
         with self._explained():
             import optuna
 
@@ -119,6 +120,11 @@ class Samplers:
                 f"sweep: the storage {self._url} cannot be used: {said}. Runs are kept: repeat the "
                 "command when it can"
             ) from error
+
+
+def without_password(url: str) -> str:
+    """Return the URL of a database without user and password."""
+    return re.sub(r"//[^/]*@", "//", url)
 
 
 def _suggest(trial: Any, dimension: Dimension) -> Any:

@@ -18,6 +18,7 @@ from germline.record import RunDirectory
 from germline.run import observers
 from germline.studies import sweep_runner
 from germline.studies.run_processes import STOPPED
+from germline.studies.sweep import Sweep
 from germline.studies.sweep_lease import is_leased
 from germline.studies.sweep_results import COLLAPSED, SweepResults, SweepTrial
 from germline.studies.sweep_samplers import Samplers
@@ -246,6 +247,27 @@ def test_bad_input_is_refused_before_anything_runs(file, commands, space, words,
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
     assert commands == []
+
+
+def test_ranges_in_units_of_the_probe_are_measured_once(file, commands, monkeypatch) -> None:
+    measured: list[str] = []
+
+    def probe(self: Sweep) -> dict[str, Any]:
+        measured.append(self.source)
+        return {"units": {"strategy.sigma": 0.3}, "settings": ["record.edge=2"]}
+
+    monkeypatch.setattr(Sweep, "_probe", probe)
+    (file.parent / "space.yaml").write_text(as_yaml({"strategy.sigma": {"probe": [0.5, 2]}}))
+    words = ("--no-random", "--seeds", "1", "--test-seeds", "0")
+    for rollouts in (300, 500):
+        assert swept(file, *words, rollouts=rollouts).exit_code == 0
+    found = results(file)
+    assert measured == [str(file)]
+    assert found.space.given == {"strategy.sigma": {"log": [0.15, 0.6]}}
+    assert all(0.15 <= one.settings["strategy.sigma"] <= 0.6 for one in found.trials)
+    assert {run.config.record.edge for one in found.trials for run in one.runs} == {2}
+    best = json.loads((found.folder / "best.json").read_text())
+    assert best["overrides"][0] == "record.edge=2"
 
 
 def test_a_folder_of_other_files_is_refused(file, commands) -> None:

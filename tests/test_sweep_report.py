@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 import statistics
+from typing import Any
 
 import numpy as np
 import pandas  # type: ignore[import-untyped]
@@ -44,7 +45,7 @@ ROLLOUTS = 24  # of a generation: six members, four examples
 def swept(tmp_path_factory, graded_in_process):
     """Write the folder of a sweep: trial 0 has two seeds, trial 1 is stopped at the first rung."""
     folder = tmp_path_factory.mktemp("sweep")
-    facts = {"config": "configs/toy.yaml", "overrides": [], "space": SPACE, "units": {}}
+    facts: dict[str, Any] = {"config": "configs/toy.yaml", "overrides": [], "space": SPACE}
     more = {"rungs": [2 * ROLLOUTS, 4 * ROLLOUTS], "samplers": ["grid"], "sampler": "grid"}
     write_json(folder / "sweep.json", facts | more | {"objectives": ["score"]})
     write_json(folder / "probe.json", {"recommended": {"sigma": 0.28, "learning_rate": 0.19}})

@@ -9,10 +9,7 @@ from germline.cli.arguments import ConfigFile, Overrides
 from germline.cli.output import INTERRUPTED, AsJson, print_json, print_stdout, print_table
 
 if TYPE_CHECKING:
-    from germline.studies.sweep_results import SweepResults, SweepTrial
-
-SHOWN = 10
-"""Trials of the table."""
+    from germline.studies.sweep_results import SweepTrial
 
 SWEEP_EXAMPLES = (
     "germline sweep arithmetic --over space.yaml --budget rollouts=400000",
@@ -71,7 +68,7 @@ def sweep(  # noqa: PLR0913 - the options of a command
     """
     from germline.cli.run_loop import stop_on_interrupt
     from germline.studies.sweep import Sweep, SweepOptions, read_budget
-    from germline.studies.sweep_report import write_report
+    from germline.studies.sweep_report import SweepReport, write_report
     from germline.studies.sweep_results import SweepResults
     from germline.studies.sweep_runner import SweepRunner
     from germline.studies.sweep_space import SweepSpace
@@ -90,8 +87,10 @@ def sweep(  # noqa: PLR0913 - the options of a command
     if as_json:
         print_json(results.as_json() | {"report": page})
     else:
-        _show(results)
-        print_stdout(f"report: {page}")
+        best = SweepReport(results).best_trials()
+        typer.echo("")
+        print_table(best.columns, best.rows)
+        print_stdout("\n".join([*results.summary(), f"report: {page}"]))
     if runner.is_stopping:
         raise typer.Exit(INTERRUPTED)
 
@@ -106,25 +105,3 @@ def _line(trial: "SweepTrial") -> str:
     reason = f" ({trial.reason})" if trial.reason else ""
     settings = " ".join(overrides_of(dict(trial.settings)))
     return f"{name} {trial.number} ({trial.sampler}) {settings}: {trial.state}{score}{reason}"
-
-
-def _show(results: "SweepResults") -> None:
-    from germline.report.text_format import number
-    from germline.studies.sweep_space import overrides_of
-
-    unseen = {one.number: results.sign * one.unseen for one in results.tests}
-    rows = [
-        (
-            str(one.number),
-            one.sampler,
-            " ".join(overrides_of(dict(one.settings))),
-            str(len(one.signed_scores)),
-            number(results.sign * one.mean),
-            number(results.sign * results.noise.shrunk(one)),
-            number(unseen.get(one.number)),
-        )
-        for one in results.ranked[:SHOWN]
-    ]
-    typer.echo("")
-    print_table(("trial", "sampler", "settings", "seeds", "score", "shrunk", "unseen"), rows)
-    print_stdout("\n".join(results.summary()))

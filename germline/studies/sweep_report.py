@@ -31,7 +31,7 @@ from germline.studies.sweep_landscape import (
     score_at,
 )
 from germline.studies.sweep_results import SweepResults, SweepTrial
-from germline.studies.sweep_space import SweepSpace, overrides_of
+from germline.studies.sweep_space import overrides_of
 
 MOST_SHOWN = 10
 """Trials in the table of the best ones."""
@@ -69,8 +69,7 @@ class SweepReport:
     """What a report says about the trials of a sweep in their present state."""
 
     def __init__(self, results: SweepResults) -> None:
-        space = SweepSpace(results.space)
-        self.space = space.in_units(results.facts["units"]) if space.needs_probe else space
+        self.space = results.space
         self.results = results
         self.title = f"sweep of {Path(results.facts['config']).stem}"
         scored = [run for one in results.trials for run in one.runs if run.scores]
@@ -106,7 +105,7 @@ class SweepReport:
         """Return the tables, by their titles."""
         rollouts = f"{self.results.rungs[self.rung]:,}"
         found = {
-            "Best trials": self._best(),
+            "Best trials": self.best_trials(),
             **{f"{one.y} by {one.x}, {one.title}": _as_table(one) for one in self.maps},
             f"Importance after {rollouts} rollouts": Table(
                 ("setting", "share", "95 % interval", "matters"),
@@ -130,7 +129,8 @@ class SweepReport:
         }
         return {title: table for title, table in found.items() if table.rows}
 
-    def _best(self) -> Table:
+    def best_trials(self) -> Table:
+        """Return the best complete trials."""
         tests = {one.number: self._shown(one.unseen) for one in self.results.tests}
         rows = []
         for one in self.results.ranked[:MOST_SHOWN]:

@@ -26,6 +26,7 @@ from germline.record.seed_study import seed_runs
 from germline.report.text_format import number, signed
 from germline.studies.study_results import CellResult
 from germline.studies.sweep_files import SWEEP_FILE, TESTS, TRIAL_FILE, TRIALS, read_json
+from germline.studies.sweep_space import SweepSpace
 
 TrialState = Literal["running", "complete", "pruned", "failed"]
 """`complete`: trained up to the last rung; `pruned`: a rule stopped it; `failed`: it crashed."""
@@ -139,9 +140,10 @@ class SweepResults:
         self.tests = [read_trial(one.parent) for one in _trial_files(folder / TESTS)]
 
     @property
-    def space(self) -> dict[str, Any]:
-        """The space file as it was given: setting -> range, list of values, or condition."""
-        return dict(self.facts["space"])
+    def space(self) -> SweepSpace:
+        """What is searched, in the unit of each setting."""
+        space = SweepSpace(self.facts["space"])
+        return space.in_units(self.facts["probe"]["units"]) if space.needs_probe else space
 
     @property
     def rungs(self) -> list[int]:

@@ -15,6 +15,7 @@ from germline.evaluation.held_out import score_of_values
 from germline.nano import model_source
 from germline.record import RunDirectory
 from germline.record.best_generation import best_score, exceeded_drop, mark_forgotten
+from germline.report.text_format import retained_change
 from germline.run.weights import find_generation, load_engine
 from germline.types import Completion, Example, GermlineError
 from tests.command_line import command
@@ -49,6 +50,13 @@ def test_a_score_that_lost_more_than_the_limit_is_never_the_best(higher, kept):
     assert exceeded_drop(found, {"facts": 0.5}) is exceeded_drop(found, {"other": 0.1}) is None
     assert exceeded_drop([*scores(math.nan, 0.1)], {"facts": 0.1}) is None  # nothing is known
     assert mark_forgotten([], {"facts": 0.2}) == []
+    gained = [one.retained["facts"] for one in found]
+    assert retained_change("facts", gained).startswith(f"facts {kept[0]:g} -> {kept[-1]:g}")
+    rise = [*gained, gained[1]]  # the first is the best of all: nothing to add
+    assert "best" not in retained_change("facts", rise)
+    assert retained_change("facts", [gained[2], gained[0], gained[1]]).endswith(
+        f"(best {kept[0]:g})"
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,6 +101,8 @@ def test_scores_are_recorded_by_name_and_change_no_digest(tmp_path):
     assert re.search(r"^retained: facts \S+ (-> \S+ )?length difference \(", text, re.MULTILINE)
     assert re.search(r"^retained: sums 0 \(difference ", text, re.MULTILINE)
     assert '<th scope="row" class="wrap">facts</th><td>length difference' in kept.report.read_text()
+    best = min(one.retained["facts"].mean for one in found)
+    assert (f"(best {best:.3g})" in text) == (f">best {best:.3g}, after" in kept.report.read_text())
     shown = json.loads(command("report", kept.path, "--json").output)["runs"][0]["score"]
     assert shown["retained"]["sums"]["metric"] == "exact"
 

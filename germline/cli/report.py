@@ -119,9 +119,9 @@ def _retained_lines(run: "RunFacts") -> list[str]:
     from germline.report.text_format import difference, retained_change
 
     return [
-        f"retained: {retained_change(name, (first, last))}"
+        f"retained: {retained_change(name, scores)}"
         + (f" (difference {difference(change)})" if change else "")
-        for name, (first, last, change) in run.kept.items()
+        for name, (scores, change) in run.kept.items()
     ]
 
 

@@ -260,7 +260,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     names = ("signed", "score", "error", "difference_error", "directions", "mean_rewards")
-    for name in (*names, "kind_of_error", "seconds", "size", "number", "percent"):
+    for name in (*names, "kind_of_error", "seconds", "size", "number", "percent", "best_between"):
         environment.filters[name] = getattr(text_format, name)
     environment.filters |= {"setting": _value, "svg": _svg}
     return environment

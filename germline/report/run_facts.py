@@ -134,10 +134,10 @@ class RunFacts:
         return f"{ending.reason} ({ending.setting})" if ending else ""
 
     @cached_property
-    def kept(self) -> dict[str, tuple[HeldOutScore, HeldOutScore, PairedDifference | None]]:
-        """Of each of `retained`: its first and last score, and by how much the last is higher."""
+    def kept(self) -> dict[str, tuple[Sequence[HeldOutScore], PairedDifference | None]]:
+        """Of each of `retained`: its scores, and by how much the last is higher than the first."""
         return {
-            bounded_text(name, LONGEST_NAME): (one[0], one[-1], paired_difference(one[-1], one[0]))
+            bounded_text(name, LONGEST_NAME): (one, paired_difference(one[-1], one[0]))
             for name, one in scores_by_retained(self.scores).items()
         }
 

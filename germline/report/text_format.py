@@ -172,11 +172,11 @@ def score_lines(scores: Sequence[HeldOutScore], counted: str, done: int = 0) -> 
     """
     if not any(one.n for one in scores):
         return ["held-out: no example could be scored"] if scores else []
-    last, best = scores[-1], best_score(scores)
+    last, best = scores[-1], best_between(scores)
     ends = (scores[0], last) if last.generation != scores[0].generation else (last,)
     values = " -> ".join(map(score, ends))
     line = f"held-out {last.metric}: {values} (mean and {kind_of_error(*ends)}, n {last.n})"
-    if best is not None and best.mean not in [one.mean for one in ends]:
+    if best is not None:
         line += f", best: {score(best)} after {count_of(best.generation, counted)}"
     if rewards := mean_rewards(*ends):
         line += f", {rewards}"
@@ -192,10 +192,18 @@ def score_lines(scores: Sequence[HeldOutScore], counted: str, done: int = 0) -> 
 
 
 def retained_change(name: str, scores: Sequence[HeldOutScore]) -> str:
-    """Format the first and the last score of one of `retained`; costs with their unit."""
+    """Format the first, the last and the best score of one of `retained`; costs with their unit."""
     ends = dict.fromkeys(number(one.mean) for one in (scores[0], scores[-1]))
     unit = "" if scores[-1].higher_is_better else f" {scores[-1].metric.replace('_', ' ')}"
-    return f"{escape_control_characters(name)} {' -> '.join(ends)}{unit}"
+    best = best_between(scores)
+    between = f" (best {number(best.mean)})" if best else ""
+    return f"{escape_control_characters(name)} {' -> '.join(ends)}{unit}{between}"
+
+
+def best_between(scores: Sequence[HeldOutScore]) -> HeldOutScore | None:
+    """Return the best of at least one score; None where the first or the last is as good."""
+    best = best_score(scores)
+    return None if best is None or best.mean in (scores[0].mean, scores[-1].mean) else best
 
 
 def error(value: HeldOutScore) -> str:

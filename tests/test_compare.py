@@ -86,6 +86,10 @@ def test_every_cell_is_an_ordinary_run_that_spends_the_budget(file, commands) ->
     assert "| task | method | seeds | before | after 32 | end |" in page
     assert "means have no interval: it takes 5 seeds, and there are 2" in page
     assert (file.parent / "out" / "compare.png").stat().st_size > 10_000
+    html = (file.parent / "out" / "compare.html").read_text()
+    assert "means have no interval: it takes 5 seeds" in html
+    assert html.count("<svg") == 1
+    assert "<script" not in html
     # A second call reads what has ended, and the figure can have another axis.
     commands.clear()
     assert compared(file, "--axis", "cpu_minutes")[2]["methods"] == facts["methods"]

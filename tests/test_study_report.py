@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from germline.studies import study_report
+from germline.studies.pareto_front import front, front_charts
 from germline.studies.study_results import CellResult, MethodResult, TaskResult
 from germline.types import HeldOutScore
 from tests.toy_runs import run
@@ -91,6 +92,37 @@ def test_the_cost_of_a_target_is_that_of_the_first_score_that_reaches_it(tmp_pat
     assert one.reached(12.0) == {"rollouts": 10.0}
     assert one.reached(10.0) == {"rollouts": 30.0}
     assert one.reached(8.9) is None
+
+
+def with_kl(name: str, kl: float, *ends: float, higher: bool = True) -> MethodResult:
+    method = made_up(name, *ends, higher=higher)
+    for run_of_method in method.counted:
+        vars(run_of_method).update(evaluation={"kl": {"per_token": kl}}, better="higher is better")
+    return method
+
+
+def test_a_method_is_on_the_front_unless_another_has_the_score_for_less_kl() -> None:
+    near, best = with_kl("near", 0.1, 0.6, 0.7), with_kl("best", 0.4, 0.9, 0.9)
+    far, level = with_kl("far", 0.5, 0.9, 0.8), with_kl("level", 0.1, 0.7, 0.6)
+    unknown = made_up("unknown", 1.0)
+    vars(unknown.counted[0]).update(evaluation={})
+    sums = task_of(near, best, far, level, unknown)
+    results: Any = SimpleNamespace(tasks=[sums], methods=[(sums, one) for one in sums.methods])
+    table = front(results)
+    assert [row[1::3] for row in table.rows] == [
+        ("near", "on it"),
+        ("best", "on it"),
+        ("far", "dominated by best"),
+        ("level", "on it"),  # equal in both
+    ]
+    (chart,) = front_charts(results)
+    assert chart.series[-1].x == (0.1, 0.1, 0.4)
+    assert [one.label for one in chart.series][:2] == ["near", "best"]
+    cost = with_kl("cost", 0.5, 2.0, higher=False)
+    assert with_kl("cheap", 0.4, 1.0, higher=False).dominates(cost)
+    assert not with_kl("dear", 0.4, 3.0, higher=False).dominates(cost)
+    alone: Any = SimpleNamespace(tasks=[task_of(near)], methods=[(task_of(near), near)])
+    assert (front(alone).rows, front_charts(alone)) == ([], [])
 
 
 def test_verdicts_about_answers_are_counted() -> None:

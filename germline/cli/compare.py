@@ -70,7 +70,7 @@ def compare(  # noqa: PLR0913 - the options of a command
     and runs that have ended are read, so the same command continues an interrupted study. After
     Ctrl-C, runs finish their generation.
 
-    The report is in the folder: compare.md, compare.png and compare.json.
+    The report is in the folder: compare.html, compare.md, figures and compare.json.
     """
     from germline.studies import study_report
     from germline.studies.study_file import Study

@@ -4,7 +4,6 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,11 @@ from germline.errors import count_of
 from germline.evaluation.seed_statistics import FEWEST_SEEDS
 from germline.record.atomic_files import write_atomically, write_json
 from germline.report.charts import Chart, Series
+from germline.report.html_page import render_template
 from germline.report.text_format import number, over_seeds, seed_difference_text
+from germline.studies.pareto_front import FIGURE, front, front_charts
 from germline.studies.study_results import AXES, MethodResult, StudyResults, TaskResult
+from germline.studies.text_table import Table
 from germline.types import GermlineError
 
 COSTS = {
@@ -41,28 +43,7 @@ ABOUT = (
     "is that of a run's process. Until the target: the median of the seeds that reach it."
 )
 
-TEX = str.maketrans({"%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$"})
-
 Columns = Mapping[str, Callable[[MethodResult], str]]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of text."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-    def markdown(self) -> str:
-        """Return it in Markdown."""
-        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
-        return "\n".join(f"| {' | '.join(one.replace('|', '/') for one in row)} |" for row in lines)
-
-    def latex(self) -> str:
-        """Return it as a tabular environment of LaTeX."""
-        lines = [" & ".join(row).translate(TEX) + r" \\" for row in (self.columns, *self.rows)]
-        begin = rf"\begin{{tabular}}{{{'l' * len(self.columns)}}}"
-        return "\n".join([begin, *lines, r"\end{tabular}"])
 
 
 def tables(results: StudyResults) -> dict[str, Table]:
@@ -71,6 +52,7 @@ def tables(results: StudyResults) -> dict[str, Table]:
         "Held-out scores": scores(results),
         "Cost of a run": costs(results),
         "Pairs of methods": pairs(results),
+        "Score and KL divergence from the start": front(results),
     }
     return {title: table for title, table in made.items() if table.rows}
 
@@ -198,19 +180,35 @@ def _sentence(task: TaskResult) -> str:
 
 
 def write_report(results: StudyResults, axis: str, failures: Sequence[str] = ()) -> Path:
-    """Write compare.json, compare.png and compare.md into the study's folder; return the last."""
-    out = results.study.out
+    """Write compare.json, .md, .html and figures into the study's folder; return the page."""
+    out, name = results.study.out, results.study.name
     out.mkdir(parents=True, exist_ok=True)
+    charts = [_chart(task.name, task.target, axis, results) for task in results.tasks]
+    curves = [one for one in charts if one.series]
+    fronts = front_charts(results)
     write_json(out / "compare.json", as_json(results, failures))
-    write_atomically(out / "compare.md", _page(results, axis, failures).encode())
-    panels = [_chart(task.name, task.target, axis, results) for task in results.tasks]
-    if any(panel.series for panel in panels):
+    write_atomically(out / "compare.md", _markdown(results, axis, failures, fronts).encode())
+    page = render_template(
+        "study.html",
+        title=name,
+        budget=_budget(results),
+        lines=[*summary(results), *results.notes, *failures],
+        curves=curves,
+        fronts=fronts,
+        tables=tables(results),
+        about=ABOUT,
+    )
+    write_atomically(out / "compare.html", page.encode("utf-8", "replace"))
+    if curves or fronts:
         from germline.report import plots
 
-        title = f"{results.study.name}: held-out score, mean and range of the seeds"
-        panels = [panel for panel in panels if panel.series]
-        plots.draw_panels(out / "compare.png", title, panels)
-    return out / "compare.md"
+        if curves:
+            title = f"{name}: held-out score, mean and range of the seeds"
+            plots.draw_panels(out / "compare.png", title, curves)
+        if fronts:
+            title = f"{name}: score and KL, mean and range of the seeds"
+            plots.draw_narrow(out / FIGURE, title, fronts)
+    return out / "compare.html"
 
 
 def as_json(results: StudyResults, failures: Sequence[str] = ()) -> dict[str, Any]:
@@ -226,6 +224,8 @@ def as_json(results: StudyResults, failures: Sequence[str] = ()) -> dict[str, An
                 "task": task.name,
                 "method": one.name,
                 **one.as_json(),
+                "kl_per_token": one.kl,
+                "dominated_by": [other.name for other in task.dominating(one)],
                 "interquartile_mean": one.middle,
                 "deviation": one.deviation,
                 "runs": [
@@ -260,32 +260,38 @@ def as_json(results: StudyResults, failures: Sequence[str] = ()) -> dict[str, An
     }
 
 
-def _page(results: StudyResults, axis: str, failures: Sequence[str]) -> str:
+def _budget(results: StudyResults) -> str:
     limits = results.study.file.budget.limits.items()
     budget = ", ".join(f"{limit:,.12g} {AXES[name]}" for name, limit in limits) or "none"
-    seeds = ", ".join(map(str, results.study.seeds))
-    parts = [f"# {results.study.name}", f"Budget of a run: {budget}. Run seeds: {seeds}."]
+    return f"Budget of a run: {budget}. Run seeds: {', '.join(map(str, results.study.seeds))}."
+
+
+def _markdown(
+    results: StudyResults, axis: str, failures: Sequence[str], fronts: Sequence[Chart]
+) -> str:
+    parts = [f"# {results.study.name}", _budget(results)]
     lines = [*summary(results), *results.notes, *failures]
     parts += ["\n".join(f"- {line}" for line in lines)] if lines else []
     for title, table in tables(results).items():
         parts += [f"## {title}", table.markdown()]
-    figure = f"![Held-out score over {AXES[axis]}, mean and range of the seeds](compare.png)"
-    return "\n\n".join([*parts, figure, ABOUT]) + "\n"
+    parts += [f"![Held-out score over {AXES[axis]}, mean and range of the seeds](compare.png)"]
+    parts += [f"![Held-out score and KL divergence from the start]({FIGURE})"] if fronts else []
+    return "\n\n".join([*parts, ABOUT]) + "\n"
 
 
 def _chart(name: str, target: float | None, axis: str, results: StudyResults) -> Chart:
     """Chart a task: the mean of each method with the band from the worst to the best seed."""
-    series, metric = [], ""
+    series, metric, caption = [], "", ""
     for color, (_, one) in enumerate(pair for pair in results.methods if pair[0].name == name):
         x, values = zip(*one.over(axis), strict=True)
         ends = [*map(min, values)], [*map(max, values)]
         series.append(Series(one.name, x, [*map(statistics.fmean, values)], *ends, color=color))
-        metric = one.metric
+        metric, caption = one.metric, one.counted[0].better.capitalize() + "."
     if target is not None and series:
         longest = max(one.x[-1] for one in series)
         label = f"target {number(target)}"
         series.append(Series(label, [0, longest], [target] * 2, color=6, style="dashed"))
-    return Chart(f"{name}: {metric}", "", AXES[axis], series)
+    return Chart(f"{name}: {metric}", caption, AXES[axis], series)
 
 
 def _table(results: StudyResults, columns: Columns) -> Table:

@@ -107,6 +107,18 @@ class MethodResult(SeedGroup):
         """Standard deviation of the last scores over seeds."""
         return statistics.stdev(self.signed_ends) if len(self.counted) > 1 else None
 
+    @property
+    def kl(self) -> float | None:
+        """The mean over seeds of the KL divergence from the start, in nats per token."""
+        return self.evaluated("kl", "per_token")
+
+    def dominates(self, other: "MethodResult") -> bool:
+        """Whether its score is at least as good at no more KL, and one of them is better."""
+        mine, theirs = (
+            (statistics.fmean(one.signed_ends), -(one.kl or 0.0)) for one in (self, other)
+        )
+        return mine != theirs and all(a >= b for a, b in zip(mine, theirs, strict=True))
+
     def mean_cost(self, name: str) -> float | None:
         """Return the mean over seeds of a number of `cost`; None where it was not recorded."""
         return _mean(run.cost.get(name) for run in self.counted)
@@ -157,6 +169,11 @@ class TaskResult:
     name: str
     target: float | None
     methods: Sequence[MethodResult]
+
+    def dominating(self, method: MethodResult) -> list[MethodResult]:
+        """Return the methods that are better than one in score and KL: none on the Pareto front."""
+        known = [one for one in self.methods if one.kl is not None]
+        return [one for one in known if one.dominates(method)]
 
     @cached_property
     def pairs(self) -> list[Pair]:

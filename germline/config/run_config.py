@@ -179,6 +179,8 @@ class Recording(Section):
     sets no limit."""
     rollouts: int = Field(8, ge=0)
     """Rollouts written per generation: the best, the worst and a spread between."""
+    rewards: bool = False
+    """Write the reward of every member on every example, `rewards/GENERATION.npz`."""
     tensorboard: bool = True
     """Write TensorBoard events."""
     wandb: bool = False

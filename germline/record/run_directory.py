@@ -3,6 +3,7 @@
     run.json             resolved config, versions, processor, threads, digest of the base model
     generations.jsonl    one row per generation: fitness, speed, failures
     rollouts.jsonl       a few rollouts per generation, with their texts
+    rewards/             with `record.rewards`: every member's reward on every example
     held_out.jsonl       every held-out score, with completions at the start and the end
     journal.jsonl        seeds and coefficients: with the base model, the weights of any generation
     ancestors/           journals of the runs that led to the starting weights, if there are any
@@ -56,6 +57,7 @@ from germline.record.atomic_files import (
 from germline.record.best_generation import Ending, early_stop, exceeded_drop, mark_forgotten
 from germline.record.budget import Spent, reached_limit
 from germline.record.journal import Journal
+from germline.record.member_rewards import drop_rewards, write_rewards
 from germline.record.run_paths import check_unused, clear_unbegun, missing_run_error
 from germline.record.seed_study import check_single_run
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
@@ -87,6 +89,7 @@ class RunDirectory:
         self.figure = path / "evolution.png"
         self.grader_output = path / "graders.log"
         self.report = path / "report.html"
+        self.rewards = path / "rewards"
         self._generations = path / "generations.jsonl"
         self._rollouts = path / "rollouts.jsonl"
         self._held_out = path / "held_out.jsonl"
@@ -198,6 +201,8 @@ class RunDirectory:
         self.acquire_lock()
         rollouts = metrics_rows.rollout_rows(record, batch, self.config.record.rollouts)
         append_rows(self._rollouts, rollouts)
+        if self.config.record.rewards:
+            write_rewards(self.rewards, record.generation, record.evaluation, batch)
         row = metrics_rows.generation_row(record)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         machine = {"written_at": now, "peak_memory_mb": dict(peak_memory_mb or {})}
@@ -304,6 +309,7 @@ class RunDirectory:
             keep_rows(path, lambda row: row["generation"] <= generation)
         # A held-out score counts updates: the weights after generation g had g + 1 updates.
         keep_rows(self._held_out, lambda row: row["generation"] <= generation + 1)
+        drop_rewards(self.rewards, after=generation)
 
     def acquire_lock(self) -> None:
         """Lock the folder for this process until it ends or `release_lock` is called.

@@ -31,6 +31,7 @@ _WRITTEN_BEFORE = {
     "held_out.jsonl",
     "generations.jsonl",
     "rollouts.jsonl",
+    "rewards",
     "journal.jsonl",
     "graders.log",
     "tensorboard",

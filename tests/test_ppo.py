@@ -14,6 +14,7 @@ from germline.methods import policy_gradient
 from germline.methods.es_sample_gd import AdvantageRow, PolicyGradient
 from germline.methods.policy_gradient import Sample, SampledGradientMethod
 from germline.methods.ppo import VALUE_HEAD, generalized_advantages, surrogate
+from germline.methods.trl_gradient import model_that_learns
 from germline.record import RunDirectory
 from germline.run import build_run_parts
 from tests.tiny import save_tiny
@@ -156,6 +157,47 @@ def test_the_gradient_of_sft_is_that_of_the_likelihood_of_the_best(model, monkey
         expected = PolicyGradient().of(engine, equal, count)
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6)
+
+
+def test_the_gradient_of_an_adapter_is_that_of_peft(model, monkeypatch):
+    space = "space={kind: lora, rank: 2, init_scale_b: 0.3, layers: 0-1}"
+    with build_run_parts(config(model, "sft_on_best", *ONE_STEP, space)) as parts:
+        found, rows = first_gradient(parts, monkeypatch)
+        engine: Any = parts.fleet.engine  # type: ignore[attr-defined]
+        peft, parameters = model_that_learns(engine)
+        texts = [
+            torch.tensor([[*engine.encoder.encode(row.example), *row.completion.tokens]])
+            for row in rows
+        ]
+        with policy_gradient.tracked(parameters.values()):
+            sums = []
+            for row, text in zip(rows, texts, strict=True):
+                new = len(row.completion.tokens)
+                logits = peft(text).logits[0, -1 - new : -1]
+                sums.append(policy_gradient.chosen_log_probs(logits, row.completion, 1.0))
+            torch.cat(sums).mean().backward()
+            expected = {name: one.grad for name, one in parameters.items()}
+        with policy_gradient.adapter_applied(engine, policy_gradient.adapter_parameters(engine)):
+            outputs = policy_gradient.token_outputs(engine, rows, 1.0)
+    for one, other in zip(outputs, sums, strict=True):
+        torch.testing.assert_close(one.log_probs, other.detach(), rtol=1e-4, atol=1e-5)
+    assert found.keys() == expected.keys()
+    for name, gradient in expected.items():
+        torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_an_adapter_is_trained_and_resumed_to_the_same_bits(model, kind, tmp_path):
+    values = config(model, kind, "space={kind: lora, rank: 2, layers: 0-1}")
+    whole = finish(germline.train(values, tmp_path / "whole"))
+    part = stopped_after(germline.train(values, tmp_path / "run"), 3)
+    list_snapshots(part / "snapshots")[-1].unlink()
+    finish(germline.resume(part))
+    assert journal(part) == journal(whole)
+    assert len({one.digest for one in RunDirectory.open(whole).journal.read()}) > 1
+    germline.export(whole, tmp_path / "adapter", form="adapter")
+    with safe_open(tmp_path / "adapter" / "adapter_model.safetensors", framework="pt") as file:
+        assert all("lora_" in name for name in file.keys())  # noqa: SIM118
 
 
 # --- what is learned from

@@ -265,7 +265,6 @@ class Rloo(TrlSection):
 class EpochsSection(PolicyGradientSection):
     """Base of the baselines whose loss is germline's own: several steps per batch of samples."""
 
-    trains_adapters = False
     other_defaults: ClassVar[Mapping[str, object]] = {
         "strategy.optimizer.kind": "adam",
         "strategy.learning_rate": 3e-5,

@@ -11,7 +11,7 @@ backwards in one process. Single completions only.
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from germline import noise
 from germline.config import Config, PolicyGradientSection
 from germline.engines.inprocess import InProcessEngine
+from germline.engines.module_forwards import replaced_forwards
 from germline.methods.method import Evaluated, Learned, Method
 from germline.methods.reward_term import RewardTerm
 from germline.methods.sampled_batch import mean_rewards
@@ -102,15 +103,49 @@ def summed_gradients(
         objective: returns what some rows add to the objective, computed by the model.
     """
     searched = {info.name for info in engine.weights.searched}
-    parameters = {n: p for n, p in engine.model.named_parameters() if n in searched}
+    of_model = dict(engine.model.named_parameters()) if not engine.weights.adapted else {}
+    of_adapter = adapter_parameters(engine)
+    parameters = {n: p for n, p in {**of_model, **of_adapter}.items() if n in searched}
     sums = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
     for start in range(0, count, rows_per_pass):
-        with tracked(parameters.values()):
+        with tracked(parameters.values()), adapter_applied(engine, of_adapter):
             objective(slice(start, min(start + rows_per_pass, count))).backward()
             for name, parameter in parameters.items():
                 if parameter.grad is not None:
                     sums[name].add_(parameter.grad)
     return sums
+
+
+def adapter_parameters(engine: InProcessEngine) -> dict[str, nn.Parameter]:
+    """Return the adapter that is trained, in fp32 on the model's device; empty without one."""
+    names = [name for layer in engine.weights.adapted for name in layer.adapter_names]
+    masters = {name: engine.weights.tensors[name].to(engine.device) for name in names}
+    return {name: nn.Parameter(one, requires_grad=False) for name, one in masters.items()}
+
+
+@contextmanager
+def adapter_applied(engine: InProcessEngine, adapter: Mapping[str, nn.Parameter]) -> Iterator[None]:
+    """Add an adapter to the adapted layers of the model during a `with` block, differentiably."""
+    space = engine.weights.space
+    with ExitStack() as applied:
+        for layer in engine.weights.adapted:
+            assert space is not None
+            module = engine.model.get_submodule(layer.name.removesuffix(".weight"))
+            a, b = (adapter[name] for name in layer.adapter_names)
+            forward = _adapted(module.forward, a, b, space.scale)
+            applied.enter_context(replaced_forwards([(module, forward)]))
+        yield
+
+
+def _adapted(
+    plain: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, scale: float
+) -> Callable[[Tensor], Tensor]:
+    def forward(x: Tensor) -> Tensor:
+        base = plain(x)
+        change = nn.functional.linear(nn.functional.linear(x.to(a.dtype), a), b)
+        return base + (scale * change).to(base.dtype)
+
+    return forward
 
 
 def step_theta(

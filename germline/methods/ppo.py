@@ -37,6 +37,8 @@ from germline.methods.policy_gradient import (
     SampledGradientMethod,
     TextRow,
     TokenOutputs,
+    adapter_applied,
+    adapter_parameters,
     count_tokens,
     token_outputs,
 )
@@ -107,16 +109,17 @@ class PpoMethod(SampledGradientMethod):
         self, engine: InProcessEngine, head: "ValueHead"
     ) -> tuple[list[PpoRow], dict[str, Any]]:
         """Return the rows with equations (1) and (2), and metrics."""
-        section, rows = self.section, self.rows
+        section, rows, adapter = self.section, self.rows, adapter_parameters(engine)
         rewards = np.array([row.reward for row in rows], dtype=np.float64)
         rewards = (rewards - rewards.mean()) / rewards.std()
         log_probs: list[Tensor] = []
         values: list[Tensor] = []
         for start in range(0, len(rows), section.rows):
             some = rows[start : start + section.rows]
-            for one in token_outputs(engine, some, section.temperature):
-                log_probs.append(one.log_probs)
-                values.append(head.values(head_features(one.hidden)))
+            with adapter_applied(engine, adapter):
+                outputs = token_outputs(engine, some, section.temperature)
+            log_probs += [one.log_probs for one in outputs]
+            values += [head.values(head_features(one.hidden)) for one in outputs]
         advantages = [
             generalized_advantages(value, float(reward), section.gamma, section.gae_lambda)
             for value, reward in zip(values, rewards, strict=True)

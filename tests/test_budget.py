@@ -153,6 +153,7 @@ def test_a_spent_budget_ends_a_run_and_a_larger_one_trains_on(tmp_path: Path) ->
         "budget.rollouts=30: the run stopped early, as the budget is spent"
         in again["error"]["message"]
     )
+    assert f"germline resume {directory.path} budget.rollouts=96" in result.output  # 48 are spent
     with pytest.raises(GermlineError, match=r"budget.rollouts=48: the run stopped early"):
         germline.resume(directory.path, ["budget.rollouts=48"])
     finish(germline.resume(directory.path, ["budget.rollouts=null"]))

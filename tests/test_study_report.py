@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from germline.config import load_config
 from germline.studies import study_report
 from germline.studies.pareto_front import front, front_charts
 from germline.studies.study_results import CellResult, MethodResult, TaskResult
@@ -123,6 +124,13 @@ def test_a_method_is_on_the_front_unless_another_has_the_score_for_less_kl() -> 
     assert not with_kl("dear", 0.4, 3.0, higher=False).dominates(cost)
     alone: Any = SimpleNamespace(tasks=[task_of(near)], methods=[(task_of(near), near)])
     assert (front(alone).rows, front_charts(alone)) == ([], [])
+
+
+def test_methods_that_take_other_numbers_of_steps_are_noted() -> None:
+    kinds = {"es": 1, "grpo": 1, "ppo": 4, "sft_on_best": 4}
+    assert {kind: load_config({"method": kind}).method.steps for kind in kinds} == kinds
+    many = load_config({"method": {"kind": "grpo", "num_iterations": 3}})
+    assert many.method.steps == 3
 
 
 def test_verdicts_about_answers_are_counted() -> None:

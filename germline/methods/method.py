@@ -297,6 +297,7 @@ def evaluate_again(evaluate: Callable[[], Evaluation], generation: int) -> Evalu
     reasons = sorted({grade.failure or "no reason given" for grade in lost}) or ["no rollouts"]
     kept = "Earlier generations are recorded: remove" if generation else "Remove"
     raise GermlineError(
-        f"generation {generation}: {missing:.0%} of the rewards are missing, twice in a row "
-        f"({'; '.join(reasons[:3])}). {kept} the cause, then resume the run"
+        f"generation {generation}: {missing:.0%} of the rewards are missing, twice in a row, "
+        f"and at most {TOO_MUCH_MISSING:.0%} may be ({'; '.join(reasons[:3])}). {kept} the cause, "
+        "then resume the run"
     )

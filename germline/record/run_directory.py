@@ -55,7 +55,7 @@ from germline.record.atomic_files import (
     write_json,
 )
 from germline.record.best_generation import Ending, early_stop, exceeded_drop, mark_forgotten
-from germline.record.budget import Spent, reached_limit
+from germline.record.budget import Spent, amounts, reached_limit
 from germline.record.journal import Journal
 from germline.record.member_rewards import drop_rewards, write_rewards
 from germline.record.run_paths import check_unused, clear_unbegun, missing_run_error
@@ -285,7 +285,9 @@ class RunDirectory:
             return Ending(f"held_out.patience={patience}", reason, double)
         spent = self.spent if config.budget.limits else {}
         if setting := reached_limit(config.budget, spent):
-            return Ending(setting, "the budget is spent", _unset(setting))
+            name, _, limit = setting.partition("=")
+            most = max(float(limit), amounts(spent)[name.removeprefix("budget.")])
+            return Ending(setting, "the budget is spent", f"{name}={2 * most:.12g}")
         return None
 
     @property

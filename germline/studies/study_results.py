@@ -191,6 +191,10 @@ class StudyResults:
             TaskResult(task, study.file.tasks[task].target, self._methods(task))
             for task in study.tasks
         ]
+        steps = {name: study.configs[study.tasks[0], name].method.steps for name in study.methods}
+        if len({*steps.values()}) > 1:
+            shown = ", ".join(f"{name} {count}" for name, count in steps.items())
+            self.notes.append(f"steps of the optimizer per generation: {shown}")
         fewest = min((len(one.counted) for task in self.tasks for one in task.methods), default=0)
         if 0 < fewest < FEWEST_SEEDS:
             self.notes.append(

@@ -119,7 +119,8 @@ def generation_grid(
     """Return the members that generate, the completions of each, and the size of microbatches."""
     method = config.method
     if method.members_generate:
-        return population, examples, config.microbatch
+        rows = examples * method.generated_rows(population) // population
+        return population, rows, config.microbatch
     return 1, method.generated_rows(population) * examples, center_microbatch(config.microbatch)
 
 

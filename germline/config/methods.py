@@ -9,6 +9,8 @@ from germline.config.base import KindOf, KindSection
 from germline.config.schedules import LARGEST_SIGMA, Adaptive, AutoSigma
 from germline.registry import register
 
+SampleFitness = Literal["mean", "pass_at_k", "worst_of_k", "majority"]
+
 LEAST_EXAMPLES = 4
 """Examples that a member of zo_grpo scores at least: the length of a step leaves out the example to
 which a token belongs."""
@@ -78,6 +80,15 @@ class EvolutionStrategy(MethodSection):
 
     kind: Literal["es"] = "es"
     searches_prompts = True
+    samples: int = Field(1, ge=1)
+    """Completions of each example by every member, at `task.temperature`."""
+    fitness: SampleFitness = "mean"
+    """Reward of these samples together: their mean, the best (pass@k of right and wrong answers,
+    with k = samples), the worst, or that of the answer that most of them give."""
+
+    def generated_rows(self, population: int) -> int:
+        """Return the samples of all members."""
+        return population * self.samples
 
     def title(self, strategy: str) -> str:
         """Name the strategy."""

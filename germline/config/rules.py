@@ -69,6 +69,7 @@ STEPS = ("kind", "learning_rate", "optimizer", "zero_signal")
 KEEP_ONE = "drop one of them"
 NUMBER = "give a number, such as 0.01"
 SAMPLING = {"method.exploration": "temperature"}
+SEVERAL = {"method.samples": above(1), "prompt_search.temperature": not_given}
 VOTING = {"method.kind": anything, "method.trains_center": False}
 FUNCTIONS = {"task.reward_functions": given}
 MEASURED = {"strategy.learning_rate.kind": "auto"}
@@ -96,6 +97,7 @@ IGNORED = (
     Rule("space.init_scale_a space.init_scale_b", {"space.init_adapter": given}, KEEP_ONE),
     Rule("strategy.optimizer.decay_to", {"strategy.optimizer.weight_decay": 0}, "set weight_decay"),
     Rule("strategy.baseline", {"strategy.antithetic": True}, "use strategy.antithetic=false"),
+    Rule("method.fitness", {"method.samples": 1}, "use method.samples=4"),
     Rule("task.data task.puzzles", {"task.path": given}, KEEP_ONE),
     Rule("task.split_seed", {"task.test_path": given, **OWN_SPLIT}),
     Rule("task.split_seed", {"task.test_split": given, "task.held_out_split": given, **OWN_SPLIT}),
@@ -198,6 +200,8 @@ IMPOSSIBLE = (
     Rule("fleet.kind", {**GRADIENT, ITSELF: other_than("local")}, "use local"),
     Rule("fleet.engines", {**GRADIENT, ITSELF: other_than(1)}, "one model trains: use 1"),
     Rule("task.temperature", {**SAMPLING, ITSELF: 0}, "all texts would be equal: use 1"),
+    Rule("task.temperature", {**SEVERAL, ITSELF: 0}, "all samples would be equal: use 1"),
+    Rule("method.samples", {"task.adapts": True, ITSELF: above(1)}, "use 1"),
 )
 """Combinations that cannot run, whoever gave them."""
 

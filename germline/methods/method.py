@@ -23,6 +23,7 @@ from jaxtyping import Float64
 from germline import registry
 from germline.config import Config
 from germline.methods.reward_term import RewardTerm
+from germline.methods.sample_reducer import SampleReducer
 from germline.protocols import Fleet, Members, Shaping, Strategy, Task
 from germline.shaping import fitness, utilities
 from germline.signal_metrics import is_zero_signal, signal_power
@@ -103,6 +104,7 @@ class Method:
         self.strategy = strategy
         self.shape = shape
         self.terms = tuple(terms)
+        self.reducer = SampleReducer()
 
     @classmethod
     def from_config(
@@ -155,8 +157,10 @@ class Method:
         self, fleet: Fleet, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
         """Let every member generate for the batch."""
-        evaluation = fleet.evaluate(population, batch, decoding)
-        return self._graded(fleet, population.members, batch, evaluation)
+        repeated = self.reducer.repeated(batch)
+        evaluation = fleet.evaluate(population, repeated, decoding)
+        graded = self._graded(fleet, population.members, repeated, evaluation)
+        return self.reducer.reduced(graded, batch)
 
     def evaluate_center(
         self, fleet: Fleet, examples: Sequence[Example], decoding: Decoding, samples: int = 1
@@ -200,13 +204,27 @@ class Method:
             population.generation,
         )
         center = (
-            self.evaluate_center_with_terms(fleet, batch, decoding)
+            self._evaluate_center_as_member(fleet, batch, decoding)
             if population.evaluate_center
             else None
         )
         for term in self.terms:
             evaluation, center = term.weigh(population.generation, batch, evaluation, center)
         return Evaluated(rollouts=evaluation, members=evaluation, center=center)
+
+    def _evaluate_center_as_member(
+        self, fleet: Fleet, batch: Sequence[Example], decoding: Decoding
+    ) -> Evaluation:
+        """Evaluate the center by the rewards of a member: `rewards[1, examples]`."""
+        samples = self.reducer.samples
+        found = self.evaluate_center_with_terms(fleet, batch, decoding, samples)
+        if samples == 1:
+            return found
+        places = {example.index: place for place, example in enumerate(batch)}
+        in_order = sorted(found.rollouts, key=lambda rollout: places[rollout.example])
+        rollouts = tuple(replace(rollout, member=0) for rollout in in_order)
+        rewards = found.rewards.T.reshape(1, -1)
+        return self.reducer.reduced(replace(found, rewards=rewards, rollouts=rollouts), batch)
 
     def learn(self, population: Population, evaluated: Evaluated) -> Learned:
         """Shape the fitness of the members, and tell the strategy."""

@@ -32,9 +32,11 @@ from jaxtyping import Float
 
 from germline import noise
 from germline.config import Config, PromptSearch
+from germline.config.methods import EvolutionStrategy
 from germline.methods.method import Evaluated, Learned, Method, with_state
 from germline.methods.reward_term import RewardTerm
-from germline.protocols import Fleet, Shaping, Strategy, Task
+from germline.methods.sample_reducer import SampleReducer
+from germline.protocols import EpisodeTask, Fleet, Shaping, Strategy, Task, VotableTask
 from germline.shaping import utilities
 from germline.strategies.adaptive_values import AdaptiveValue
 from germline.tasks.task_settings import PromptFormatter
@@ -42,6 +44,7 @@ from germline.types import (
     Decoding,
     Evaluation,
     Example,
+    GermlineError,
     MeanUpdate,
     Population,
     PromptVariant,
@@ -87,14 +90,25 @@ class EvolutionStrategyMethod(Method):
     ) -> Method:
         """Make the method of a run, see `Method.from_config`."""
         shape, search = partial(utilities, config.shaping), config.prompt_search
-        if not search.options:
-            return Method(strategy, shape, terms)
-        format_prompt = _formatter(config, task).format_prompt if task else _unchanged
-        return cls(strategy, shape, terms, search, config.seed, format_prompt)
+        if search.options:
+            format_prompt = _formatter(config, task).format_prompt if task else _unchanged
+            made: Method = cls(strategy, shape, terms, search, config.seed, format_prompt)
+        else:
+            made = Method(strategy, shape, terms)
+        section = config.method
+        assert isinstance(section, EvolutionStrategy)
+        made.reducer = SampleReducer(section.samples, section.fitness, task)
+        return made
 
     @classmethod
     def check_task(cls, config: Config, task: Task) -> None:
-        """Refuse a task with fewer solved examples than `prompt_search.few_shot` needs."""
+        """Refuse fewer solved examples than `prompt_search.few_shot` needs, and no answers."""
+        is_voted = getattr(config.method, "fitness", "") == "majority"
+        if is_voted and (isinstance(task, EpisodeTask) or not isinstance(task, VotableTask)):
+            raise GermlineError(
+                f"method.fitness=majority: task.kind={config.task.kind} extracts no answers to "
+                "vote with: use mean, pass_at_k or worst_of_k"
+            )
         if config.prompt_search.few_shot:
             _formatter(config, task)
 

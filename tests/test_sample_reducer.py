@@ -1,0 +1,113 @@
+"""Several samples of an example by every member, and the reward that they have together."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import germline
+from germline.config import load_config
+from germline.methods.sample_reducer import SampleReducer
+from germline.record import RunDirectory
+from germline.record.member_rewards import read_rewards
+from germline.rollout import repeat_examples
+from germline.run import build_run_parts
+from germline.types import Completion, Evaluation, Example, GermlineError, Grade, Rollout
+from tests.toy_runs import journal, run, settings, stopped_after
+
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
+
+class Letters:
+    """The answer is the text."""
+
+    def answer_of(self, text: str, _example: Example) -> str | None:
+        return text
+
+
+LETTERS: Any = Letters()
+EXAMPLES = [Example(5, "a", "1", chat=False), Example(9, "b", "2", chat=False)]
+REWARDS = np.array([[0.0, 1.0, 1.0, 0.0, 0.0, 1.0], [0.5, 0.0, 0.25, 1.0, np.nan, 1.0]])
+TEXTS = ("x", "y", "y", "p", "p", "q")
+
+
+def evaluation(members: int = 2) -> Evaluation:
+    rollouts = tuple(
+        Rollout(
+            member,
+            EXAMPLES[place // 3].index,
+            Completion(text, (1,), "eos", 2),
+            Grade(float(REWARDS[member, place]), {}),
+        )
+        for member in range(members)
+        for place, text in enumerate(TEXTS)
+    )
+    return Evaluation(REWARDS.copy(), rollouts, 12, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("fitness", "expected"),
+    [
+        ("mean", [[2 / 3, 1 / 3], [0.25, np.nan]]),
+        ("pass_at_k", [[1.0, 1.0], [0.5, np.nan]]),
+        ("worst_of_k", [[0.0, 0.0], [0.0, np.nan]]),
+        ("majority", [[1.0, 0.0], [0.125, np.nan]]),  # y, y and p, p; equal answers: their mean
+    ],
+)
+def test_the_samples_of_an_example_have_one_reward(fitness: Any, expected: Any) -> None:
+    reducer = SampleReducer(3, fitness, LETTERS)
+    assert [one.sample for one in reducer.repeated(EXAMPLES)] == [0, 1, 2, 0, 1, 2]
+    assert [*reducer.repeated(EXAMPLES)] == repeat_examples(EXAMPLES, 3)
+    np.testing.assert_allclose(reducer.reduced(evaluation(), EXAMPLES).rewards, expected)
+
+
+def test_of_one_sample_nothing_changes() -> None:
+    reducer, found = SampleReducer(), evaluation()
+    assert reducer.repeated(EXAMPLES) is EXAMPLES
+    assert reducer.reduced(found, EXAMPLES) is found
+
+
+SAMPLES = ("method.samples=3", "record.rewards=true")
+
+
+def test_a_run_learns_from_the_best_sample_and_resumes_to_the_same_bits(tmp_path: Path) -> None:
+    best = (*SAMPLES, "method.fitness=pass_at_k")
+    whole = RunDirectory.open(run(tmp_path / "whole", *best))
+    rows = whole.generations()
+    assert [row["rollouts"] for row in rows] == [6 * 4 * 3] * 4
+    assert whole.spent["rollouts"] == 4 * 6 * 4 * 3
+    mean = RunDirectory.open(run(tmp_path / "mean", *SAMPLES))
+    better, plain = (read_rewards(one.rewards, 0).rewards for one in (whole, mean))
+    assert better.shape == plain.shape == (6, 4)
+    assert (better >= plain).all()
+    assert better.mean() > plain.mean()
+    stopped = stopped_after(germline.train(settings(*best), tmp_path / "part"), 2)
+    germline.resume(stopped).run()
+    assert journal(stopped) == journal(whole.path)
+    two = run(tmp_path / "two", *best, "fleet.engines=2")
+    assert journal(two) == journal(whole.path)
+
+
+def test_the_center_is_rewarded_as_a_member() -> None:
+    config = settings(*SAMPLES, "method.fitness=worst_of_k")
+    with build_run_parts(config) as parts:
+        batch, decoding = parts.batch(0), parts.decoding_of(0)
+        found = parts.method._evaluate_center_as_member(parts.fleet, batch, decoding)
+        samples = parts.fleet.evaluate_center(batch, decoding, 3).rewards
+    np.testing.assert_array_equal(found.rewards, samples.min(axis=0)[None])
+
+
+def test_a_majority_needs_answers(tmp_path: Path) -> None:
+    with pytest.raises(GermlineError, match=r"fitness=majority: task.kind=conciseness extracts"):
+        germline.train(settings("method.samples=3", "method.fitness=majority"), tmp_path / "run")
+    config = load_config(
+        {"task": {"kind": "arithmetic", "temperature": 1}, "strategy": {"sigma": 0.01}},
+        ["method.samples=3", "method.fitness=majority", "batch_size=2", "strategy.population=2"],
+    )
+    with build_run_parts(config) as parts:
+        members = parts.method.evaluate(
+            parts.fleet, parts.method.ask(0), parts.batch(0), parts.decoding_of(0)
+        ).members
+    assert members.rewards.shape == (2, 2)
+    assert np.isin(members.rewards, (0, 1 / 3, 1)).all()  # 1 / 3: no two answers are equal

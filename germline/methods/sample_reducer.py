@@ -11,13 +11,13 @@ noise for every member.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from germline.config.methods import SampleFitness
 from germline.evaluation.statistics import majority_at_k
-from germline.protocols import Task, VotableTask
 from germline.rollout import repeat_examples
 from germline.types import Evaluation, Example
 
@@ -27,12 +27,12 @@ class SampleReducer:
     """Repeats examples for the samples, and reduces their rewards; see the module.
 
     Attributes:
-        task: extracts the answers of `majority`.
+        task: a `VotableTask` for `majority`, whose answers it extracts.
     """
 
     samples: int = 1
     fitness: SampleFitness = "mean"
-    task: Task | None = None
+    task: Any = None
 
     def repeated(self, examples: Sequence[Example]) -> Sequence[Example]:
         """Return the examples, each as often as it is sampled."""
@@ -58,7 +58,6 @@ class SampleReducer:
         evaluation: Evaluation,
         examples: Sequence[Example],
     ) -> Float64[np.ndarray, "members examples"]:
-        assert isinstance(self.task, VotableTask)
         found = np.full(rewards.shape[:2], np.nan)
         texts: dict[int, list[str]] = {}
         for rollout in evaluation.rollouts:  # of a member, or of none of its examples

@@ -19,7 +19,6 @@ from germline.report.diff import changed_settings
 from germline.report.heat_map import HeatMap
 from germline.report.html_page import render_template
 from germline.report.text_format import number, percent
-from germline.studies.study_report import Table
 from germline.studies.sweep_importance import importances
 from germline.studies.sweep_landscape import (
     heat_maps,
@@ -32,6 +31,7 @@ from germline.studies.sweep_landscape import (
 )
 from germline.studies.sweep_results import SweepResults, SweepTrial
 from germline.studies.sweep_space import overrides_of
+from germline.studies.text_table import Table
 
 MOST_SHOWN = 10
 """Trials in the table of the best ones."""

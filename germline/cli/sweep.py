@@ -44,7 +44,10 @@ def sweep(  # noqa: PLR0913 - the options of a command
         list[str] | None,
         typer.Option(help="score, peak_memory or tokens; repeatable. Default: score."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, max=4, help="Run seeds of the best trials.")] = 4,
+    seeds: Annotated[
+        int,
+        typer.Option(min=1, help="Run seeds of the best trials (up to 4), or of all of a grid."),
+    ] = 4,
     test_seeds: Annotated[
         int, typer.Option(min=0, help="New run seeds with which the best trials are trained again.")
     ] = 2,
@@ -63,8 +66,9 @@ def sweep(  # noqa: PLR0913 - the options of a command
     Each trial is a folder of run directories. A trial is compared with others after a ninth and a
     third of its rollouts and goes on if it is among the best third; one whose answers break is
     stopped. The best trials get more run seeds, and the best three are trained again with new run
-    seeds and scored on unseen rows. The same command continues a sweep, also from several processes
-    at once. After Ctrl-C, runs finish their generation.
+    seeds and scored on unseen rows. A grid maps the space instead: every trial is trained to its
+    end with all run seeds. The same command continues a sweep, also from several processes at once.
+    After Ctrl-C, runs finish their generation.
     """
     from germline.cli.run_loop import stop_on_interrupt
     from germline.studies.sweep import Sweep, SweepOptions, read_budget

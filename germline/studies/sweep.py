@@ -67,6 +67,11 @@ class SweepOptions:
         return [self.sampler] if is_alone else [self.sampler, "random"]
 
     @property
+    def is_grid(self) -> bool:
+        """Whether every trial is trained to its end with all run seeds, to map the space."""
+        return self.sampler == "grid"
+
+    @property
     def searched(self) -> dict[str, float]:
         """The part of the budget that is spent before the race."""
         share = 1 - RACE_SHARE if self.seeds > 1 else 1.0

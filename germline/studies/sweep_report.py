@@ -92,7 +92,7 @@ class SweepReport:
 
     @property
     def unimportant(self) -> list[str]:
-        """The settings that did not matter, with what was tried."""
+        """The settings whose importance chance explains, with what was tried."""
         values = {one.name: one.values for one in self.space.dimensions}
         return [
             f"{one.name} ({', '.join(map(str, values[one.name]))}): {percent(one.share)} of the "
@@ -158,7 +158,7 @@ class SweepReport:
         for title, table in self.tables().items():
             parts += [f"## {title}", table.markdown()]
         if self.unimportant:
-            parts += ["## What did not matter", _bullets(self.unimportant)]
+            parts += ["## Not shown to matter", _bullets(self.unimportant)]
         if self.maps:
             parts.append(f"![{self.maps[0].y} by {self.maps[0].x}](sweep.png)")
         return "\n\n".join([*parts, ABOUT]) + "\n"

@@ -112,7 +112,7 @@ class SweepRunner(RunProcesses):
             return path, partial(self._search, path)
         if busy:
             return WAIT
-        for racing, seeds in race(results, options.seeds):
+        for racing, seeds in race(results, options.seeds, of_all=options.is_grid):
             if self._affords(results, options.budget, (seeds - len(racing.signed_scores)) * limit):
                 return racing.path, partial(self._race, racing.path, seeds)
         if self._affords(results, options.budget, limit, new=1) and (path := self._begin(results)):
@@ -189,7 +189,7 @@ class SweepRunner(RunProcesses):
                 return
             score = read_trial(path).mean
             facts |= {"rung": rung + 1, "scores": [*facts["scores"], score]}
-            if collapse := collapse_of(run):
+            if collapse := self._collapse(run):
                 self._end(path, facts | {"state": "pruned", "reason": collapse})
                 return
             write_json(path / TRIAL_FILE, facts)
@@ -200,6 +200,8 @@ class SweepRunner(RunProcesses):
 
     def _stops(self, path: Path, facts: dict[str, Any]) -> str:
         """Return why a trial does not go on to its next rung; empty if it does."""
+        if self._sweep.options.is_grid:
+            return ""
         with self._sweep.lock:
             results = SweepResults(self._sweep.out)
             others = [one.path for one in results.trials if one.sampler == facts["sampler"]]
@@ -211,6 +213,10 @@ class SweepRunner(RunProcesses):
             budget = self._sweep.options.budget
             return "" if self._affords(results, budget, 0) else "the budget is spent"
 
+    def _collapse(self, run: CellResult) -> str:
+        """Return why a collapse ends a trial; a grid is to show where runs collapse."""
+        return "" if self._sweep.options.is_grid else collapse_of(run)
+
     def _race(self, path: Path, seeds: int) -> None:
         """Train a complete trial with more run seeds."""
         facts = read_json(path / TRIAL_FILE)
@@ -221,7 +227,7 @@ class SweepRunner(RunProcesses):
             run = None if failure else CellResult(seed_run(path, seed))
             if run is None or not run.scores:
                 facts |= {"state": "failed", "reason": failure or NO_SCORE}
-            elif reason := collapse_of(run):
+            elif reason := self._collapse(run):
                 facts |= {"state": "pruned", "reason": reason}
         write_json(path / TRIAL_FILE, facts)
         self._on_end(read_trial(path))

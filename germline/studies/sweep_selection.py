@@ -73,13 +73,20 @@ def is_clearly_worse(trial: SweepTrial, best: SweepTrial) -> bool:
     return bool(wilcoxon(differences, alternative="less", method="approx").pvalue < ALPHA)
 
 
-def race(results: SweepResults, most: int) -> Iterator[tuple[SweepTrial, int]]:
+def race(
+    results: SweepResults, most: int, *, of_all: bool = False
+) -> Iterator[tuple[SweepTrial, int]]:
     """Yield the trials that need more run seeds, and how many, first those of the smallest number.
 
     Args:
         results: of the sweep.
         most: the largest number of run seeds.
+        of_all: whether every complete trial needs that many, as those of a grid.
     """
+    if of_all:
+        short = [one for one in results.complete if len(one.signed_scores) < most]
+        yield from ((one, most) for one in short)
+        return
     ranked = results.ranked
     for seeds in (2, 4):
         racing = [

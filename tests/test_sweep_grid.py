@@ -1,0 +1,24 @@
+"""A grid maps the space: every trial is trained to its end, with all run seeds."""
+
+from germline.config.config_files import as_yaml
+from germline.studies import sweep_runner
+from tests import test_sweep
+from tests.test_sweep import results, swept
+
+file, commands = test_sweep.file, test_sweep.commands
+pytestmark = test_sweep.pytestmark
+
+
+def test_a_grid_trains_every_trial_with_all_seeds(file, commands, monkeypatch) -> None:
+    monkeypatch.setattr(sweep_runner, "collapse_of", lambda _run: "collapsed: always")
+    space = {"strategy.learning_rate": [0.01, 0.1], "strategy.sigma": [0.1, 1.0]}
+    (file.parent / "space.yaml").write_text(as_yaml(space))
+    done = swept(file, "--sampler", "grid", "--seeds", "3", "--test-seeds", "0", rollouts=0)
+    assert done.exit_code == 0, done.output
+    assert f"report: {file.parent / 'out' / 'sweep.html'}" in done.output.replace("\n", "")
+    found = results(file)
+    assert len(found.trials) == 4
+    assert [one.state for one in found.trials] == ["complete"] * 4
+    assert all(sorted(one.signed_scores) == [0, 1, 2] for one in found.trials)
+    page = (file.parent / "out" / "sweep.md").read_text(encoding="utf-8")
+    assert "strategy.learning_rate by strategy.sigma, after 216 rollouts" in page

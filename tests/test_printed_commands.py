@@ -3,6 +3,7 @@
 import re
 import shlex
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,8 @@ def test_settings_of_a_printed_command_are_real(page, monkeypatch):
     for line, words in printed(page):
         if "--reward" in words or words[0] == "analyze":
             continue  # settings of a reward model, or of an analysis
-        overrides = [word for word in words if re.match(r"[a-z_.]+=", word)]
+        others = [word for last, word in pairwise(["", *words]) if last != "--budget"]
+        overrides = [word for word in others if re.match(r"[a-z_.]+=", word)]
         overrides = [word for word in overrides if not word.startswith(("seeds=", "judge."))]
         try:
             load_config(base(page, words), overrides)

@@ -255,7 +255,8 @@ def test_memory_does_not_grow_with_the_model(tmp_path):
         (tmp_path / folder).mkdir()
         for shard in range(4):
             names = [f"model.layers.{shard * 16 + k}.mlp.up_proj.weight" for k in range(16)]
-            tensors = dict.fromkeys(names, values * (1 + (folder == "end")))
+            shift = int(folder == "end")
+            tensors = {name: values + shift + k for k, name in enumerate(names)}
             save_file(tensors, tmp_path / folder / f"model-{shard}.safetensors")
     command = [sys.executable, "-c", MEMORY, str(tmp_path / "start"), str(tmp_path / "end")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -7,7 +7,8 @@
 Weights are random, drawn once per shape and saved in bf16; the shapes are those of the published
 `config.json` files. Every measurement has a process of its own. Variants run in turn, several
 times, and medians are compared: so memory is that of one variant, and other programs slow all
-variants. Each process generates a few tokens before it is timed.
+variants. Each process generates a few tokens before it is timed. With `--device cuda` the peak is
+that of the tensors on the GPU.
 
 - field: perturb in place, Hugging Face `generate`, restore (`benchmarks/field_way.py`). Its members
   are independent, so some of them are timed and the seconds are scaled to all.
@@ -93,6 +94,7 @@ class Work:
     clock: str
     context: int = 0
     question_first: bool = False
+    device: str = "cpu"
 
     def now(self) -> float:
         """Return seconds since a fixed time."""
@@ -113,7 +115,7 @@ class Work:
     def config(self) -> Config:
         """Return the settings of the run, with the defaults of the space."""
         space = self.variant if self.variant in SPACES else "low_rank"
-        engine: dict[str, object] = {"kind": "inprocess", "device": "cpu"}
+        engine: dict[str, object] = {"kind": "inprocess", "device": self.device}
         if self.variant == VLLM:
             engine = {"kind": VLLM, "adapters": self.members, "kv_cache_gb": 0.5}
         return load_config(
@@ -186,6 +188,7 @@ def main() -> None:
     parser.add_argument("--question-first", action="store_true", help="prompts share no prefix")
     parser.add_argument("--field-members", type=int, default=2, help="timed of the field's way")
     parser.add_argument("--repeats", type=int, default=3, help="processes per figure")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument(
         "--clock",
@@ -208,12 +211,12 @@ def report(arguments: argparse.Namespace) -> Iterator[str]:
         name: getattr(arguments, name)
         for name in (
             *("members", "prompts", "tokens", "field_members", "threads", "clock"),
-            *("context", "question_first"),
+            *("context", "question_first", "device"),
         )
     }
     yield (
         f"{datetime.now(UTC):%Y-%m-%d}, {sizes['members']} members x {sizes['prompts']} prompts x "
-        f"{sizes['tokens']} new tokens, {sizes['threads']} threads, torch {torch.__version__}, "
+        f"{sizes['tokens']} new tokens, {_processor(arguments)}, torch {torch.__version__}, "
         f"transformers {transformers.__version__}, medians of {arguments.repeats} processes, "
         f"{arguments.clock} time\n"
     )
@@ -228,6 +231,13 @@ def report(arguments: argparse.Namespace) -> Iterator[str]:
             for dtype in arguments.dtypes:
                 works = [Work(folder, dtype, variant, **sizes) for variant in arguments.variants]
                 yield from rows(shape, dtype, in_turn(works, arguments.repeats))
+
+
+def _processor(arguments: argparse.Namespace) -> str:
+    """Name the GPU, or the number of threads."""
+    if arguments.device == "cpu":
+        return f"{arguments.threads} threads"
+    return torch.cuda.get_device_name()
 
 
 def in_turn(works: Sequence[Work], repeats: int) -> dict[str, Measured]:
@@ -286,6 +296,7 @@ def _of_the_library(work: Work) -> Measured:
     """Time the usual loop, or the matrix products alone, on a plain Hugging Face model."""
     begun = work.now()
     model = AutoModelForCausalLM.from_pretrained(work.folder, dtype=getattr(torch, work.dtype))
+    model.to(work.device)
     if work.variant == "floor":
         for parameter in model.parameters():
             parameter.sum()
@@ -295,6 +306,7 @@ def _of_the_library(work: Work) -> Measured:
     ids = [encode_prompt(tokenizer, example) for example in work.examples()]
     if work.variant == "field":
         padded = tokenizer.pad({"input_ids": ids}, padding_side="left", return_tensors="pt")
+        padded = padded.to(work.device)
         evaluate_one_at_a_time(model, padded, [0], SIGMA, 2)
         seeds = range(min(work.field_members, work.members))
         seconds = work.timed(
@@ -304,7 +316,12 @@ def _of_the_library(work: Work) -> Measured:
         products = _floor(model, work, ids)
         products()
         seconds = work.timed(products)
-    return Measured(startup_timeout_s, seconds, None, resident_peak())
+    return Measured(startup_timeout_s, seconds, None, _peak(work))
+
+
+def _peak(work: Work) -> float:
+    """Return the peak memory in bytes: of tensors on a GPU, else of the process."""
+    return resident_peak() if work.device == "cpu" else float(torch.cuda.max_memory_allocated())
 
 
 def _floor(model: Any, work: Work, ids: Sequence[Sequence[int]]) -> Callable[[], None]:
@@ -333,7 +350,7 @@ def _plain(work: Work) -> Measured:
     seconds = work.timed(
         lambda: evaluate_members(engine, Graders(), members, examples, config.microbatch, limits)
     )
-    return Measured(startup_timeout_s, seconds, None, resident_peak())
+    return Measured(startup_timeout_s, seconds, None, _peak(work))
 
 
 def _of_a_space(work: Work) -> Measured:
@@ -357,7 +374,7 @@ def _of_a_space(work: Work) -> Measured:
             directory.write(record, examples, peak_memory_mb())
         outside = work.now() - begun - fleet.seconds
         directory.release_lock()
-    return Measured(startup_timeout_s, fleet.seconds, outside, resident_peak())
+    return Measured(startup_timeout_s, fleet.seconds, outside, _peak(work))
 
 
 if __name__ == "__main__":

@@ -37,6 +37,10 @@ COMMANDS = {
     "export": ("export", "run", "--out", "exported", "--verify"),
     "report": ("report", "run"),
     "compare": ("compare", "nano_es_vs_rl", "--only", "es", "--report", "--out", "study"),
+    "sweep": (
+        *("sweep", *TINY, "--over", "space.yaml", "--budget", "trials=1", "--seeds", "1"),
+        *("--test-seeds", "0", "--no-random", "--out", "sweep"),
+    ),
     "analyze": ("analyze", "deltas", "run", "spectrum_width=0"),
     "generate": ("generate", "nano", "Hello", "--max-new-tokens", "2"),
     "serve": ("serve", "run", "--port", "0"),
@@ -66,6 +70,7 @@ def place(tmp_path_factory):
     done = germline("train", *TINY, "--out", str(folder / "run"))
     assert done.exit_code == 0, done.output
     save_classifier(folder / "reward-model")
+    (folder / "space.yaml").write_text("strategy.sigma: {log: [0.001, 0.1]}")
     return folder
 
 
@@ -76,7 +81,7 @@ def test_every_table_is_tested_and_every_command_has_one():
     assert verbs == set(root.commands)
 
 
-@pytest.mark.parametrize("heading", mostly_slow(COMMANDS, quick=COMMANDS.keys() - {"probe"}))
+@pytest.mark.parametrize("heading", mostly_slow(COMMANDS, quick=COMMANDS.keys() - {"probe", "sweep"}))
 def test_the_document_is_as_documented(heading, place, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setattr(UvicornService, "run", lambda _server: None)

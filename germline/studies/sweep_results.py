@@ -40,7 +40,7 @@ class SweepTrial:
     """A trial: values of the searched settings, and a run for each run seed.
 
     Attributes:
-        number: from 0, in the order in which trials began..
+        number: from 0, in the order in which trials began.
         settings: setting -> value, those of a condition that does not hold left out.
         runs: runs that were begun, by rising run seed.
         state: of the trial; runs of a `running` trial may be shorter than those of others.

@@ -81,7 +81,9 @@ def test_every_table_is_tested_and_every_command_has_one():
     assert verbs == set(root.commands)
 
 
-@pytest.mark.parametrize("heading", mostly_slow(COMMANDS, quick=COMMANDS.keys() - {"probe", "sweep"}))
+@pytest.mark.parametrize(
+    "heading", mostly_slow(COMMANDS, quick=COMMANDS.keys() - {"probe", "sweep"})
+)
 def test_the_document_is_as_documented(heading, place, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setattr(UvicornService, "run", lambda _server: None)

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +15,15 @@ import numpy as np
 import pytest
 
 import germline
+from germline.cli.sweep import _line
+from germline.config import load_config
 from germline.config.config_files import as_yaml
 from germline.record import RunDirectory
+from germline.record.atomic_files import write_json
 from germline.run import observers
 from germline.studies import sweep_runner
-from germline.studies.run_processes import STOPPED
+from germline.studies.run_processes import STOPPED, RunProcesses
+from germline.studies.run_seeds import overrides_to_resume
 from germline.studies.sweep import Sweep
 from germline.studies.sweep_lease import is_leased
 from germline.studies.sweep_results import COLLAPSED, SweepResults, SweepTrial
@@ -33,7 +39,7 @@ from germline.types import GermlineError, HeldOutScore
 from tests.command_line import command
 from tests.hang_limit import HANG_S
 from tests.run_commands import run_commands_here
-from tests.toy_runs import SETTINGS, journal
+from tests.toy_runs import SETTINGS, finish, journal
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -176,7 +182,8 @@ def faked(number: int, *scores: float, sampler: str = "tpe", spread: float = 1.0
             ],
             has_ended=True,
             peak_memory_mb={},
-            run=SimpleNamespace(spent={}),
+            evaluation={},
+            run=SimpleNamespace(spent={"rollouts": 10, "tokens": 10 + number}),
         )
         for seed, one in enumerate(scores)
     ]
@@ -185,13 +192,13 @@ def faked(number: int, *scores: float, sampler: str = "tpe", spread: float = 1.0
 
 def faked_results(*trials: SweepTrial) -> SweepResults:
     made = SweepResults.__new__(SweepResults)
-    made.facts, made.trials, made.tests = {"objectives": ["score"]}, [*trials], []
+    made.facts = {"objectives": ["score"], "samplers": ["tpe"]}
+    made.trials, made.tests = [*trials], []
     return made
 
 
 def test_scores_are_shrunk_by_the_noise_and_the_race_adds_seeds() -> None:
     found = faked_results(faked(0, 1.0), faked(1, 2.0), faked(2, 6.0))
-    assert not found.noise.over_seeds
     assert found.noise.within == pytest.approx(0.01)
     assert found.noise.between == pytest.approx(7 - 0.01)
     # A lucky trial of one seed falls behind one that four seeds confirm.
@@ -217,6 +224,76 @@ def test_a_trial_goes_on_among_the_best_third() -> None:
     assert halving(5.0, [6.0, 7.0, 2.0, 3.0, 4.0]) == "2 of 5 other trials were better"
     assert rungs_of(900, 10) == [100, 300, 900]
     assert rungs_of(900, 60) == [300, 900]
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_the_summary_says_optimism_and_regret(higher_is_better: bool) -> None:
+    sign = 1 if higher_is_better else -1
+
+    def made(number: int, score: float, unseen: float | None = None) -> SweepTrial:
+        trial = faked(number, sign * score)
+        run: Any = trial.runs[0]
+        run.scores[0] = replace(run.scores[0], higher_is_better=higher_is_better)
+        run.evaluation = {} if unseen is None else {"mean": sign * unseen}
+        return trial
+
+    found = faked_results(made(0, 6.0), made(1, 2.0))
+    found.tests = [made(0, 5.0), made(1, 2.0)]
+    six, five, four = (f"{sign * one:g}" for one in (6, 5, 4))
+    again = f"trial 0 scored {six} in the search, {five} with new run seeds (the search is +1.00"
+    assert found.summary()[1].replace("+1 ", "+1.00 ") == f"{again} optimistic)"
+    found.tests = [made(0, 5.0, 4.0), made(1, 2.0, 4.5)]
+    assert f"{four} on unseen rows; the best of 2 tests is 0.5" in found.summary()[1]
+    assert f"score {six}" in _line(found.trials[0])
+    # Every trial of a better score has more tokens per rollout.
+    found = faked_results(made(1, 1.0), made(2, 3.0), made(3, 2.0))
+    found.facts["objectives"] = ["score", "tokens"]
+    assert [one.number for one in found.front] == [2, 1]
+    assert found.objectives(found.trials[0])[1] == -1.1
+
+
+def test_a_trial_that_collapsed_is_no_better_peer(tmp_path: Path) -> None:
+    facts = {"settings": {}, "reason": "", "sampler": "tpe", "rung": 1, "state": "pruned"}
+    reasons = [f"{COLLAPSED}: broken", f"{COLLAPSED}: broken", "", ""]
+    for number, (score, reason) in enumerate(zip([9.0, 8.0, 3.0, 5.0], reasons, strict=True)):
+        path = tmp_path / f"trials/{number:04d}"
+        path.mkdir(parents=True)
+        trial = {"number": number, "scores": [score], "reason": reason}
+        write_json(path / "trial.json", facts | trial)
+    write_json(tmp_path / "sweep.json", {})
+    runner = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
+    options = SimpleNamespace(is_grid=False, budget={})
+    made: Any = SimpleNamespace(options=options, lock=nullcontext(), out=tmp_path, rungs=[1, 2])
+    runner._sweep = made
+    assert runner._stops(path, {**facts, "scores": [5.0]}) == ""
+    assert "1 of 3 other" in runner._stops(path, {**facts, "scores": [2.0]})
+
+
+def test_an_error_of_a_worker_stops_the_others() -> None:
+    processes = RunProcesses()
+    assert processes._failure("killed by signal 2") == "killed by signal 2"
+
+    def work(item: int) -> None:
+        if item:
+            raise GermlineError("no space left")
+        until = time.monotonic() + HANG_S
+        while not processes.is_stopping and time.monotonic() < until:
+            time.sleep(0.01)
+        assert processes.is_stopping
+
+    with pytest.raises(GermlineError, match="no space left"):
+        processes.in_threads(work, range(2), 2)
+    assert processes._failure("killed by signal 2") == STOPPED
+
+
+def test_a_run_of_a_task_with_a_relative_path_is_continued(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"prompt": f"{n} + 1 =", "answer": str(n + 1)} for n in range(20)]
+    text = f"train = {rows}\n\n\ndef reward(completion, example):\n    return len(completion)\n"
+    (tmp_path / "sums.py").write_text(text)
+    config = {**SETTINGS, "task": {"kind": "python", "path": "sums.py", "max_new_tokens": 8}}
+    run = finish(germline.train(load_config(config, ["generations=1"]), tmp_path / "run"))
+    assert overrides_to_resume(load_config(config), run) == ["generations=4"]
 
 
 def test_the_best_of_each_sampler_is_tested() -> None:

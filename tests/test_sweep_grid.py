@@ -1,7 +1,12 @@
 """A grid maps the space: every trial is trained to its end, with all run seeds."""
 
+import shutil
+
 from germline.config.config_files import as_yaml
 from germline.studies import sweep_runner
+from germline.studies.sweep import Sweep, SweepOptions
+from germline.studies.sweep_lease import take_lease
+from germline.studies.sweep_space import SweepSpace
 from tests import test_sweep
 from tests.test_sweep import results, swept
 
@@ -22,3 +27,16 @@ def test_a_grid_trains_every_trial_with_all_seeds(file, commands, monkeypatch) -
     assert all(sorted(one.signed_scores) == [0, 1, 2] for one in found.trials)
     page = (file.parent / "out" / "sweep.md").read_text(encoding="utf-8")
     assert "strategy.learning_rate by strategy.sigma, after 216 rollouts" in page
+    # Seeds are trained at the same time: a trial that another process trains blocks no other one.
+    for trial in found.trials[:2]:
+        shutil.rmtree(trial.path / "seed-2")
+    options = SweepOptions({}, "grid", seeds=3, test_seeds=0)
+    runner = sweep_runner.SweepRunner(
+        Sweep(str(file), [], SweepSpace(space), found.folder, options)
+    )
+    take_lease(found.trials[0].path)
+    work = runner._next_work()
+    assert work is not None
+    assert work[0] == found.trials[1].path
+    take_lease(work[0])
+    assert runner._next_work() is sweep_runner.WAIT

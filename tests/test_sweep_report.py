@@ -16,7 +16,7 @@ from germline.record import RunDirectory
 from germline.record.atomic_files import write_json
 from germline.report.text_format import number
 from germline.studies.sweep_importance import importances
-from germline.studies.sweep_landscape import Axis, is_broken, is_hacked
+from germline.studies.sweep_landscape import Axis, is_broken, is_hacked, points_at
 from germline.studies.sweep_report import write_report
 from germline.studies.sweep_results import SweepResults
 from germline.studies.sweep_space import SweepSpace
@@ -100,6 +100,9 @@ def test_a_report_says_what_the_runs_say(swept):
     assert sum("**" in value for row in late.values() for value in row) == 1  # the best one
     assert rows_of(text, "Best trials")[str(results.ranked[0].number)][3] in ("1", "2")
     assert rows_of(text, "Rank correlation with the last rung")["48"][0] == "12"
+    early_scores = [score for _, score in points_at(results, 48)]
+    assert early_scores[-1] == min(early_scores)  # the trial that collapsed is the last one
+    assert points_at(results, 48)[-1][0] == results.trials[1].settings
     assert {"strategy.sigma", "shaping"} < rows_of(text, "Importance after 96 rollouts").keys()
 
 

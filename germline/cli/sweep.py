@@ -105,7 +105,7 @@ def _line(trial: "SweepTrial") -> str:
     from germline.studies.sweep_space import overrides_of
 
     name = "test of trial" if trial.path.parent.name == TESTS else "trial"
-    score = f", score {number(abs(trial.mean))}" if trial.signed_scores else ""
+    score = f", score {number(trial.sign * trial.mean)}" if trial.signed_scores else ""
     reason = f" ({trial.reason})" if trial.reason else ""
     settings = " ".join(overrides_of(dict(trial.settings)))
     return f"{name} {trial.number} ({trial.sampler}) {settings}: {trial.state}{score}{reason}"

@@ -43,11 +43,19 @@ class RunProcesses:
             process.send_signal(signal.SIGINT)
 
     def in_threads(self, work: Callable[[Any], object], items: Iterable[Any], jobs: int) -> None:
-        """Do the work of every item, `jobs` at a time; an interrupt stops and is raised."""
+        """Do the work of every item, `jobs` at a time; an error stops all, and is raised."""
+
+        def work_or_stop(item: Any) -> None:
+            try:
+                work(item)
+            except BaseException:
+                self.stop()
+                raise
+
         with ThreadPoolExecutor(jobs) as pool:
             try:
-                list(pool.map(work, items))
-            except BaseException:
+                list(pool.map(work_or_stop, items))
+            except BaseException:  # of this thread: Ctrl-C
                 self.stop()
                 raise
 
@@ -104,7 +112,12 @@ class RunProcesses:
             printed = process.communicate()[0]
             self._processes.remove(process)
             log.write(printed)
-        return printed.decode(errors="replace"), failure_of(path, printed, process.returncode)
+        failure = self._failure(failure_of(path, printed, process.returncode))
+        return printed.decode(errors="replace"), failure
+
+    def _failure(self, failure: str) -> str:
+        """Return a failure; an interrupt at its start ends a process by the signal."""
+        return STOPPED if failure and self.is_stopping else failure
 
 
 def log_of(path: Path) -> Path:

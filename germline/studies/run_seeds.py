@@ -195,7 +195,8 @@ def overrides_to_resume(planned: Config, path: Path) -> list[str] | None:
     done = directory.journal.last_generation() + 1
     if done >= planned.generations or directory.ended_by(planned):
         return None
-    asked = {name: value for name, (_, value) in _differing(planned, path).items()}
+    differing = _differing(_as_recorded(planned), path)
+    asked = {name: value for name, (_, value) in differing.items()}
     # Of another kind of fleet, the settings that it does not have go with the old kind.
     kept = {name: value for name, value in asked.items() if value is not ...}
     return [as_override(name, value) for name, value in kept.items()]

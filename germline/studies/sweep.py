@@ -72,10 +72,14 @@ class SweepOptions:
         return self.sampler == "grid"
 
     @property
+    def search_share(self) -> float:
+        """The share of the budget that is spent before the race."""
+        return 1 - RACE_SHARE if self.seeds > 1 else 1.0
+
+    @property
     def searched(self) -> dict[str, float]:
-        """The part of the budget that is spent before the race."""
-        share = 1 - RACE_SHARE if self.seeds > 1 else 1.0
-        limits = self.budget.items()
+        """The limits before the race."""
+        limits, share = self.budget.items(), self.search_share
         return {name: limit * (1 if name == "trials" else share) for name, limit in limits}
 
 
@@ -113,12 +117,12 @@ class Sweep:
                 "set budget.rollouts, what a run of a trial may spend"
             )
         self.rungs = rungs_of(self.limit, rows)
-        least = self.limit * len(self.options.samplers)
+        least, share = self.limit * len(self.options.samplers), self.options.search_share
         if self.options.searched.get("rollouts", least) < least:
             raise GermlineError(
                 f"--budget rollouts={self.options.budget['rollouts']:g}: a trial may need "
                 f"{self.limit} (budget.rollouts of the config, or its generations), so ask for at "
-                f"least {math.ceil(least / (1 - RACE_SHARE))} or set a smaller budget.rollouts"
+                f"least {math.ceil(least / share)} or set a smaller budget.rollouts"
             )
         for one in self.space.dimensions:
             if NOT_SEARCHED.fullmatch(one.name):

@@ -141,24 +141,23 @@ def _cell(trials: Sequence[SweepTrial], rung: int, *, is_marked: bool) -> Cell:
 def points_at(results: SweepResults, rung: int) -> list[tuple[Mapping[str, Any], float]]:
     """Return settings and signed score, the mean over run seeds, of trials that reached a rung.
 
-    Trials that collapsed or crashed before count as the worst of them.
+    Trials that collapsed, whatever their answers earned, or crashed before count as the worst.
     """
-    scores = [
-        (trial, [signed_score(one) for run in trial.runs if (one := score_at(run, rung))])
-        for trial in results.trials
-    ]
-    found = [(trial.settings, statistics.fmean(some)) for trial, some in scores if some]
+    found, lost = [], []
+    for trial in results.trials:
+        scores = [signed_score(one) for run in trial.runs if (one := score_at(run, rung))]
+        if scores and not trial.has_collapsed:
+            found.append((trial.settings, statistics.fmean(scores)))
+        elif trial.has_collapsed or trial.state == "failed":
+            lost.append(trial.settings)
     worst = min((score for _, score in found), default=0.0)
-    lost = [
-        one for one, some in scores if not some and (one.has_collapsed or one.state == "failed")
-    ]
-    return [*found, *((trial.settings, worst) for trial in lost)]
+    return [*found, *((settings, worst) for settings in lost)]
 
 
 def rank_correlations(results: SweepResults) -> list[tuple[int, int, float, float, float]]:
-    """Return for each earlier rung: rollouts, trials, Spearman's rho to the last rung, interval.
+    """Return for each earlier rung: rollouts, runs, Spearman's rho to the last rung, interval.
 
-    Only trials that were trained to the end have both scores, and these are the better ones.
+    Only runs that were trained to the end have both scores, and these are of the better trials.
     """
     from scipy.stats import rankdata  # takes half a second
 

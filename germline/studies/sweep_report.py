@@ -9,6 +9,7 @@ import io
 import math
 import statistics
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from germline.report.diff import changed_settings
 from germline.report.heat_map import HeatMap
 from germline.report.html_page import render_template
 from germline.report.text_format import number, percent
-from germline.studies.sweep_importance import importances
+from germline.studies.sweep_importance import Importance, importances
 from germline.studies.sweep_landscape import (
     heat_maps,
     is_broken,
@@ -30,7 +31,7 @@ from germline.studies.sweep_landscape import (
     score_at,
 )
 from germline.studies.sweep_results import SweepResults, SweepTrial
-from germline.studies.sweep_space import overrides_of
+from germline.studies.sweep_space import Dimension, overrides_of
 from germline.studies.text_table import Table
 
 MOST_SHOWN = 10
@@ -74,13 +75,23 @@ class SweepReport:
         self.title = f"sweep of {Path(results.facts['config']).stem}"
         scored = [run for one in results.trials for run in one.runs if run.scores]
         self.metric = f"held-out {scored[0].metric}, {scored[0].better}" if scored else "no score"
-        # The last rung has few trials, and of the better ones alone: take one that many reached.
-        points = [points_at(results, rung) for rung in results.rungs]
-        most = max(map(len, points))
-        self.rung = max(n for n, some in enumerate(points) if len(some) > most / 2 or not n)
-        self.importances = importances(self.space, points[self.rung])
+
+    @cached_property
+    def rung(self) -> int:
+        """The place of the last rung that many trials reached; later ones have the best alone."""
+        reached = [len(points_at(self.results, rung)) for rung in self.results.rungs]
+        return max(n for n, some in enumerate(reached) if some > max(reached) / 2 or not n)
+
+    @cached_property
+    def importances(self) -> list[Importance]:
+        """The importance of every setting at `rung`."""
+        return importances(self.space, points_at(self.results, self.results.rungs[self.rung]))
+
+    @cached_property
+    def axes(self) -> list[Dimension]:
+        """The settings of every trial: sigma, the learning rate, others by their importance."""
         order = [one.name for one in self.importances]
-        self.axes = sorted(
+        return sorted(
             (one for one in self.space.dimensions if not one.when),
             key=lambda one: (
                 not one.name.startswith("strategy.sigma"),
@@ -88,15 +99,19 @@ class SweepReport:
                 order.index(one.name) if order else 0,
             ),
         )
-        self.maps = heat_maps(results, self.axes)
+
+    @cached_property
+    def maps(self) -> list[HeatMap]:
+        """The heat maps of the first two axes."""
+        return heat_maps(self.results, self.axes)
 
     @property
     def unimportant(self) -> list[str]:
-        """The settings whose importance chance explains, with what was tried."""
+        """The settings that are not shown to matter, with what was tried."""
         values = {one.name: one.values for one in self.space.dimensions}
         return [
             f"{one.name} ({', '.join(map(str, values[one.name]))}): {percent(one.share)} of the "
-            "importance, which chance explains"
+            "importance, which chance may explain"
             for one in self.importances
             if not one.matters
         ]
@@ -205,10 +220,10 @@ class SweepReport:
         top = results.ranked[: max(1, len(results.ranked) // 4)]
         for name, value in best.settings.items():
             near = sorted({str(one.settings[name]) for one in top if name in one.settings})
-            line = f"{name}={value}: {', '.join(near)} in the best quarter of the trials"
+            line = f"{name}={value}: {', '.join(near)} in the best quarter of the complete trials"
             if one := weights.get(name):
                 line += f"; {percent(one.share)} of the importance"
-                line += "" if one.matters else ", which chance explains: any value may do"
+                line += "" if one.matters else ", which chance may explain"
             lines.append(line)
         return lines
 

@@ -79,10 +79,21 @@ class SweepTrial:
         """The mean of `signed_scores`; NaN without one."""
         return statistics.fmean(self.signed_scores.values()) if self.signed_scores else float("nan")
 
+    @property
+    def sign(self) -> float:
+        """1 where a higher score is better, and -1 where signed scores are negated costs."""
+        is_cost = self.counted and not self.counted[0].scores[-1].higher_is_better
+        return -1.0 if is_cost else 1.0
+
     @cached_property
     def spent(self) -> dict[str, float]:
         """What training of all its runs has spent, by the names of the settings of `budget`."""
         return sum_amounts([amounts(one.run.spent) for one in self.runs])
+
+    @property
+    def tokens(self) -> float:
+        """Generated tokens per rollout, so that runs of different lengths compare."""
+        return self.spent["tokens"] / max(1.0, self.spent["rollouts"])
 
     @property
     def unseen(self) -> float:
@@ -106,13 +117,11 @@ class Noise:
 
     Attributes:
         mean: of the complete trials.
-        over_seeds: whether `within` was measured over run seeds, and not over examples.
     """
 
     mean: float
     within: float
     between: float
-    over_seeds: bool
 
     def shrunk(self, trial: SweepTrial) -> float:
         """Return equation (1) for a trial that has a score."""
@@ -170,13 +179,12 @@ class SweepResults:
         seeds = statistics.harmonic_mean([len(some) for some in samples]) if samples else 1
         spread = statistics.variance(means) if len(means) > 1 else 0.0
         mean = statistics.fmean(means) if means else 0.0
-        return Noise(mean, within, max(0.0, spread - within / seeds), bool(repeated))
+        return Noise(mean, within, max(0.0, spread - within / seeds))
 
     @property
     def sign(self) -> float:
-        """1 where a higher score is better, and -1 where signed scores are negated costs."""
-        scores = [run.scores[-1] for one in self.trials for run in one.counted]
-        return -1.0 if scores and not scores[0].higher_is_better else 1.0
+        """That of the trials, which have the same metric."""
+        return min((one.sign for one in self.trials), default=1.0)
 
     @property
     def ranked(self) -> list[SweepTrial]:
@@ -197,7 +205,7 @@ class SweepResults:
         known = {
             "score": self.noise.shrunk(trial),
             "peak_memory": -trial.peak_memory_mb,
-            "tokens": -trial.spent["tokens"] / len(trial.runs),
+            "tokens": -trial.tokens,
         }
         return [known[name] for name in self.facts["objectives"]]
 
@@ -221,16 +229,20 @@ class SweepResults:
         ended = ", ".join(f"{count} {name}" for name, count in counts.items())
         trials, rollouts = count_of(len(self.trials), "trials"), self.spent["rollouts"]
         lines = [f"{trials}, {rollouts:,.0f} rollouts: {ended}"]
-        tests = [one for one in self.tests if math.isfinite(one.unseen)]
+        tests = [one for one in self.tests if one.signed_scores]
         if tests and tests[0].number == self.ranked[0].number:
-            of_search, again, unseen = self.ranked[0].mean, tests[0].mean, tests[0].unseen
-            shown = [number(self.sign * one) for one in (of_search, again, unseen)]
-            regret = max(one.unseen for one in tests) - unseen
-            lines.append(
+            of_search, again = self.ranked[0].mean, tests[0].mean
+            shown = [number(self.sign * one) for one in (of_search, again, tests[0].unseen)]
+            line = (
                 f"trial {tests[0].number} scored {shown[0]} in the search, {shown[1]} with new run "
-                f"seeds (the search is {signed(of_search - again)} optimistic) and {shown[2]} on "
-                f"unseen rows; the best of {len(tests)} tests is {number(regret)} better (regret)"
+                f"seeds (the search is {signed(of_search - again)} optimistic)"
             )
+            known = [one.unseen for one in tests if math.isfinite(one.unseen)]
+            if math.isfinite(tests[0].unseen):
+                regret = max(known) - tests[0].unseen
+                line += f" and {shown[2]} on unseen rows; the best of {len(known)} tests is "
+                line += f"{number(regret)} better (regret)"
+            lines.append(line)
         if len(self.facts["objectives"]) > 1:
             front = ", ".join(str(one.number) for one in self.front)
             lines.append(f"Pareto front of {', '.join(self.facts['objectives'])}: trials {front}")

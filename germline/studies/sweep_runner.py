@@ -5,6 +5,7 @@ from rung to rung, in processes of their own. All decisions are read from these 
 number of processes can share a sweep, and the same command continues one that was stopped.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -110,11 +111,18 @@ class SweepRunner(RunProcesses):
             path := self._begin(results)
         ):
             return path, partial(self._search, path)
+        if any(one.state == "running" for one in busy):
+            return WAIT
+        planned = 0.0  # rollouts of the race that other processes train now
+        short = [*race(results, options.seeds, of_all=options.is_grid)]
+        for racing, seeds in sorted(short, key=lambda one: one[0] not in busy):
+            more = max(0.0, seeds * limit - racing.spent["rollouts"])
+            if racing in busy:
+                planned += more
+            elif self._affords(results, options.budget, planned + more):
+                return racing.path, partial(self._race, racing.path, seeds)
         if busy:
             return WAIT
-        for racing, seeds in race(results, options.seeds, of_all=options.is_grid):
-            if self._affords(results, options.budget, (seeds - len(racing.signed_scores)) * limit):
-                return racing.path, partial(self._race, racing.path, seeds)
         if self._affords(results, options.budget, limit, new=1) and (path := self._begin(results)):
             return path, partial(self._search, path)  # what the race has left
         return self._next_test(results)
@@ -134,6 +142,8 @@ class SweepRunner(RunProcesses):
         folder, best = self._sweep.out / TESTS, trials_to_test(results)
         seeds = self._sweep.test_seeds
         names = [folder / str(rank) for rank, _ in enumerate(best, 1)]
+        if any(is_leased(one.path) for one in results.tests):
+            return [one.path for one in results.tests]  # until they have ended
         if [one.number for one in results.tests] != [one.number for one in best]:
             if results.tests:  # of a smaller budget, when other trials were the best
                 old = len([*self._sweep.out.glob(f"{TESTS}-old-*")])
@@ -204,10 +214,11 @@ class SweepRunner(RunProcesses):
             return ""
         with self._sweep.lock:
             results = SweepResults(self._sweep.out)
-            others = [one.path for one in results.trials if one.sampler == facts["sampler"]]
-            scores = [read_json(one / TRIAL_FILE)["scores"] for one in others if one != path]
-            rung = facts["rung"]
-            peers = [some[rung - 1] for some in scores if len(some) >= rung]
+            rung, peers = facts["rung"], []
+            for one in results.trials:
+                scores = read_json(one.path / TRIAL_FILE)["scores"]
+                if one.sampler == facts["sampler"] and one.path != path and len(scores) >= rung:
+                    peers.append(-math.inf if one.has_collapsed else scores[rung - 1])
             if reason := halving(facts["scores"][-1], peers):
                 return f"rung {rung} of {len(self._sweep.rungs)}: {reason}"
             budget = self._sweep.options.budget
@@ -229,6 +240,8 @@ class SweepRunner(RunProcesses):
                 facts |= {"state": "failed", "reason": failure or NO_SCORE}
             elif reason := self._collapse(run):
                 facts |= {"state": "pruned", "reason": reason}
+            if facts["state"] != "complete":
+                break
         write_json(path / TRIAL_FILE, facts)
         self._on_end(read_trial(path))
 
@@ -275,7 +288,7 @@ class SweepRunner(RunProcesses):
             write_json(path / TRIAL_FILE, facts)
         self._on_end(read_trial(path))
         self._failed = self._failed + 1 if facts["state"] == "failed" else 0
-        if self._failed == FAILURES:
+        if self._failed >= FAILURES:
             raise GermlineError(
                 f"sweep: {FAILURES} trials failed one after another, the last one with: "
                 f"{facts['reason']}. Repeat the command to go on"
@@ -288,7 +301,7 @@ class SweepRunner(RunProcesses):
         found = {
             "score": min([*scores, *(signed_score(run.scores[0]) for run in runs)], default=0.0),
             "peak_memory": max(one.peak_memory_mb for one in trials),
-            "tokens": max(one.spent["tokens"] for one in trials),
+            "tokens": max(one.tokens for one in trials),
         }
         return [found[name] for name in self._sweep.options.objectives]
 

@@ -1,0 +1,126 @@
+"""How trials of a sweep are ranked, stopped, raced, tested and summed up, on made-up scores."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from germline.cli.sweep import _line
+from germline.studies.sweep_results import Noise, SweepResults, SweepTrial
+from germline.studies.sweep_selection import (
+    halving,
+    is_clearly_worse,
+    race,
+    rungs_of,
+    trials_to_test,
+)
+from germline.types import HeldOutScore
+
+
+def faked(number: int, *scores: float, sampler: str = "tpe", spread: float = 1.0) -> SweepTrial:
+    """A complete trial with a run of 20 held-out examples for each score."""
+    examples = spread * np.linspace(-1, 1, 20)
+    runs: list[Any] = [
+        SimpleNamespace(
+            config=SimpleNamespace(seed=seed),
+            scores=[
+                HeldOutScore(9, "score", one, 0.1, 20, one, values=tuple((one + examples).tolist()))
+            ],
+            has_ended=True,
+            peak_memory_mb={},
+            evaluation={},
+            run=SimpleNamespace(spent={"rollouts": 10, "tokens": 10 + number}),
+        )
+        for seed, one in enumerate(scores)
+    ]
+    return SweepTrial(number, {}, runs, "complete", "", sampler, 3, Path())
+
+
+def faked_results(*trials: SweepTrial) -> SweepResults:
+    made = SweepResults.__new__(SweepResults)
+    made.facts = {"objectives": ["score"], "samplers": ["tpe"]}
+    made.trials, made.tests = [*trials], []
+    return made
+
+
+def test_scores_are_shrunk_by_the_noise_and_the_race_adds_seeds() -> None:
+    found = faked_results(faked(0, 1.0), faked(1, 2.0), faked(2, 6.0))
+    assert found.noise.within == pytest.approx(0.01)
+    assert found.noise.between == pytest.approx(7 - 0.01)
+    noise = faked_results(faked(0, 1.0, 3.0), faked(1, 7.0, 9.0)).noise
+    assert (noise.mean, noise.within, noise.between) == pytest.approx((5, 2, 18 - 2 / 2))
+    noise = Noise(mean=4.0, within=4.0, between=1.0)
+    assert noise.shrunk(faked(0, 6.0)) == pytest.approx(4 + 2 / 5)
+    assert noise.shrunk(faked(0, 5.0, 7.0, 6.0, 6.0)) == pytest.approx(4 + 2 / 2)
+    # A lucky trial of one seed falls behind one that four seeds confirm.
+    lucky, sure = faked(0, 5.2), faked(1, 5.0, 4.2, 5.8, 5.0)
+    found = faked_results(lucky, sure, faked(2, 4.0, 5.2), faked(3, 4.5, 3.5))
+    within = found.noise.within
+    assert within == pytest.approx((3 * 0.4267 + 0.72 + 0.5) / 5, abs=1e-3)
+    assert next(one.number for one in found.ranked) == 1
+    racing = {one.number: seeds for one, seeds in race(found, 4)}
+    assert racing == {0: 2}
+    # Those that are worse on nearly every example are left out.
+    found = faked_results(faked(0, 5.0, 5.1), faked(1, 5.05, 5.0, spread=-1.0), faked(2, 1.0, 1.0))
+    assert is_clearly_worse(found.trials[2], found.trials[0])
+    assert not is_clearly_worse(found.trials[0], found.trials[2])
+    assert {one.number: seeds for one, seeds in race(found, 4)} == {0: 4, 1: 4}
+    assert [*race(found, 2)] == []
+
+
+def test_trials_are_paired_by_run_seed_and_a_lower_cost_is_better() -> None:
+    lucky = faked(0, 5.05, 9.0)  # its second seed says nothing about a trial without that seed
+    assert not is_clearly_worse(faked(1, 5.0, spread=-1.0), lucky)
+    assert is_clearly_worse(faked(1, 1.0, spread=-1.0), lucky)
+    cheap, dear = faked(0, 1.0), faked(1, 3.0)
+    for one in (cheap, dear):
+        run: Any = one.runs[0]
+        run.scores[0] = replace(run.scores[0], higher_is_better=False)
+    assert is_clearly_worse(dear, cheap)
+    assert not is_clearly_worse(cheap, dear)
+    assert [one.number for one in faked_results(dear, cheap).ranked] == [0, 1]
+
+
+def test_a_trial_goes_on_among_the_best_third() -> None:
+    assert halving(1.0, []) == ""
+    assert halving(1.0, [2.0]) == "1 of 1 other trials were better"
+    assert halving(5.0, [6.0, 1.0, 2.0, 3.0, 4.0]) == ""
+    assert halving(5.0, [6.0, 7.0, 2.0, 3.0, 4.0]) == "2 of 5 other trials were better"
+    assert rungs_of(900, 10) == [100, 300, 900]
+    assert rungs_of(900, 60) == [300, 900]
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_the_summary_says_optimism_and_regret(higher_is_better: bool) -> None:
+    sign = 1 if higher_is_better else -1
+
+    def made(number: int, score: float, unseen: float | None = None) -> SweepTrial:
+        trial = faked(number, sign * score)
+        run: Any = trial.runs[0]
+        run.scores[0] = replace(run.scores[0], higher_is_better=higher_is_better)
+        run.evaluation = {} if unseen is None else {"mean": sign * unseen}
+        return trial
+
+    found = faked_results(made(0, 6.0), made(1, 2.0))
+    found.tests = [made(0, 5.0), made(1, 2.0)]
+    six, five, four = (f"{sign * one:g}" for one in (6, 5, 4))
+    again = f"trial 0 scored {six} in the search, {five} with new run seeds (the search is +1"
+    assert found.summary()[1] == f"{again} optimistic)"
+    found.tests = [made(0, 5.0, 4.0), made(1, 2.0, 4.5)]
+    assert f"{four} on unseen rows; the best of 2 tests is 0.5" in found.summary()[1]
+    assert f"score {six}" in _line(found.trials[0])
+    # Every trial of a better score has more tokens per rollout.
+    found = faked_results(made(1, 1.0), made(2, 3.0), made(3, 2.0))
+    found.facts["objectives"] = ["score", "tokens"]
+    assert [one.number for one in found.front] == [2, 1]
+    assert found.objectives(found.trials[0])[1] == -1.1
+
+
+def test_the_best_of_each_sampler_is_tested() -> None:
+    trials = [faked(number, 9.0 - number) for number in range(5)]
+    assert [one.number for one in trials_to_test(faked_results(*trials))] == [0, 1, 2]
+    trials.append(faked(5, 0.0, sampler="random"))
+    assert [one.number for one in trials_to_test(faked_results(*trials))] == [0, 1, 2, 5]

@@ -71,6 +71,7 @@ def results(file: Path) -> SweepResults:
     return SweepResults(file.parent / "out")
 
 
+@pytest.mark.slow
 def test_trials_are_runs_that_are_continued_within_the_budget(file, commands) -> None:
     done = swept(file, "--json", "--test-seeds", "1")
     assert done.exit_code == 0, done.output

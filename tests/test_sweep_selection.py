@@ -11,6 +11,7 @@ import pytest
 from germline.cli.sweep import _line
 from germline.studies.sweep_results import Noise, SweepResults, SweepTrial
 from germline.studies.sweep_selection import (
+    collapse_of,
     halving,
     is_clearly_worse,
     race,
@@ -82,6 +83,23 @@ def test_trials_are_paired_by_run_seed_and_a_lower_cost_is_better() -> None:
     assert is_clearly_worse(dear, cheap)
     assert not is_clearly_worse(cheap, dear)
     assert [one.number for one in faked_results(dear, cheap).ranked] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("code", "gain", "ends"),
+    [
+        ("broken_answers", 3.0, True),
+        ("walk", 3.0, False),
+        ("walk", 0.0, True),
+        ("flat", 0.0, False),
+    ],
+)
+def test_a_walk_to_the_edge_is_no_collapse_where_the_score_is_better(code, gain, ends) -> None:
+    run: Any = SimpleNamespace(
+        scores=[faked(0, one).runs[0].scores[0] for one in (1.0, 1.0 + gain)],
+        findings=[SimpleNamespace(code=code, sentence="it broke")],
+    )
+    assert collapse_of(run) == ("collapsed: it broke" if ends else "")
 
 
 def test_a_trial_goes_on_among_the_best_third() -> None:

@@ -189,6 +189,7 @@ def test_many_values_are_put_into_intervals_and_a_missing_one_has_no_place():
     assert [axis.place(value) for value in (0.001, 0.002, 0.0099, 0.011, 0.1)] == [0, 0, 2, 2, 4]
     assert axis.share({}) is None
     assert axis.share({"a": 0.1}) == 1
+    assert [axis.spans({"a": value}) for value in (0.0009, 0.05, 0.11)] == [False, True, False]
 
 
 @pytest.mark.usefixtures("drawn_figures")

@@ -60,6 +60,7 @@ class Axis:
 
     def __init__(self, dimension: Dimension, used: Sequence[Any]) -> None:
         self.name = dimension.name
+        self._searched = dimension.values
         self._edges: list[float] = []
         self._values = list(dimension.values)
         if dimension.scale != "values":
@@ -73,6 +74,13 @@ class Axis:
         self.labels = pairs or [
             number(one) if isinstance(one, float) else str(one) for one in self._values
         ]
+
+    def spans(self, settings: Mapping[str, Any]) -> bool:
+        """Whether the value of a setting that may be no trial's is within what was searched."""
+        are_numbers = all(isinstance(one, int | float) for one in self._searched)
+        if self.name not in settings or not are_numbers:
+            return False
+        return bool(min(self._searched) <= settings[self.name] <= max(self._searched))
 
     def place(self, value: Any) -> int:
         """Return the place of a value, or of a number's nearest one."""
@@ -98,13 +106,15 @@ def heat_maps(results: SweepResults, axes: Sequence[Dimension]) -> list[HeatMap]
         return []
     x, y = (Axis(one, [trial.settings[one.name] for trial in chosen]) for one in axes[:2])
 
-    def place(settings: Mapping[str, Any]) -> tuple[int, int] | None:
-        known = x.name in settings and y.name in settings
-        return (y.place(settings[y.name]), x.place(settings[x.name])) if known else None
+    def place(settings: Mapping[str, Any]) -> tuple[int, int]:
+        return y.place(settings[y.name]), x.place(settings[x.name])
+
+    probed = _probed(results)
+    marked = place(probed) if x.spans(probed) and y.spans(probed) else None
 
     def cell(rung: int, at: tuple[int, int]) -> Cell:
         trials = [one for one in chosen if place(one.settings) == at]
-        return _cell(trials, rung, is_marked=at == place(_probed(results)))
+        return _cell(trials, rung, is_marked=at == marked)
 
     rows, columns = range(len(y.labels)), range(len(x.labels))
     return [

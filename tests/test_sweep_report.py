@@ -5,18 +5,27 @@ import math
 import re
 import shutil
 import statistics
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas  # type: ignore[import-untyped]
 import pytest
+from scipy.stats import spearmanr
 
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_json
 from germline.report.text_format import number
 from germline.studies.sweep_importance import importances
-from germline.studies.sweep_landscape import Axis, is_broken, is_hacked, points_at
+from germline.studies.sweep_landscape import (
+    Axis,
+    is_broken,
+    is_hacked,
+    points_at,
+    rank_correlations,
+    score_at,
+)
 from germline.studies.sweep_report import write_report
 from germline.studies.sweep_results import SweepResults
 from germline.studies.sweep_space import SweepSpace
@@ -100,6 +109,10 @@ def test_a_report_says_what_the_runs_say(swept):
     assert sum("**" in value for row in late.values() for value in row) == 1  # the best one
     assert rows_of(text, "Best trials")[str(results.ranked[0].number)][3] in ("1", "2")
     assert rows_of(text, "Rank correlation with the last rung")["48"][0] == "12"
+    runs = [one for trial in results.trials for one in trial.runs if one.done == 4]
+    curves = [[score.mean for score in one.scores] for one in runs]  # after 0, 2 and 4 updates
+    expected = spearmanr([one[1] for one in curves], [one[2] for one in curves]).statistic
+    assert rank_correlations(results)[0][2] == pytest.approx(expected)
     early_scores = [score for _, score in points_at(results, 48)]
     assert early_scores[-1] == min(early_scores)  # the trial that collapsed is the last one
     assert points_at(results, 48)[-1][0] == results.trials[1].settings
@@ -137,6 +150,13 @@ def test_pandas_reads_the_runs_and_deepcave_the_columns(swept):
     sigma, rate, shaping = space.itertuples()
     assert (sigma.type, sigma.lower, sigma.upper, bool(sigma.log)) == ("float", 0.1, 1.0, True)
     assert (rate.type, shaping.item_1) == ("categorical", "centered_ranks")
+
+
+def test_the_score_at_a_rung_is_the_last_one_by_then():
+    scores = [SimpleNamespace(generation=n) for n in range(5)]
+    one: Any = SimpleNamespace(rows=[{"rollouts": 24}] * 4, scores=scores)
+    found = [score_at(one, rung) for rung in (24, 48, 49, 96, 97)]
+    assert [score and score.generation for score in found] == [1, 2, 3, 4, None]
 
 
 def test_broken_and_hacked_runs_are_counted(swept):

@@ -23,7 +23,7 @@ from jaxtyping import Float64
 
 from germline.analysis.groups import layer_series, module_of, pairs_by_method
 from germline.analysis.request import Request, Result
-from germline.analysis.weights import CHUNK, Weights, row_ranges, shared_names
+from germline.analysis.weights import CHUNK, Weights, row_ranges
 from germline.config.base import Section
 from germline.report.charts import Chart
 from germline.report.text_format import number
@@ -98,7 +98,7 @@ def measure(request: Request, settings: Settings) -> Result:
             "analyze cosine: compare two sources, or two generations of one: -g 10 -g 20"
         )
     kept = request.kept_rows(settings)
-    names = [name for name in shared_names(*opened[:2]) if all(name in o.shapes for o in opened)]
+    names = request.names
     rows = []
     for name in names:
         request.watch(f"cosine: {name}")

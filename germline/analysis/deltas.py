@@ -26,6 +26,7 @@ from torch import Tensor
 from germline.analysis.groups import layer_series, module_of, pairs_by_method, sources_by_method
 from germline.analysis.request import Request, Result
 from germline.analysis.spectrum import (
+    SUBSPACE,
     eigenvalues_and_vectors,
     largest_angle,
     power_law_exponent,
@@ -68,7 +69,7 @@ def measure(request: Request, settings: Settings) -> Result:
     """Measure the change of every tensor of every source."""
     opened = request.opened
     kept = request.kept_rows(settings)
-    names = [name for name in opened[0].names if all(name in one.shapes for one in opened)]
+    names = request.names
     tensors: dict[str, Row] = {}
     for name in names:
         request.watch(f"deltas: {name}")
@@ -134,7 +135,7 @@ def _spectrum(one: Weights, name: str, widest: int) -> Mapping[str, float]:
     assert one.start is not None
     start, end = one.start.read(name), one.read(name)
     found = {"stable_rank": stable_rank(end - start)}
-    if min(shape) > widest:
+    if not SUBSPACE < min(shape) <= widest:
         return found
     before, vectors = eigenvalues_and_vectors(start)
     after, others = eigenvalues_and_vectors(end)

@@ -61,7 +61,7 @@ def measure(request: Request, settings: Settings) -> Result:
     names = ("learned", "held out")[: len(opened)]
     points, charts, means = [], [], []
     with open_scorer(request, settings) as scorer:
-        norms = [_norm(one, scorer.start) for one in opened]
+        norms = [_norm(one, scorer) for one in opened]
         for center, base in {"start": 0.0, "run": 1.0}.items():
             lines = []
             for color, name in enumerate((*names, "random")):
@@ -107,8 +107,9 @@ def _values(scorer: WeightsScorer, points: Sequence[Point]) -> Values:
     return scorer.sign * np.mean(scores, axis=0)
 
 
-def _norm(weights: Weights, start: Weights) -> float:
-    deltas = (weights.read(name) - start.read(name) for name in start.names)
+def _norm(weights: Weights, scorer: WeightsScorer) -> float:
+    names = scorer.engine.serving
+    deltas = (weights.read(name) - scorer.start.read(name) for name in names)
     squares = math.fsum(float(one.double().square().sum()) for one in deltas)
     if squares:
         return math.sqrt(squares)

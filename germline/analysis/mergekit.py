@@ -5,6 +5,7 @@
 With weights of 1 / models, as written, this is the mean of the models (model soup, `linear`).
 """
 
+import hashlib
 from pathlib import Path
 
 import yaml
@@ -41,7 +42,8 @@ def write_merge(request: Request) -> Path:
 def _exported(one: Weights, generation: int, folder: Path) -> Path:
     if one.directory is None:
         raise GermlineError(f"analyze --emit: {one.label} is no folder: save the model first")
-    path = folder / "models" / f"{one.label.strip('/').replace('/', '-')}@{generation}"
+    key = hashlib.sha256(repr(one.identity).encode()).hexdigest()[:8]  # of another run of this name
+    path = folder / "models" / f"{one.label.strip('/').replace('/', '-')}@{generation}-{key}"
     if not path.exists():
         export(one.directory.path, path, "merged", generation)
     return path.resolve()

@@ -6,16 +6,14 @@ result, so an interrupted one goes on where it stopped.
 """
 
 import importlib
-import json
 import tempfile
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from pydantic import ValidationError
 from torch import nn
@@ -35,6 +33,7 @@ from germline.record.atomic_files import (
     append_rows,
     check_writable,
     keep_rows,
+    plain,
     read_rows,
     write_json,
 )
@@ -119,6 +118,18 @@ class Request:
             one.label = label
         return opened
 
+    @cached_property
+    def names(self) -> list[str]:
+        """The tensors that all sources and their starts have, sorted by name."""
+        models = [model for one in self.opened for model in (one, one.start) if model]
+        common = set.intersection(*({*model.shapes} for model in models))
+        if not common:
+            labels = ", ".join(one.label for one in self.opened)
+            raise GermlineError(
+                f"analyze: no tensor is in all of {labels}: compare models of one architecture"
+            )
+        return sorted(common)
+
     @property
     def weights_folder(self) -> Path:
         """Where the rebuilt weights of runs are kept."""
@@ -126,8 +137,10 @@ class Request:
 
     def kept_rows(self, settings: Section) -> "KeptRows":
         """Return the rows that an interrupted call with the same question has measured."""
-        question = [[_identity(one) for one in self.opened], settings.model_dump(mode="json")]
-        return KeptRows(self.folder / f"{self.what}.jsonl", json.loads(json.dumps(question)))
+        models = [one.identity for one in self.opened]
+        starts = [one.start.identity for one in self.opened if one.start and not one.directory]
+        question = [models, starts, settings.model_dump(mode="json")]
+        return KeptRows(self.folder / f"{self.what}.jsonl", plain(question))
 
 
 class KeptRows:
@@ -150,7 +163,8 @@ class KeptRows:
     def row(self, key: str, measure: Callable[[], Mapping[str, Any]]) -> Row:
         """Return the row of a key, which is measured and kept if it is new."""
         if key not in self._rows:
-            self._rows[key] = {"key": key, **measure()}
+            row = plain({"key": key, **measure()})  # NaN is None, as in a row that was read
+            self._rows[key] = cast("Row", row)
             append_rows(self._path, [self._rows[key]])
         return self._rows[key]
 
@@ -220,16 +234,3 @@ def _write(result: Result, folder: Path, what: str) -> None:
         from germline.report import plots
 
         plots.draw_narrow(folder / f"{what}.png", result.title, result.charts)
-
-
-def _identity(weights: Weights) -> object:
-    """Return what decides the values of weights; it never repeats for a loaded model."""
-    start = weights.start and _identity(weights.start)
-    if weights.directory is not None:
-        entries = weights.directory.journal.read(weights.generation + 1)
-        digest = entries[-1].digest if entries else weights.directory.base_digest
-        return [str(weights.directory.path.resolve()), weights.generation, digest]
-    if not weights.files:
-        return uuid.uuid4().hex
-    stats = [(str(file.resolve()), file.stat()) for file in weights.files]
-    return [start, *([name, stat.st_size, stat.st_mtime_ns] for name, stat in stats)]

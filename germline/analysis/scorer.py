@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -310,11 +311,11 @@ def open_scorer(request: Request, settings: ScoreSettings) -> Iterator[WeightsSc
         engine = make_engine(config, searched=False)
         stack.callback(engine.close)
         assert isinstance(engine, InProcessEngine)
-        for name, serving in engine.serving.items():
-            if start.shapes.get(name) != tuple(serving.shape):
+        for one, (name, serving) in product((start, *opened), engine.serving.items()):
+            if one.shapes.get(name) != tuple(serving.shape):
                 raise GermlineError(
-                    f"{request.what}: {name} of shape {list(serving.shape)} is not in the start "
-                    f"{start.label}: the run that is scored has another model"
+                    f"{request.what}: {name} of shape {list(serving.shape)} is not in {one.label}, "
+                    "but in the model that is scored: name models of one architecture"
                 )
         graders = make_graders(config, evaluated.task)
         stack.callback(graders.close)

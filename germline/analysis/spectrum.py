@@ -33,13 +33,20 @@ def eigenvalues_and_vectors(matrix: Float32[Tensor, "rows columns"]) -> tuple[np
 
 
 def stable_rank(matrix: Float32[Tensor, "rows columns"]) -> float:
-    """Return the stable rank (1) by power iteration; NaN of a matrix of zeros."""
+    """Return the stable rank (1); NaN of a matrix of zeros.
+
+    The largest singular value is that on the Krylov space of a random vector: of flat spectra, the
+    last vector of a power iteration alone makes the stable rank 5 % too large.
+    """
+    if not matrix.any():
+        return math.nan
     start = np.random.default_rng(0).standard_normal(matrix.shape[1]).astype(np.float32)
-    vector = torch.from_numpy(start)
+    vectors = [torch.from_numpy(start)]
     for _ in range(ITERATIONS):
-        vector = matrix.T @ (matrix @ (vector / vector.norm()))
-    largest = float((matrix @ (vector / vector.norm())).norm())
-    return float(matrix.norm()) ** 2 / largest**2 if largest else math.nan
+        vectors.append(matrix.T @ (matrix @ (vectors[-1] / vectors[-1].norm())))
+    basis = torch.linalg.qr(torch.stack([one / one.norm() for one in vectors], dim=1)).Q
+    largest = torch.linalg.matrix_norm(matrix @ basis, 2)
+    return float((matrix.norm() / largest) ** 2)
 
 
 def power_law_exponent(eigenvalues: Float64[np.ndarray, " n"]) -> float:

@@ -121,7 +121,7 @@ def path_statistics(gram: Float64[np.ndarray, "steps steps"]) -> dict[str, Any]:
         "walk": walk,
         "straightness": net / path,
         "walk_straightness": walk / path,
-        "learned": 1 - (walk / net) ** 2,
+        "learned": 1 - (walk / net) ** 2 if net else None,
         "alignment": float(np.mean(np.diag(cosines, 1))) if count > 1 else None,
         "first": shares[0],
         "second": shares[1],

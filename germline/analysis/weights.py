@@ -9,6 +9,7 @@ several runs are compared without several models in memory.
 import hashlib
 import json
 import os
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -59,6 +60,7 @@ class Weights:
         start: the weights that training began with; None where the source does not say.
         base: the model that an adapter is added to, or else the start; None: these weights.
         files: that determine it; empty for a run and for a loaded model.
+        identity: what decides the values, for results that are kept; new for a loaded model.
         units: of a run, by name, what sigma and learning rate are multiples of.
         directory: of a run.
         generation: of a run, the last update that is included.
@@ -70,6 +72,7 @@ class Weights:
     start: "Weights | None" = None
     base: "Weights | None" = None
     files: Sequence[Path] = ()
+    identity: Sequence[Any] = field(default_factory=lambda: [uuid.uuid4().hex])
     units: Mapping[str, float] = field(default_factory=dict)
     directory: RunDirectory | None = None
     generation: int = -1
@@ -181,7 +184,7 @@ def _open_folder(label: str, path: Path) -> Weights:
             "or download the model first"
         )
     config = folder / "config.json"
-    if config.exists() and "quantization_config" in json.loads(config.read_bytes()):
+    if config.exists() and json.loads(config.read_bytes()).get("quantization_config"):
         raise _quantized(label)
     files = sorted(folder.glob("*.safetensors"))
     index = folder / "model.safetensors.index.json"
@@ -213,12 +216,14 @@ def _from_files(label: str, files: Sequence[Path]) -> Weights:
         with _opened(places[name]) as file:
             return file.get_slice(name)[first:end].float()
 
-    return Weights(label, dict(sorted(shapes.items())), rows, files=files)
+    identity = _stats(files)
+    return Weights(label, dict(sorted(shapes.items())), rows, files=files, identity=identity)
 
 
 def _merged(adapter: StoredAdapter, model: Weights, label: str) -> Weights:
     """Return a model with an adapter, of which each tensor is merged as it is read."""
-    settings = json.loads((adapter.folder / CONFIG).read_bytes())
+    own = [adapter.folder / CONFIG, adapter.folder / TENSORS]
+    settings = json.loads(own[0].read_bytes())
     parts = {name.removesuffix(".lora_A.weight"): one for name, one in adapter.tensors.items()}
     for module, a in list(parts.items()):
         if module.endswith(".lora_B.weight"):
@@ -239,8 +244,9 @@ def _merged(adapter: StoredAdapter, model: Weights, label: str) -> Weights:
         change = a.T[first:end] @ b.T if is_transposed else b[first:end] @ a
         return value + change * (adapter.alpha / adapter.rank)
 
-    files = [*model.files, adapter.folder / TENSORS]
-    return Weights(label, model.shapes, rows, start=model, base=model, files=files)
+    weights = Weights(label, model.shapes, rows, start=model, base=model)
+    weights.files, weights.identity = [*model.files, *own], [model.identity, _stats(own)]
+    return weights
 
 
 def _open_run(path: Path, generation: Generation, folder: Path) -> Weights:
@@ -251,16 +257,17 @@ def _open_run(path: Path, generation: Generation, folder: Path) -> Weights:
         last = find_generation(directory, generation)
         label = f"{path}@{last}"
     model = _model_of_run(directory)
-    changed, units = _rebuilt(directory, last, model, folder)
+    changed = _rebuilt(directory, last, model, folder)
     if model is not None and not {*changed.names} <= {*model.names}:
         model = None  # its files name tensors otherwise, so all tensors were kept
     is_plain = directory.config.space.kind in ("full", "low_rank") and not directory.ancestors
     start = model
     if model is None or not is_plain:
-        start = _overlaid(f"{path}@-1", _rebuilt(directory, -1, model, folder)[0], model)
+        start = _overlaid(f"{path}@-1", _rebuilt(directory, -1, model, folder), model)
     weights = _overlaid(label, changed, model)
     weights.start, weights.base = start, start if directory.ancestors else model or start
-    weights.units, weights.directory, weights.generation = units, directory, last
+    weights.directory, weights.generation = directory, last
+    weights.units, weights.identity = changed.units, changed.identity
     return weights
 
 
@@ -288,15 +295,16 @@ def _model_of_run(directory: RunDirectory) -> Weights | None:
 
 def _rebuilt(
     directory: RunDirectory, generation: int, model: Weights | None, folder: Path
-) -> tuple[Weights, Mapping[str, float]]:
-    """Return what a run had changed after a generation, and its units; see `Weights`.
+) -> Weights:
+    """Return what a run had changed after a generation, with its units.
 
     They are read from the file of an earlier call, if there is one. If the model on disk has other
     names, or is not known, these are all tensors.
     """
     entries = directory.journal.read(generation + 1)
     digest = entries[-1].digest if entries else directory.base_digest
-    known = json.dumps([str(directory.path.resolve()), generation, digest])
+    files = _stats(model.files if model else ())  # the engine refuses another model than the run's
+    known = json.dumps([str(directory.path.resolve()), generation, digest, files])
     path = folder / f"weights-{hashlib.sha256(known.encode()).hexdigest()[:16]}.safetensors"
     if not path.exists():
         engine = load_single_model(directory, generates=False, generation=generation)
@@ -310,9 +318,16 @@ def _rebuilt(
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_replace(path, unfinished):
             save_file(kept, unfinished, metadata={"units": json.dumps(masters.units)})
+    weights = _from_files(str(path), [path])
     with _opened(path) as file:
-        units = json.loads(file.metadata()["units"])
-    return _from_files(str(path), [path]), units
+        weights.units = json.loads(file.metadata()["units"])
+    weights.identity = [path.name]
+    return weights
+
+
+def _stats(files: Sequence[Path]) -> list[Any]:
+    stats = [(str(file.resolve()), file.stat()) for file in files]
+    return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
 
 
 def _opened(path: Path) -> Any:

@@ -63,7 +63,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Write a JSON document atomically; numbers that are not finite become null."""
-    text = json.dumps(_plain(document), indent=2, allow_nan=False)
+    text = json.dumps(plain(document), indent=2, allow_nan=False)
     write_atomically(path, f"{text}\n".encode())
 
 
@@ -171,21 +171,21 @@ def complete_lines(path: Path) -> list[bytes]:
 
 
 def _encode(row: Mapping[str, Any]) -> bytes:
-    text = json.dumps(_plain(row), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(plain(row), ensure_ascii=False, allow_nan=False)
     # A lone surrogate has no UTF-8 form, but its backslash form happens to be its JSON escape.
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """Convert numpy numbers to Python's, and NaN and infinity to None: JSON has neither."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 

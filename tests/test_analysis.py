@@ -64,6 +64,9 @@ def test_the_spectrum_of_known_matrices():
     assert stable_rank(matrix) == pytest.approx(
         float(singular.square().sum() / singular[0] ** 2), rel=0.02
     )
+    flat = noise(384, 384)
+    norms = flat.norm() ** 2 / torch.linalg.matrix_norm(flat, 2) ** 2
+    assert stable_rank(flat) == pytest.approx(float(norms), rel=0.005)
     values = np.random.default_rng(1).pareto(1.5, 2000) + 1  # density of exponent 2.5
     assert power_law_exponent(values) == pytest.approx(2.5, abs=0.15)
     assert math.isnan(power_law_exponent(values[:5]))
@@ -171,6 +174,7 @@ def test_the_statistics_of_known_paths():
     assert (walk["straightness"], walk["path"]) == pytest.approx((1 / 20, 800))
     assert (walk["learned"], walk["alignment"]) == pytest.approx((0, 0))
     assert (walk["first"], walk["second"]) == pytest.approx((0.608, 0.152), abs=0.01)
+    assert path_statistics(np.array([[1.0, -1.0], [-1.0, 1.0]]))["learned"] is None  # and back
     assert path_statistics(np.diag([0.0, 4.0, 0.0]))["steps"] == 1
     with pytest.raises(GermlineError, match="no update moved"):
         path_statistics(np.zeros((3, 3)))

@@ -148,10 +148,50 @@ def test_other_starts_are_refused_with_their_digests(tiny, tmp_path):
     check_same_start(found)
 
 
+def test_the_start_of_a_run_from_an_adapter_has_the_adapter(tmp_path):
+    space = {"kind": "lora", "rank": 1}
+    path = finish(germline.train({**NANO, "space": space}, tmp_path / "a" / "run"))
+    germline.export(path, tmp_path / "adapter", "adapter")
+    space["init_adapter"] = str(tmp_path / "adapter")
+    again = finish(germline.train({**NANO, "space": space}, tmp_path / "b" / "run"))
+    first, second = (open_weights(one, folder=tmp_path) for one in (path, again))
+    assert second.base is second.start
+    name = next(name for name in first.names if name.endswith("up_proj.weight"))
+    torch.testing.assert_close(second.base.read(name), first.read(name))
+    assert "compare runs of one start" in refusal(check_same_start, [first, second])
+    for one in (path, again):  # two runs of one name, without signal: their charts are empty
+        result = analyze("deltas", [one], out=tmp_path / "out", emit="mergekit")
+        assert not result.rows
+    exported = [one.name.rpartition("-")[0] for one in (tmp_path / "out" / "models").iterdir()]
+    assert sorted(exported) == ["run@-1", "run@2", "run@2"]
+
+
+def test_kept_results_are_those_of_the_files_that_are_there(tiny, tmp_path):
+    model = shutil.copytree(tiny["llama"], tmp_path / "model")
+    module = "base_model.model.model.layers.0.mlp.up_proj"
+    parts = {
+        f"{module}.lora_A.weight": torch.ones(1, 64),
+        f"{module}.lora_B.weight": torch.ones(96, 1),
+    }
+    save_file(parts, tmp_path / "adapter_model.safetensors")
+    found = []
+    for alpha in (1, 2):
+        config = {"r": 1, "lora_alpha": alpha, "base_model_name_or_path": str(model)}
+        (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+        rows = analyze("deltas", [tmp_path], out=tmp_path / "out").values["modules"]
+        found.append(rows[-1]["norm"])
+    assert found[1] == pytest.approx(2 * found[0], rel=1e-4)
+
+
 def test_a_folder_needs_a_start_of_the_same_shapes(tiny, tmp_path):
     assert "--start" in refusal(analyze, "deltas", [tiny["llama"]])
     wide = save_tiny(tmp_path / "wide", "llama", intermediate_size=64)
     assert "has shape [64, 64]" in refusal(analyze, "deltas", [wide], start=tiny["llama"])
+    tied = shutil.copytree(tiny["llama"], tmp_path / "tied")
+    tensors = load_file(tied / "model.safetensors")
+    save_file(tensors | {"extra.weight": torch.ones(4)}, tied / "model.safetensors")
+    found = analyze("deltas", [tied], start=tiny["llama"]).values["tensors"]
+    assert [*found] == sorted(tensors)  # the start has no such tensor, so no change of it
     said = refusal(analyze, "deltas", [tiny["gpt2"]], start=tiny["llama"])
     assert "no tensor of the same name" in said
     assert "not a run directory" in refusal(analyze, "deltas", [tiny["llama"]], generation=3)

@@ -228,6 +228,6 @@ def _charts(opened: Sequence[Weights], tensors: Mapping[str, Any]) -> list[Chart
             norms.append(replace(line, style="dashed", low=(), high=()))
         shares.append(layer_series(label, color, names, partial(of_layer, "visible")))
     return [
-        Chart("norm of the change", "", "layer", norms, log_y=True),
+        Chart("norm of the change", "", "layer", norms, log_y=any(any(one.y) for one in norms)),
         Chart("share visible in bf16", "", "layer", shares),
     ]

@@ -265,7 +265,8 @@ def _open_run(path: Path, generation: Generation, folder: Path) -> Weights:
     if model is None or not is_plain:
         start = _overlaid(f"{path}@-1", _rebuilt(directory, -1, model, folder), model)
     weights = _overlaid(label, changed, model)
-    weights.start, weights.base = start, start if directory.ancestors else model or start
+    continued = directory.ancestors or getattr(directory.config.space, "init_adapter", None)
+    weights.start, weights.base = start, start if continued else model or start
     weights.directory, weights.generation = directory, last
     weights.units, weights.identity = changed.units, changed.identity
     return weights

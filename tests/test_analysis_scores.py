@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import germline
-from germline.analysis import analyze, open_weights
+from germline.analysis import analyze, directions, open_weights
 from germline.analysis.modes import LINE, line_shape, shape_text
 from germline.analysis.request import Request
 from germline.analysis.robustness import ALL, HEAD, tensor_groups
@@ -188,6 +188,12 @@ def test_large_noise_breaks_a_model_and_small_noise_does_not(tmp_path):
     assert large["rms"] == pytest.approx(2000 * small["rms"])
     assert "smallest with less than half 2" in result.notes[0]
     assert result.rows[0][4].endswith("]")  # of five trials there is an interval
+
+
+def test_a_held_out_direction_has_the_length_of_the_learned_one(scorer):
+    opened = scorer.request.opened
+    (point,) = directions._moved("held out", 1.0, 0.5, opened, [2.0, 4.0])
+    assert point.parts == ((1.0, opened[0]), (0.25, opened[1]))
 
 
 def test_the_way_to_a_better_model_has_a_slope_and_a_random_one_has_none(folders, tmp_path):

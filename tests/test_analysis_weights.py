@@ -154,7 +154,8 @@ def test_the_start_of_a_run_from_an_adapter_has_the_adapter(tmp_path):
     germline.export(path, tmp_path / "adapter", "adapter")
     space["init_adapter"] = str(tmp_path / "adapter")
     again = finish(germline.train({**NANO, "space": space}, tmp_path / "b" / "run"))
-    first, second = (open_weights(one, folder=tmp_path) for one in (path, again))
+    runs: list[Any] = [open_weights(one, folder=tmp_path) for one in (path, again)]
+    first, second = runs
     assert second.base is second.start
     name = next(name for name in first.names if name.endswith("up_proj.weight"))
     torch.testing.assert_close(second.base.read(name), first.read(name))

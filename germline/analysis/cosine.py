@@ -1,9 +1,9 @@
 """How much the changes of runs agree, and the changes up to several generations of one run.
 
-With the changes D and E that two sources made to the same d numbers,
+With the changes D and E that two sources made, to p and q numbers of which d are the same,
 
     (1)  cosine = D E / (|D| |E|)
-    (2)  chance = sqrt(1 / d)                        standard deviation of (1) for random directions
+    (2)  chance = sqrt(d / (p q))                    standard deviation of (1) for random directions
     (3)  random signs = sqrt(sum D^2 E^2) / (|D| |E|)       and for these magnitudes, random signs
 
 Changes of few large weights agree by chance more often than (2) says, which (3) accounts for. The
@@ -60,29 +60,36 @@ class Products:
         first, second = zip(*pairs, strict=True)
         kept = [place for place, name in enumerate(self.names) if name in names]
         moved = np.einsum("tii->ti", self.products[kept]) > 0
-        both = (moved[:, first] & moved[:, second]).T @ self.sizes[kept]
+        sizes = self.sizes[kept]
+        both = (moved[:, first] & moved[:, second]).T @ sizes
+        each = moved.T @ sizes
         total = self.products[kept].sum(axis=0)
         lengths = np.sqrt(np.diag(total))
         lengths = np.where(both, lengths[[*first]] * lengths[[*second]], np.nan)
-        with np.errstate(divide="ignore"):
-            return {
-                "cosine": total[first, second] / lengths,
-                "chance": np.where(both, 1 / np.sqrt(both), np.nan),
-                "random_signs": np.sqrt(self.squares[kept].sum(axis=0)[first, second]) / lengths,
-            }
+        of_both = np.where(both, each[[*first]] * each[[*second]], np.nan)
+        return {
+            "cosine": total[first, second] / lengths,
+            "chance": np.sqrt(both / of_both),
+            "random_signs": np.sqrt(self.squares[kept].sum(axis=0)[first, second]) / lengths,
+        }
 
     def interval(
         self, names: Sequence[str], pairs: Sequence[tuple[int, int]]
     ) -> tuple[float, float]:
-        """Return the 95 % bootstrap interval of the mean cosine of pairs; NaN of one tensor."""
+        """Return the 95 % bootstrap interval of the mean cosine of pairs.
+
+        It is NaN where two sources have changed less than two tensors in common.
+        """
         kept = self.products[[place for place, name in enumerate(self.names) if name in names]]
         count, generator = len(kept), np.random.default_rng(0)
         drawn = generator.multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
         sums = np.einsum("rt,tij->rij", drawn.astype(float), kept)
         first, second = zip(*pairs, strict=True)
+        moved = np.einsum("tii->ti", kept) > 0
+        shared = (moved[:, first] & moved[:, second]).sum(axis=0)
         lengths = np.sqrt(np.einsum("rii->ri", sums))
         lengths = lengths[:, first] * lengths[:, second]
-        if count < 2 or not lengths.all(axis=1).any():
+        if shared.min() < 2 or not lengths.all(axis=1).any():
             return math.nan, math.nan
         whole = lengths.all(axis=1)
         means = (sums[whole][:, first, second] / lengths[whole]).mean(axis=1)
@@ -110,10 +117,12 @@ def measure(request: Request, settings: Settings) -> Result:
     means: list[dict[str, Any]] = []
     for methods, pairs in pairs_by_method(labels).items():
         for kind, some in {"all": names, **kinds}.items():
-            found = {key: float(np.mean(v)) for key, v in products.of(some, pairs).items()}
-            if not math.isnan(found["cosine"]):
-                low, high = products.interval(some, pairs)
-                row = {"methods": methods, "module": kind, "pairs": len(pairs), **found}
+            values = products.of(some, pairs)
+            changed = [p for p, one in zip(pairs, values["cosine"], strict=True) if one == one]
+            if changed:
+                low, high = products.interval(some, changed)
+                found = {key: float(np.nanmean(each)) for key, each in values.items()}
+                row = {"methods": methods, "module": kind, "pairs": len(changed), **found}
                 means.append({**row, "low": low, "high": high})
     columns = ("pairs", "cosine", "low", "high", "chance", "random_signs")
     every = [pair for pairs in pairs_by_method(labels).values() for pair in pairs]
@@ -161,6 +170,7 @@ def _chart(products: Products, labels: Sequence[str]) -> Chart:
         layer_series(name, color, products.names, partial(of_layer, pairs, "cosine"))
         for color, (name, pairs) in enumerate(groups.items())
     ]
-    chance = layer_series("chance", 6, products.names, partial(of_layer, [(0, 1)], "chance"))
-    chance = replace(chance, style="dashed")
+    every = [pair for pairs in groups.values() for pair in pairs]
+    chance = layer_series("chance", 6, products.names, partial(of_layer, every, "chance"))
+    chance = replace(chance, style="dashed", low=(), high=())
     return Chart("cosine of the changes", "", "layer", [*curves, chance])

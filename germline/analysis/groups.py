@@ -1,5 +1,6 @@
 """Tensors by layer and kind of module, and sources by method: what tables and charts average."""
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
@@ -34,21 +35,26 @@ def sources_by_method(labels: Sequence[str]) -> Mapping[str, list[int]]:
     """Return the places of sources by name; those of a folder of run seeds are one method."""
     groups: dict[str, list[int]] = {}
     for place, label in enumerate(labels):
-        path = Path(label)
+        path, generation = Path(label), re.search(r"@-?\d+$", label)
         is_seed = path.name.startswith("seed-")
-        generation = re.search(r"@-?\d+$", label)
-        name = path.parent.name if is_seed else path.name
-        suffix = generation[0] if is_seed and generation else ""
-        groups.setdefault(name + suffix, []).append(place)
-    return groups
+        suffix = generation[0] if generation else ""
+        groups.setdefault(f"{path.parent}{suffix}" if is_seed else label, []).append(place)
+    return dict(zip(short_labels([*groups]), groups.values(), strict=True))
 
 
 def layer_series(
     label: str, color: int, names: Sequence[str], values: Callable[[list[str]], list[float]]
 ) -> Series:
-    """Return the mean over some values of each layer, with the range if there are several."""
-    layers = sorted({layer for name in names if (layer := layer_of(name)) is not None})
-    found = [values([name for name in names if layer_of(name) == layer]) for layer in layers]
+    """Return the mean over some values of each layer, with the range if there are several.
+
+    Values that are NaN do not count.
+    """
+    by_layer: dict[int, list[float]] = {}
+    for layer in sorted({layer for name in names if (layer := layer_of(name)) is not None}):
+        some = values([name for name in names if layer_of(name) == layer])
+        if known := [one for one in some if not math.isnan(one)]:
+            by_layer[layer] = known
+    layers, found = [*by_layer], [*by_layer.values()]
     means = [float(np.mean(some)) for some in found]
     if all(len(some) == 1 for some in found):
         return Series(label, layers, means, color=color)

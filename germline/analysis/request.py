@@ -208,6 +208,7 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
         check_writable(folder, folder=True)
         request = Request(what, sources, folder, start, generations, watch)
         result: Result = module.measure(request, _section(module.Settings, settings))
+        result = replace(result, notes=[*result.notes, *_notes_on_starts(request.opened)])
         if out:
             _write(result, folder, what)
         if out and emit:
@@ -216,6 +217,17 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
             merge = f"merge: mergekit-yaml {write_merge(request)} MERGED"
             result = replace(result, notes=[*result.notes, merge])
     return result
+
+
+def _notes_on_starts(opened: Sequence[Weights]) -> list[str]:
+    """Return a note where changes of LoRA runs stand beside changes from the model itself."""
+    own = [one.label for one in opened if one.directory and one.start is not one.base]
+    if len(own) in (0, len(opened)):
+        return []
+    return [
+        f"{', '.join(own)}: the change is measured from the random adapter at the start of the "
+        "run, and that of the others from the model"
+    ]
 
 
 def _section(kind: type[Section], settings: Mapping[str, Any]) -> Section:

@@ -156,13 +156,17 @@ def test_a_trial_that_collapses_or_fails_counts_as_the_worst(file, commands, mon
         assert value == (worst if one.has_collapsed else one.mean)
 
 
-def test_a_sweep_stops_where_every_trial_fails(file, monkeypatch) -> None:
-    monkeypatch.setattr(
-        sweep_runner.SweepRunner, "train", lambda *_: "cannot be written: no space left"
-    )
-    done = swept(file)
+def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
+    file, commands, monkeypatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sweep_runner.SweepRunner, "train", lambda *_: "cannot be written: no space")
+        done = swept(file)
     assert done.exit_code == 2
     assert "3 trials failed one after another, the last one with: cannot be written" in done.output
+    assert [one.state for one in results(file).trials] == ["failed"] * 3
+    assert swept(file, *QUICK[2:]).exit_code == 0
+    assert {one.state for one in results(file).trials} <= {"complete", "pruned"}
 
 
 def test_a_trial_that_collapsed_is_no_better_peer(tmp_path: Path) -> None:

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from germline.cli.arguments import ConfigFile, Overrides
-from germline.cli.output import INTERRUPTED, AsJson, print_json, print_stdout, print_table
+from germline.cli.output import (
+    INTERRUPTED,
+    AsJson,
+    print_json,
+    print_stderr,
+    print_stdout,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from germline.studies.sweep_results import SweepTrial
@@ -96,6 +103,7 @@ def sweep(  # noqa: PLR0913 - the options of a command
         print_table(best.columns, best.rows)
         print_stdout("\n".join([*results.summary(), f"report: {page}"]))
     if runner.is_stopping:
+        print_stderr("Interrupted: the same command goes on.")
         raise typer.Exit(INTERRUPTED)
 
 

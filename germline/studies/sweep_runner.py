@@ -67,9 +67,12 @@ class SweepRunner(RunProcesses):
     def search(self) -> None:
         """Train trials until the budget is spent, then test the best ones.
 
+        Trials that failed in an earlier call are tried again: their cause may be mended.
+
         Raises:
             GermlineError: no trial reached the last rung, or the storage cannot be used.
         """
+        self._retry_failed()
         self.in_threads(self._work, range(self._jobs), self._jobs)
         results = SweepResults(self._sweep.out)
         if self.is_stopping:
@@ -84,6 +87,14 @@ class SweepRunner(RunProcesses):
         overrides = [*self._sweep.probed, *overrides_of(dict(best.settings))]
         facts = {"number": best.number, "overrides": overrides, "spent": results.spent}
         write_json(self._sweep.out / BEST_FILE, facts)
+
+    def _retry_failed(self) -> None:
+        with self._sweep.lock:
+            results = SweepResults(self._sweep.out)
+            for trial in (*results.trials, *results.tests):
+                if trial.state == "failed" and not is_leased(trial.path):
+                    facts = read_json(trial.path / TRIAL_FILE)
+                    write_json(trial.path / TRIAL_FILE, facts | {"state": "running", "reason": ""})
 
     def _work(self, _worker: int) -> None:
         while not self.is_stopping:

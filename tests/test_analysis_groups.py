@@ -1,12 +1,15 @@
 """Sources by method, and cosines of changes of different tensors."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from germline.analysis.cosine import Products
 from germline.analysis.groups import layer_series, pairs_by_method, sources_by_method
+from germline.analysis.request import _notes_on_starts
+from germline.analysis.weights import Weights
 
 
 @pytest.mark.parametrize(
@@ -65,3 +68,16 @@ def test_one_tensor_in_common_has_no_interval():
     assert math.isnan(both.interval(names, [(0, 1)])[0])
     low, high = both.interval(names, [(0, 2)])
     assert math.sqrt(1 / 3) <= low < math.sqrt(2 / 3) < high < 1.001
+
+
+def test_a_lora_run_beside_its_export_is_noted():
+    def weights(label: str, start: Weights | None = None, **more: Any) -> Weights:
+        return Weights(label, {}, lambda *_: None, start=start, **more)  # type: ignore[arg-type]
+
+    model = weights("model")
+    lora = weights("lora", weights("lora@-1"), base=model, directory=True)
+    full = weights("full", model, base=model, directory=True)
+    export = weights("export", model, base=model)
+    (note,) = _notes_on_starts([lora, export])
+    assert note.startswith("lora: the change is measured from the random adapter")
+    assert _notes_on_starts([lora, lora]) == _notes_on_starts([full, export]) == []

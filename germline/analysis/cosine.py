@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
-from germline.analysis.groups import layer_series, module_of, pairs_by_method
+from germline.analysis.groups import layer_series, names_by_module, pairs_by_method
 from germline.analysis.request import Request, Result
 from germline.analysis.weights import CHUNK, Weights, row_ranges
 from germline.config.base import Section
@@ -113,10 +113,10 @@ def measure(request: Request, settings: Settings) -> Result:
     sums = ([row[key] for row in rows] for key in ("sizes", "products", "squares"))
     products = Products(names, *(np.array(some, dtype=np.float64) for some in sums))
     labels = [one.label for one in opened]
-    kinds = {kind: [n for n in names if module_of(n) == kind] for kind in map(module_of, names)}
+    kinds = {"all": names, **names_by_module(names)}
     means: list[dict[str, Any]] = []
     for methods, pairs in pairs_by_method(labels).items():
-        for kind, some in {"all": names, **kinds}.items():
+        for kind, some in kinds.items():
             values = products.of(some, pairs)
             changed = [p for p, one in zip(pairs, values["cosine"], strict=True) if one == one]
             if changed:

@@ -23,7 +23,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from germline.analysis.groups import layer_series, module_of, pairs_by_method, sources_by_method
+from germline.analysis.groups import (
+    layer_series,
+    names_by_module,
+    pairs_by_method,
+    sources_by_method,
+)
 from germline.analysis.request import Request, Result
 from germline.analysis.spectrum import (
     SUBSPACE,
@@ -79,11 +84,10 @@ def measure(request: Request, settings: Settings) -> Result:
         for name, row in tensors.items():
             row["sources"][place]["walk"] = _line(one, name, walk)
     overlaps = _overlaps(opened, tensors)
-    kinds = {kind: [n for n in names if module_of(n) == kind] for kind in map(module_of, names)}
     totals = {
         (one.label, kind): _total([tensors[name]["sources"][place] for name in some])
         for place, one in enumerate(opened)
-        for kind, some in {**kinds, "all": names}.items()
+        for kind, some in {**names_by_module(names), "all": names}.items()
     }
     return Result(
         "Change of the weights",
@@ -211,7 +215,7 @@ def _note(overlap: Mapping[str, Any]) -> str:
 
 
 def _charts(opened: Sequence[Weights], tensors: Mapping[str, Any]) -> list[Chart]:
-    """Chart the relative norm and the visible share of the layers; a walk is a dashed line."""
+    """Chart the norm and the visible share of the layers; a walk is a dashed line."""
     norms, shares = [], []
     names = list(tensors)
     for color, (label, places) in enumerate(sources_by_method([o.label for o in opened]).items()):

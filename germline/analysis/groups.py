@@ -24,6 +24,14 @@ def module_of(name: str) -> str:
     )
 
 
+def names_by_module(names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the tensors of each kind of module, in the order of the names."""
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(module_of(name), []).append(name)
+    return kinds
+
+
 def short_labels(labels: Sequence[str]) -> list[str]:
     """Return the last names of paths, with METHOD before `seed-0`; whole paths if two are alike."""
     paths = [Path(label) for label in labels]

@@ -72,10 +72,7 @@ def draw_panels(path: Path, title: str, panels: Sequence[Chart], *, log_x: bool 
         rows[-1].xaxis.set_minor_formatter(LogFormatter())  # 20, not 2 x 10^1
     rows[-1].set_xlabel(panels[-1].x_label, color=INK)
     figure.align_ylabels()
-    buffer = io.BytesIO()
-    _lay_out(FigureCanvasAgg(figure))
-    figure.savefig(buffer, format="png")
-    write_atomically(path, buffer.getvalue())
+    _write_png(path, figure)
 
 
 def draw_narrow(path: Path, title: str, panels: Sequence[Chart]) -> None:
@@ -98,10 +95,7 @@ def draw_narrow(path: Path, title: str, panels: Sequence[Chart]) -> None:
                 columns = 1 if max(map(len, labels)) > LONGEST_HALF else 2
                 place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "frameon": False}
                 axes.legend(fontsize=10, ncols=columns, **place)
-        buffer = io.BytesIO()
-        _lay_out(FigureCanvasAgg(figure))
-        figure.savefig(buffer, format="png")
-    write_atomically(path, buffer.getvalue())
+        _write_png(path, figure)
 
 
 def draw_heat_maps(path: Path, title: str, maps: Sequence[HeatMap]) -> None:
@@ -123,10 +117,7 @@ def draw_heat_maps(path: Path, title: str, maps: Sequence[HeatMap]) -> None:
         axes.set_yticks(range(rows), one.rows, fontsize=8)
         axes.set_xlabel(one.x, color=INK, fontsize=9)
         axes.set_ylabel(one.y, color=INK, fontsize=9)
-    buffer = io.BytesIO()
-    _lay_out(FigureCanvasAgg(figure))
-    figure.savefig(buffer, format="png")
-    write_atomically(path, buffer.getvalue())
+    _write_png(path, figure)
 
 
 def svg(chart: Chart) -> str:
@@ -149,6 +140,13 @@ def svg(chart: Chart) -> str:
         figure.savefig(buffer, format="svg", metadata=nothing)
     text = buffer.getvalue()
     return STYLE.sub("", text[text.index("<svg") :])
+
+
+def _write_png(path: Path, figure: Figure) -> None:
+    buffer = io.BytesIO()
+    _lay_out(FigureCanvasAgg(figure))
+    figure.savefig(buffer, format="png")
+    write_atomically(path, buffer.getvalue())
 
 
 def _lay_out(canvas: FigureCanvasBase) -> None:

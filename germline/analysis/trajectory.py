@@ -33,7 +33,7 @@ from germline.checkpoint import (
 )
 from germline.config.base import Section
 from germline.engines.master_weights import Masters
-from germline.record import RunDirectory
+from germline.record import JournalEntry, RunDirectory
 from germline.record.atomic_files import Row
 from germline.report.charts import Chart, Series
 from germline.report.text_format import number
@@ -145,7 +145,7 @@ def _positions(
         masters: Iterator[Masters] = (cast("Masters", engine.weights) for engine in engines)
     else:
         generations = [*range(-1, last + 1)]
-        masters = _replayed(directory, last)
+        masters = _replayed(directory, entries)
     found: dict[str, tuple[int, list[np.ndarray]]] = {}
     for weights in masters:
         most = NUMBERS // len(generations) // len(weights.searched)
@@ -158,9 +158,8 @@ def _positions(
     return [generation + 1 for generation in generations], list(found.values())
 
 
-def _replayed(directory: RunDirectory, last: int) -> Iterator[Masters]:
+def _replayed(directory: RunDirectory, entries: Sequence[JournalEntry]) -> Iterator[Masters]:
     """Yield the masters at the start and after each update, which is applied to them."""
-    entries = directory.journal.read(last + 1)
     weights = load_engine(directory, generates=False, generation=-1).weights
     strategy = strategy_of_run(directory.config, weights.dimension)
     if any(isinstance(entry.update, MeanUpdate) for entry in entries):

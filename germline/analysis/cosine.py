@@ -58,7 +58,7 @@ class Products:
     def of(self, names: Sequence[str], pairs: Sequence[tuple[int, int]]) -> dict[str, Any]:
         """Return equations (1) to (3) of pairs over some tensors, NaN where one has no change."""
         first, second = zip(*pairs, strict=True)
-        kept = [place for place, name in enumerate(self.names) if name in names]
+        kept = self._places(names)
         moved = np.einsum("tii->ti", self.products[kept]) > 0
         sizes = self.sizes[kept]
         both = (moved[:, first] & moved[:, second]).T @ sizes
@@ -80,7 +80,7 @@ class Products:
 
         It is NaN where two sources have changed less than two tensors in common.
         """
-        kept = self.products[[place for place, name in enumerate(self.names) if name in names]]
+        kept = self.products[self._places(names)]
         count, generator = len(kept), np.random.default_rng(0)
         drawn = generator.multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
         sums = np.einsum("rt,tij->rij", drawn.astype(float), kept)
@@ -95,6 +95,10 @@ class Products:
         means = (sums[whole][:, first, second] / lengths[whole]).mean(axis=1)
         low, high = np.percentile(means, [2.5, 97.5])
         return float(low), float(high)
+
+    def _places(self, names: Sequence[str]) -> list[int]:
+        given = {*names}
+        return [place for place, name in enumerate(self.names) if name in given]
 
 
 def measure(request: Request, settings: Settings) -> Result:

@@ -10,16 +10,18 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from matplotlib.figure import Figure
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from germline.analysis import Analysis, analyze
 from germline.analysis import deltas as deltas_module
 from germline.analysis.spectrum import largest_angle, power_law_exponent, stable_rank
-from germline.analysis.trajectory import path_statistics
+from germline.analysis.trajectory import _charts, path_statistics
 from germline.cli.analyze import analyze as command
 from germline.cli.application import app
 from germline.record import RunDirectory
+from germline.report import plots
 from germline.run.weights import load_engine
 from germline.signal_metrics import walked
 from germline.types import GermlineError
@@ -206,6 +208,21 @@ def test_a_sample_of_the_numbers_has_nearly_the_same_path(toy, monkeypatch):
     (part,) = analyze("trajectory", [toy]).values["sources"]
     assert part["net"] == pytest.approx(whole["net"], rel=0.15)
     assert part["net"] != whole["net"]
+
+
+def test_a_run_has_the_same_marker_in_every_chart():
+    rows = [
+        {"key": key, "directions": [(0, 0), (1, 1)], "moved": [0, 1], "walked": [0, 1]}
+        for key in ("a", "b")
+    ]
+    markers = []
+    for chart in _charts(rows):
+        axes = Figure().subplots()
+        plots._draw_chart(axes, chart, plots.MARKERS)
+        lines = {str(line.get_label()): line.get_marker() for line in axes.lines}
+        markers.append({key: lines.pop(key) for key in ("a", "b")})
+        assert {*lines.values()} <= {""}
+    assert markers == [{"a": "o", "b": "s"}] * 2
 
 
 def test_an_interrupted_analysis_goes_on(start, tmp_path, monkeypatch):

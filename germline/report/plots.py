@@ -7,6 +7,7 @@ pyplot: no global state, no window, no backend to choose.
 import io
 import re
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 
 import numpy as np
@@ -78,8 +79,8 @@ def draw_panels(path: Path, title: str, panels: Sequence[Chart], *, log_x: bool 
 def draw_narrow(path: Path, title: str, panels: Sequence[Chart]) -> None:
     """Write charts below each other, each over its own axis, as a PNG file for narrow screens.
 
-    At 375 pixels its type is 12 pixels high. Every series of a chart has a marker of its own, so
-    that the figure is read without color.
+    At 375 pixels its type is 12 pixels high. Every series of a chart that is not dashed has a
+    marker of its own, so that the figure is read without color.
     """
     with rc_context({"font.size": 11.0}):
         figure = Figure(figsize=(4.8, 0.4 + 3.4 * len(panels)), dpi=200)
@@ -170,9 +171,9 @@ def _draw_chart(axes: Axes, chart: Chart, markers: str = "") -> None:
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.5)))
         axes.yaxis.set_major_formatter(LogFormatter())
-    for place, series in enumerate(chart.series):
-        is_marked = markers and series.style != "dashed"
-        _draw_series(axes, series, markers[place % len(markers)] if is_marked else "")
+    in_order = cycle(markers)  # dashed lines take none: a run has the same one in every chart
+    for series in chart.series:
+        _draw_series(axes, series, "" if series.style == "dashed" else next(in_order, ""))
     if not chart.series:
         text = f"no {chart.title} yet"
         axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=FAINT)

@@ -16,7 +16,7 @@ from germline.analysis import analyze, open_weights
 from germline.analysis.weights import check_same_start, row_ranges
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
-from germline.run.weights import load_engine
+from germline.run.weights import load_engine, load_single_model
 from germline.types import GermlineError
 from tests.tiny import save_tiny
 from tests.toy_runs import finish, run
@@ -63,6 +63,25 @@ def test_a_run_has_the_weights_that_its_engine_rebuilds(space, generation, tmp_p
     assert generation == -1 or weights.digest != start.digest
     assert is_nano == (space != "lora")  # a random adapter is part of the start
     assert all(torch.equal(weights.base.read(name), nano[name]) for name in nano)
+
+
+def test_a_vote_has_its_best_member_and_began_without_it(tmp_path):
+    vote = {"method": {"kind": "randopt", "ensemble_size": 2}, "generations": 1}
+    strategy = {"population": 4, "sigma": 0.5}
+    config = {**NANO, **vote, "space": "lora", "strategy": strategy}
+    path = finish(germline.train(config, tmp_path / "run"))
+    weights: Any = open_weights(path, folder=tmp_path)
+    directory = RunDirectory.open(path)
+    best, first = (load(directory).weights for load in (load_single_model, load_engine))
+    for found, masters in ((weights, best), (weights.start, first)):
+        expected: Any = masters.merged_tensors()
+        assert all(torch.equal(found.read(name), expected[name]) for name in found.names)
+    assert weights.digest != weights.start.digest
+    assert "leave the generation out" in refusal(open_weights, path, 0, folder=tmp_path)
+    analyze("deltas", [path], out=tmp_path / "out", emit="mergekit")
+    (folder,) = (tmp_path / "out" / "models").iterdir()
+    exported = open_weights(folder, folder=tmp_path)
+    assert all(torch.equal(exported.read(name), weights.read(name)) for name in exported.names)
 
 
 def test_a_run_without_a_model_folder_has_all_its_tensors(tmp_path):

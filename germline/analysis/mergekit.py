@@ -45,7 +45,8 @@ def _exported(one: Weights, generation: int, folder: Path) -> Path:
     key = hashlib.sha256(repr(one.identity).encode()).hexdigest()[:8]  # of another run of this name
     path = folder / "models" / f"{one.label.strip('/').replace('/', '-')}@{generation}-{key}"
     if not path.exists():
-        export(one.directory.path, path, "merged", generation)
+        is_vote = not one.directory.config.method.trains_center and generation != -1
+        export(one.directory.path, path, "merged", None if is_vote else generation)
     return path.resolve()
 
 

@@ -26,12 +26,14 @@ from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import root_digest, tensor_digests
 from germline.engines.pretrained import local_model_folder
 from germline.nano import model_source
+from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.record.atomic_files import atomic_replace
 from germline.record.run_paths import check_source
 from germline.run.weights import (
     adapter_settings,
-    find_generation,
+    generation_of_source,
+    load_engine,
     load_single_model,
     newest_generation,
 )
@@ -112,12 +114,10 @@ def open_weights(source: Source, generation: Generation = None, *, folder: Path)
         return _loaded(source)
     path = Path(model_source(str(source)))
     check_source(path)
-    if (path / "run.json").exists():
-        return _open_run(path, generation, folder)
-    if generation is not None:
-        raise GermlineError(
-            f"generation: {source} is not a run directory, so it has no generation {generation}"
-        )
+    directory = RunDirectory.open(path) if (path / "run.json").exists() else None
+    last = generation_of_source(str(source), directory, generation)
+    if directory is not None:
+        return _open_run(directory, last, folder)
     if not is_adapter(path):
         return _open_folder(str(source), path)
     name = str(adapter_settings(path)["model"])
@@ -249,13 +249,10 @@ def _merged(adapter: StoredAdapter, model: Weights, label: str) -> Weights:
     return weights
 
 
-def _open_run(path: Path, generation: Generation, folder: Path) -> Weights:
-    directory = RunDirectory.open(path)
-    if generation is None:
+def _open_run(directory: RunDirectory, generation: int | None, folder: Path) -> Weights:
+    path, last, label = directory.path, generation, f"{directory.path}@{generation}"
+    if last is None:
         last, label = newest_generation(directory), str(path)
-    else:
-        last = find_generation(directory, generation)
-        label = f"{path}@{last}"
     model = _model_of_run(directory)
     changed = _rebuilt(directory, last, model, folder)
     if model is not None and not {*changed.names} <= {*model.names}:
@@ -263,7 +260,8 @@ def _open_run(path: Path, generation: Generation, folder: Path) -> Weights:
     is_plain = directory.config.space.kind in ("full", "low_rank") and not directory.ancestors
     start = model
     if model is None or not is_plain:
-        start = _overlaid(f"{path}@-1", _rebuilt(directory, -1, model, folder), model)
+        begun = _rebuilt(directory, -1, model, folder, load_engine)
+        start = _overlaid(f"{path}@-1", begun, model)
     weights = _overlaid(label, changed, model)
     continued = directory.ancestors or getattr(directory.config.space, "init_adapter", None)
     weights.start, weights.base = start, start if continued else model or start
@@ -295,7 +293,11 @@ def _model_of_run(directory: RunDirectory) -> Weights | None:
 
 
 def _rebuilt(
-    directory: RunDirectory, generation: int, model: Weights | None, folder: Path
+    directory: RunDirectory,
+    generation: int,
+    model: Weights | None,
+    folder: Path,
+    load: Callable[..., Engine] = load_single_model,  # of an ensemble, its best member
 ) -> Weights:
     """Return what a run had changed after a generation, with its units.
 
@@ -308,7 +310,7 @@ def _rebuilt(
     known = json.dumps([str(directory.path.resolve()), generation, digest, files])
     path = folder / f"weights-{hashlib.sha256(known.encode()).hexdigest()[:16]}.safetensors"
     if not path.exists():
-        engine = load_single_model(directory, generates=False, generation=generation)
+        engine = load(directory, generates=False, generation=generation)
         masters = cast("Masters", engine.weights)
         tensors = masters.merged_tensors()
         changed = {one.name for one in (*masters.changed_weights(), *masters.adapted)}

@@ -16,7 +16,12 @@ from typer.testing import CliRunner
 
 from germline.analysis import Analysis, analyze
 from germline.analysis import deltas as deltas_module
-from germline.analysis.spectrum import largest_angle, power_law_exponent, stable_rank
+from germline.analysis.spectrum import (
+    eigenvalues_and_vectors,
+    largest_angle,
+    power_law_exponent,
+    stable_rank,
+)
 from germline.analysis.trajectory import _charts, path_statistics
 from germline.cli.analyze import analyze as command
 from germline.cli.application import app
@@ -76,6 +81,15 @@ def test_the_spectrum_of_known_matrices():
     turned[:2, :2] = torch.tensor([[0.8, -0.6], [0.6, 0.8]])
     basis = torch.eye(20).double()[:, [0, *range(2, 20), 1]]
     assert largest_angle(basis, turned[:, [0, *range(2, 20), 1]]) == pytest.approx(36.87, abs=0.01)
+
+
+@pytest.mark.parametrize("shape", [(30, 20), (20, 30)])
+def test_the_first_eigenvectors_are_those_of_the_largest_eigenvalues(shape):
+    matrix = noise(*shape)
+    values, vectors = eigenvalues_and_vectors(matrix)
+    assert values == pytest.approx(torch.linalg.svdvals(matrix.double()).square().numpy())
+    narrow = (matrix if shape[0] > shape[1] else matrix.T).double()
+    torch.testing.assert_close(narrow.T @ narrow @ vectors, vectors * torch.from_numpy(values))
 
 
 def test_deltas_are_those_of_the_tensors(start, tmp_path):

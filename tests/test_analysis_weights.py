@@ -73,8 +73,9 @@ def test_a_vote_has_its_best_member_and_began_without_it(tmp_path):
     weights: Any = open_weights(path, folder=tmp_path)
     directory = RunDirectory.open(path)
     best, first = (load(directory).weights for load in (load_single_model, load_engine))
-    for found, masters in ((weights, best), (weights.start, first)):
-        expected: Any = masters.merged_tensors()
+    known: list[Any] = [(weights, best), (weights.start, first)]
+    for found, masters in known:
+        expected = masters.merged_tensors()
         assert all(torch.equal(found.read(name), expected[name]) for name in found.names)
     assert weights.digest != weights.start.digest
     assert "leave the generation out" in refusal(open_weights, path, 0, folder=tmp_path)

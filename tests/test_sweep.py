@@ -1,6 +1,8 @@
 """Sweeps: trials are ordinary runs within a budget, continued, raced and tested."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,10 +24,11 @@ from germline.run import observers
 from germline.studies import sweep_runner
 from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import overrides_to_resume
-from germline.studies.sweep import Sweep
-from germline.studies.sweep_lease import is_leased
+from germline.studies.sweep import Sweep, SweepOptions
+from germline.studies.sweep_lease import LEASE_FILE, is_leased, take_lease
 from germline.studies.sweep_results import COLLAPSED, SweepResults
 from germline.studies.sweep_samplers import Samplers
+from germline.studies.sweep_space import SweepSpace
 from germline.types import GermlineError
 from tests.command_line import command
 from tests.hang_limit import HANG_S
@@ -164,9 +167,50 @@ def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
         done = swept(file)
     assert done.exit_code == 2
     assert "3 trials failed one after another, the last one with: cannot be written" in done.output
-    assert [one.state for one in results(file).trials] == ["failed"] * 3
+    found = results(file)
+    assert [one.state for one in found.trials] == ["failed"] * 3
+    # Tests are tried again as well; a trial that another process trains is its own.
+    shutil.copytree(found.trials[0].path, found.folder / "test" / "1")
+    take_lease(found.trials[1].path)
+    runner = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
+    retried: Any = SimpleNamespace(lock=nullcontext(), out=found.folder)
+    runner._sweep = retried
+    runner._retry_failed()
+    found = results(file)
+    states = [one.state for one in (*found.trials, *found.tests)]
+    assert states == ["running", "failed", "running", "running"]
+    assert [bool(one.reason) for one in found.trials] == [False, True, False]
+    (found.trials[1].path / LEASE_FILE).unlink()
+    shutil.rmtree(found.tests[0].path)
     assert swept(file, *QUICK[2:]).exit_code == 0
     assert {one.state for one in results(file).trials} <= {"complete", "pruned"}
+
+
+def test_a_worker_that_waits_reads_no_runs_until_a_lease_ends(file, monkeypatch) -> None:
+    options, out = SweepOptions({"rollouts": 700}), file.parent / "out"
+    runner = sweep_runner.SweepRunner(Sweep(str(file), [], SweepSpace(SPACE), out, options))
+    trial = out / "trials" / "0000"
+    trial.mkdir()
+    take_lease(trial)
+    steps: list[str] = []
+    work = iter([sweep_runner.WAIT, sweep_runner.WAIT, None])
+
+    def next_work() -> Any:
+        steps.append("read")
+        return next(work)
+
+    def sleep(_seconds: float) -> None:
+        steps.append("sleep")
+        assert len(steps) < 8
+        if len(steps) == 4:
+            os.utime(trial / LEASE_FILE, (1, 1))  # as if it was returned and taken again
+        if len(steps) == 7:
+            (trial / LEASE_FILE).unlink()
+
+    monkeypatch.setattr(runner, "_next_work", next_work)
+    monkeypatch.setattr(sweep_runner, "time", SimpleNamespace(sleep=sleep))
+    runner._work(0)
+    assert steps == ["read", *["sleep"] * 3, "read", *["sleep"] * 2, "read"]
 
 
 def test_a_trial_that_collapsed_is_no_better_peer(tmp_path: Path) -> None:

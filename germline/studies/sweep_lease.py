@@ -43,6 +43,16 @@ def is_leased(folder: Path) -> bool:
         return False
 
 
+def leases_of(sweep: Path) -> dict[Path, float]:
+    """Return the time of the last heartbeat of each trial and test that is leased."""
+    beats = {}
+    for file in sweep.glob(f"*/*/{LEASE_FILE}"):
+        with suppress(OSError):  # it was returned
+            if is_leased(file.parent):
+                beats[file.parent] = file.stat().st_mtime
+    return beats
+
+
 @contextmanager
 def kept_lease(folder: Path) -> Iterator[None]:
     """Keep a lease that was taken alive, and return it at the end."""

@@ -22,7 +22,7 @@ from germline.studies.run_seeds import train_seeds
 from germline.studies.study_results import CellResult
 from germline.studies.sweep import Sweep, SweepOptions
 from germline.studies.sweep_files import BEST_FILE, TESTS, TRIAL_FILE, TRIALS, read_json
-from germline.studies.sweep_lease import is_leased, kept_lease, take_lease
+from germline.studies.sweep_lease import is_leased, kept_lease, leases_of, take_lease
 from germline.studies.sweep_results import COLLAPSED, SweepResults, SweepTrial, read_trial
 from germline.studies.sweep_selection import collapse_of, halving, race, trials_to_test
 from germline.studies.sweep_space import SweepSpace, overrides_of
@@ -99,13 +99,16 @@ class SweepRunner(RunProcesses):
     def _work(self, _worker: int) -> None:
         while not self.is_stopping:
             with self._sweep.lock:
+                leases = leases_of(self._sweep.out)
                 work = self._next_work()
                 if work is not None and work is not WAIT:
                     take_lease(work[0])
             if work is None:
                 return
             if work is WAIT:
-                time.sleep(POLL_S)
+                # Reading all runs is slow, and new work comes only from a lease that ends.
+                while leases_of(self._sweep.out) == leases and not self.is_stopping:
+                    time.sleep(POLL_S)
             else:
                 with kept_lease(work[0]):
                     work[1]()

@@ -7,7 +7,7 @@ methods, the intervals of some exclude 0 by chance.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -117,7 +117,7 @@ class MethodResult(SeedGroup):
         mine, theirs = (
             (statistics.fmean(one.signed_ends), -(one.kl or 0.0)) for one in (self, other)
         )
-        return mine != theirs and all(a >= b for a, b in zip(mine, theirs, strict=True))
+        return is_dominated(theirs, [mine])
 
     def mean_cost(self, name: str) -> float | None:
         """Return the mean over seeds of a number of `cost`; None where it was not recorded."""
@@ -245,6 +245,13 @@ class StudyResults:
                 self.notes.append(f"{about}, as a run ends after a whole generation")
             elif spent < limit and not any(run.run.stopped_by for run in method.counted):
                 self.notes.append(f"{about}: generations={generations} is too few")
+
+
+def is_dominated(values: Sequence[float], others: Iterable[Sequence[float]]) -> bool:
+    """Whether one of the others is at least as high in every value, and higher in one."""
+    return any(
+        one != values and all(a >= b for a, b in zip(one, values, strict=True)) for one in others
+    )
 
 
 def _pair(first: MethodResult, second: MethodResult) -> Pair:

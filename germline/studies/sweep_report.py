@@ -16,6 +16,7 @@ from typing import Any
 from germline.config.config_files import as_yaml
 from germline.errors import count_of
 from germline.record.atomic_files import write_atomically
+from germline.record.best_generation import signed_score
 from germline.report.diff import changed_settings
 from germline.report.heat_map import HeatMap
 from germline.report.html_page import render_template
@@ -241,8 +242,7 @@ class SweepReport:
                     score = score_at(run, rung)
                     if score is None:
                         continue
-                    sign = 1 if score.higher_is_better else -1
-                    facts = (sign * score.mean, rung, run.config.seed, times[0], times[-1])
+                    facts = (signed_score(score), rung, run.config.seed, times[0], times[-1])
                     flags = [int(one(run.scores[0], score)) for one in (is_broken, is_hacked)]
                     tail = ("success", score.mean, *flags, trial.sampler, trial.state)
                     rows.append((trial.number, *settings, *facts, *tail))

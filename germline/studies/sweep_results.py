@@ -24,7 +24,7 @@ from germline.record.best_generation import signed_score
 from germline.record.budget import amounts
 from germline.record.seed_study import seed_runs
 from germline.report.text_format import number, signed
-from germline.studies.study_results import CellResult
+from germline.studies.study_results import CellResult, is_dominated
 from germline.studies.sweep_files import SWEEP_FILE, TESTS, TRIAL_FILE, TRIALS, read_json
 from germline.studies.sweep_space import SweepSpace
 
@@ -98,11 +98,7 @@ class SweepTrial:
     @property
     def unseen(self) -> float:
         """The mean over its runs of the signed score on unseen rows; NaN where none is known."""
-        known = [
-            one.evaluation["mean"] if one.scores[-1].higher_is_better else -one.evaluation["mean"]
-            for one in self.counted
-            if one.evaluation
-        ]
+        known = [self.sign * one.evaluation["mean"] for one in self.counted if one.evaluation]
         return statistics.fmean(known) if known else float("nan")
 
     @property
@@ -159,7 +155,7 @@ class SweepResults:
         """Rollouts of a run after which trials are compared; the last one ends a trial."""
         return list(self.facts["rungs"])
 
-    @property
+    @cached_property
     def complete(self) -> list[SweepTrial]:
         """Trials that were trained up to the last rung and have a score."""
         return [one for one in self.trials if one.state == "complete" and one.signed_scores]
@@ -186,7 +182,7 @@ class SweepResults:
         """That of the trials, which have the same metric."""
         return min((one.sign for one in self.trials), default=1.0)
 
-    @property
+    @cached_property
     def ranked(self) -> list[SweepTrial]:
         """Complete trials by their shrunk score, best first; of equal ones, more seeds first."""
         noise = self.noise
@@ -212,16 +208,11 @@ class SweepResults:
     @cached_property
     def front(self) -> list[SweepTrial]:
         """The complete trials that no other one is at least as good as in every objective."""
-        values = {one.number: self.objectives(one) for one in self.complete}
-
-        def is_dominated(trial: SweepTrial) -> bool:
-            mine = values[trial.number]
-            others = (some for some in values.values() if some != mine)
-            return any(all(a >= b for a, b in zip(some, mine, strict=True)) for some in others)
-
         if len(self.facts["objectives"]) == 1:
             return self.complete
-        return [one for one in self.ranked if not is_dominated(one)]
+        values = [self.objectives(one) for one in self.ranked]
+        pairs = zip(self.ranked, values, strict=True)
+        return [one for one, mine in pairs if not is_dominated(mine, values)]
 
     def summary(self) -> list[str]:
         """Say what was spent, how optimistic the search is, and what each sampler has found."""

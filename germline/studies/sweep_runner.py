@@ -186,7 +186,7 @@ class SweepRunner(RunProcesses):
         return path
 
     def _affords(
-        self, results: SweepResults, limits: Any, rollouts: float, *, new: int = 0
+        self, results: SweepResults, limits: Mapping[str, float], rollouts: float, *, new: int = 0
     ) -> bool:
         """Whether so many rollouts more are within limits, given what trials are training now."""
         spent: dict[str, float] = {**results.spent, "trials": len(results.trials)}
@@ -211,8 +211,8 @@ class SweepRunner(RunProcesses):
             if run is None or not run.scores:
                 self._end(path, facts | {"state": "failed", "reason": failure or NO_SCORE})
                 return
-            score = read_trial(path).mean
-            facts |= {"rung": rung + 1, "scores": [*facts["scores"], score]}
+            scores = [*facts["scores"], signed_score(run.scores[-1])]
+            facts |= {"rung": rung + 1, "scores": scores}
             if collapse := self._collapse(run):
                 self._end(path, facts | {"state": "pruned", "reason": collapse})
                 return

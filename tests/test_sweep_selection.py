@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from germline.cli.sweep import _line
-from germline.studies.sweep_results import Noise, SweepResults, SweepTrial
+from germline.studies.sweep_results import COLLAPSED, Noise, SweepResults, SweepTrial
 from germline.studies.sweep_selection import (
     collapse_of,
     halving,
@@ -70,6 +70,22 @@ def test_scores_are_shrunk_by_the_noise_and_the_race_adds_seeds() -> None:
     assert not is_clearly_worse(found.trials[0], found.trials[2])
     assert {one.number: seeds for one, seeds in race(found, 4)} == {0: 4, 1: 4}
     assert [*race(found, 2)] == []
+
+
+def test_the_race_has_two_trials_at_least_and_six_at_most() -> None:
+    assert [*race(faked_results(faked(0, 5.0)), 4)] == []
+    equal = faked_results(*(faked(number, 5.0) for number in range(8)))
+    assert [one.number for one, _ in race(equal, 4)] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_run_that_is_training_on_does_not_count_and_collapses_are_counted_apart() -> None:
+    trial = faked(0, 1.0, 5.0)
+    run: Any = trial.runs[1]
+    run.has_ended = False
+    assert trial.signed_scores == {0: 1.0}
+    broken = replace(faked(1, 2.0), state="pruned", reason=f"{COLLAPSED}: broken")
+    summary = faked_results(faked(0, 1.0), broken).summary()
+    assert summary[0] == "2 trials, 20 rollouts: 1 complete, 1 collapsed"
 
 
 def test_trials_are_paired_by_run_seed_and_a_lower_cost_is_better() -> None:
@@ -142,3 +158,6 @@ def test_the_best_of_each_sampler_is_tested() -> None:
     assert [one.number for one in trials_to_test(faked_results(*trials))] == [0, 1, 2]
     trials.append(faked(5, 0.0, sampler="random"))
     assert [one.number for one in trials_to_test(faked_results(*trials))] == [0, 1, 2, 5]
+    found = faked_results(*trials)
+    found.facts["objectives"] = ["score", "tokens"]  # trial 0 is the best in both
+    assert [one.number for one in trials_to_test(found)] == [0]

@@ -124,8 +124,10 @@ def generation_grid(
     return 1, method.generated_rows(population) * examples, center_microbatch(config.microbatch)
 
 
-def repeat_examples(examples: Sequence[Example], samples: int) -> list[Example]:
+def repeat_examples(examples: Sequence[Example], samples: int) -> Sequence[Example]:
     """Return every example as often as it is sampled, the samples of one next to each other."""
+    if samples == 1:
+        return examples
     return [replace(example, sample=k) for example in examples for k in range(samples)]
 
 

@@ -216,15 +216,9 @@ class Method:
         self, fleet: Fleet, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
         """Evaluate the center by the rewards of a member: `rewards[1, examples]`."""
-        samples = self.reducer.samples
-        found = self.evaluate_center_with_terms(fleet, batch, decoding, samples)
-        if samples == 1:
-            return found
-        places = {example.index: place for place, example in enumerate(batch)}
-        in_order = sorted(found.rollouts, key=lambda rollout: places[rollout.example])
-        rollouts = tuple(replace(rollout, member=0) for rollout in in_order)
-        rewards = found.rewards.T.reshape(1, -1)
-        return self.reducer.reduced(replace(found, rewards=rewards, rollouts=rollouts), batch)
+        repeated = self.reducer.repeated(batch)
+        evaluation = self.evaluate_center_with_terms(fleet, repeated, decoding)
+        return self.reducer.reduced(evaluation, batch)
 
     def learn(self, population: Population, evaluated: Evaluated) -> Learned:
         """Shape the fitness of the members, and tell the strategy."""

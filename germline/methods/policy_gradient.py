@@ -11,7 +11,7 @@ backwards in one process. Single completions only.
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -103,12 +103,12 @@ def summed_gradients(
         objective: returns what some rows add to the objective, computed by the model.
     """
     searched = {info.name for info in engine.weights.searched}
-    of_model = dict(engine.model.named_parameters()) if not engine.weights.adapted else {}
-    of_adapter = adapter_parameters(engine)
-    parameters = {n: p for n, p in {**of_model, **of_adapter}.items() if n in searched}
+    adapter = adapter_parameters(engine)
+    known = (*engine.model.named_parameters(), *adapter.items())
+    parameters = {name: one for name, one in known if name in searched}
     sums = {name: torch.zeros_like(p, dtype=torch.float32) for name, p in parameters.items()}
     for start in range(0, count, rows_per_pass):
-        with tracked(parameters.values()), adapter_applied(engine, of_adapter):
+        with tracked(parameters.values()), adapter_applied(engine, adapter):
             objective(slice(start, min(start + rows_per_pass, count))).backward()
             for name, parameter in parameters.items():
                 if parameter.grad is not None:
@@ -126,14 +126,13 @@ def adapter_parameters(engine: InProcessEngine) -> dict[str, nn.Parameter]:
 @contextmanager
 def adapter_applied(engine: InProcessEngine, adapter: Mapping[str, nn.Parameter]) -> Iterator[None]:
     """Add an adapter to the adapted layers of the model during a `with` block, differentiably."""
-    space = engine.weights.space
-    with ExitStack() as applied:
-        for layer in engine.weights.adapted:
-            assert space is not None
-            module = engine.model.get_submodule(layer.name.removesuffix(".weight"))
-            a, b = (adapter[name] for name in layer.adapter_names)
-            forward = _adapted(module.forward, a, b, space.scale)
-            applied.enter_context(replaced_forwards([(module, forward)]))
+    forwards = []
+    for layer in engine.weights.adapted:
+        assert engine.weights.space is not None
+        module = engine.model.get_submodule(layer.name.removesuffix(".weight"))
+        a, b = (adapter[name] for name in layer.adapter_names)
+        forwards.append((module, _adapted(module.forward, a, b, engine.weights.space.scale)))
+    with replaced_forwards(forwards):
         yield
 
 

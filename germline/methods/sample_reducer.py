@@ -36,7 +36,7 @@ class SampleReducer:
 
     def repeated(self, examples: Sequence[Example]) -> Sequence[Example]:
         """Return the examples, each as often as it is sampled."""
-        return repeat_examples(examples, self.samples) if self.samples > 1 else examples
+        return repeat_examples(examples, self.samples)
 
     def reduced(self, evaluation: Evaluation, examples: Sequence[Example]) -> Evaluation:
         """Return the evaluation of repeated examples with a reward for each example."""

@@ -269,7 +269,8 @@ class RunDirectory:
     @property
     def stopped_by(self) -> str | None:
         """The setting that ended the run before its last generation; None of any other run."""
-        return self.ending.setting if self.ending else None
+        ending = self.ending
+        return ending.setting if ending else None
 
     def ended_by(self, config: Config) -> Ending | None:
         """Return why a run ends that has this config and is as far as this one."""

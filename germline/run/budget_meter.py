@@ -83,8 +83,7 @@ class CountingFleet:
     def _counted(self, evaluation: Evaluation) -> Evaluation:
         self.counts["rollouts"] += len(evaluation.rollouts)
         self.counts["tokens"] += evaluation.tokens
-        read = sum(one.completion.prompt_tokens for one in evaluation.rollouts)
-        self.counts["forward_tokens"] += read + evaluation.tokens
+        self.counts["forward_tokens"] += _length(one.completion for one in evaluation.rollouts)
         return evaluation
 
 

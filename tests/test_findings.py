@@ -322,6 +322,18 @@ def test_a_training_logs_each_warning_once(tmp_path, caplog):
     assert said.startswith("after 3 generations: Little or no signal")
 
 
+def test_the_score_of_the_start_is_known_from_the_first_generation_on(tmp_path, caplog):
+    directory = RunDirectory.create(tmp_path / "run", CONFIG, DIGEST, 1)
+    log = FindingLog(directory, make_task(CONFIG.task))
+    start = score_of_values(0, "exact", [9.0, 8.0], higher_is_better=True)
+    directory.write_held_out(start, [], [])
+    log.on_held_out(start, [])
+    for one in silent(3):
+        written(directory, log, one)
+    (said,) = caplog.messages
+    assert "use a smaller sigma, as the center earns 8.5" in said
+
+
 def test_every_finding_has_a_heading_in_the_docs():
     docs = Path(__file__).parent.parent / "docs"
     for code in RULES:

@@ -159,9 +159,20 @@ def test_the_gradient_of_sft_is_that_of_the_likelihood_of_the_best(model, monkey
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6)
 
 
+ADAPTER = "space={kind: lora, rank: 2, init_scale_b: 0.3, layers: 0-1}"
+
+
+def test_the_first_step_of_ppo_compares_an_adapter_with_itself(model):
+    with build_run_parts(config(model, "ppo", *ONE_STEP, ADAPTER)) as parts:
+        update = one_generation(parts)[2].update
+        parts.method.apply(parts.fleet, update)
+        metrics = parts.method.metrics(update)
+    assert metrics["backward_tokens"] > 0
+    assert metrics["sampler_kl"] == pytest.approx(0, abs=1e-6)
+
+
 def test_the_gradient_of_an_adapter_is_that_of_peft(model, monkeypatch):
-    space = "space={kind: lora, rank: 2, init_scale_b: 0.3, layers: 0-1}"
-    with build_run_parts(config(model, "sft_on_best", *ONE_STEP, space)) as parts:
+    with build_run_parts(config(model, "sft_on_best", *ONE_STEP, ADAPTER)) as parts:
         found, rows = first_gradient(parts, monkeypatch)
         engine: Any = parts.fleet.engine  # type: ignore[attr-defined]
         peft, parameters = model_that_learns(engine)

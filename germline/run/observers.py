@@ -126,6 +126,8 @@ class FindingLog(Observer):
 
     def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
         """Log that many completions could not be graded, or that no episode called a tool."""
+        if rollouts is not None:  # a score of no generation, such as that of the start
+            self._of_scores = self._find_in_scores()
         after = count_of(score.generation, "updates")
         reasons = Counter(one.grade.failure for one in rollouts or () if one.grade.failure)
         failed = sum(reasons.values())

@@ -159,7 +159,7 @@ def test_the_gradient_of_sft_is_that_of_the_likelihood_of_the_best(model, monkey
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6)
 
 
-ADAPTER = "space={kind: lora, rank: 2, init_scale_b: 0.3, layers: 0-1}"
+ADAPTER = "space={kind: lora, rank: 2, alpha: 3, init_scale_b: 0.3, layers: 0-1}"
 
 
 def test_the_first_step_of_ppo_compares_an_adapter_with_itself(model):

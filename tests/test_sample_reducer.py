@@ -1,5 +1,6 @@
 """Several samples of an example by every member, and the reward that they have together."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ class Letters:
 
 LETTERS: Any = Letters()
 EXAMPLES = [Example(5, "a", "1", chat=False), Example(9, "b", "2", chat=False)]
-REWARDS = np.array([[0.0, 1.0, 1.0, 0.0, 0.0, 1.0], [0.5, 0.0, 0.25, 1.0, np.nan, 1.0]])
+REWARDS = np.array([[0.0, 1.0, 1.0, 0.0, 0.0, 1.0], [0.5, 0.0, 0.25, 1.0, 1.0, np.nan]])
 TEXTS = ("x", "y", "y", "p", "p", "q")
 
 
@@ -89,13 +90,17 @@ def test_a_run_learns_from_the_best_sample_and_resumes_to_the_same_bits(tmp_path
     assert journal(two) == journal(whole.path)
 
 
-def test_the_center_is_rewarded_as_a_member() -> None:
-    config = settings(*SAMPLES, "method.fitness=worst_of_k")
+@pytest.mark.parametrize("options", [(), ("prompt_search.template=['{prompt}', 'Q: {prompt}']",)])
+def test_the_center_is_rewarded_as_a_member(options: tuple[str, ...]) -> None:
+    config = settings(*SAMPLES, "method.fitness=worst_of_k", *options)
     with build_run_parts(config) as parts:
         batch, decoding = parts.batch(0), parts.decoding_of(0)
-        found = parts.method._evaluate_center_as_member(parts.fleet, batch, decoding)
-        samples = parts.fleet.evaluate_center(batch, decoding, 3).rewards
-    np.testing.assert_array_equal(found.rewards, samples.min(axis=0)[None])
+        population = replace(parts.method.ask(0), evaluate_center=True)
+        found = parts.method.evaluate(parts.fleet, population, batch, decoding)
+        samples = parts.method.evaluate_center(parts.fleet, batch, decoding, 3).rewards
+    assert len(found.members.rollouts) == 6 * 4 * 3
+    assert found.center is not None
+    np.testing.assert_array_equal(found.center.rewards, samples.min(axis=0)[None])
 
 
 def test_a_majority_needs_answers(tmp_path: Path) -> None:

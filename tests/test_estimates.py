@@ -165,6 +165,15 @@ def test_prompts_are_measured_with_a_tokenizer_or_by_their_characters():
     assert text_lengths(elsewhere, task).prompt >= longest / 3
 
 
+def test_samples_are_further_rows_of_the_same_microbatches():
+    members = {"strategy": {"population": 64}, "task": {"temperature": 1}}
+    texts = replace(TEXTS, examples=4)
+    few = work_of({**members, "method": {"samples": 8}}, texts=texts)[2]
+    many = work_of(members, texts=replace(TEXTS, examples=32))[2]
+    assert few == replace(many, texts=texts)
+    assert few.generating < 64
+
+
 def test_where_members_score_only_the_samples_of_the_center_have_a_cache():
     scoring = {
         "method": {"kind": "zo_grpo", "group_size": 4, "rows_per_member": 6},

@@ -166,3 +166,7 @@ def test_the_kl_of_every_generation_is_measured_on_the_examples_that_are_asked(
     assert f"{last['per_token']:.3g}" in table
     (other,) = json.loads(evaluated(trained, "--task", "countdown", "--limit", 4, "--kl", "--json"))
     assert other["kl"]["per_token"] > 0
+    assert other["behavior"]["length_drift"] == 1  # the run has no answers to compare with
+    (warm,) = json.loads(evaluated(*words[:1], *words[5:], "--temperature", 1, "--json"))
+    assert warm["kl"]["texts"] == last["texts"]
+    assert warm["kl"]["per_token"] != last["per_token"]

@@ -46,6 +46,6 @@ def test_a_resumed_run_has_the_files_of_a_run_in_one_go(tmp_path: Path) -> None:
 def test_rewards_that_are_not_there_or_damaged_are_named(tmp_path: Path) -> None:
     with pytest.raises(GermlineError, match=r"000003.npz is not there: record.rewards=true"):
         read_rewards(tmp_path, 3)
-    (tmp_path / "000003.npz").write_bytes(b"PK damaged")
+    (tmp_path / "000003.npz").write_bytes(b"PK\x03\x04 damaged")
     with pytest.raises(GermlineError, match=r"000003.npz is damaged"):
         read_rewards(tmp_path, 3)

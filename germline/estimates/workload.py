@@ -127,16 +127,15 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
     name = getattr(engine, "dtype", "float32")
     dtype = serving_dtype(name, shape.config_dtype, on_gpu=on_gpu)
     members = (config.strategy.population or POPULATION) if config.method.perturbs else 1
-    batch = texts.examples
-    scored = config.method.scored_rows(batch)
-    at_once = min(members, members_per_microbatch(config.microbatch, scored or batch))
+    generators, completions, size = generation_grid(config, members, texts.examples)
+    scored = config.method.scored_rows(texts.examples)
+    at_once = min(members, members_per_microbatch(config.microbatch, scored or completions))
     space = make_space(config.space, config.seed)
     tensors = space.searched_shapes(shape.tensors)
     searched = sum(math.prod(tensor) for tensor in tensors)
     stacked = 0
     if space.family == "dense":
         stacked = _stacked(engine, searched * dtype.itemsize, at_once)
-    generators, completions, size = generation_grid(config, members, batch)
     generating = min(generators, stacked or at_once)
     width = min(size.examples, completions)
     return Workload(

@@ -46,7 +46,8 @@ def read_rewards(folder: Path, generation: int) -> MemberRewards:
     """
     file = _file(folder, generation)
     try:
-        with np.load(file) as found:
+        # numpy leaves a file open that it opened itself and that is damaged.
+        with file.open("rb") as opened, np.load(opened) as found:
             return MemberRewards(found["rewards"], found["examples"])
     except FileNotFoundError:
         raise GermlineError(

@@ -24,6 +24,7 @@ def test_a_grid_trains_every_trial_with_all_seeds(file, commands, monkeypatch) -
     assert f"report: {file.parent / 'out' / 'sweep.html'}" in done.output.replace("\n", "")
     found = results(file)
     assert len(found.trials) == 4
+    assert {words[0] for words in commands} == {"train"}  # at once, without stops at rungs
     assert [one.state for one in found.trials] == ["complete"] * 4
     assert all(sorted(one.signed_scores) == [0, 1] for one in found.trials)
     page = (file.parent / "out" / "sweep.md").read_text(encoding="utf-8")

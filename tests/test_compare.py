@@ -210,14 +210,6 @@ def test_what_was_forgotten_is_a_table(file, commands) -> None:
     assert f"| short | few | {number(before)} -> {number(after)} |" in printed
 
 
-def test_a_budget_that_is_not_reached_is_said(file, commands) -> None:
-    notes = compared(file, "budget.rollouts=100", "seeds=3")[2]["notes"]
-    assert notes[:2] == [
-        "short, few: 64 of budget.rollouts=100 are spent: generations=4 is too few",
-        "short, many: 128 of budget.rollouts=100 are spent, as a run ends after a whole generation",
-    ]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -233,25 +225,14 @@ def test_a_budget_that_is_not_reached_is_said(file, commands) -> None:
         ({"methods": {"a": {"on": {"long": []}}}}, "methods.a.on names long, and the tasks are"),
         ({"methods": {"a": {"settings": ["sigma=1"]}}}, r"short, a: config: sigma: unknown"),
         ({"methods": {"a/b": {}}}, "String should match pattern"),
-        ({"methods": {}}, "methods: Dictionary should have at least 1 item"),
         ({"seeds": [1, 1]}, r"seeds=\(1, 1\): name whole numbers, each once"),
         ({"seed": 1}, "seed: Extra inputs are not permitted"),
-        ({"budget": {"rollouts": 0}}, "budget.rollouts: Input should be greater"),
-        ({"tasks": {}}, "tasks: Dictionary should have at least 1 item"),
         ({"tasks": {"short": {"config": "none.yaml"}}}, "short, few: config: there is no file"),
     ],
 )
 def test_a_study_that_cannot_be_compared_is_refused(file, changes, message) -> None:
     with pytest.raises(GermlineError, match=message):
         Study(write_study(file.parent, **changes))
-
-
-def test_a_section_that_a_study_replaces_is_not_warned_of(file, caplog) -> None:
-    dropping = ["space={kind: low_rank, rank: 3}", "space=full"]
-    Study(write_study(file.parent, methods={"full": {"settings": dropping}}))
-    assert caplog.messages == []
-    settings(*dropping)
-    assert caplog.messages == ["config: space=full replaces a section, which drops space.rank=3"]
 
 
 def test_methods_may_sample_their_training_at_different_temperatures(file) -> None:
@@ -269,13 +250,6 @@ def test_methods_that_cannot_train_on_a_task_are_refused_with_those_that_can(fil
     methods = {"es": {}, "gd": {"settings": ["method=es_sample_gd", "shaping=z_score"]}}
     with pytest.raises(GermlineError, match=r"game: gd: .* Methods of this study that can: es$"):
         Study(write_study(file.parent, tasks=tasks, methods=methods))
-
-
-def test_a_baseline_without_its_package_is_refused(file, monkeypatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    trl = ["method=grpo", "engine=inprocess", "strategy={learning_rate: 0.1}", "space=full"]
-    with pytest.raises(GermlineError, match=r"needs TRL: pip install 'germline\[trl\]'"):
-        Study(write_study(file.parent, methods={"es": {}, "grpo": {"settings": trl}}))
 
 
 def test_the_shipped_study_is_read_by_name() -> None:

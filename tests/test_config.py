@@ -98,7 +98,6 @@ ADAM = {"optimizer": {"kind": "adam"}, "learning_rate": 0.01}
         ({}, ["task=rows #2.jsonl"], {"task": {"kind": "jsonl", "path": "rows #2.jsonl"}}),
         ({"strategy": {**ADAM, "optimizer": "adam"}}, [], {"strategy": ADAM}),
         ({}, ["strategy.optimizer=adam", "strategy.learning_rate=0.01"], {"strategy": ADAM}),
-        ({"space": {"rank": 4}}, [], {"space": {"kind": "low_rank", "rank": 4}}),
         ({}, ["space.rank=4"], {"space": {"kind": "low_rank", "rank": 4}}),
         ({}, ["strategy.antithetic=False"], {"strategy": {"antithetic": False}}),  # mistake 17
         ({}, ["record.tensorboard=no"], {"record": {"tensorboard": False}}),
@@ -130,13 +129,10 @@ def test_what_is_short_means_the_whole(short, overrides, whole):
 @pytest.mark.parametrize(
     ("override", "value"),
     [
-        ("task.stop=###", ("###",)),
         ("task.stop=# a\n", ("# a\n",)),
         ("task.stop=[a, 'b c']", ("a", "b c")),
         ("task.stop=[]", ()),
         ("task.stop=null", None),
-        ("task.max_new_tokens=null", None),
-        ("task.system_prompt=# Role", "# Role"),
         ("task.system_prompt=Solve it. #no words", "Solve it. #no words"),
         ("task.system_prompt=one\n two\n", "one\n two\n"),
         ("task.system_prompt=1e5", "1e5"),

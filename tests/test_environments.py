@@ -285,17 +285,6 @@ def test_a_coroutine_that_is_interrupted_is_canceled_before_the_next_one_ends():
     assert seen == ["canceled"]
 
 
-def test_a_coroutine_is_waited_for_in_a_notebook_whose_thread_runs_a_loop():
-    async def answer():
-        await asyncio.sleep(0)
-        return "answer"
-
-    async def cell():
-        return await_result(answer())
-
-    assert asyncio.run(cell()) == "answer"
-
-
 # in worker processes
 
 

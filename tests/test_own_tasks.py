@@ -208,15 +208,8 @@ def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
         (ROWS, r"digits\.py: define `reward\(completion, example\)` or .*found neither"),
         (ROWS + "def rewrad(c, e): ...", r"found neither \(did you mean 'rewrad'\?\)"),
         (ROWS + RIGHT + "rubric = {reward: 1}", "found both"),
-        (ROWS + "reward = 5", r"digits\.py: a reward must be a function, found 5"),
-        (ROWS + "def reward(c, e, k): ...", r"reward\(c, e, k\) must take \(completion, example\)"),
+        (ROWS + "reward = [1]", r"digits\.py: a reward must be a function, found 1"),
         (ROWS + "rubric = [len]", r"`rubric` must be \{function: weight\}, found \["),
-        (
-            ROWS + "def a(c, e): ...\nrubric = {a: 'x'}",
-            "the weight of a must be a number, found 'x'",
-        ),
-        (ROWS + "def a(c, e): ...\nrubric = {a: 0}", "every weight is 0"),
-        (ROWS + "reward = [1]", "a reward must be a function, found 1"),
         (RIGHT, r"there are no examples: define `train = \[\.\.\.\]`"),
         ("train = []\n" + RIGHT, "`train` holds no rows; add at least one example"),
         ("train = ['a']\n" + RIGHT, r"train row 0: a row must be a mapping .* found 'a'"),
@@ -233,7 +226,6 @@ def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
         ("import sys\nsys.exit('bye')\n", r"digits\.py, line 2: cannot be loaded: SystemExit: bye"),
         (ROWS + RIGHT + "settings = 5", r"settings: .*\(found 5\)"),
         (ROWS + RIGHT + "settings = {'stpo': 1}", r"settings\['stpo'\] \(did you mean 'stop'"),
-        (ROWS + RIGHT + "settings = {'chat': 'x'}", r"settings\['chat'\]: .*\(found 'x'\)"),
         (ROWS + RIGHT + "settings = {'metric': 'x'}", r"settings\['metric'\] is 'x'.*are reward"),
         (ROWS + RIGHT + "settings = {'floor': {'x': 1}}", r"settings\['floor'\] names 'x'"),
     ],
@@ -267,22 +259,6 @@ def test_a_function_of_a_rubric_that_raises_floors_its_own_part_alone(tmp_path):
     assert (fine.parts, fine.failure) == ({"right": 0.0, "brief": 1.0}, None)
     assert (failed.parts, failed.reward) == ({"right": 1.0, "brief": -2.0}, 0.0)
     assert failed.failure == "brief(): ZeroDivisionError: division by zero (digits.py, line 6)"
-
-
-@pytest.mark.parametrize(
-    ("body", "complaint"),
-    [
-        (
-            "return float('nan')",
-            r"the rewards of .*\.py must return a finite number from reward\(\), ",
-        ),
-        ("return -1", r"returned -1 from reward\(\), worse than its floor 0\. .*'floor': \{'rew"),
-    ],
-)
-def test_what_no_reward_is_stops_with_the_value_and_the_remedy(tmp_path, body, complaint):
-    path = written(tmp_path, ROWS, misbehaving(body))
-    with pytest.raises(GermlineError, match=complaint):
-        graded(path, "a")
 
 
 def trained(path, folder):

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 import venv
 import zipfile
 from importlib import metadata
@@ -25,17 +24,6 @@ def wheel(tmp_path_factory):
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     return next(folder.glob("*.whl"))
-
-
-def test_extras_of_libraries_are_spelled_as_the_libraries_do():
-    """pip warns of an extra such as `math-verify[antlr4_13_2]`, which is `antlr4-13-2` there."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lists = (project["dependencies"], *project["optional-dependencies"].values())
-    installed = {canonicalize_name(one.name): one.metadata for one in metadata.distributions()}
-    for requirement in (Requirement(one) for some in lists for one in some):
-        found = installed.get(canonicalize_name(requirement.name))
-        if found is not None:
-            assert requirement.extras <= {*(found.get_all("Provides-Extra") or ())}, requirement
 
 
 def test_every_file_of_the_package_is_in_the_wheel_and_nothing_else(wheel):

@@ -20,8 +20,6 @@ from germline.report.comparison import seed_groups
 from germline.report.run_facts import RunFacts, next_commands
 from germline.report.text_format import number
 from germline.run.dry_run import dry_run
-from germline.run.lifecycle import resumed_config
-from germline.studies import run_seeds
 from germline.studies.run_seeds import SeedStudy, parse_seeds, train_seeds
 from germline.types import GermlineError
 
@@ -341,21 +339,6 @@ def test_seeds_that_stopped_early_train_on_together(tmp_path: Path) -> None:
     assert [len(RunDirectory.open(run.path).journal.read()) for run in (early, other)] == [2, 2]
     again = command("resume", tmp_path / "two", "-q")
     assert again.exit_code == 0, again.output
-
-
-def test_another_kind_of_fleet_trains_the_seeds_on(
-    seeds: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Config] = []
-
-    def planned(path: Path, overrides: list[str]) -> None:  # instead of starting Ray
-        made.append(resumed_config(RunDirectory.open(path).config, overrides))
-
-    monkeypatch.setattr(run_seeds, "resume", planned)
-    study = SeedStudy.open(seeds, ["generations=4", "fleet.kind=ray"])
-    wanted = study.config.model_copy(update={"seed": 1})
-    run_seeds._begin_or_resume(wanted, seeds / "seed-1")
-    assert made == [wanted]
 
 
 def test_settings_of_the_scores_cannot_change(seeds: Path) -> None:

@@ -10,7 +10,6 @@ from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
-from urllib.parse import unquote
 
 import pytest
 
@@ -56,18 +55,6 @@ def site(tmp_path_factory):
 def pages(site):
     # 404.html is shown by a server at any address, so its links begin at the root of the site.
     return {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
-
-
-def external(address):
-    return address.startswith(("http:", "https:", "//"))
-
-
-def test_pages_load_nothing_from_the_network_and_nothing_that_is_missing(pages):
-    for path, page in pages.items():
-        loads = page.loads
-        assert [address for address in loads if external(address)] == [], path.name
-        files = [unquote(one.partition("#")[0]) for one in loads if not one.startswith("data:")]
-        assert [file for file in files if not (path.parent / file).exists()] == [], path.name
 
 
 @pytest.fixture(scope="module")

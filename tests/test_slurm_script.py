@@ -1,8 +1,6 @@
 """The script for SLURM is one that bash and Ray understand."""
 
-import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,27 +8,6 @@ import pytest
 from tests.hang_limit import HANG_S
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "ray_on_slurm.sh"
-TEXT = SCRIPT.read_text(encoding="utf-8").replace("\\\n", " ")
-
-
-@pytest.mark.slow
-def test_every_option_for_ray_is_one_it_has():
-    pytest.importorskip("ray", reason="the extra `ray` is not installed")
-    shown = subprocess.run(
-        [sys.executable, "-m", "ray.scripts.scripts", "start", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    known = set(re.findall(r"--[a-z-]+", shown))
-    lines = [line for line in TEXT.splitlines() if "ray start" in line or "${start[@]}" in line]
-    asked = {
-        option
-        for line in lines
-        # What stands before belongs to srun.
-        for option in re.findall(r"--[a-z-]+", re.split(r"ray start|\$\{start", line)[1])
-    }
-    assert {"--head", "--address", "--num-cpus", "--block"} <= asked <= known
 
 
 STUBS = {

@@ -76,14 +76,6 @@ def test_what_is_wrong_is_found(tmp_path, body, tried, remark):
     assert remark in found.remark
 
 
-@pytest.mark.slow
-def test_a_text_that_takes_too_long_is_a_warning(tmp_path):
-    body = "    if completion == '9**9**9': time.sleep(60)\n" + RIGHT
-    found = findings(tmp_path, body, prompts=0)["hostile answers"]
-    assert found.verdict == "warning"
-    assert "1 fail, which earns the floor: timeout after 2.0 s on '9**9**9'" in found.remark
-
-
 def test_a_reward_that_fails_on_every_answer_of_rows_without_gold_is_wrong(tmp_path):
     rows = ROWS.replace("'answer'", "'gold'")
     found = findings(tmp_path, RIGHT, rows, prompts=0)["hostile answers"]
@@ -339,12 +331,6 @@ def test_gold_answers_that_no_model_can_write_are_found(answer, setting, verdict
     path.write_text(FROM_1.replace("str(n)", answer) + reward)
     report = germline.check_task(path, [setting], prompts=0)
     assert {one.tried: one.verdict for one in report.findings}["gold answers"] == verdict
-
-
-def test_the_command_ends_with_1_when_something_is_wrong(tmp_path):
-    shown = command("check", file(tmp_path, "    return 1\n"), "--prompts", 0)
-    assert shown.exit_code == 1
-    assert "gold answers\t10\t1\twrong\tearn no more than empty ones" in shown.stdout
 
 
 def test_the_middle_of_a_long_prompt_is_not_shown(tmp_path):

@@ -71,8 +71,8 @@ def copy(whole: Path, tmp_path: Path) -> Path:
     [
         (
             "journal.jsonl",
-            ("record.rollouts=0", "strategy.population=400", "strategy.antithetic=false"),
-            6000,
+            ("record.rollouts=0", "strategy.population=200", "strategy.antithetic=false"),
+            3500,
         ),
         ("rollouts.jsonl", ("record.rollouts=100",), 6000),
         ("generations.jsonl", ("record.rollouts=0", "record.snapshot_every=9"), 1500),

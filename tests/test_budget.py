@@ -1,6 +1,9 @@
 """What a run spends: counted for every method, likewise after a resume; a limit ends the run."""
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,9 +14,10 @@ from germline.protocols import ScoringGroup
 from germline.record import RunDirectory
 from germline.record.budget import reached_limit
 from germline.report.run_facts import RunFacts
-from germline.run.budget_meter import CountingFleet
+from germline.run.budget_meter import CountingFleet, _cpu_s
 from germline.types import Completion, Example, GermlineError
 from tests.command_line import command
+from tests.hang_limit import wait_until
 from tests.test_es_sample_gd import config as gradient_config
 from tests.tiny import save_tiny
 from tests.tiny_runs import zo_grpo_run
@@ -52,6 +56,13 @@ def test_members_count_their_rollouts_and_whole_texts(tmp_path: Path) -> None:
     assert spent["backward_tokens"] == spent["backward_flops"] == 0
     assert spent["cpu_s"] > 0
     assert spent["wall_s"] > 0
+
+
+def test_the_processor_time_of_graders_counts():
+    before = _cpu_s() - time.process_time()
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        wait_until(lambda: _cpu_s() - time.process_time() > before + 0.2)
+        busy.kill()
 
 
 def test_held_out_scores_are_counted_apart(tmp_path: Path) -> None:

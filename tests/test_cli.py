@@ -20,7 +20,7 @@ from germline.cli.doctor import InstallationCheck
 from germline.cli.output import INTERRUPTED, print_stderr, wrap_words
 from germline.cli.run_loop import stop_on_interrupt
 from tests.command_line import command
-from tests.terminals import terminal
+from tests.terminals import Screen, terminal
 
 
 def test_help_imports_neither_torch_nor_numpy():
@@ -91,6 +91,14 @@ def test_a_message_appears_above_a_live_view(monkeypatch):
     monkeypatch.setattr(sys, "stderr", FileProxy(Console(file=screen, width=80), behind))
     print_stderr("a warning")
     assert screen.getvalue() == "a warning\n"
+
+
+def test_a_message_is_wrapped_for_a_terminal(monkeypatch):
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", "40")
+    print_stderr("word " * 20)
+    assert max(map(len, screen.getvalue().splitlines())) in range(30, 50)
 
 
 @pytest.mark.parametrize(

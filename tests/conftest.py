@@ -1,5 +1,6 @@
 """What every test relies on: no network, short runs, GPU tests that say why they do not run."""
 
+import base64
 import gc
 import logging
 import os
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 
-EMPTY_PNG = b"\x89PNG\r\n\x1a\n"
+EMPTY_PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+)
+"""A picture of one pixel."""
 OBSERVERS = "germline.run.observers"
 
 

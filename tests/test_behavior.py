@@ -1,7 +1,5 @@
 """Answers that are broken or changed are told from good ones, each detector on cases by hand."""
 
-import json
-import re
 from dataclasses import replace
 
 import pytest
@@ -19,7 +17,6 @@ from germline.evaluation.behavior import (
 )
 from germline.record.metrics_rows import HeldOutSample
 from germline.types import Completion
-from tests.command_line import command
 from tests.toy_runs import settings
 
 END, PAD = 0, 1
@@ -180,10 +177,6 @@ def shorter(completion, example):
     return 20 - len(completion)
 
 
-def many_e(completion, example):
-    return completion.count("e")
-
-
 @pytest.mark.usefixtures("graded_in_process")
 def test_members_that_learn_to_write_the_end_token_alone_are_found_while_they_train(tmp_path):
     """The seeds' case: the end token is the shortest answer."""
@@ -198,45 +191,3 @@ def test_members_that_learn_to_write_the_end_token_alone_are_found_while_they_tr
     (found,) = [one for one in germline.findings(training.directory) if one.level == "warning"][:1]
     assert found.code == "broken_answers"
     assert "special tokens 0 % -> 100 %" in found.sentence
-
-
-@pytest.mark.usefixtures("graded_in_process")
-def test_a_model_that_learns_to_write_one_letter_is_broken_in_every_view(tmp_path):
-    config = {
-        "task": {"kind": "conciseness", "max_new_tokens": 16},
-        "strategy": {"population": 32, "sigma": 0.05, "learning_rate": 0.2},
-        "batch_size": 4,
-        "generations": 8,
-        "held_out": {"examples": 20, "every": 8},
-    }
-    germline.train(config, tmp_path / "run", reward=many_e).run()
-    text = command("report", tmp_path / "run").output
-    assert "warning: The held-out answers are broken" in text
-    assert "behavior of the held-out answers: broken (" in text
-    assert re.search(r"^  [a-z, ]*truncated: 'W.*\?' -> '", text, re.MULTILINE)
-    page = (tmp_path / "run" / "report.html").read_text()
-    assert "Behavior since the start: <strong>broken</strong>" in page
-    assert re.search("flagged: [a-z, ]*truncated", page)
-    shown = json.loads(command("report", tmp_path / "run", "--json").output)["runs"][0]["behavior"]
-    assert shown["verdict"] == "broken"
-    assert shown["now"]["truncated"] > shown["start"]["truncated"]
-    assert shown["flagged"][0]["flags"]
-
-
-@pytest.mark.usefixtures("graded_in_process")
-def test_a_run_of_an_earlier_version_has_no_verdict_and_a_resumed_one_compares_the_same(tmp_path):
-    whole, halves = tmp_path / "whole", tmp_path / "halves"
-    germline.train(settings(), whole).run()
-    half = germline.train(settings(), halves)
-    for _ in half:
-        half.stop()
-    germline.resume(halves).run()
-    assert (halves / "held_out.jsonl").read_text() == (whole / "held_out.jsonl").read_text()
-    rows = [json.loads(line) for line in (whole / "held_out.jsonl").read_text().splitlines()]
-    for row in rows:
-        del row["behavior"]
-        for sample in row["completions"]:
-            del sample["finish"], sample["token_ids"]
-    (whole / "held_out.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "behavior of" not in command("report", whole).output
-    assert "behavior of the held-out answers: " in command("report", halves).output

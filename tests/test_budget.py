@@ -171,19 +171,6 @@ def test_a_spent_budget_ends_a_run_and_a_larger_one_trains_on(tmp_path: Path) ->
     assert journal(directory.path) == journal(whole)
 
 
-def test_a_run_of_an_older_version_counts_the_rollouts_of_its_rows(tmp_path: Path) -> None:
-    folder = stopped_after(germline.train(settings(), tmp_path / "run"), 2)
-    file = folder / "generations.jsonl"
-    rows = [json.loads(line) for line in file.read_text().splitlines()]
-    for row in rows:
-        del row["budget"]
-    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    with pytest.raises(GermlineError, match="the budget is spent"):
-        germline.resume(folder, ["budget.rollouts=48"])
-    finish(germline.resume(folder, ["budget.rollouts=60"]))
-    assert RunDirectory.open(folder).spent["rollouts"] == 72
-
-
 def as_file(folder: Path) -> Path:
     from germline.config.config_files import as_yaml
 

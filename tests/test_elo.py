@@ -267,14 +267,3 @@ def test_the_command_prints_ratings_and_counts(tmp_path, trained):
     assert again["judge"] == {"url": server.url, "model": "the-judge"}
     assert again["decided"] + again["abstained"] == 12
     assert [one["model"] for one in again["ratings"]] == [f"{trained}@{one}" for one in (3, -1)]
-
-
-def test_an_interrupted_command_says_how_to_go_on(monkeypatch, trained):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("germline.run.elo.compare_models", interrupted)
-    with judging(longer) as server:
-        done = command("elo", trained, "-g", "-1", "-g", "3", "--judge", server.url)
-    assert done.exit_code == 130
-    assert "Interrupted. What is judged is kept: the same command goes on" in done.output

@@ -7,17 +7,15 @@ import pytest
 import germline
 from germline.config import Environment, GuessNumber, Wordle, load_config
 from germline.environments.wordle import guess_feedback, last_guess
-from germline.example import Transcript, Turn
+from germline.example import Transcript
 from germline.graders.pool import GraderPool
 from germline.protocols import EpisodeTask
 from germline.run.build_parts import make_graders
-from germline.run.observers import FindingLog
 from germline.run.task_check import check_task
 from germline.tasks import make_task
 from germline.tasks.python_inputs import read_inputs
-from germline.types import Completion, GermlineError, Grade, Rollout
+from germline.types import GermlineError
 from tests.hang_limit import HANG_S
-from tests.synthetic_runs import score
 from tests.toy_runs import finish, settings
 
 # files
@@ -82,24 +80,6 @@ def test_tools_are_described_in_a_system_message_or_in_the_prompt(tmp_path):
     (plain, *_) = task(tmp_path, TOOL_FILE, chat=False).examples("train")
     assert plain.prompt == f"{system}\n\n{chat.prompt}"
     assert not plain.context
-
-
-def test_a_run_says_before_and_after_training_that_no_reply_calls_a_tool(tmp_path, caplog):
-    path = tmp_path / "mine.py"
-    path.write_text(TOOL_FILE, encoding="utf-8")
-    training = germline.train(settings(f"task={path}", "generations=1"), tmp_path / "run").run()
-    directory = training.directory
-    said = [line for line in caplog.messages if "called a tool" in line]
-    assert [line.split(",")[0] for line in said] == ["after 0 updates", "after 1 update"]
-    for call, count in (("no call", 1), ('<tool_call>{"name": "look"}</tool_call>', 0)):
-        caplog.clear()
-        turns = (Turn("user", "Look."), Turn("assistant", call))
-        episode = Rollout(
-            0, 0, Completion(call, (1,), "stop", 1), Grade(1.0, {}, None), turns, "done"
-        )
-        for file in (TOOL_FILE, FILE):  # the second one has no tools
-            FindingLog(directory, task(tmp_path, file)).on_held_out(score(3), [episode])
-        assert len(caplog.messages) == count
 
 
 def test_thinking_is_removed_from_every_reply(tmp_path):

@@ -98,12 +98,6 @@ def test_unseen_examples_are_those_after_the_held_out_ones(
     assert [row["difference_n"] for row in table] == [None, 3]
 
 
-def test_eval_says_that_the_best_was_chosen_on_examples_that_score_it(trained: Path) -> None:
-    text = evaluated(trained, "-g", "best", "--limit", 9)
-    assert "best was chosen by its score on the first 6 of these 9 examples" in text
-    assert "was chosen" not in evaluated(trained, "-g", "best", "--split", "unseen", "--limit", 3)
-
-
 def test_generations_are_compared_by_progressions_and_regressions(trained: Path) -> None:
     words = (trained, "-g", -1, "-g", 1, "--limit", 30)
     (line,) = evaluated(*words).splitlines()[2:3]

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -136,17 +135,6 @@ def test_what_does_not_fit_is_refused(trained: Path, words: list[str], message: 
     assert re.search(message, result.stderr)
 
 
-def test_runs_of_another_task_are_named_where_they_are_scored(
-    trained: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "other"
-    germline.train(CONFIG | {"task": "conciseness", "generations": 1}, out=other).run()
-    done = command("eval", trained, other, "--limit", "2")
-    assert done.exit_code == 0, done.output
-    assert f"{other} was trained on conciseness" in " ".join(done.stderr.split())
-    assert "was trained on" not in command("eval", trained, trained, "--limit", "2").stderr
-
-
 def test_a_model_is_scored_on_the_rows_that_are_given(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rows = [{"prompt": f"Say {number}"} for number in range(4)]
@@ -158,18 +146,6 @@ def test_a_model_is_scored_on_the_rows_that_are_given(tmp_path, monkeypatch):
         GermlineError, match=r"name a task .*or give rows of your own \(data=rows\)"
     ):
         germline.evaluate("nano", reward=length)
-
-
-def test_an_export_of_the_best_says_so_if_that_is_the_start(
-    trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = shutil.copytree(trained, tmp_path / "run")
-    germline.export(run, tmp_path / "trained", generation=2)
-    assert not caplog.messages
-    start = (run / "held_out.jsonl").read_text().splitlines(keepends=True)[0]
-    (run / "held_out.jsonl").write_text(start)
-    germline.export(run, tmp_path / "start", generation="best")
-    assert f"the best held-out score of {run} is that before training" in caplog.text
 
 
 @pytest.mark.parametrize("refused", [("nowhere/model",), ("-g", 0, "-g", 99)])

@@ -191,18 +191,6 @@ def test_a_file_that_is_no_model_is_refused(model, tmp_path, damage):
         load_pretrained(str(file))
 
 
-def test_a_file_that_cannot_be_read_is_not_a_full_disk(model, tmp_path, monkeypatch):
-    def refuse(_):
-        raise PermissionError(13, "Permission denied")
-
-    file = write_gguf(model, tmp_path / "secret.gguf")
-    monkeypatch.setattr("gguf.GGUFReader", refuse)
-    with pytest.raises(
-        GermlineError, match=r"^model: .*secret\.gguf.*cannot be loaded .Permission"
-    ):
-        load_tokenizer(str(file))
-
-
 def test_a_missing_file_is_not_looked_up_on_the_hub(monkeypatch):
     monkeypatch.setattr(hub_access, "_is_hub_reached", lambda: pytest.fail("the hub was asked"))
     with pytest.raises(GermlineError, match=r"there is no file 'models/none\.gguf'"):

@@ -8,10 +8,8 @@ import pytest
 
 import germline
 from germline.report.run_facts import RunFacts
-from germline.report.run_list import UnreadableRun, list_runs
 from germline.run.inference import measure_kl
 from germline.types import GermlineError
-from tests.command_line import command
 from tests.toy_runs import journal, run
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -76,18 +74,6 @@ def test_what_needs_the_lost_lines_is_refused_with_a_remedy(
     assert LOST.format(kept) in str(error.value)
     assert f"germline resume {path}" in str(error.value)
     assert f"germline export {path} --generation {kept - 1}" in str(error.value)
-
-
-def test_the_list_and_the_report_say_what_is_missing(cut: tuple[Path, int]) -> None:
-    path, kept = cut
-    (found,) = list_runs(path.parent)
-    assert isinstance(found, UnreadableRun)
-    assert (found.state, LOST.format(kept) in found.reason) == ("damaged", True)
-    facts = RunFacts(path)
-    assert LOST.format(kept) in str(facts.damage)
-    assert facts.done == 4
-    assert f"generations {kept} to 3 are missing" in germline.write_report(path).read_text()
-    assert "the journal is damaged" in command("report", path).stderr
 
 
 def test_a_kill_between_the_rows_and_the_journal_line_is_no_damage(

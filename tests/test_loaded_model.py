@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from typing import Any
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -10,8 +9,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import germline
 from germline.record import RunDirectory
 from germline.types import GermlineError
-from tests.python_rewards import length
-from tests.test_from_python import ON_ROWS, ROWS
 from tests.tiny import save_tiny
 from tests.toy_runs import journal, stopped_after
 
@@ -120,16 +117,3 @@ def test_an_adapter_names_where_the_model_came_from(tiny, tmp_path):
     germline.export(path, tmp_path / "adapter", **loaded)
     settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert settings["base_model_name_or_path"] == str(folder)
-
-
-def test_the_folder_of_the_model_is_named_once_with_the_rows_of_the_run(tiny, tmp_path):
-    folder, loaded = tiny
-    given: dict[str, Any] = {"reward": length, "data": ROWS}
-    config = {**ON_ROWS, "engine": "inprocess", "space": "low_rank", "generations": 1}
-    path = germline.train(config, tmp_path / "run", **given, **loaded).run().directory.path
-    way = r"germline\.resume\(path, \['model=FOLDER'\], reward=reward, data=rows\)"
-    with pytest.raises(GermlineError, match=way):
-        germline.export(path, tmp_path / "out")
-    germline.resume(path, [f"model={folder}"], **given)
-    germline.export(path, tmp_path / "out")
-    assert (tmp_path / "out" / "model.safetensors").exists()

@@ -1,7 +1,6 @@
 """What a training shows while it runs: the live view of a terminal, and plain lines."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,8 @@ import pytest
 from germline.cli.progress_view import Clock, generation_line
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.report.text_format import kind_of_error, without_common_start
-from tests.synthetic_runs import DIGEST, record, score
+from germline.report.text_format import without_common_start
+from tests.synthetic_runs import DIGEST, record
 
 
 @pytest.fixture
@@ -35,14 +34,6 @@ def test_the_time_left_is_that_of_the_generations_after_the_first(run: RunDirect
 def test_a_generation_without_fitness_has_a_line_too() -> None:
     nothing = record(0, [[math.nan, math.nan], [math.nan, math.nan]])
     assert "fitness -  20-80 % of members - to -  best -" in generation_line(nothing, "", CONFIG)
-
-
-def test_scores_whose_errors_differ_in_kind_are_not_given_the_name_of_the_last() -> None:
-    # A reward of 0, 0.5 and 1 that is 1 throughout in the end has an interval there.
-    before, after = score(0, 0.9), replace(score(1, 1.0), proportion=True)
-    assert kind_of_error(before) == "standard error"
-    assert kind_of_error(after, after) == "95 % interval"
-    assert "± standard error, or [95 % interval]" in kind_of_error(before, after)
 
 
 def test_prompts_with_the_same_instructions_are_shown_from_where_they_differ() -> None:

@@ -36,7 +36,6 @@ from germline.types import (
     StrategyState,
     Update,
 )
-from tests.command_line import command
 from tests.toy_runs import finish, journal, run, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -314,8 +313,3 @@ def test_the_divergence_of_a_vote_is_that_of_its_members(whole):
     far, behavior = measure_kl(whole, limit=4)
     assert far.texts == behavior["texts"] == 3 * 4
     assert far.per_token > 0.01  # theta itself has gone nowhere
-
-
-def test_eval_says_that_it_was_a_vote(whole, tmp_path):
-    shown = command("eval", whole, "--limit", 4, "--out", tmp_path / "c").stdout
-    assert "by vote: each answer is the one that most of 3 members give" in shown

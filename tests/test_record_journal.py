@@ -41,12 +41,6 @@ def test_numpy_numbers_stand_in_the_journal_as_python_ones(tmp_path: Path) -> No
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-@pytest.mark.parametrize("count", [15, 30])
-def test_a_generation_of_30_members_takes_at_most_4_kilobytes(tmp_path: Path, count: int) -> None:
-    Journal(tmp_path / "j").append(update(0, coefficients=count), DIGEST, NOISE_VERSION)
-    assert (tmp_path / "j").stat().st_size <= 4096
-
-
 def test_the_last_generation_of_an_empty_journal_is_minus_one(tmp_path: Path) -> None:
     assert Journal(tmp_path / "none.jsonl").last_generation() == -1
     assert written(tmp_path / "j", 3).last_generation() == 2

@@ -9,7 +9,7 @@ import pytest
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.report import diff, html_page, text_format
-from germline.report.charts import COLORS, MOST_POINTS, Chart, Series, signals, thin_out
+from germline.report.charts import COLORS, MOST_POINTS, Chart, Series, thin_out
 from germline.report.diff import DiffPiece
 from germline.report.plots import draw_evolution, evolution_charts, svg
 from germline.report.run_facts import RunFacts
@@ -44,11 +44,6 @@ def test_a_drawing_is_svg_with_readable_text_and_the_same_bytes_each_time():
     assert all(color in drawn for color in COLORS[:4])
     assert all("11px" in one.get("style", "") for one in texts)
     assert not re.search("href=.http", drawn)
-
-
-@pytest.mark.parametrize("series", SERIES)
-def test_every_style_can_be_drawn_alone(series):
-    assert svg(chart(series)).startswith("<svg")
 
 
 def test_long_series_are_averaged_in_groups_and_short_ones_are_not():
@@ -90,14 +85,6 @@ def test_a_run_that_has_hardly_begun_can_be_drawn(run, generations):
     for generation in range(generations):
         run.write(record(generation), BATCH)
     draw_evolution(run)
-
-
-@pytest.mark.parametrize(("moved", "titles"), [(1.0, []), (0.5, ["served weights changed"])])
-def test_a_share_of_changed_weights_that_is_always_whole_is_not_drawn(moved, titles):
-    run = RunFacts.__new__(RunFacts)
-    rows = [{"generation": number, "signals": {"step": {"moved": moved}}} for number in (0, 1)]
-    vars(run).update(rows=rows, config=load_config({}))
-    assert [one.title for one in signals(run)] == titles
 
 
 # --- differences

@@ -134,17 +134,6 @@ def test_a_run_stops_when_it_lost_too_much_and_a_larger_limit_trains_on(tmp_path
     ]
 
 
-def test_the_command_line_says_why_it_stopped_and_what_trains_on(tmp_path):
-    limit = "retained.facts.max_drop=0"
-    config = tmp_path / "toy.yaml"
-    config.write_text(json.dumps(settings(*DRIFTING, limit).model_dump(mode="json")))
-    shown = command("train", config, "--out", tmp_path / "run").output
-    assert re.search(r"held-out \S+ .*retained facts \S+ length difference", shown)
-    assert f"as more was lost than that allows ({limit})" in shown
-    assert f"germline resume {tmp_path / 'run'} retained.facts.max_drop=null" in shown
-    assert "more was lost than that allows" in (tmp_path / "run" / "report.html").read_text()
-
-
 def test_a_text_costs_the_nats_that_its_tokens_have_after_those_before_them(tmp_path):
     kept = {"license": {"text": LICENSE, "examples": 2}}
     small = {"batch_size": 8, "generations": 1, "held_out": {"examples": 2}}

@@ -135,19 +135,6 @@ def test_resuming_a_finished_run_changes_nothing(plain):
     assert (journal(plain), rows(plain)) == before
 
 
-def test_mistake_7_a_resumed_run_repeats_no_perturbation(tmp_path):
-    first = list(stopping(train(settings("generations=6"), tmp_path / "run"), 3))
-    updates = [one.update for one in (*first, *resume(tmp_path / "run"))]
-    names = [
-        (one.run_seed, one.generation, direction)
-        for one in updates
-        for direction in range(len(one.coefficients))
-    ]
-    assert len(set(names)) == len(names) == 6 * 3
-    whole = run(tmp_path / "whole", "generations=6")
-    assert updates == [entry.update for entry in RunDirectory.open(whole).journal.read()]
-
-
 def stopping(training, generations):
     for done, record in enumerate(training, start=1):
         if done == generations:
@@ -174,16 +161,6 @@ def test_fewer_generations_than_were_run_are_refused(plain):
 @pytest.fixture
 def halfway(tmp_path):
     return stopped_after(train(settings("record.snapshot_every=1"), tmp_path / "run"), 3)
-
-
-@pytest.mark.parametrize("keep", [0, 40])
-def test_a_torn_last_line_counts_as_never_written(halfway, plain, keep):
-    file = halfway / "journal.jsonl"
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(lines[:-1]) + lines[-1][:keep])
-    finish(resume(halfway))
-    assert journal(halfway) == journal(plain)
-    assert rows(halfway) == rows(plain)
 
 
 def test_a_journal_with_a_flipped_byte_is_refused(halfway):

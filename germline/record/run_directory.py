@@ -254,12 +254,10 @@ class RunDirectory:
 
     @property
     def spent(self) -> Spent:
-        """What all generations so far have spent; of older runs, the rollouts and tokens alone."""
+        """What all generations so far have spent."""
         last = self.journal.last_generation()
         rows = [row for row in self.generations() if row["generation"] <= last]
-        if not rows or "budget" in rows[-1]:
-            return rows[-1]["budget"] if rows else {}
-        return {name: sum(row[name] for row in rows) for name in ("rollouts", "tokens")}
+        return rows[-1]["budget"] if rows else {}
 
     @property
     def ending(self) -> Ending | None:

@@ -218,14 +218,6 @@ def test_a_model_that_is_nowhere_is_told_with_what_would_do(name: str, tmp_path:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("template", ["{% for %}", "{{ raise_exception('no user') }}", "{{ 1/0 }}"])
-def test_a_chat_template_that_fails_is_told_with_a_remedy(template: str) -> None:
-    tiny = inprocess()
-    tiny.pretrained.tokenizer.chat_template = template
-    with pytest.raises(GermlineError, match=r"chat template fails .* or set task\.chat=false"):
-        tiny.generate([None], [Example(0, "hello", "", chat=True)], Decoding(2))
-
-
 def test_a_tokenizer_of_another_model_is_told_by_its_token() -> None:
     tiny = inprocess()
     known = len(tiny.pretrained.tokenizer)
@@ -282,15 +274,6 @@ def test_what_is_no_name_of_the_hub_is_refused_without_a_request(cache, monkeypa
     for load in (load_pretrained, shape_of):
         with pytest.raises(GermlineError, match=rf"model: '{name}' is no folder in .*OWNER/NAME"):
             load(name)
-
-
-def test_a_hub_that_cannot_be_reached_is_asked_once_and_one_line_says_so(cache, caplog):
-    with caplog.at_level(logging.INFO), pytest.raises(GermlineError) as raised:
-        load_pretrained(NAME)
-    assert f"model: '{NAME}' cannot be loaded (" in str(raised.value)
-    assert "http://127.0.0.1:1" in str(raised.value)
-    assert "\n" not in str(raised.value)
-    assert not [message for message in caplog.messages if "Retry" in message]
 
 
 def test_a_model_in_the_cache_is_loaded_where_the_hub_cannot_be_reached(cache, caplog):

@@ -67,18 +67,6 @@ def test_an_engine_that_ignores_its_members_stops_before_generation_0(sigma, tmp
 # --- held-out examples
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        (ROWS + "test = []\n", "`test` holds no rows; add at least one example"),
-        ('train = [{"prompt": "p", "answer": "a"}]\n', "split needs at least 2 different examples"),
-    ],
-)
-def test_a_task_file_without_held_out_rows_is_refused(tmp_path, rows, message):
-    with pytest.raises(GermlineError, match=message):
-        run(tmp_path / "run", task(tmp_path, "1.0", rows))
-
-
 def test_a_task_of_a_plugin_without_held_out_examples_trains_and_says_so(tmp_path, monkeypatch):
     train_only = ConcisenessTask.examples
     monkeypatch.setattr(
@@ -139,12 +127,6 @@ def test_rewards_at_the_ends_of_float64_train_without_a_warning(tmp_path, size):
     assert germline.write_report(path).exists()
 
 
-def test_huge_rewards_without_a_shaping_that_bounds_them_end_with_a_clear_message(tmp_path):
-    body = task(tmp_path, "1e300 * len(completion)")
-    with pytest.raises(GermlineError, match=r"made .* infinite.*start a new run with lower ones"):
-        run(tmp_path / "run", body, "shaping=raw")
-
-
 # --- rewards that are no numbers
 
 
@@ -170,16 +152,3 @@ def test_held_out_prompts_that_are_trained_on_are_told(tmp_path, caplog):
     caplog.clear()
     germline.train(ON_ROWS, tmp_path / "one", reward=length, data=rows)
     assert "also trained on" not in caplog.text
-
-
-def test_an_error_in_the_middle_of_a_run_says_how_to_resume_it(tmp_path):
-    broken, path = tmp_path / "broken", tmp_path / "run"
-    body = f"None if __import__('os').path.exists({str(broken)!r}) else len(completion) % 3 / 2"
-    run(path, task(tmp_path, body), "generations=1")
-    broken.touch()
-    shown = command("resume", path, "generations=3", "-q")
-    assert shown.exit_code == 2
-    way = f"Stopped after generation 0 (1 of 3 done). Resume with: germline resume {path}"
-    assert way in shown.output
-    broken.unlink()
-    assert command("resume", path, "-q").exit_code == 0

@@ -72,14 +72,6 @@ def test_what_cannot_be_served_is_one_paragraph(words, said):
     assert "Traceback" not in done.output
 
 
-def test_a_missing_extra_is_named_with_the_line_to_type(monkeypatch):
-    monkeypatch.delitem(sys.modules, "germline.endpoint.http_app", raising=False)
-    monkeypatch.setitem(sys.modules, "fastapi", None)
-    done = command("serve", "nano")
-    assert done.exit_code == 2
-    assert "pip install 'germline[serve]'" in done.output
-
-
 @pytest.mark.slow
 def test_a_server_answers_and_ends_with_sigterm():
     command = [sys.executable, "-m", "germline", "serve", "nano", "engine=toy", "--port", "0"]

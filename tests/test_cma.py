@@ -172,16 +172,6 @@ def test_coordinates_that_do_not_fit_are_refused():
         drawn.generate([member], examples(), Decoding(2))
 
 
-def test_generations_are_told_one_after_another():
-    strategy = make_search(Cma())
-    with pytest.raises(GermlineError, match=r"next generation is 0, not 1"):
-        strategy.ask(1)
-    population = strategy.ask(0)
-    strategy.tell(population, np.zeros(strategy.population))
-    with pytest.raises(GermlineError, match=r"next generation is 1, not 0"):
-        strategy.tell(population, np.zeros(strategy.population))
-
-
 # --- runs
 
 

@@ -14,7 +14,6 @@ import pytest
 import germline
 from germline.config.config_files import as_yaml
 from germline.record import RunDirectory
-from germline.report.text_format import number
 from germline.studies import study_runs
 from germline.studies.study_file import Study
 from germline.studies.study_results import StudyResults
@@ -197,19 +196,6 @@ def test_runs_that_an_interrupt_leaves_out_are_counted(file, commands, monkeypat
     assert "seed 1" not in printed
 
 
-def test_what_was_forgotten_is_a_table(file, commands) -> None:
-    sums = "retained={sums: {task: arithmetic, examples: 2}}"
-    write_study(file.parent, seeds=0, settings=[sums])
-    words = ("--table", "forgetting")
-    out = ("--out", file.parent / "out")
-    assert "nothing in `retained`" in command("compare", file, *out, "--report", *words).output
-    printed = compared(file, *words)[1]
-    assert "| task | method | sums |" in printed
-    ends = RunDirectory.open(file.parent / "out/short/few/seed-0").held_out()
-    before, after = (ends[at].score.retained["sums"].mean for at in (0, -1))
-    assert f"| short | few | {number(before)} -> {number(after)} |" in printed
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -242,14 +228,6 @@ def test_methods_may_sample_their_training_at_different_temperatures(file) -> No
     assert {cell.method for cell in Study(file, only=["b"]).cells} == {"b"}
     with pytest.raises(GermlineError, match="--only c: the tasks are short, and the methods are"):
         Study(file, only=["b", "c"])
-
-
-def test_methods_that_cannot_train_on_a_task_are_refused_with_those_that_can(file) -> None:
-    game = ["task={kind: guess_number, max_new_tokens: 4}", "engine=inprocess"]
-    tasks = {"game": {"config": "toy.yaml", "settings": game}}
-    methods = {"es": {}, "gd": {"settings": ["method=es_sample_gd", "shaping=z_score"]}}
-    with pytest.raises(GermlineError, match=r"game: gd: .* Methods of this study that can: es$"):
-        Study(write_study(file.parent, tasks=tasks, methods=methods))
 
 
 def test_the_shipped_study_is_read_by_name() -> None:

@@ -14,7 +14,6 @@ from germline.types import GermlineError
 from tests.command_line import command
 from tests.hang_limit import HANG_S
 from tests.judges import completion_of, judging, longer
-from tests.scripted_server import listening
 from tests.toy_runs import run
 
 
@@ -212,23 +211,6 @@ def test_another_file_is_refused_and_left_as_it_was(tmp_path, trained, text):
     with pytest.raises(GermlineError, match=r"is no file of replies.* name another --out"):
         compared(longer, tmp_path, trained)
     assert (tmp_path / "elo.jsonl").read_text() == text
-
-
-@pytest.mark.parametrize(
-    ("listed", "said"),
-    [
-        ((200, {"data": [{"id": "a"}, {"id": "b"}]}), "lists a, b: name one, judge.model=NAME"),
-        ((404, {"error": "no such path"}), "judge.model=NAME"),
-        ((200, "hello"), "judge.model=NAME"),
-        ((401, {"error": "who are you"}), "with the token, judge.token_env"),
-        ((503, "gone"), "start the judge, or correct the address"),
-    ],
-)
-def test_a_judge_that_is_down_or_whose_model_is_not_known_is_refused(trained, listed, said):
-    with listening(lambda *_: listed) as server:
-        done = command("elo", trained, "-g", "-1", "-g", "3", "--judge", server.url)
-    assert done.exit_code == 2
-    assert said in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,8 @@ from germline.fleet.remote_engine import EngineFault
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import WorkerPool
 from germline.record import RunDirectory
-from germline.run import build_fleet
 from germline.run.budget_meter import CountingFleet
-from germline.run.build_fleet import engine_placement, warn_if_crowded
+from germline.run.build_fleet import engine_placement
 from germline.types import GermlineError, Update
 from tests import loaded_engines
 from tests.hang_limit import wait_until
@@ -248,17 +247,3 @@ def test_every_engine_has_its_device_and_gpus_are_taken_in_turn(
     several = config(f"fleet.engines={len(expected)}", *overrides)
     placed = [engine_placement(several, number).engine for number in range(len(expected))]
     assert [engine.device for engine in placed if isinstance(engine, InProcess)] == expected
-
-
-@pytest.mark.parametrize(
-    ("overrides", "advice"),
-    [
-        (["fleet.engines=2", "engine.threads=64"], "try engine.threads=2 "),
-        (["fleet.engines=64"], "try fleet.engines=4"),
-        (["engine.threads=64"], None),
-    ],
-)
-def test_more_threads_than_cores_are_warned_of(overrides, advice, caplog, monkeypatch):
-    monkeypatch.setattr(build_fleet, "usable_cores", lambda: 4)
-    warn_if_crowded(config(*overrides))
-    assert advice in caplog.text if advice else not caplog.text

@@ -225,18 +225,6 @@ def test_other_errors_of_the_model_are_not_taken_for_a_lack_of_memory(monkeypatc
         engine.generate([None], examples(), GREEDY)
 
 
-@pytest.mark.parametrize("device", ["cuda:9", "banana"])
-def test_a_device_that_is_not_there_is_refused(device):
-    message = refusal(lambda: inprocess(device=device))
-    assert f"engine.device={device!r} cannot be used here" in message
-
-
-def test_the_toy_engine_has_nothing_to_export(tmp_path):
-    message = refusal(ToyEngine(None, Sgd()).save_model, tmp_path)
-    assert "engine=toy" in message
-    assert "engine=inprocess" in message
-
-
 def test_a_missing_tokenizer_pad_token_is_no_obstacle(tmp_path):
     source = save_tiny(tmp_path, "qwen2")
     tokenizer = AutoTokenizer.from_pretrained(source)

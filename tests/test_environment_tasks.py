@@ -4,7 +4,6 @@ import pickle
 
 import pytest
 
-import germline
 from germline.config import Environment, GuessNumber, Wordle, load_config
 from germline.environments.wordle import guess_feedback, last_guess
 from germline.example import Transcript
@@ -16,7 +15,6 @@ from germline.tasks import make_task
 from germline.tasks.python_inputs import read_inputs
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
-from tests.toy_runs import finish, settings
 
 # files
 
@@ -137,19 +135,6 @@ def test_a_check_shows_the_first_message_and_an_episode(tmp_path, change, replie
     assert [prompt.text for prompt in report.prompts] == ["Say it.\nBegin."]
     assert report.episode is not None
     assert [turn.content for turn in report.episode.turns] == replies
-
-
-@pytest.mark.parametrize("rows", ["", "[dict(row, answer='gold') for row in train]"])
-def test_an_environment_that_fails_on_the_replies_tried_is_trained_on_with_a_warning(
-    tmp_path, caplog, rows
-):
-    path = tmp_path / "mine.py"
-    text = FILE.replace('return "no",', 'return "no", int(reply) and')
-    path.write_text(f"{text}\ntrain = {rows or 'train'}", encoding="utf-8")
-    finish(germline.train(settings(f"task={path}", "generations=1"), tmp_path / "run"))
-    (warning,) = (said for said in caplog.messages if "fails on every answer" in said)
-    assert "step(): ValueError: invalid literal for int()" in warning
-    assert ("gold" in warning) == bool(rows)
 
 
 @pytest.mark.parametrize(

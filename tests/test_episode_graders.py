@@ -18,7 +18,6 @@ from germline.types import (
     Decoding,
     EngineLost,
     Example,
-    GermlineError,
     SeedPerturbation,
 )
 from tests.endpoint_graders import AsksTwice
@@ -126,11 +125,6 @@ def test_an_engine_in_another_process_plays_episodes_with_its_own_graders():
     engine = InstantEngine(lambda first, turn: f"{first} {turn}")
     rows = job(engine)
     assert rows == play(engine, first=4)
-
-
-def test_given_replies_are_refused():
-    with pool(AsksTwice()) as graders, pytest.raises(GermlineError, match="asks for replies"):
-        graders.submit(["x"], EXAMPLES[:1])
 
 
 # --- the turns that an endpoint has answered

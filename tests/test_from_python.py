@@ -11,7 +11,7 @@ import germline
 from germline.graders.pool import InProcessPool
 from germline.tasks.python_inputs import read_rows
 from germline.types import Example, GermlineError
-from tests.python_rewards import length, only_of_gold, trl_length, vowels
+from tests.python_rewards import length, trl_length, vowels
 from tests.toy_runs import LETTERS, SETTINGS, journal, stopped_after
 
 ROWS = [{"prompt": f"Say {number}", "answer": str(number), "level": number} for number in range(12)]
@@ -102,21 +102,6 @@ def test_rows_of_a_file_reach_a_function_whole(tmp_path):
     assert training.end.metric == "contains"
 
 
-@pytest.mark.parametrize(
-    ("reward", "said"),
-    [
-        (lambda completions: [None], r"fails on every answer .* returned None, so nothing rewards"),
-        (
-            only_of_gold,
-            r"generation 0: 100% of the rewards are missing.*only_of_gold\(\) returned",
-        ),
-    ],
-)
-def test_a_reward_that_applies_to_nothing_stops_the_run(reward, said, tmp_path):
-    with pytest.raises(GermlineError, match=said):
-        germline.train(ON_ROWS, tmp_path, reward=reward, data=ROWS).run()
-
-
 # --- rows
 
 
@@ -141,22 +126,6 @@ def test_rows_come_from_a_dataset_and_its_splits():
     given = read_rows(datasets.DatasetDict({"train": one, "test": one.select([0])}))
     assert [row for _, row in given.train] == [{"prompt": "a?", "answer": "a"}, {"prompt": "b?"}]
     assert given.test == [("data, test row 0", {"prompt": "a?", "answer": "a"})]
-
-
-@pytest.mark.parametrize(
-    ("data", "complaint"),
-    [
-        ("rows.jsonl", r"data: give a list of rows .* found 'rows.jsonl' \(str\)"),
-        (5, r"found 5 \(int\)"),
-        ([], "the split 'train' holds no rows"),
-        (["a"], r"data, train row 0: a row must be a mapping .* found 'a'"),
-        ({"train": ROWS, "tset": ROWS}, r"'tset' is unknown \(did you mean 'test'\?\)"),
-        ({"test": ROWS}, "there is no split 'train'"),
-    ],
-)
-def test_a_mistake_in_the_rows_is_named(data, complaint):
-    with pytest.raises(GermlineError, match=complaint):
-        read_rows(data)
 
 
 # --- where functions run

@@ -2,7 +2,6 @@
 
 import json
 import struct
-import sys
 
 import pytest
 import torch
@@ -13,13 +12,12 @@ from safetensors.torch import load_file
 
 import germline
 from germline.config import load_config
-from germline.engines import gguf_file, hub_access
+from germline.engines import gguf_file
 from germline.engines.pretrained import load_pretrained, load_tokenizer, local_model_folder
 from germline.estimates.model_shape import local_weight_bytes, shape_of
-from germline.types import Decoding, Example, GermlineError
+from germline.types import GermlineError
 from tests.merged_models import assert_same_tokens
 from tests.tiny import save_tiny
-from tests.tiny_engines import inprocess
 from tests.tiny_gguf import write_gguf
 
 Q8 = GGMLQuantizationType.Q8_0
@@ -189,23 +187,3 @@ def test_a_file_that_is_no_model_is_refused(model, tmp_path, damage):
     damage(file, model)
     with pytest.raises(GermlineError, match=r"^model.*bad\.gguf"):
         load_pretrained(str(file))
-
-
-def test_a_missing_file_is_not_looked_up_on_the_hub(monkeypatch):
-    monkeypatch.setattr(hub_access, "_is_hub_reached", lambda: pytest.fail("the hub was asked"))
-    with pytest.raises(GermlineError, match=r"there is no file 'models/none\.gguf'"):
-        load_tokenizer("models/none.gguf")
-
-
-def test_without_the_library_the_error_says_what_to_install(model, tmp_path, monkeypatch):
-    file = write_gguf(model, tmp_path / "new.gguf")
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(GermlineError, match=r"new\.gguf: .*pip install 'germline\[gguf\]'"):
-        load_tokenizer(str(file))
-
-
-def test_a_file_without_a_chat_template_is_refused_where_a_task_needs_one(model, tmp_path):
-    file = write_gguf(model, tmp_path / "raw.gguf", template=None)
-    loaded = inprocess(str(file))
-    with pytest.raises(GermlineError, match=r"has no chat template: set task\.chat=false"):
-        loaded.generate([None], [Example(0, "Hi", "", chat=True)], Decoding(max_new_tokens=2))

@@ -18,7 +18,6 @@ from germline.methods.prompt_search import EvolutionStrategyMethod
 from germline.protocols import TextScorer
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts, make_engine
-from germline.types import GermlineError
 from tests.toy_runs import SETTINGS, finish, journal, run, settings
 from tests.wrappers import EngineWrapper, FleetWrapper
 
@@ -222,16 +221,3 @@ def test_what_cannot_be_measured_is_missing_and_never_0():
 class Broken(EngineWrapper):
     def log_probabilities(self, members, examples, completions):
         return [[[math.nan] * len(one.tokens) for one in row] for row in completions]
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "task.scorers.kl={kind: repetition}",
-        "task={kind: guess_number, max_new_tokens: 4, max_turns: 2, kl_coef: 1}",
-    ],
-    ids=["a scorer of its name", "episodes"],
-)
-def test_a_task_without_room_for_the_penalty_is_refused(override):
-    with pytest.raises(GermlineError, match=r"task\.kl_coef="):
-        build_run_parts(settings(COEF, override))

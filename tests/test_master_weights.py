@@ -71,12 +71,6 @@ def test_a_tensor_that_could_never_move_is_refused_with_two_remedies(sigma_unit,
     assert "sigma_unit=constant" in message
 
 
-def test_applying_without_a_space_is_refused():
-    tensors = {info.name: torch.zeros(info.shape) for info in INFOS}
-    with pytest.raises(GermlineError, match="without a space"):
-        Masters(tensors, INFOS, None, Sgd(), "constant").apply(UPDATE)
-
-
 def test_a_state_of_another_model_is_refused_with_what_was_found():
     moved = masters()
     state = dict(moved.state())

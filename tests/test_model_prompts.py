@@ -16,7 +16,6 @@ from germline.config import load_config
 from germline.endpoint.openai_requests import ChatRequest, Message
 from germline.endpoint.row_generator import RowGenerator
 from germline.endpoint.rows import RowRequest
-from germline.engines import pretrained
 from germline.engines.pretrained import load_tokenizer
 from germline.engines.prompt_batch import PromptEncoder, encode_prompt
 from germline.estimates.workload import text_lengths
@@ -65,16 +64,6 @@ def test_a_prompt_that_no_first_batch_draws_is_refused_before_anything_is_writte
 
 def test_bytes_that_make_few_tokens_are_accepted(tmp_path):
     check(rows_file(tmp_path, *SHORT, {"question": "word " * 60, "answer": "word"}))
-
-
-def test_prompts_that_surely_fit_are_not_tokenized(tmp_path, monkeypatch):
-    def refuse(source):
-        raise AssertionError(source)
-
-    monkeypatch.setattr(pretrained, "load_tokenizer", refuse)
-    check(rows_file(tmp_path, *SHORT))
-    with pytest.raises(AssertionError, match="nano"):
-        check(rows_file(tmp_path, *SHORT, LONG))
 
 
 def test_a_model_that_is_not_here_is_checked_by_its_engine(tmp_path):

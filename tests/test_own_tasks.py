@@ -275,13 +275,6 @@ def test_a_run_keeps_what_rewards_print_in_a_file(tmp_path, capfd):
     assert not (run / "graders.log").exists()
 
 
-def test_a_reward_that_is_random_is_warned_about(tmp_path, caplog):
-    for reward, warned in (("import random; return random.random()", True), ("return 1", False)):
-        caplog.clear()
-        germline.train(toy(written(tmp_path, ROWS, misbehaving(reward))), tmp_path / str(warned))
-        assert ("a reward that is not deterministic adds noise" in caplog.text) == warned
-
-
 def test_a_worker_refuses_a_file_that_was_changed_since(tmp_path):
     path = written(tmp_path, ROWS, RIGHT)
     made = task(path)

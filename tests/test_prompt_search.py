@@ -1,7 +1,6 @@
 """The search beside the weights: what members draw, how the odds move, and how it is played."""
 
 import math
-import threading
 from dataclasses import replace
 from functools import partial
 
@@ -250,19 +249,3 @@ def test_every_generation_records_the_odds(whole):
         assert tuple(row["option_probabilities"]["temperature"].values()) == tuple(
             entry.update.strategy_state.read()["choices"][1]
         )
-
-
-# --- bad input
-
-
-def test_solved_examples_are_refused_where_a_task_has_no_answers(tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "train = [{'prompt': f'{n}'} for n in range(9)]\n"
-        "def reward(completion, example):\n"
-        "    return float(len(completion))\n"
-    )
-    task = f"task={{kind: {tmp_path / 'mine.py'}}}"
-    before = threading.active_count()
-    with pytest.raises(GermlineError, match=r"prompt_search\.few_shot asks for up to 1 .* has 0"):
-        build_run_parts(settings(task, "prompt_search.few_shot=[0, 1]"))
-    assert threading.active_count() == before  # those of the graders have ended

@@ -139,17 +139,6 @@ def test_another_cluster_than_the_one_a_script_has_joined_is_refused(joined):
     assert ray.is_initialized()
 
 
-def test_too_little_room_is_said_in_time(joined):
-    with pytest.raises(GermlineError) as caught:
-        fleet_of(loaded_engines.toy, needs=({"CPU": 64.0, "teapot": 2.0},), placement_timeout_s=0.3)
-    cpus = ray.cluster_resources()["CPU"]  # 2 of the head, and those of nodes that tests have added
-    assert "engines without resources to run on: 1. each needs {CPU: 64, teapot: 2}" in str(
-        caught.value
-    )
-    assert f"CPU {cpus:g} (" in str(caught.value)
-    assert "teapot 0 (0 free)" in str(caught.value)
-
-
 # --- one pair of engines, treated badly
 
 

@@ -14,7 +14,6 @@ import ray
 
 import germline
 from germline.record import RunDirectory
-from germline.types import GermlineError
 from tests.hang_limit import HANG_S, wait_until
 from tests.toy_runs import ADAM_FULL, SETTINGS, finish, journal, run, settings, stopped_after
 
@@ -104,11 +103,3 @@ def test_a_running_cluster_is_joined_by_its_address(tmp_path):
         cluster.shutdown()
     assert not ray.is_initialized()
     assert journal(moved) == journal(run(tmp_path / "alone", *ADAM_FULL))
-
-
-def test_ray_that_is_not_installed_is_said_with_what_to_type(tmp_path, monkeypatch):
-    for name in [one for one in sys.modules if one.partition(".")[0] == "ray"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(GermlineError, match=r"pip install 'germline\[ray\]'"):
-        germline.train(settings("fleet.kind=ray"), tmp_path / "run")

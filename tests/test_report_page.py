@@ -68,19 +68,6 @@ def answered(run, before, after):
 # --- one run
 
 
-@pytest.mark.parametrize(
-    ("after", "verdict", "said"),
-    [(0.75, "better", False), (0.1, "worse", True), (0.25, None, False)],
-)
-def test_a_run_that_got_worse_is_not_painted_as_a_success(run, after, verdict, said):
-    run.write_held_out(score(0, 0.25), [], BATCH)
-    run.write(record(0, held_out=score(1, after)), BATCH)
-    shown = page(run)
-    marked = f'class="value {verdict}"' if verdict else 'class="value"'
-    assert f"{marked}>0.25 → " in shown.html
-    assert ("worse than before training" in shown.text) == said
-
-
 def test_words_only_one_answer_has_are_marked(run):
     run.write_held_out(score(0), [rollout(0, 7, 0.0)], BATCH)  # while there is no later answer
     assert re.search(r"gold answer: answer 7.*says 0", page(run).text, re.DOTALL)
@@ -183,17 +170,6 @@ def test_several_runs_share_curves_where_they_share_task_and_metric(run, finishe
         "arithmetic by updates: run from 0.25 to 0.25; wider from 0.25" in alt for alt in alts
     )
     assert "3 runs side by side" in shown.text
-
-
-def test_runs_on_different_files_do_not_share_a_picture(tmp_path):
-    runs = []
-    for name in ("capitals", "sums"):
-        config = load_config({"task": {"kind": "jsonl", "path": f"{name}.jsonl"}})
-        runs.append(RunDirectory.create(tmp_path / name, config, DIGEST, threads=1))
-        runs[-1].write(record(0), BATCH)
-    alts = [value for name, value in page(runs[0], runs[1].path).attributes if value]
-    assert any("Chart of fitness, capitals by generation: capitals from" in alt for alt in alts)
-    assert not any("capitals from" in alt and "sums from" in alt for alt in alts)
 
 
 # --- bad input

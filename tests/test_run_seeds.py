@@ -12,14 +12,12 @@ from typer.testing import CliRunner, Result
 
 import germline
 from germline.cli.application import app
-from germline.config import Cma, Config, PromptSearch, Toy
 from germline.evaluation.seed_statistics import seed_statistics
 from germline.record import RunDirectory
 from germline.record.best_generation import best_score
 from germline.report.comparison import seed_groups
 from germline.report.run_facts import RunFacts, next_commands
 from germline.report.text_format import number
-from germline.run.dry_run import dry_run
 from germline.studies.run_seeds import SeedStudy, parse_seeds, train_seeds
 from germline.types import GermlineError
 
@@ -125,13 +123,6 @@ def test_the_folder_of_another_run_is_refused_and_left_as_it_is(tmp_path: Path) 
         finish(train_seeds(CONFIG, [0, 1], tmp_path / "run"))
     assert not (tmp_path / "run" / "seeds.json").exists()
     assert (tmp_path / "run" / "report.html").read_bytes() == before
-
-
-def test_a_config_made_in_python_is_refused_as_a_file_of_it_is(tmp_path: Path) -> None:
-    config = Config(engine=Toy(), prompt_search=PromptSearch(few_shot=(0, 1)), strategy=Cma())
-    for begin in (lambda out: train_seeds(config, [0], out), lambda out: dry_run(config, out)):
-        with pytest.raises(GermlineError, match=r"strategy.*cannot be used with"):
-            begin(tmp_path / "new")
 
 
 def test_a_file_that_is_no_page_is_not_replaced_by_the_report(tmp_path: Path) -> None:

@@ -101,18 +101,6 @@ def test_the_stratum_of_a_row(fields, expected):
     assert stratum({"prompt": "only a prompt"}) == "0 safe"
 
 
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        ({"response_0": "no prompt"}, "a row needs a `prompt`"),
-        ({"prompt": " "}, "the prompt is empty"),
-    ],
-)
-def test_a_row_without_a_prompt_is_refused_with_its_place(tmp_path, bad, message):
-    with pytest.raises(GermlineError, match=rf"rows\.jsonl.*line 3.*{message}"):
-        task_of(tmp_path, [row(1), row(2), bad])
-
-
 def without(number, name):
     return {key: value for key, value in row(number).items() if key != name}
 

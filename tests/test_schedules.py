@@ -50,12 +50,6 @@ def test_warmup_rises_to_the_start_and_the_cosine_has_the_rest_of_the_run():
     assert found[3:] == values(CosineSchedule(start=0.4, end=0.1), 9)
 
 
-@pytest.mark.parametrize("generation", [-1, 5])
-def test_generation_outside_the_run_is_refused(generation):
-    with pytest.raises(ValueError, match=f"generation {generation} is outside a run"):
-        value_at(0.3, generation, 5)
-
-
 # --- plateaus
 
 
@@ -101,14 +95,6 @@ def test_a_value_whose_reasons_are_not_known_is_refused():
         GermlineError, match=r"in generation 2 depends .* called for 1 of them\..*recall"
     ):
         plateaus.at(2)
-
-
-@pytest.mark.parametrize("generation", [0, 2])
-def test_a_generation_is_told_once_and_in_order(generation):
-    plateaus = PlateauSigma(PlateauSchedule(start=1.0))
-    plateaus.tell(update_with(0, 1.0))
-    with pytest.raises(GermlineError, match=f"generation 1 next, found generation {generation}"):
-        plateaus.tell(update_with(generation, 2.0))
 
 
 # --- in runs

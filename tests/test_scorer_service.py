@@ -8,10 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from typer.testing import CliRunner
 
 import germline
-from germline.cli.application import app
 from germline.config.scorers import ClassifierSettings
 from germline.endpoint.http_app import HttpLimits
 from germline.engines.served.http_client import HttpConnection, RequestRefused
@@ -155,27 +153,6 @@ def test_a_client_that_leaves_frees_its_place(sources, monkeypatch):
             first.result(HANG_S)
         assert len(service.post("/score_texts", {"texts": ["c"] * 4})["rewards"]) == 4
     assert sum(seen) < 1 + 4 * 4
-
-
-# --- the command
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((), "--reward MODEL, --cost MODEL or both"),
-        (("--reward", "x", "template=abc"), "template: 'abc'"),
-        (("--reward", "x", "--host", "0.0.0.0"), "requests need a token"),
-        (("--reward", "no/where"), "--reward: 'no/where' "),
-        (("--reward", "REWARD", "label=7"), "label=7: "),
-    ],
-)
-def test_a_wrong_setting_of_the_command_is_named(sources, words, said):
-    done = CliRunner().invoke(
-        app, ["serve", *(sources["reward"] if word == "REWARD" else word for word in words)]
-    )
-    assert done.exit_code == 2
-    assert said in done.stderr
 
 
 # --- as a scorer of a run

@@ -164,12 +164,6 @@ def test_what_is_no_classifier_is_refused(tmp_path):
             classifier(source)
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so cuda is not refused")
-def test_a_device_that_is_not_here_is_refused(folder):
-    with pytest.raises(GermlineError, match=r"task\.scorers\.good\.device='cuda'"):
-        classifier(folder, device="cuda")
-
-
 def test_hostile_texts_are_scored(folder):
     scorer = ClassifierScorer(Classifier(model=str(folder)), "good")
     assert not any(isnan(one.value) for one in scorer.score([(text, SUM) for text in HOSTILE]))

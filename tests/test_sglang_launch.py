@@ -129,11 +129,6 @@ def launched(**section):
     return load_config({"model": str(folder("qwen2")), "space": "low_rank", "engine": engine})
 
 
-def test_an_interpreter_that_does_not_exist_is_refused():
-    with pytest.raises(GermlineError, match=r"engine\.python=/no/python is not a program"):
-        make_engine(launched(python="/no/python"))
-
-
 @pytest.fixture
 def shown(tmp_path):
     """Return a function that starts a server whose interpreter is a program that logs its call."""

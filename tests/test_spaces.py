@@ -143,13 +143,6 @@ def test_a_selection_that_cannot_be_searched_is_refused_by_setting(tied, section
     assert re.search(said, refusal(section, tied), re.DOTALL)
 
 
-def test_where_nothing_can_be_perturbed_the_full_space_is_named(tied, mixture):
-    experts = LowRank(include=("*.experts.*",), unsupported="skip")
-    assert "space.kind=full" in refusal(experts, mixture)
-    outside = [info for info in tied if info.layer is None]
-    assert "space.kind=full" in refusal(LowRank(), outside)
-
-
 def test_an_expert_that_is_a_linear_layer_sees_routed_rows_and_is_unsupported():
     expert = nn.ModuleDict({"experts": nn.ModuleList([nn.Linear(2, 2)])})
     model = nn.Module()
@@ -180,14 +173,6 @@ def test_layers_leave_everything_outside_them_alone(tied):
     for text, layers in (("0-2", {0, 1, 2}), ("1", {1}), (" 0 , 1-2", {0, 1, 2})):
         assert parse_layers(text, tied) == layers
     assert len(found) == 2 * sum(info.layer == 0 for info in tied)
-
-
-@pytest.mark.parametrize(
-    "text", ["", "a", "0-", "-1", "0..2", "3.5", "1,,2", "0-1-2", "2-1", "0,2-1"]
-)
-def test_layers_of_another_form_are_refused_with_an_example(tied, text):
-    message = refusal(Full(layers=text), tied)
-    assert message == f"space.layers: {text!r} must look like 0-9 or 0,3,20-23"
 
 
 def test_a_gradient_in_pieces_has_the_bits_of_one_in_a_piece(monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 from germline import noise
 from germline.config import Nes
 from germline.strategies.nes import NaturalEvolution
-from germline.types import GermlineError, Population
+from germline.types import Population
 
 
 def nes(run_seed: int = 0, generations: int = 100, **settings: object) -> NaturalEvolution:
@@ -72,14 +72,6 @@ def test_the_state_has_the_mean_fitness_of_members_that_have_one_where_sigma_nee
     }
     assert adaptive.tell(adaptive.ask(1), utility, missing).strategy_state.read() == {}
     assert constant.tell(constant.ask(0), utility, fitness).strategy_state.read() == {}
-
-
-def test_a_plateau_cannot_be_seen_without_fitness():
-    strategy = nes(population=2, sigma=FALLING)
-    with pytest.raises(
-        GermlineError, match=r"kind=plateau needs the fitness .*utilities, fitness\)"
-    ):
-        strategy.tell(strategy.ask(0), np.zeros(2))
 
 
 def directions(population: Population) -> list[tuple[int, int, int]]:

@@ -264,12 +264,6 @@ def test_coordinates_that_do_not_exist_are_refused(section, message, adapter, mo
     assert message in refusal(inprocess, "llama", section)
 
 
-@pytest.mark.parametrize("section", [Subspace(), Singular()])
-def test_there_is_no_adapter_to_write_without_one(section, tmp_path):
-    message = refusal(inprocess("llama", section).save_adapter, tmp_path)
-    assert "or singular with space.init_adapter" in message
-
-
 # --- engines
 
 

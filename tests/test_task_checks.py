@@ -8,9 +8,7 @@ from typer.testing import CliRunner
 
 import germline
 from germline.cli.application import app
-from germline.config import load_config
-from germline.run.preflight import check_run, wrong_answers
-from germline.tasks import make_task
+from germline.run.preflight import wrong_answers
 from tests.command_line import command
 from tests.slow_cases import mostly_slow
 from tests.tiny import save_tiny
@@ -247,16 +245,6 @@ def test_nothing_is_overwritten(tmp_path):
     assert shown.exit_code == 2
     assert "test_riddles.py already exists" in shown.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["test_riddles.py"]
-
-
-def test_a_run_that_asks_for_more_examples_than_a_split_has_warns(tmp_path, caplog):
-    path = str(file(tmp_path, RIGHT))
-    config = {"task": path, "engine": "toy", "batch_size": 500, "held_out": {"examples": 7}}
-    for settings, warned in ((config, 2), ({"task": path, "engine": "toy"}, 0)):
-        caplog.clear()
-        loaded = load_config(settings)
-        check_run(loaded, make_task(loaded.task))
-        assert caplog.text.count("and every one is used") == warned
 
 
 # --- wrong answers

@@ -1,11 +1,7 @@
 """`task.strip_thinking` with every kind of reward: nothing else about the reward changes."""
 
-import pytest
-
 import germline
 from germline.graders.pool import InProcessPool
-from germline.types import GermlineError
-from tests.python_rewards import length
 from tests.test_from_python import ON_ROWS, ROWS, mean_at_end
 from tests.test_task_checks import ROWS as SHELF_ROWS
 from tests.test_task_checks import SHELF
@@ -27,12 +23,6 @@ def test_a_function_that_cannot_be_imported_grades_the_text_without_its_thinking
     pool.submit(["<think>hm</think>yes"], [example])
     assert seen[-1] == "yes"
     assert mean_at_end(training.run()) == 0.5
-
-
-def test_an_error_of_a_reward_names_its_functions(tmp_path):
-    rewards = [length, lambda completion, example: -1.0]
-    with pytest.raises(GermlineError, match=r"graders: the reward length\(\), reward\(\) returned"):
-        germline.train(STRIPPED, tmp_path / "run", reward=rewards, data=ROWS).run()
 
 
 def test_the_tools_of_an_environment_are_checked(tmp_path):

@@ -38,13 +38,3 @@ def test_the_settings_of_a_taskset_are_a_mapping():
     assert isinstance(config.task, Verifiers)
     assert config.task.args == {"largest": 3}
     assert config.task.title == "name"
-
-
-def test_a_taskset_that_cannot_be_imported_comes_with_the_cause_and_its_command():
-    hidden = ModuleNotFoundError("taskset 'here' not found")  # as verifiers raises it
-    hidden.__cause__ = ModuleNotFoundError("No module named 'textarena'")
-    said = str(verifiers_installed.import_error("owner/here", hidden))
-    assert "(ModuleNotFoundError: No module named 'textarena')" in said
-    assert "prime env install" in said
-    other = verifiers_installed.import_error("here", ZeroDivisionError("division by zero"))
-    assert "ZeroDivisionError: division by zero" in str(other)

@@ -97,7 +97,8 @@ def test_deltas_are_those_of_the_tensors(start, tmp_path):
     change[:24] = 0
     small = torch.full((64, 96), 1e-7)
     end = changed(start, tmp_path / "end", up=change, down=small)
-    results = analyze("deltas", [end], start=start).values
+    result = analyze("deltas", [end], start=start)
+    results = result.values
     before = load_file(start / "model.safetensors")
     up, down = (results["tensors"][name][0] for name in (UP, DOWN))
     assert up["norm"] == pytest.approx(float(change.norm()), rel=1e-4)
@@ -109,10 +110,10 @@ def test_deltas_are_those_of_the_tensors(start, tmp_path):
     assert down["changed"] > 0.5
     assert down["visible"] < 0.01  # below the rounding of bf16
     assert up["walk"] is None
-    totals = {one["module"]: one for one in results["modules"]}
+    totals = {one["module"]: one for one in result.rows}
     assert totals["all"]["norm"] == pytest.approx(math.hypot(up["norm"], down["norm"]))
     assert totals["up_proj"]["stable_rank"] == pytest.approx(up["stable_rank"])
-    assert totals["q_proj"]["norm"] == 0
+    assert "q_proj" not in totals  # it did not change
     narrow = analyze("deltas", [end], start=start, settings={"spectrum_width": 63}).values
     assert "alpha" in up
     assert "alpha" not in narrow["tensors"][UP][0]
@@ -121,9 +122,7 @@ def test_deltas_are_those_of_the_tensors(start, tmp_path):
 def test_pieces_of_tensors_make_the_same_deltas(start, tmp_path, monkeypatch):
     ends = [changed(start, tmp_path / f"{s}", up=noise(96, 64, seed=s) * 0.01) for s in (1, 2)]
     whole = [analyze(what, ends, start=start).values for what in ("deltas", "cosine")]
-    pieces = lambda shape, *_: ((at, min(at + 7, shape[0])) for at in range(0, shape[0], 7))  # noqa: E731
-    for module in ("deltas", "cosine"):
-        monkeypatch.setattr(f"germline.analysis.{module}.row_ranges", pieces)
+    monkeypatch.setattr("germline.analysis.weights.CHUNK", 2 * 7 * 64)
     again = [analyze(what, ends, start=start).values for what in ("deltas", "cosine")]
     assert again[0]["overlaps"] == whole[0]["overlaps"]
     assert again[1]["pairs"][0]["cosine"] == pytest.approx(whole[1]["pairs"][0]["cosine"])
@@ -132,7 +131,7 @@ def test_pieces_of_tensors_make_the_same_deltas(start, tmp_path, monkeypatch):
 def test_the_norm_of_a_run_stands_beside_its_random_walk(toy):
     directory = RunDirectory.open(toy)
     walk = walked([entry.update for entry in directory.journal.read()])[-1]
-    row = next(one for one in analyze("deltas", [toy]).values["modules"] if one["module"] == "all")
+    row = next(one for one in analyze("deltas", [toy]).rows if one["module"] == "all")
     engine: Any = load_engine(directory)
     expected = math.hypot(
         *(
@@ -161,15 +160,25 @@ def test_the_cosine_of_known_changes(sign, start, tmp_path):
         changed(start, tmp_path / "a", up=change),
         changed(start, tmp_path / "b", up=change * 3 * sign if sign else other),
     ]
-    result = analyze("cosine", ends, start=start).values
-    pair = next(one for one in result["means"] if one["module"] == "all")
-    assert result["pairs"] == [{"pair": ["a", "b"], "cosine": pair["cosine"]}]
-    assert pair["cosine"] == pytest.approx(sign, abs=1e-5)
-    assert math.isnan(pair["low"])  # of one tensor
+    result = analyze("cosine", ends, start=start)
+    pair = next(one for one in result.rows if one["module"] == "all")
+    cosine, (low, _) = pair["cosine"]
+    assert result.values["pairs"] == [{"pair": ["a", "b"], "cosine": cosine}]
+    assert cosine == pytest.approx(sign, abs=1e-5)
+    assert math.isnan(low)  # of one tensor
     assert pair["chance"] == pytest.approx(1 / math.sqrt(96 * 64))
-    assert pair["random_signs"] == pytest.approx(
-        {0: 1, 1: math.sqrt(3), -1: math.sqrt(3)}[sign] * pair["chance"], rel=0.1
-    )
+
+
+def test_a_source_without_a_change_and_the_same_change_are_noted(start, tmp_path):
+    end = changed(start, tmp_path / "end", up=noise(96, 64))
+    result = analyze("cosine", [start, end, end], start=start)
+    (pair,) = (one for one in result.rows if one["module"] == "all")
+    assert (pair["pairs"], pair["cosine"][0]) == (1, pytest.approx(1))
+    unchanged = f"{start} has the weights of its start: nothing changed"
+    assert result.notes == [unchanged, f"{end} and {end}: the same change of every weight"]
+    result = analyze("deltas", [start, end], start=start)
+    assert result.notes[0] == f"{start.name} has the weights of its start: nothing changed"
+    assert {one["source"] for one in result.rows} == {"end"}
 
 
 def test_generations_of_one_run_are_compared(toy, tmp_path):
@@ -206,20 +215,20 @@ def test_the_path_of_a_run_ends_at_its_weights(space, tmp_path, monkeypatch):
     first, last = ({**load_engine(directory, generation=g).weights.state()} for g in (-1, 3))
     names = [name for name in first if not name.endswith((".m", ".v"))]
     net = math.hypot(*(float((last[name] - first[name]).norm()) for name in names))
-    (row,) = analyze("trajectory", [path]).values["sources"]
+    (row,) = analyze("trajectory", [path]).rows
     assert row["net"] == pytest.approx(net, rel=1e-4)
     assert (row["steps"], row["updates"]) == (4, [0, 1, 2, 3, 4])
     # After gradients, which seeds cannot repeat, the steps are those between snapshots.
     monkeypatch.setattr("germline.analysis.trajectory.follows_gradients", lambda _: True)
-    (row,) = analyze("trajectory", [path]).values["sources"]
+    (row,) = analyze("trajectory", [path]).rows
     assert row["net"] == pytest.approx(net, rel=1e-4)
     assert row["updates"] == [0, 2, 4]
 
 
 def test_a_sample_of_the_numbers_has_nearly_the_same_path(toy, monkeypatch):
-    (whole,) = analyze("trajectory", [toy]).values["sources"]
+    (whole,) = analyze("trajectory", [toy]).rows
     monkeypatch.setattr("germline.analysis.trajectory.NUMBERS", 1 << 14)
-    (part,) = analyze("trajectory", [toy]).values["sources"]
+    (part,) = analyze("trajectory", [toy]).rows
     assert part["net"] == pytest.approx(whole["net"], rel=0.15)
     assert part["net"] != whole["net"]
 
@@ -270,8 +279,8 @@ def test_the_merge_of_two_runs_is_written_for_mergekit(start, toy, tmp_path):
     result = analyze("deltas", ends, start=start, out=tmp_path / "out", emit="mergekit")
     merge = yaml.safe_load((tmp_path / "out" / "merge.yaml").read_text())
     assert str(tmp_path / "out" / "merge.yaml") in result.notes[-1]
-    assert merge["base_model"] == str(start)
-    assert [one["model"] for one in merge["models"]] == [*map(str, ends)]
+    assert merge["base_model"] == {"model": {"path": str(start)}}
+    assert [one["model"]["model"]["path"] for one in merge["models"]] == [*map(str, ends)]
     assert {one["parameters"]["weight"] for one in merge["models"]} == {0.5}
 
 
@@ -307,7 +316,8 @@ def test_the_command_prints_a_table_and_writes_files(toy, tmp_path):
     assert done.stdout.startswith("source\tmodule\tnorm\trandom walk")
     assert {"deltas.json", "deltas.png"} <= {file.name for file in (tmp_path / "out").iterdir()}
     written = json.loads((tmp_path / "out" / "deltas.json").read_text())
-    assert written["results"]["modules"][0]["source"] == "run"
+    assert written["results"]["rows"][0]["source"] == "run"
+    assert not (tmp_path / "out" / "deltas-weights").exists()
     for wrong, said in (("width=1", "spectrum_width"), ("spectrum_width=x", "spectrum_width")):
         failed = CliRunner().invoke(app, [*words[:3], wrong, "--out", str(tmp_path / "out")])
         assert (failed.exit_code, said in failed.stderr) == (2, True)

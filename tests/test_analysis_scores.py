@@ -14,7 +14,7 @@ from germline.analysis import analyze, directions, open_weights
 from germline.analysis.modes import LINE, line_shape, shape_text
 from germline.analysis.request import Request
 from germline.analysis.robustness import ALL, HEAD, tensor_groups
-from germline.analysis.scorer import Noise, Point, ScoreSettings, open_scorer
+from germline.analysis.scorer import Point, ScoreSettings, open_scorer
 from germline.evaluation.kl_divergence import KlDivergence, measure_texts
 from germline.nano import NANO_DIR
 from germline.run.build_parts import make_engine
@@ -60,7 +60,7 @@ def test_a_point_scores_as_eval_does_and_the_start_is_served_again(scorer, tmp_p
     before = {name: one.clone() for name, one in scorer.engine.serving.items()}
     score, _ = germline.evaluate("nano", "arithmetic", limit=24, out=tmp_path / "completions.jsonl")
     assert scorer.scores_at(Point(((1.0, nano),))).values.tolist() == [*score.values]
-    point = Point(((0.25, nano), (0.5, other)), Noise(frozenset(before), 0.02))
+    point = Point(((0.25, nano), (0.5, other)), dict.fromkeys(before, 0.002))
     assert scorer.scores_at(point).facts["kl_per_token"] > 0
     assert all(torch.equal(before[name], one) for name, one in scorer.engine.serving.items())
     assert scorer.scores_at().facts["kl_per_token"] == 0
@@ -82,7 +82,7 @@ def test_the_kl_is_that_of_two_engines(scorer):
 
 def test_a_point_is_the_sum_of_its_parts(scorer):
     nano, other = scorer.request.opened
-    name = next(name for name in scorer.start.names if "down_proj" in name)
+    name = next(name for name in scorer.start.shapes if "down_proj" in name)
     start, a, b = (one.read(name) for one in (scorer.start, nano, other))
     mixed = Point(((0.25, nano), (0.5, other))).read(name, start)
     torch.testing.assert_close(mixed, 0.25 * start + 0.25 * a + 0.5 * b)
@@ -92,28 +92,30 @@ def test_a_point_is_the_sum_of_its_parts(scorer):
 
 def test_noise_has_its_size_and_is_on_its_tensors_only(scorer):
     nano = scorer.request.opened[0]
-    one, two = scorer.start.names[0], scorer.start.names[1]
-    start = scorer.start.read(one)
-    size = start.square().mean().sqrt()
-    delta = (nano.read(one) - start).square().mean().sqrt()
-    for noise, unit in (
-        (Noise(frozenset([one]), 0.5), size),
-        (Noise(frozenset([one]), 0.5, relative=False), 1.0),
-        (Noise(frozenset([one]), 0.5, like=nano), delta),
-    ):
-        drawn = Point(((1.0, nano),), noise).read(one, start) - nano.read(one)
-        assert float(drawn.square().mean().sqrt()) == pytest.approx(0.5 * float(unit), rel=0.02)
-        again = scorer.start.read(two)
-        assert torch.equal(Point((), noise).read(two, again), again)
-    first, second = (Noise(frozenset([one]), 1.0, trial).draw(one, start) for trial in (0, 1))
-    correlation = float((first * second).mean() / size.square())
-    assert abs(correlation) < 0.05
-    assert torch.equal(first, Noise(frozenset([one]), 1.0).draw(one, start))
+    one, two, *_ = scorer.start.shapes
+    start, again = scorer.start.read(one), scorer.start.read(two)
+    drawn = Point(((1.0, nano),), {one: 0.5}).read(one, start) - nano.read(one)
+    assert float(drawn.square().mean().sqrt()) == pytest.approx(0.5, rel=0.02)
+    assert torch.equal(Point((), {one: 0.5}).read(two, again), again)
+    first, second, same = (Point((), {one: 1.0}, trial).read(one, start) for trial in (0, 1, 0))
+    assert abs(float(((first - start) * (second - start)).mean())) < 0.05
+    assert torch.equal(first, same)
+
+
+def test_deviations_are_those_of_the_start_and_of_a_change(scorer):
+    nano = scorer.request.opened[0]
+    name, start = next((name, scorer.start.read(name)) for name in scorer.start.shapes)
+    expected = start.square().mean().sqrt(), (nano.read(name) - start).square().mean().sqrt()
+    found = scorer.deviations()[name], scorer.deviations(nano)[name]
+    assert found == pytest.approx([float(one) for one in expected])
+    whole = [nano.read(name) - scorer.start.read(name) for name in nano.shapes]
+    norm = float(torch.cat([one.flatten() for one in whole]).double().norm())
+    assert scorer.norm(scorer.deviations(nano)) == pytest.approx(norm, rel=1e-5)
 
 
 def test_the_head_and_the_thirds_of_the_layers_are_groups(scorer):
     groups = tensor_groups(scorer)
-    assert groups[ALL] == frozenset(scorer.start.names)
+    assert groups[ALL] == frozenset(scorer.start.shapes)
     assert groups[HEAD] < groups[ALL]
     assert len(groups[HEAD]) == 1
     layers = [names for name, names in groups.items() if name.startswith("layers")]
@@ -129,8 +131,9 @@ def line(means, examples=200, seed=0):
 
 def test_a_valley_is_a_barrier():
     shape = line_shape(line([0.9, 0.9, 0.8, 0.5, 0.3, 0.2, 0.3, 0.5, 0.8, 0.9, 0.9]))
-    assert shape["barrier"] == pytest.approx(0.7, abs=0.1)
-    assert shape["barrier_interval_95"][0] > 0.5
+    barrier, (low, _) = shape["barrier"]
+    assert barrier == pytest.approx(0.7, abs=0.1)
+    assert low > 0.5
     assert shape["at"] == 0.5
     assert "a barrier, drop" in shape_text(shape)
 
@@ -139,7 +142,7 @@ def test_noisy_points_of_a_flat_line_are_no_barrier():
     shapes = [line_shape(line([0.5] * 11, seed=seed)) for seed in range(40)]
     certain = sum(shape["is_barrier"] for shape in shapes)
     assert certain <= 4  # 2.5 % are expected
-    assert abs(np.mean([shape["barrier"] for shape in shapes])) < 0.01
+    assert abs(np.mean([shape["barrier"][0] for shape in shapes])) < 0.01
     assert "no barrier" in shape_text(shapes[0])
 
 
@@ -160,9 +163,8 @@ def test_the_middle_tells_a_late_rise_from_an_early_one():
     early = line_shape(line([0.1, 0.5, 0.8] + [0.9] * 8))
     assert "flat, then sharp" in shape_text(late)
     assert "most of the change comes first" in shape_text(early)
-    assert late["half"] == pytest.approx(0.4, abs=0.1)
-    assert early["half"] == pytest.approx(-0.4, abs=0.1)
-    assert early["steepest"] == pytest.approx(0.5, abs=0.1)
+    assert late["half"][0] == pytest.approx(0.4, abs=0.1)
+    assert early["half"][0] == pytest.approx(-0.4, abs=0.1)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -172,7 +174,7 @@ def test_modes_end_at_the_models(count, folders, tmp_path):
     assert len(result.rows) == {1: 13, 2: 11, 3: 10}[count]
     nano, _ = germline.evaluate("nano", "arithmetic", limit=24, out=tmp_path / "nano.jsonl")
     place = {1: 10, 2: 0, 3: 0}[count]
-    assert result.values["points"][place]["score"] == pytest.approx(nano.mean)
+    assert result.rows[place]["score"][0] == pytest.approx(nano.mean)
     assert (tmp_path / "modes.json").exists()
     assert (tmp_path / "modes.png").exists()
     assert len(result.notes) == (2 if count == 3 else 1)
@@ -181,19 +183,28 @@ def test_modes_end_at_the_models(count, folders, tmp_path):
 def test_large_noise_breaks_a_model_and_small_noise_does_not(tmp_path):
     settings = MANY | {"scales": "0.001,2", "trials": 5, "groups": "all"}
     result = analyze("robustness", ["nano"], start="nano", out=tmp_path, settings=settings)
-    small, large = result.values["points"]
+    small, large = result.rows
     assert small["without_noise"] == pytest.approx(np.mean(small["scores"]), abs=0.05)
     assert max(large["scores"]) < 0.1
     assert large["kl_per_token"] > 1 > small["kl_per_token"]
     assert large["rms"] == pytest.approx(2000 * small["rms"])
-    assert "smallest with less than half 2" in result.notes[0]
-    assert result.rows[0][4].endswith("]")  # of five trials there is an interval
+    assert small["score"].endswith("]")  # of five trials there is an interval
 
 
 def test_a_held_out_direction_has_the_length_of_the_learned_one(scorer):
     opened = scorer.request.opened
-    (point,) = directions._moved("held out", 1.0, 0.5, opened, [2.0, 4.0])
-    assert point.parts == ((1.0, opened[0]), (0.25, opened[1]))
+    learned, held_out = (scorer.norm(scorer.deviations(one)) for one in opened)
+    steps = directions._directions(scorer, opened)
+    run = ((1.0, opened[0]),)
+    (point,) = steps["held out"](run, 0.5)
+    share, weights = point.parts[1]
+    assert (point.parts[0], weights) == (run[0], opened[1])
+    assert share == pytest.approx(0.5 * learned / held_out)
+    assert [one.parts for one in steps["learned"](run, 0.5)] == [(*run, (0.5, opened[0]))]
+    assert [one.parts for one in steps["learned"](run, 0.0)] == [run]
+    noisy = steps["random"](run, 0.5)
+    assert scorer.norm(noisy[0].noise) == pytest.approx(0.5 * learned)
+    assert [one.trial for one in noisy] == [0, 1, 2]
 
 
 def test_the_way_to_a_better_model_has_a_slope_and_a_random_one_has_none(folders, tmp_path):
@@ -204,7 +215,7 @@ def test_the_way_to_a_better_model_has_a_slope_and_a_random_one_has_none(folders
     learned, random = means["start", "learned"], means["start", "random"]
     assert learned["slope"][1][0] > 0
     assert learned["slope"][0] > 2 * abs(random["slope"][0])
-    for one in [*means.values(), *result.values["points"]]:
+    for one in [*means.values(), *result.rows]:
         assert one["gain"][0] == pytest.approx(one["slope"][0] + one["cost"][0])
     assert len(result.rows) == 12
     assert "nano" in result.notes[0]
@@ -214,20 +225,30 @@ def test_coverage_counts_what_the_tries_solve(folders, tmp_path):
     settings = SETTINGS | {"samples": 4, "scales": "0.05"}
     start = Path(folders["start"])
     result = analyze("coverage", ["nano"], start=start, out=tmp_path, settings=settings)
-    tries = result.values["tries"]
+    tries = {row["tries"]: row for row in result.rows}
     assert [*tries] == ["start, sampled", "start, noise 0.05", "nano, sampled"]
     kept = germline.evaluate(
         *("nano", "arithmetic"), limit=24, samples=4, out=tmp_path / "nano.jsonl"
     )[0]
     expected = {one.metric: one.mean for one in kept.at_k if one.metric.startswith("pass")}
-    found = {name: mean for name, (mean, _) in tries["nano, sampled"]["at_k"].items()}
+    found = {name: tries["nano, sampled"][name][0] for name in expected}
     assert found == pytest.approx(expected)
     for one in tries.values():
         shared = tries["start, sampled"]["solved"] - one["only_by_start"]
         assert one["solved"] == shared + one["not_by_start"]
         assert one["overlap"]["nano, sampled"] <= 1
     assert tries["nano, sampled"]["overlap"]["nano, sampled"] == 1
-    assert "progressions" in result.notes[0]
+    assert tries["nano, sampled"]["better"] > tries["nano, sampled"]["worse"]
+    assert tries["nano, sampled"]["p"] < 0.05
+    assert "solved" in result.columns.values()
+
+
+def test_coverage_of_a_metric_that_is_no_share_counts_better_answers(folders, tmp_path):
+    settings = {"task": "conciseness", "samples": 2, "scales": "0.05", "limit": 4}
+    result = analyze("coverage", ["nano"], start=folders["start"], settings=settings)
+    assert "better than greedy" in result.columns.values()
+    assert "best@2" in result.columns
+    assert all(0 <= row["solved"] <= 4 for row in result.rows)
 
 
 def test_an_interrupted_analysis_continues(folders, tmp_path):
@@ -274,6 +295,6 @@ def test_a_start_of_another_shape_is_refused(tmp_path):
     del tensors["model.norm.weight"]
     save_file(tensors, folder / "model.safetensors")
     short = open_weights(str(folder), folder=tmp_path)
-    assert "model.norm.weight" not in short.names
+    assert "model.norm.weight" not in short.shapes
     said = refusal("modes", [str(folder)], start=str(folder), settings=SETTINGS)
     assert "model.norm.weight" in said

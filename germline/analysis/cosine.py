@@ -3,18 +3,18 @@
 With the changes D and E that two sources made, to p and q numbers of which d are the same,
 
     (1)  cosine = D E / (|D| |E|)
-    (2)  chance = sqrt(d / (p q))                    standard deviation of (1) for random directions
-    (3)  random signs = sqrt(sum D^2 E^2) / (|D| |E|)       and for these magnitudes, random signs
+    (2)  chance = sqrt(d / (p q))           standard deviation of (1) for random directions
 
-Changes of few large weights agree by chance more often than (2) says, which (3) accounts for. The
-interval of a cosine over many tensors is a bootstrap over the tensors: layers are not independent
-numbers, and training moves some of them alike.
+Changes of few large weights agree by chance more often than (2) says. The interval of a cosine over
+many tensors is a bootstrap over the tensors: layers are not independent numbers, and training moves
+some of them alike.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -23,10 +23,11 @@ from jaxtyping import Float64
 
 from germline.analysis.groups import layer_series, names_by_module, pairs_by_method
 from germline.analysis.request import Request, Result
-from germline.analysis.weights import CHUNK, Weights, row_ranges
+from germline.analysis.weights import Weights, pieces
 from germline.config.base import Section
+from germline.evaluation.statistics import Interval
+from germline.record.atomic_files import Row
 from germline.report.charts import Chart
-from germline.report.text_format import number
 from germline.types import GermlineError
 
 RESAMPLES = 1000
@@ -34,9 +35,15 @@ RESAMPLES = 1000
 MOST_CURVES = 6
 """Curves of a chart; of more methods, all pairs of different methods make one curve."""
 
+COLUMNS = {
+    "methods": "methods",
+    "module": "module",
+    "pairs": "pairs",
+    "cosine": "cosine",
+    "chance": "chance",
+}
 
-class Settings(Section):
-    """Settings of `germline analyze cosine`: none."""
+Pairs = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -47,134 +54,121 @@ class Products:
         names: of the tensors.
         sizes: numbers in each, `[tensors]`.
         products: of the changes of two sources, `[tensors, sources, sources]`.
-        squares: of their squares, likewise.
     """
 
     names: Sequence[str]
     sizes: Float64[np.ndarray, " tensors"]
     products: Float64[np.ndarray, "tensors sources sources"]
-    squares: Float64[np.ndarray, "tensors sources sources"]
 
-    def of(self, names: Sequence[str], pairs: Sequence[tuple[int, int]]) -> dict[str, Any]:
-        """Return equations (1) to (3) of pairs over some tensors, NaN where one has no change."""
-        first, second = zip(*pairs, strict=True)
-        kept = self._places(names)
-        moved = np.einsum("tii->ti", self.products[kept]) > 0
-        sizes = self.sizes[kept]
-        both = (moved[:, first] & moved[:, second]).T @ sizes
-        each = moved.T @ sizes
-        total = self.products[kept].sum(axis=0)
-        lengths = np.sqrt(np.diag(total))
-        lengths = np.where(both, lengths[[*first]] * lengths[[*second]], np.nan)
-        of_both = np.where(both, each[[*first]] * each[[*second]], np.nan)
+    def of(self, names: Sequence[str]) -> dict[str, Float64[np.ndarray, "sources sources"]]:
+        """Return equations (1) and (2) over some tensors, NaN where two sources changed none."""
+        kept = np.isin(self.names, names)
+        moved = (np.einsum("tii->ti", self.products[kept]) > 0).astype(float)
+        shared = (moved.T * self.sizes[kept]) @ moved
+        shared[shared == 0] = math.nan
+        products = self.products[kept].sum(axis=0)
+        lengths = np.sqrt(np.outer(np.diag(products), np.diag(products))) * (shared / shared)
         return {
-            "cosine": total[first, second] / lengths,
-            "chance": np.sqrt(both / of_both),
-            "random_signs": np.sqrt(self.squares[kept].sum(axis=0)[first, second]) / lengths,
+            "cosine": products / lengths,
+            "chance": np.sqrt(shared / np.outer(np.diag(shared), np.diag(shared))),
         }
 
-    def interval(
-        self, names: Sequence[str], pairs: Sequence[tuple[int, int]]
-    ) -> tuple[float, float]:
+    def interval(self, names: Sequence[str], pairs: Pairs) -> Interval:
         """Return the 95 % bootstrap interval of the mean cosine of pairs.
 
         It is NaN where two sources have changed less than two tensors in common.
         """
-        kept = self.products[self._places(names)]
-        count, generator = len(kept), np.random.default_rng(0)
-        drawn = generator.multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
-        sums = np.einsum("rt,tij->rij", drawn.astype(float), kept)
-        first, second = zip(*pairs, strict=True)
+        kept = self.products[np.isin(self.names, names)]
+        at, count = tuple(zip(*pairs, strict=True)), len(kept)
         moved = np.einsum("tii->ti", kept) > 0
-        shared = (moved[:, first] & moved[:, second]).sum(axis=0)
-        lengths = np.sqrt(np.einsum("rii->ri", sums))
-        lengths = lengths[:, first] * lengths[:, second]
-        if shared.min() < 2 or not lengths.all(axis=1).any():
+        if (moved[:, at[0]] & moved[:, at[1]]).sum(axis=0).min() < 2:
             return math.nan, math.nan
-        whole = lengths.all(axis=1)
-        means = (sums[whole][:, first, second] / lengths[whole]).mean(axis=1)
-        low, high = np.percentile(means, [2.5, 97.5])
+        drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), RESAMPLES)
+        sums = np.tensordot(drawn.astype(float), kept, 1)
+        lengths = np.sqrt(np.einsum("rii->ri", sums))
+        with np.errstate(invalid="ignore"):  # draws without a tensor that a source changed
+            cosines = sums[:, at[0], at[1]] / (lengths[:, at[0]] * lengths[:, at[1]])
+        low, high = np.nanpercentile(cosines.mean(axis=1), [2.5, 97.5])
         return float(low), float(high)
 
-    def _places(self, names: Sequence[str]) -> list[int]:
-        given = {*names}
-        return [place for place, name in enumerate(self.names) if name in given]
 
-
-def measure(request: Request, settings: Settings) -> Result:
+def measure(request: Request, settings: Section) -> Result:
     """Measure the cosines of all pairs of sources."""
-    opened = request.opened
+    opened, names = request.opened, request.names
     if len(opened) < 2:
         raise GermlineError(
             "analyze cosine: compare two sources, or two generations of one: -g 10 -g 20"
         )
     kept = request.kept_rows(settings)
-    names = request.names
-    rows = []
+    found = []
     for name in names:
         request.watch(f"cosine: {name}")
-        rows.append(kept.row(name, partial(_measure, opened, name)))
-    sums = ([row[key] for row in rows] for key in ("sizes", "products", "squares"))
+        found.append(kept.row(name, partial(_measure, opened, name)))
+    sums = ([row[key] for row in found] for key in ("size", "products"))
     products = Products(names, *(np.array(some, dtype=np.float64) for some in sums))
     labels = [one.label for one in opened]
-    kinds = {"all": names, **names_by_module(names)}
-    means: list[dict[str, Any]] = []
-    for methods, pairs in pairs_by_method(labels).items():
-        for kind, some in kinds.items():
-            values = products.of(some, pairs)
-            changed = [p for p, one in zip(pairs, values["cosine"], strict=True) if one == one]
-            if changed:
-                low, high = products.interval(some, changed)
-                found = {key: float(np.nanmean(each)) for key, each in values.items()}
-                row = {"methods": methods, "module": kind, "pairs": len(changed), **found}
-                means.append({**row, "low": low, "high": high})
-    columns = ("pairs", "cosine", "low", "high", "chance", "random_signs")
-    every = [pair for pairs in pairs_by_method(labels).values() for pair in pairs]
-    cosines = products.of(names, every)["cosine"].tolist()
+    groups, whole = pairs_by_method(labels), products.of(names)["cosine"]
+    rows: list[Row] = []
+    for methods, pairs in groups.items():
+        for kind, some in {"all": names, **names_by_module(names)}.items():
+            values = products.of(some)
+            known = [pair for pair in pairs if not math.isnan(values["cosine"][pair])]
+            if known:
+                at = tuple(zip(*known, strict=True))
+                mean, chance = (float(one[at].mean()) for one in values.values())
+                cosine = mean, products.interval(some, known)
+                row = {"methods": methods, "module": kind, "pairs": len(known)}
+                rows.append({**row, "cosine": cosine, "chance": chance})
+    of_pairs = [
+        {"pair": [labels[a], labels[b]], "cosine": float(whole[a, b])}
+        for pairs in groups.values()
+        for a, b in pairs
+    ]
     return Result(
         "Cosine of the changes",
-        ["methods", "module", *columns[:2], "95 % from", "to", "chance", "random signs"],
-        [[r["methods"], r["module"], *(number(r[key]) for key in columns)] for r in means],
-        [_chart(products, labels)],
-        {
-            "means": means,
-            "pairs": [
-                {"pair": [labels[a], labels[b]], "cosine": cosine}
-                for (a, b), cosine in zip(every, cosines, strict=True)
-            ],
-        },
+        COLUMNS,
+        rows,
+        [_chart(products, groups)],
+        {"pairs": of_pairs},
+        _notes(labels, products.products.sum(axis=0)),
     )
 
 
 def _measure(opened: Sequence[Weights], name: str) -> Mapping[str, Any]:
-    products = torch.zeros(2, len(opened), len(opened), dtype=torch.float64)
-    for first, end in row_ranges(opened[0].shape(name), CHUNK // len(opened)):
-        pieces = []
-        for one in opened:
-            assert one.start is not None
-            pieces.append(one.rows(name, first, end) - one.start.rows(name, first, end))
-        changes = torch.stack(pieces).flatten(1).double()
-        products[0] += changes @ changes.T
-        products[1] += changes.square_() @ changes.T
-    size = math.prod(opened[0].shape(name))
-    return {"sizes": size, "products": products[0].tolist(), "squares": products[1].tolist()}
+    products = torch.zeros(len(opened), len(opened), dtype=torch.float64)
+    for starts, values in pieces(opened, name):
+        changes = (values - starts).double()
+        products += changes @ changes.T
+    return {"size": math.prod(opened[0].shapes[name]), "products": products.tolist()}
 
 
-def _chart(products: Products, labels: Sequence[str]) -> Chart:
+def _notes(labels: Sequence[str], products: Float64[np.ndarray, "sources sources"]) -> list[str]:
+    """Name sources that did not change, and pairs that changed alike."""
+    norms = np.diag(products)
+    same = [label for label, norm in zip(labels, norms, strict=True) if not norm]
+    alike = [
+        f"{labels[a]} and {labels[b]}: the same change of every weight"
+        for a, b in combinations(range(len(labels)), 2)
+        if norms[a] and norms[a] == norms[b] == products[a, b]
+    ]
+    return [f"{label} has the weights of its start: nothing changed" for label in same] + alike
+
+
+def _chart(products: Products, groups: Mapping[str, Pairs]) -> Chart:
     """Chart the cosines by layer, with the range of the pairs and the level of chance."""
-    groups = dict(pairs_by_method(labels))
-    if len(groups) > MOST_CURVES:
-        different = [name for name in groups if " and " in name]
-        groups["different methods"] = [pair for name in different for pair in groups.pop(name)]
+    drawn = dict(groups)
+    if len(drawn) > MOST_CURVES:
+        different = [name for name in drawn if " and " in name]
+        drawn["different methods"] = [pair for name in different for pair in drawn.pop(name)]
 
-    def of_layer(pairs: Sequence[tuple[int, int]], key: str, names: list[str]) -> list[float]:
-        return list(products.of(names, pairs)[key])
+    def of_layer(pairs: Pairs, key: str, names: list[str]) -> list[float]:
+        return list(products.of(names)[key][tuple(zip(*pairs, strict=True))])
 
     curves = [
-        layer_series(name, color, products.names, partial(of_layer, pairs, "cosine"))
-        for color, (name, pairs) in enumerate(groups.items())
+        layer_series(name, partial(of_layer, pairs, "cosine"), color, products.names)
+        for color, (name, pairs) in enumerate(drawn.items())
     ]
-    every = [pair for pairs in groups.values() for pair in pairs]
-    chance = layer_series("chance", 6, products.names, partial(of_layer, every, "chance"))
+    every = [pair for pairs in drawn.values() for pair in pairs]
+    chance = layer_series("chance", partial(of_layer, every, "chance"), 6, products.names)
     chance = replace(chance, style="dashed", low=(), high=())
     return Chart("cosine of the changes", "", "layer", [*curves, chance])

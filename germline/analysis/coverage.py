@@ -6,33 +6,31 @@
     MODEL, sampled     n answers of a trained model at the temperature
 
 pass@k is the unbiased estimate of `evaluation.statistics` (best@k of a metric that is no share). An
-example is solved if one of the n answers is right. Progressions and regressions compare a model's
-greedy answers with those of the start (McNemar's test).
+example is solved if one of the n answers is right; of a metric that is no share, if one is better
+than the greedy answer of the start. Progressions and regressions compare a model's greedy answers
+with those of the start (McNemar's test).
 """
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
-from jaxtyping import Bool, Float64
+from jaxtyping import Float64
 from pydantic import Field
 
+from germline.analysis.groups import lines
 from germline.analysis.request import Request, Result
 from germline.analysis.scorer import (
-    Noise,
     Numbers,
     Point,
     Positive,
     ScoreSettings,
-    Values,
-    interval_text,
     mean_and_interval,
     open_scorer,
 )
 from germline.evaluation.samples import reductions
 from germline.evaluation.statistics import mcnemar
-from germline.report.charts import Chart, Series
-from germline.report.text_format import number
+from germline.record.atomic_files import Row
+from germline.report.charts import Chart
 
 SAMPLED = "start, sampled"
 
@@ -51,74 +49,64 @@ class Settings(ScoreSettings):
 def measure(request: Request, settings: Settings) -> Result:
     """Count the examples that the start and trained models solve in several tries."""
     tries: dict[str, Float64[np.ndarray, "tries examples"]] = {}
-    changes: dict[str, dict[str, float]] = {}
-    count = settings.samples
+    greedy: dict[str, Row] = {}
+    count, temperature = settings.samples, settings.temperature
     with open_scorer(request, settings) as scorer:
-        names, base = frozenset(scorer.start.names), scorer.scores_at().values
-        tries[SAMPLED] = scorer.scores_at(Point(), count, settings.temperature).samples
+        sign, base, units = scorer.sign, scorer.scores_at().values, scorer.deviations()
+        tries[SAMPLED] = scorer.scores_at(Point(), count, temperature).samples
         for scale in settings.scales:
-            noise = [Noise(names, scale, trial) for trial in range(count)]
-            members = [scorer.scores_at(Point(noise=one)).values for one in noise]
+            noise = {name: scale * unit for name, unit in units.items()}
+            points = [Point((), noise, trial) for trial in range(count)]
+            members = [scorer.scores_at(point).values for point in points]
             tries[f"start, noise {scale:g}"] = np.array(members)
         for weights in request.opened:
             point, name = Point(((1.0, weights),)), f"{weights.label}, sampled"
-            tries[name] = scorer.scores_at(point, count, settings.temperature).samples
-            changes[name] = _changes(scorer.sign * (scorer.scores_at(point).values - base))
-        is_better = scorer.sign > 0
+            tries[name] = scorer.scores_at(point, count, temperature).samples
+            change = sign * (scorer.scores_at(point).values - base)
+            better, worse = int((change > 0).sum()), int((change < 0).sum())
+            greedy[name] = {"better": better, "worse": worse, "p": mcnemar(better, worse)}
     reached = {
-        name: {
-            k: mean_and_interval(one)
-            for k, one in reductions(some, None, higher_is_better=is_better).items()
-        }
+        name: reductions(some, None, higher_is_better=sign > 0) for name, some in tries.items()
+    }
+    keys = [*reached[SAMPLED]]
+    metric = keys[0].partition("@")[0]
+    solved = {
+        name: (some == 1 if metric == "pass" else sign * (some - base) > 0).any(axis=0)
         for name, some in tries.items()
     }
-    solved = {name: (some == 1).any(axis=0) for name, some in tries.items()}
-    facts = {
-        name: {
-            "at_k": reached[name],
+    rows = [
+        {
+            "tries": name,
+            **{key: mean_and_interval(one) for key, one in reached[name].items()},
             "solved": int(one.sum()),
             "not_by_start": int((one & ~solved[SAMPLED]).sum()),
             "only_by_start": int((solved[SAMPLED] & ~one).sum()),
-            "overlap": {other: _overlap(one, some) for other, some in solved.items()},
-            "greedy": changes.get(name),
+            "overlap": {
+                other: int((one & some).sum()) / max(1, int((one | some).sum()))
+                for other, some in solved.items()
+            },
+            **greedy.get(name, {}),
         }
         for name, one in solved.items()
-    }
-    ks = [k.partition("@")[2] for k in reached[SAMPLED]]
-    columns = ("tries", *reached[SAMPLED], "solved", "not by the start's samples", "only by these")
-    lines = [
-        Series(name, [*map(int, ks)], [mean for mean, _ in one.values()], color=color)
-        for color, (name, one) in enumerate(reached.items())
+    ]
+    at_k = [
+        {"tries": row["tries"], "k": int(key.partition("@")[2]), "reached": row[key]}
+        for row in rows
+        for key in keys
     ]
     return Result(
         f"Coverage of {len(base)} examples",
-        (*columns, "greedy better, worse"),
-        [_row(name, one) for name, one in facts.items()],
-        [Chart(f"{next(iter(reached[SAMPLED])).partition('@')[0]}@k", "", "k", lines, log_x=True)],
-        {"examples": len(base), "tries": facts},
-        [
-            f"greedy answers of {name.removesuffix(', sampled')}: {one['higher']} progressions and "
-            f"{one['lower']} regressions (p = {number(one['p'])})"
-            for name, one in changes.items()
-        ],
-    )
-
-
-def _changes(differences: Values) -> dict[str, float]:
-    higher, lower = int((differences > 0).sum()), int((differences < 0).sum())
-    return {"higher": higher, "lower": lower, "p": mcnemar(higher, lower)}
-
-
-def _overlap(one: Bool[np.ndarray, " examples"], other: Bool[np.ndarray, " examples"]) -> float:
-    """Return the examples that both solve as a share of those that either solves."""
-    return int((one & other).sum()) / max(1, int((one | other).sum()))
-
-
-def _row(name: str, facts: Mapping[str, Any]) -> tuple[str, ...]:
-    greedy = facts["greedy"]
-    return (
-        name,
-        *(interval_text(*one) for one in facts["at_k"].values()),
-        *(str(facts[count]) for count in ("solved", "not_by_start", "only_by_start")),
-        f"{greedy['higher']}, {greedy['lower']}" if greedy else "",
+        {
+            "tries": "tries",
+            **{key: key for key in keys},
+            "solved": "solved" if metric == "pass" else "better than greedy",
+            "not_by_start": "not by the start's samples",
+            "only_by_start": "only by these",
+            "better": "greedy better",
+            "worse": "worse",
+            "p": "p",
+        },
+        rows,
+        [Chart(f"{metric}@k", "", "k", lines(at_k, "tries", "k", "reached"), log_x=True)],
+        {"examples": len(base)},
     )

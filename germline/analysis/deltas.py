@@ -17,11 +17,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
 
 from germline.analysis.groups import (
     layer_series,
@@ -30,27 +29,21 @@ from germline.analysis.groups import (
     sources_by_method,
 )
 from germline.analysis.request import Request, Result
-from germline.analysis.spectrum import (
-    SUBSPACE,
-    eigenvalues_and_vectors,
-    largest_angle,
-    power_law_exponent,
-    stable_rank,
-)
-from germline.analysis.weights import Weights, row_ranges
+from germline.analysis.spectrum import spectrum
+from germline.analysis.weights import Weights, pieces
 from germline.config.base import Section
 from germline.record.atomic_files import Row
 from germline.report.charts import Chart
-from germline.report.text_format import number
 from germline.signal_metrics import walked
 
-MOST = 1 << 26
-"""Numbers of the largest matrix that has a spectrum: 256 MB in fp32."""
-
-MEANS = ("stable_rank", "start_alpha", "alpha", "angle")
+SPECTRUM = ("stable_rank", "start_alpha", "alpha", "angle")
 """Values of a tensor that are averaged over the tensors of a kind."""
 
+TENSOR = ("size", "norm", "start_norm", "walk", "changed", "visible", *SPECTRUM)
+
 COLUMNS = {
+    "source": "source",
+    "module": "module",
     "norm": "norm",
     "walk": "random walk",
     "relative": "relative",
@@ -72,9 +65,8 @@ class Settings(Section):
 
 def measure(request: Request, settings: Settings) -> Result:
     """Measure the change of every tensor of every source."""
-    opened = request.opened
+    opened, names = request.opened, request.names
     kept = request.kept_rows(settings)
-    names = request.names
     tensors: dict[str, Row] = {}
     for name in names:
         request.watch(f"deltas: {name}")
@@ -82,42 +74,40 @@ def measure(request: Request, settings: Settings) -> Result:
     for place, one in enumerate(opened):
         walk = _walk(one)
         for name, row in tensors.items():
-            row["sources"][place]["walk"] = _line(one, name, walk)
-    overlaps = _overlaps(opened, tensors)
-    totals = {
-        (one.label, kind): _total([tensors[name]["sources"][place] for name in some])
-        for place, one in enumerate(opened)
+            unit = one.units.get(name, 0.0) * math.sqrt(row["sources"][place]["size"])
+            row["sources"][place]["walk"] = None if walk is None else unit * walk
+    rows = [
+        {"source": one.label, "module": kind, **_total([tensors[n]["sources"][at] for n in some])}
+        for at, one in enumerate(opened)
         for kind, some in {**names_by_module(names), "all": names}.items()
-    }
+    ]
+    same = [row["source"] for row in rows if row["module"] == "all" and not row["norm"]]
+    overlaps = _overlaps([one.label for one in opened], list(tensors.values()))
     return Result(
         "Change of the weights",
-        ["source", "module", *COLUMNS.values()],
-        [[*key, *map(number, map(t.get, COLUMNS))] for key, t in totals.items() if t["norm"]],
+        COLUMNS,
+        [row for row in rows if row["norm"]],
         _charts(opened, tensors),
-        {
-            "modules": [{"source": one, "module": kind, **t} for (one, kind), t in totals.items()],
-            "tensors": {name: row["sources"] for name, row in tensors.items()},
-            "overlaps": overlaps,
-        },
-        [_note(one) for one in overlaps],
+        {"tensors": {n: row["sources"] for n, row in tensors.items()}, "overlaps": overlaps},
+        [f"{label} has the weights of its start: nothing changed" for label in same]
+        + [
+            "overlap of the weights visible in bf16, {methods}: {overlap:.3f} ({low:.3f} to "
+            "{high:.3f} over {pairs} pairs; by chance in each tensor {chance:.3f})".format(**one)
+            for one in overlaps
+        ],
     )
 
 
 def _measure(opened: Sequence[Weights], name: str, settings: Settings) -> Mapping[str, Any]:
-    sums = np.zeros((len(opened), 4))
-    both = dict.fromkeys(combinations(range(len(opened)), 2), 0)
-    for first, end in row_ranges(opened[0].shape(name)):
-        seen: list[Tensor] = []
-        for place, one in enumerate(opened):
-            assert one.start is not None
-            start, value = one.start.rows(name, first, end), one.rows(name, first, end)
-            seen.append(value.bfloat16() != start.bfloat16())
-            change = value - start
-            squares = [change.square().sum(), start.square().sum()]
-            sums[place] += [*map(float, squares), int(change.count_nonzero()), int(seen[-1].sum())]
-        for a, b in both:
-            both[a, b] += int((seen[a] & seen[b]).sum())
-    size = math.prod(opened[0].shape(name))
+    sums = torch.zeros(len(opened), 3, dtype=torch.float64)
+    both = torch.zeros(len(opened), len(opened), dtype=torch.float64)
+    for starts, values in pieces(opened, name):
+        seen = (values.bfloat16() != starts.bfloat16()).float()
+        both += seen @ seen.T  # exact: counts of at most 2^24
+        changes = values.sub_(starts)
+        squares = [changes.square().sum(1), starts.square_().sum(1)]
+        sums += torch.stack([*squares, changes.count_nonzero(1)], dim=1)
+    size = math.prod(opened[0].shapes[name])
     sources = [
         {
             "size": size,
@@ -127,24 +117,17 @@ def _measure(opened: Sequence[Weights], name: str, settings: Settings) -> Mappin
             "visible": visible / size,
             **(_spectrum(one, name, settings.spectrum_width) if change else {}),
         }
-        for one, (change, start, changed, visible) in zip(opened, sums.tolist(), strict=True)
+        for one, (change, start, changed), visible in zip(
+            opened, sums.tolist(), both.diagonal().tolist(), strict=True
+        )
     ]
-    return {"sources": sources, "both": list(both.values())}
+    return {"sources": sources, "both": both.tolist()}
 
 
 def _spectrum(one: Weights, name: str, widest: int) -> Mapping[str, float]:
-    shape = one.shape(name)
-    if len(shape) != 2 or min(shape) < 2 or math.prod(shape) > MOST:
-        return {}
     assert one.start is not None
-    start, end = one.start.read(name), one.read(name)
-    found = {"stable_rank": stable_rank(end - start)}
-    if not SUBSPACE < min(shape) <= widest:
-        return found
-    before, vectors = eigenvalues_and_vectors(start)
-    after, others = eigenvalues_and_vectors(end)
-    exponents = {"start_alpha": power_law_exponent(before), "alpha": power_law_exponent(after)}
-    return {**found, **exponents, "angle": largest_angle(vectors, others)}
+    is_matrix = len(one.shapes[name]) == 2
+    return spectrum(one.start.read(name), one.read(name), widest) if is_matrix else {}
 
 
 def _walk(one: Weights) -> float | None:
@@ -156,81 +139,56 @@ def _walk(one: Weights) -> float | None:
     return steps[-1] if steps else None
 
 
-def _line(one: Weights, name: str, walk: float | None) -> float | None:
-    """Return the norm (2) that the random walk of a tensor has; 0 of one that is not searched."""
-    size = math.prod(one.shape(name))
-    return None if walk is None else one.units.get(name, 0.0) * walk * math.sqrt(size)
-
-
-def _total(tensors: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+def _total(tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Sum norms as squares, average shares by size, and average the spectra of tensors."""
-    sizes = [one["size"] for one in tensors]
-    norm, start = (math.hypot(*(one[key] for one in tensors)) for key in ("norm", "start_norm"))
-    lines = [one["walk"] for one in tensors]
-    total: dict[str, float | None] = {
+    of = {key: [t[key] for t in tensors if t.get(key) is not None] for key in TENSOR}
+    norm, start = math.hypot(*of["norm"]), math.hypot(*of["start_norm"])
+    return {
         "norm": norm,
-        "walk": None if None in lines else math.hypot(*lines),
+        "walk": math.hypot(*of["walk"]) if of["walk"] else None,
         "relative": norm / start if start else None,
-        **{
-            k: float(np.average([t[k] for t in tensors], weights=sizes))
-            for k in ("changed", "visible")
-        },
+        **{k: float(np.average(of[k], weights=of["size"])) for k in ("changed", "visible")},
+        **{key: float(np.mean(of[key])) if of[key] else None for key in SPECTRUM},
     }
-    for key in MEANS:
-        known = [one[key] for one in tensors if one.get(key) is not None]
-        total[key] = float(np.mean(known)) if known else None
-    return total
 
 
-def _overlaps(opened: Sequence[Weights], tensors: Mapping[str, Row]) -> list[dict[str, Any]]:
+def _overlaps(labels: Sequence[str], tensors: Sequence[Row]) -> list[dict[str, Any]]:
     """Return equation (5) over all tensors, the mean and range of the pairs of two methods."""
-    sizes = np.array([row["sources"][0]["size"] for row in tensors.values()], dtype=float)
-    shares = np.array([[one["visible"] for one in row["sources"]] for row in tensors.values()])
-    both = dict(
-        zip(
-            combinations(range(len(opened)), 2),
-            np.sum([row["both"] for row in tensors.values()], axis=0),
-            strict=True,
-        )
-    )
+    both = np.array([row["both"] for row in tensors])
+    each = np.diagonal(both, axis1=1, axis2=2)
+    sizes = np.array([row["sources"][0]["size"] for row in tensors], dtype=float)
+    expected = np.einsum("ta,tb,t->ab", each, each, 1 / sizes)
+    visible = each.sum(axis=0)
+    either = visible[:, None] + visible
+
+    def share(shared: np.ndarray) -> np.ndarray:
+        return shared / np.maximum(1.0, either - shared)
+
+    ratios, chances = share(both.sum(axis=0)), share(expected)
     found = []
-    for methods, pairs in pairs_by_method([one.label for one in opened]).items():
-        ratios, chances = [], []
-        for a, b in pairs:
-            either = sizes @ (shares[:, a] + shares[:, b])
-            expected = sizes @ (shares[:, a] * shares[:, b])
-            ratios.append(both[a, b] / max(1.0, either - both[a, b]))
-            chances.append(expected / max(1.0, either - expected))
-        row = {"methods": methods, "pairs": len(pairs), "overlap": float(np.mean(ratios))}
-        low, high = float(min(ratios)), float(max(ratios))
-        found.append({**row, "low": low, "high": high, "chance": float(np.mean(chances))})
+    for methods, pairs in pairs_by_method(labels).items():
+        of_pairs = ratios[tuple(zip(*pairs, strict=True))]
+        row = {"methods": methods, "pairs": len(pairs), "overlap": float(of_pairs.mean())}
+        row |= {"low": float(of_pairs.min()), "high": float(of_pairs.max())}
+        found.append({**row, "chance": float(chances[tuple(zip(*pairs, strict=True))].mean())})
     return found
-
-
-def _note(overlap: Mapping[str, Any]) -> str:
-    return (
-        "overlap of the weights visible in bf16, {methods}: {overlap:.3f} ({low:.3f} to {high:.3f} "
-        "over {pairs} pairs; by chance in each tensor {chance:.3f})"
-    ).format(**overlap)
 
 
 def _charts(opened: Sequence[Weights], tensors: Mapping[str, Any]) -> list[Chart]:
     """Chart the norm and the visible share of the layers; a walk is a dashed line."""
     norms, shares = [], []
-    names = list(tensors)
     for color, (label, places) in enumerate(sources_by_method([o.label for o in opened]).items()):
 
         def of_layer(key: str, some: list[str], places: Sequence[int] = places) -> list[float]:
-            totals = [
-                _total([tensors[name]["sources"][place] for name in some]) for place in places
-            ]
-            return [total[key] or 0.0 for total in totals]
+            rows = [[tensors[name]["sources"][place] for name in some] for place in places]
+            return [_total(row)[key] or 0.0 for row in rows]
 
-        norms.append(layer_series(label, color, names, partial(of_layer, "norm")))
-        if None not in (tensors[names[0]]["sources"][place]["walk"] for place in places):
-            line = layer_series(f"{label}: walk", color, names, partial(of_layer, "walk"))
+        series = partial(layer_series, color=color, names=[*tensors])
+        norms.append(series(label, partial(of_layer, "norm")))
+        if all(of_layer("walk", [*tensors])):
+            line = series(f"{label}: walk", partial(of_layer, "walk"))
             norms.append(replace(line, style="dashed", low=(), high=()))
-        shares.append(layer_series(label, color, names, partial(of_layer, "visible")))
+        shares.append(series(label, partial(of_layer, "visible")))
     return [
         Chart("norm of the change", "", "layer", norms, log_y=any(any(one.y) for one in norms)),
         Chart("share visible in bf16", "", "layer", shares),

@@ -12,35 +12,43 @@ or noise; and `random`: Gaussian, with the learned delta's norm in every tensor.
 start and the run. Intervals are paired over examples.
 """
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
-from germline.analysis.request import Request, Result
+from germline.analysis.groups import lines
+from germline.analysis.request import Request, Result, cell
 from germline.analysis.scorer import (
-    Noise,
     Numbers,
     Point,
     ScoreSettings,
     Values,
     WeightsScorer,
     certain_sign,
-    interval_text,
     mean_and_interval,
     open_scorer,
 )
 from germline.analysis.weights import Weights
-from germline.report.charts import Chart, Series
-from germline.report.text_format import number
+from germline.record.atomic_files import Row
+from germline.report.charts import Chart
 from germline.types import GermlineError
+
+Parts = tuple[tuple[float, Weights], ...]
+Steps = Callable[[Parts, float], list[Point]]
 
 RANDOM = 3
 """Random directions, whose scores are averaged."""
 
 PARTS = ("slope", "cost", "gain")
-COLUMNS = ("from", "direction", "distance", "score at -t", "score at t", *PARTS)
+COLUMNS = {
+    "from": "from",
+    "direction": "direction",
+    "distance": "distance",
+    "minus": "score at -t",
+    "plus": "score at t",
+    **{part: part for part in PARTS},
+}
 
 
 class Settings(ScoreSettings):
@@ -58,80 +66,65 @@ def measure(request: Request, settings: Settings) -> Result:
             f"directions takes a run, and a second one for the held-out direction, found "
             f"{len(opened)} sources: name fewer"
         )
-    names = ("learned", "held out")[: len(opened)]
-    points, charts, means = [], [], []
+    rows: list[Row] = []
+    means: list[Row] = []
+    charts = []
     with open_scorer(request, settings) as scorer:
-        norms = [_norm(one, scorer) for one in opened]
-        for center, base in {"start": 0.0, "run": 1.0}.items():
-            lines = []
-            for color, name in enumerate((*names, "random")):
-                at = {
-                    t: _values(scorer, _moved(name, base, t, opened, norms))
-                    for t in (*distances, 0.0, *(-t for t in distances))
-                }
-                facts = {"from": center, "direction": name}
-                points += [facts | {"distance": t} | _parts(at, [t]) for t in distances]
-                means.append(facts | _parts(at, distances))
-                y = [scorer.sign * float(np.nanmean(at[t])) for t in sorted(at)]
-                lines.append(Series(name, sorted(at), y, color=color))
-            charts.append(Chart(f"score from the {center}", "", "distance", lines))
-    rows = [
-        [one["from"], one["direction"], number(one["distance"])]
-        + [number(scorer.sign * end) for end in one["ends"]]
-        + [interval_text(*one[part]) for part in PARTS]
-        for one in points
-    ]
+        sign, directions = scorer.sign, _directions(scorer, opened)
+        for center, base in {"start": (), "run": ((1.0, opened[0]),)}.items():
+            curve: list[Row] = []
+            for name, steps in directions.items():
+                facts, at = {"from": center, "direction": name}, {}
+                for t in (*(-t for t in reversed(distances)), 0.0, *distances):
+                    scores = [scorer.scores_at(point).values for point in steps(base, t)]
+                    at[t] = sign * np.mean(scores, axis=0)
+                    curve.append({**facts, "at": t, "score": sign * float(np.nanmean(at[t]))})
+                rows += [{**facts, "distance": t, **_parts(at, [t], sign)} for t in distances]
+                means.append({**facts, **_parts(at, distances, sign)})
+            drawn = lines(curve, "direction", "at", "score")
+            charts.append(Chart(f"score from the {center}", "", "distance", drawn))
     note = _signal(opened[0].label, [one for one in means if one["from"] == "run"])
-    values = {"points": points, "over_distances": means}
-    return Result(f"Directions of {opened[0].label}", COLUMNS, rows, charts, values, [note])
+    title = f"Directions of {opened[0].label}"
+    return Result(title, COLUMNS, rows, charts, {"over_distances": means}, [note])
 
 
-def _moved(
-    name: str, base: float, step: float, opened: Sequence[Weights], norms: Sequence[float]
-) -> list[Point]:
-    """Return the points at a distance from start (base 0) or run (base 1), whose mean counts."""
-    run = opened[0]
-    center = ((base, run),) if base else ()
-    if not step:
-        return [Point(center)]
-    if name == "random":
-        noise = [Noise(frozenset(run.names), step, trial, like=run) for trial in range(RANDOM)]
-        return [Point(center, one) for one in noise]
-    if name == "learned":
-        return [Point(((base + step, run),))]
-    return [Point((*center, (step * norms[0] / norms[1], opened[1])))]
+def _directions(scorer: WeightsScorer, opened: Sequence[Weights]) -> dict[str, Steps]:
+    """Return by name what gives the points at a distance from a center, whose mean counts."""
+    sizes = [scorer.deviations(one) for one in opened]
+    norms = [scorer.norm(one) for one in sizes]
+    for one, norm in zip(opened, norms, strict=True):
+        if not norm:
+            raise GermlineError(
+                f"directions: {one.label} has the weights of its start, so it has no delta: name a "
+                "run with at least one update"
+            )
+
+    def along(place: int, base: Parts, t: float) -> list[Point]:
+        share = t * norms[0] / norms[place]
+        return [Point((*base, (share, opened[place])) if t else base)]
+
+    def random(base: Parts, t: float) -> list[Point]:
+        drawn = {name: t * size for name, size in sizes[0].items()}
+        return [Point(base, drawn, trial) for trial in range(RANDOM)] if t else [Point(base)]
+
+    named = zip(("learned", "held out"), range(len(opened)), strict=False)
+    return {**{name: partial(along, place) for name, place in named}, "random": random}
 
 
-def _values(scorer: WeightsScorer, points: Sequence[Point]) -> Values:
-    scores = [scorer.scores_at(point).values for point in points]
-    return scorer.sign * np.mean(scores, axis=0)
-
-
-def _norm(weights: Weights, scorer: WeightsScorer) -> float:
-    names = scorer.engine.serving
-    deltas = (weights.read(name) - scorer.start.read(name) for name in names)
-    squares = math.fsum(float(one.double().square().sum()) for one in deltas)
-    if squares:
-        return math.sqrt(squares)
-    raise GermlineError(
-        f"directions: {weights.label} has the weights of its start, so it has no delta: name a run "
-        "with at least one update"
-    )
-
-
-def _parts(at: Mapping[float, Values], distances: Sequence[float]) -> dict[str, Any]:
+def _parts(at: Mapping[float, Values], distances: Sequence[float], sign: float) -> Row:
     """Return equations (1) to (3) with intervals, and the scores at -t and t, of mean values."""
-    plus, minus = (np.mean([at[sign * t] for t in distances], axis=0) for sign in (1, -1))
+    plus, minus = (np.mean([at[side * t] for t in distances], axis=0) for side in (1, -1))
     return {
         "slope": mean_and_interval((plus - minus) / 2),
         "cost": mean_and_interval((plus + minus) / 2 - at[0.0]),
         "gain": mean_and_interval(plus - at[0.0]),
         "gain_sign": certain_sign(plus - at[0.0]),
-        "ends": [float(np.nanmean(one)) for one in (minus, plus)],
+        "minus": sign * float(np.nanmean(minus)),
+        "plus": sign * float(np.nanmean(plus)),
     }
 
 
-def _signal(label: str, at_run: Sequence[Mapping[str, Any]]) -> str:
+def _signal(label: str, at_run: Sequence[Row]) -> str:
     """Say whether a further step along a direction of the task improves the run."""
     signs = {one["direction"]: one["gain_sign"] for one in at_run if one["direction"] != "random"}
     gains = [name for name, sign in signs.items() if sign > 0]
@@ -140,7 +133,5 @@ def _signal(label: str, at_run: Sequence[Mapping[str, Any]]) -> str:
         said = f"still has signal: a further step in the {gains[0]} direction improves it"
     elif all(sign < 0 for sign in signs.values()):
         said = "has no signal left: a further step costs more than its slope brings"
-    parts = [
-        f"{one['direction']} {part} {interval_text(*one[part])}" for one in at_run for part in PARTS
-    ]
+    parts = [f"{one['direction']} {part} {cell(one[part])}" for one in at_run for part in PARTS]
     return f"{label} {said} (means over the distances: {', '.join(parts)})"

@@ -1,6 +1,5 @@
 """Tensors by layer and kind of module, and sources by method: what tables and charts average."""
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from germline.record.atomic_files import Row
 from germline.report.charts import Series
 
 
@@ -51,22 +51,21 @@ def sources_by_method(labels: Sequence[str]) -> Mapping[str, list[int]]:
 
 
 def layer_series(
-    label: str, color: int, names: Sequence[str], values: Callable[[list[str]], list[float]]
+    label: str, values: Callable[[list[str]], list[float]], color: int, names: Sequence[str]
 ) -> Series:
     """Return the mean over some values of each layer, with the range if there are several.
 
     Values that are NaN do not count.
     """
-    by_layer: dict[int, list[float]] = {}
-    for layer in sorted({layer for name in names if (layer := layer_of(name)) is not None}):
-        some = values([name for name in names if layer_of(name) == layer])
-        if known := [one for one in some if not math.isnan(one)]:
-            by_layer[layer] = known
-    layers, found = [*by_layer], [*by_layer.values()]
-    means = [float(np.mean(some)) for some in found]
-    if all(len(some) == 1 for some in found):
-        return Series(label, layers, means, color=color)
-    return Series(label, layers, means, [*map(min, found)], [*map(max, found)], color)
+    layers: dict[int, list[str]] = {}
+    for name in names:
+        if (layer := layer_of(name)) is not None:
+            layers.setdefault(layer, []).append(name)
+    found = {at: np.array(values(some)) for at, some in sorted(layers.items())}
+    known = {at: some[~np.isnan(some)] for at, some in found.items() if not np.isnan(some).all()}
+    means, low, high = ([f(some) for some in known.values()] for f in (np.mean, np.min, np.max))
+    is_range = any(len(some) > 1 for some in known.values())
+    return Series(label, [*known], means, low * is_range, high * is_range, color)
 
 
 def pairs_by_method(labels: Sequence[str]) -> Mapping[str, list[tuple[int, int]]]:
@@ -77,3 +76,15 @@ def pairs_by_method(labels: Sequence[str]) -> Mapping[str, list[tuple[int, int]]
         names = dict.fromkeys([owner[first], owner[second]])
         pairs.setdefault(" and ".join(names), []).append((first, second))
     return pairs
+
+
+def lines(rows: Sequence[Row], by: str, x: str, y: str) -> list[Series]:
+    """Return a line for each value of `by`, with a band where `y` is a mean with an interval."""
+    found = []
+    for color, label in enumerate(dict.fromkeys(row[by] for row in rows)):
+        some = [row for row in rows if row[by] == label]
+        values = [row[y] if isinstance(row[y], tuple) else (row[y], ()) for row in some]
+        means, intervals = zip(*values, strict=True)
+        low, high = zip(*intervals, strict=True) if all(intervals) else ((), ())
+        found.append(Series(label, [row[x] for row in some], means, low, high, color))
+    return found

@@ -14,29 +14,35 @@ from germline.analysis.request import Request
 from germline.analysis.weights import Weights
 from germline.record.atomic_files import write_atomically
 from germline.run.weights import export
+from germline.spaces.peft_files import is_adapter
 from germline.types import GermlineError
 
 
 def write_merge(request: Request) -> Path:
     """Export the runs into folders beside `merge.yaml`, and return this file."""
-    folder, opened = request.folder, request.opened
+    opened, folder = request.opened, request.folder
     base = opened[0].base
-    assert base is not None
-    start = base.files[0].parent if base.files else _exported(opened[0], -1, folder)
-    models = [
-        str(_exported(one, one.generation, folder) if one.directory else _name(one, start))
-        for one in opened
-    ]
-    parameters = {"weight": round(1 / len(models), 6)}
+    start = base.path if base and base.path else _exported(opened[0], -1, folder)
+    models = []
+    for one in opened:
+        place = one.path or _exported(one, one.generation, folder)
+        model = {"model": _named(start), "lora": _named(place)}
+        model = model if is_adapter(place) else {"model": _named(place)}
+        models.append({"model": model, "parameters": {"weight": 1 / len(opened)}})
     merge = {
         "merge_method": "task_arithmetic",
-        "base_model": str(start.resolve()),
-        "models": [{"model": model, "parameters": parameters.copy()} for model in models],
+        "base_model": {"model": _named(start)},
+        "models": models,
         "dtype": "float32",
     }
     path = folder / "merge.yaml"
     write_atomically(path, yaml.safe_dump(merge, sort_keys=False).encode())
     return path
+
+
+def _named(folder: Path) -> dict[str, str]:
+    # A map, as mergekit takes what follows @ or + in a text for a revision or a LoRA.
+    return {"path": str(folder.resolve())}
 
 
 def _exported(one: Weights, generation: int, folder: Path) -> Path:
@@ -47,12 +53,4 @@ def _exported(one: Weights, generation: int, folder: Path) -> Path:
     if not path.exists():
         is_vote = not one.directory.config.method.trains_center and generation != -1
         export(one.directory.path, path, "merged", None if is_vote else generation)
-    return path.resolve()
-
-
-def _name(one: Weights, start: Path) -> str:
-    """Return a folder as mergekit names it; an adapter stands behind its model."""
-    if not one.files:
-        raise GermlineError(f"analyze --emit: {one.label} is no folder: save the model first")
-    place = one.files[-1].parent.resolve()
-    return f"{start.resolve()}+{place}" if one.files[-1].name.startswith("adapter") else str(place)
+    return path

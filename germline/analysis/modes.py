@@ -15,37 +15,31 @@ first and then sharp, D < 0 that the first half of the way brings most of the ch
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
 
 from germline import noise
-from germline.analysis.request import Request, Result
+from germline.analysis.groups import lines
+from germline.analysis.request import Request, Result, cell
 from germline.analysis.scorer import (
-    CELLS,
+    COLUMNS,
     Point,
-    PointScore,
-    ScoreSettings,
     WeightsScorer,
     certain_sign,
-    interval_text,
     mean_and_interval,
     open_scorer,
-    score_series,
 )
+from germline.analysis.scorer import ScoreSettings as Settings
 from germline.analysis.weights import Weights
-from germline.report.charts import Chart, Series
+from germline.record.atomic_files import Row
+from germline.report.charts import Chart
 from germline.types import GermlineError
 
 LINE = tuple(step / 10 for step in range(11))
 SCALING = (*LINE, 1.25, 1.5)
 THIRDS = tuple((3 - b - c, b, c) for c in range(4) for b in range(4 - c))
-
-
-class Settings(ScoreSettings):
-    """Settings of `germline analyze modes`."""
 
 
 def measure(request: Request, settings: Settings) -> Result:
@@ -65,20 +59,22 @@ def _line(scorer: WeightsScorer, models: Sequence[Weights]) -> Result:
     places = SCALING if len(models) == 1 else LINE
     scored = {t: scorer.scores_at(_mixed([1 - t, t][-len(models) :], models)) for t in places}
     shape = line_shape(scorer.sign * np.array([scored[t].values for t in LINE]))
-    points = [{"at": t, **one.as_json()} for t, one in scored.items()]
-    charts = _charts("share of the way", [(title, [*scored], [*scored.values()])])
-    rows = [(f"{t:g}", *one.cells) for t, one in scored.items()]
-    note = f"{title}: {shape_text(shape)}"
-    values = {"points": points, "shape": shape}
-    return Result(f"Scores from {title}", ("at", *CELLS), rows, charts, values, [note])
+    rows = [{"line": title, "at": t, **one.row} for t, one in scored.items()]
+    return Result(
+        f"Scores from {title}",
+        {"at": "at", **COLUMNS},
+        rows,
+        _charts("at", rows, "share of the way"),
+        {"shape": shape},
+        [f"{title}: {shape_text(shape)}"],
+    )
 
 
 def line_shape(values: Float64[np.ndarray, "points examples"]) -> dict[str, Any]:
     """Measure the shape of a line, at the points of `LINE`, whose values are better when higher.
 
-    Returns the barrier with its interval, the point `at` which all examples have the largest drop,
-    the drop `half` way with its interval, and the largest change of the score in one tenth of the
-    way as a share of the whole change (`steepest`).
+    Returns the barrier, the point `at` which all examples have the largest drop, and the drop
+    `half` way, with intervals and signs that chance does not explain.
     """
     values = values[:, np.isfinite(values).all(axis=0)]
     at = np.array(LINE)[:, None]
@@ -89,67 +85,54 @@ def line_shape(values: Float64[np.ndarray, "points examples"]) -> dict[str, Any]
         drops[1 + int(drops[1:-1][:, other].mean(axis=1).argmax()), some]
         for some, other in (halves, halves[::-1])
     ]
-    chosen = np.concatenate(parts)
-    barrier, interval = mean_and_interval(chosen)
-    half, half_interval = mean_and_interval(drops[len(LINE) // 2])
-    means = values.mean(axis=1).tolist()
-    largest = max(abs(after - before) for before, after in pairwise(means))
+    chosen, middle = np.concatenate(parts), drops[len(LINE) // 2]
     return {
-        "barrier": barrier,
-        "barrier_interval_95": interval,
+        "barrier": mean_and_interval(chosen),
         "is_barrier": certain_sign(chosen) > 0,
         "at": LINE[int(drops.mean(axis=1).argmax())],
-        "half": half,
-        "half_interval_95": half_interval,
-        "half_sign": certain_sign(drops[len(LINE) // 2]),
-        "steepest": largest / abs(means[-1] - means[0]) if means[-1] != means[0] else None,
+        "half": mean_and_interval(middle),
+        "half_sign": certain_sign(middle),
     }
 
 
 def shape_text(shape: dict[str, Any]) -> str:
     """Say the shape of a line in one sentence."""
-    drop = interval_text(shape["barrier"], shape["barrier_interval_95"])
     bends = {1: "flat, then sharp", -1: "most of the change comes first", 0: "no bend is certain"}
     return (
-        f"{'a barrier' if shape['is_barrier'] else 'no barrier'}, drop {drop} (largest at "
-        f"{shape['at']:g}); half way {interval_text(shape['half'], shape['half_interval_95'])} "
-        f"below the straight line: {bends[shape['half_sign']]}"
+        f"{'a barrier' if shape['is_barrier'] else 'no barrier'}, drop {cell(shape['barrier'])} "
+        f"(largest at {shape['at']:g}); half way {cell(shape['half'])} below the straight line: "
+        f"{bends[shape['half_sign']]}"
     )
 
 
 def _plane(scorer: WeightsScorer, models: Sequence[Weights]) -> Result:
     names = [one.label for one in models]
     scored = {at: scorer.scores_at(_mixed([n / 3 for n in at], models)) for at in THIRDS}
-    corners = [scored[3, 0, 0], scored[0, 3, 0], scored[0, 0, 3]]
-    center, best = scored[1, 1, 1], max(corners, key=lambda one: scorer.sign * one.mean)
-    others = {"mean": np.mean([one.values for one in corners], axis=0), "best": best.values}
-    notes = [
-        f"the average of the weights scores {interval_text(*mean_and_interval(difference))} beside "
-        f"the {name} of the three"
-        for name, other in others.items()
-        for difference in [center.values - other]
+    corners = [scored[at] for at in ((3, 0, 0), (0, 3, 0), (0, 0, 3))]
+    best = max(corners, key=lambda one: scorer.sign * one.score[0]).values
+    others = {"mean": np.mean([one.values for one in corners], axis=0), "best": best}
+    rows = [
+        {**dict(zip(names, at, strict=True)), "line": f"{at[2]}/3 {names[2]}", **one.row}
+        for at, one in scored.items()
     ]
-    lines = [
-        (f"{c}/3 {names[2]}", list(range(4 - c)), [scored[3 - b - c, b, c] for b in range(4 - c)])
-        for c in range(4)
-    ]
-    points = [{"thirds": at, **one.as_json()} for at, one in scored.items()]
-    rows = [(*map(str, at), *one.cells) for at, one in scored.items()]
-    charts = _charts(f"thirds of {names[1]}", lines)
-    title = f"Scores between {', '.join(names)}"
-    return Result(title, (*names, *CELLS), rows, charts, {"points": points}, notes)
+    return Result(
+        f"Scores between {', '.join(names)}",
+        {**{name: name for name in names}, **COLUMNS},
+        rows,
+        _charts(names[1], rows, f"thirds of {names[1]}"),
+        notes=[
+            f"the average of the weights scores "
+            f"{cell(mean_and_interval(scored[1, 1, 1].values - other))} beside the {name} of the "
+            "three"
+            for name, other in others.items()
+        ],
+    )
 
 
 def _mixed(coefficients: Sequence[float], models: Sequence[Weights]) -> Point:
     return Point(tuple((c, one) for c, one in zip(coefficients, models, strict=True) if c))
 
 
-def _charts(
-    x_label: str, lines: Sequence[tuple[str, Sequence[float], Sequence[PointScore]]]
-) -> list[Chart]:
-    scores = [score_series(*line, color) for color, line in enumerate(lines)]
-    kl = [
-        Series(label, x, [one.kl for one in points], color=color)
-        for color, (label, x, points) in enumerate(lines)
-    ]
-    return [Chart("score", "", x_label, scores), Chart("KL per token", "", x_label, kl)]
+def _charts(x: str, rows: Sequence[Row], x_label: str) -> list[Chart]:
+    titles = {"score": "score", "kl_per_token": "KL per token"}
+    return [Chart(title, "", x_label, lines(rows, "line", x, y)) for y, title in titles.items()]

@@ -1,11 +1,12 @@
 """What an analysis is asked and what it answers: sources with a start, and a table with charts.
 
-`analyze` finds the analysis by its name: a module of this package with a section `Settings` and a
-function `measure(request, settings)`. Rows that a long analysis has measured are kept beside the
-result, so an interrupted one goes on where it stopped.
+`analyze` finds the analysis by its name: a module of this package with a function
+`measure(request, settings)` and, if it has settings, a section `Settings`. Rows that a long
+analysis has measured are kept beside the result, so an interrupted one goes on where it stopped.
 """
 
 import importlib
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -28,6 +29,7 @@ from germline.analysis.weights import (
     shared_names,
 )
 from germline.config.base import Section
+from germline.config.errors import format_errors
 from germline.record.atomic_files import (
     Row,
     append_rows,
@@ -38,6 +40,7 @@ from germline.record.atomic_files import (
     write_json,
 )
 from germline.report.charts import Chart
+from germline.report.text_format import number
 from germline.types import GermlineError
 
 Analysis = Literal[
@@ -52,23 +55,37 @@ class Result:
 
     Attributes:
         title: what was measured, in a few words.
-        columns: of the table.
-        rows: of the table, as text.
+        columns: headings of the table, by keys of the rows.
+        rows: texts, numbers, and pairs of a mean and its 95 % interval.
         charts: of the figure, below each other.
-        values: all numbers, for JSON.
+        values: what is in no row, for JSON.
         notes: sentences below the table.
     """
 
     title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    columns: Mapping[str, str]
+    rows: Sequence[Row]
     charts: Sequence[Chart]
-    values: Mapping[str, Any]
+    values: Mapping[str, Any] = field(default_factory=dict)
     notes: Sequence[str] = ()
+
+    @property
+    def table(self) -> list[list[str]]:
+        """The cells of the table."""
+        return [[cell(row.get(key)) for key in self.columns] for row in self.rows]
 
     def as_json(self) -> dict[str, Any]:
         """Return the title, the notes and all numbers."""
-        return {"title": self.title, "notes": [*self.notes], "results": self.values}
+        results = {"rows": self.rows, **self.values}
+        return {"title": self.title, "notes": [*self.notes], "results": results}
+
+
+def cell(value: Any) -> str:
+    """Format a text, a number, or a mean with its interval."""
+    if isinstance(value, tuple):
+        mean, (low, high) = value
+        return f"{number(mean)} [{number(low)}, {number(high)}]"
+    return value if isinstance(value, str) else number(value)
 
 
 @dataclass(frozen=True)
@@ -98,12 +115,12 @@ class Request:
         Raises:
             GermlineError: they are not, or a source cannot be opened.
         """
-        start = None if self.start is None else open_weights(self.start, folder=self.weights_folder)
+        start = None if self.start is None else open_weights(self.start, folder=self.rebuilt)
         opened = []
         for source in self.sources:
             for generation in self.generations:
                 self.watch(f"opening {source if isinstance(source, str | Path) else 'a model'}")
-                one = open_weights(source, generation, folder=self.weights_folder)
+                one = open_weights(source, generation, folder=self.rebuilt)
                 if one.start is None:
                     if start is None:
                         raise GermlineError(
@@ -111,7 +128,6 @@ class Request:
                             "it began with (--start MODEL)"
                         )
                     one.start, one.base = start, start.base or start
-                shared_names(one, one.start)
                 opened.append(one)
         check_same_start(opened)
         for one, label in zip(opened, short_labels([one.label for one in opened]), strict=True):
@@ -121,19 +137,12 @@ class Request:
     @cached_property
     def names(self) -> list[str]:
         """The tensors that all sources and their starts have, sorted by name."""
-        models = [model for one in self.opened for model in (one, one.start) if model]
-        common = set.intersection(*({*model.shapes} for model in models))
-        if not common:
-            labels = ", ".join(one.label for one in self.opened)
-            raise GermlineError(
-                f"analyze: no tensor is in all of {labels}: compare models of one architecture"
-            )
-        return sorted(common)
+        return shared_names([model for one in self.opened for model in (one, one.start) if model])
 
     @property
-    def weights_folder(self) -> Path:
-        """Where the rebuilt weights of runs are kept."""
-        return self.folder / "weights"
+    def rebuilt(self) -> Path:
+        """The folder of rebuilt weights, which is deleted after the analysis."""
+        return self.folder / f"{self.what}-weights"
 
     def kept_rows(self, settings: Section) -> "KeptRows":
         """Return the rows that an interrupted call with the same question has measured."""
@@ -207,7 +216,8 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
         folder = Path(out) if out else Path(stack.enter_context(tempfile.TemporaryDirectory()))
         check_writable(folder, folder=True)
         request = Request(what, sources, folder, start, generations, watch)
-        result: Result = module.measure(request, _section(module.Settings, settings))
+        section = _section(getattr(module, "Settings", Section), settings)
+        result: Result = module.measure(request, section)
         result = replace(result, notes=[*result.notes, *_notes_on_starts(request.opened)])
         if out:
             _write(result, folder, what)
@@ -216,6 +226,7 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
 
             merge = f"merge: mergekit-yaml {write_merge(request)} MERGED"
             result = replace(result, notes=[*result.notes, merge])
+        shutil.rmtree(request.rebuilt, ignore_errors=True)
     return result
 
 
@@ -234,9 +245,9 @@ def _section(kind: type[Section], settings: Mapping[str, Any]) -> Section:
     try:
         return kind(**settings)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        names = f"; its settings: {', '.join(kind.model_fields) or 'none'}"
-        raise GermlineError(f"analyze: {first['loc'][0]}: {first['msg']}{names}") from None
+        said = format_errors(error, settings, lambda _: "")
+        names = ", ".join(kind.model_fields) or "none"
+        raise GermlineError(f"analyze: {said}\nsettings of this analysis: {names}") from None
 
 
 def _write(result: Result, folder: Path, what: str) -> None:

@@ -1,21 +1,19 @@
 """Score and KL after Gaussian noise on all weights, on the head, and on groups of layers.
 
-Noise is the same for all models. Its scale is a multiple of the RMS of each tensor at the start, or
-absolute; the table has the RMS over all numbers of the noise as well. (Published figures are
-absolute: a 1.5B model tolerates 2e-3, not 8e-3.) Intervals are over trials (Student's t, from five
-on). The notes suppose that a higher metric is better.
+Noise is the same for all models. Its scale is a multiple of the RMS of each tensor at the start;
+the table has the RMS over all numbers of the noise as well. (Published figures are absolute: a 1.5B
+model tolerates 2e-3, not 8e-3.) Intervals are over trials (Student's t, from five on).
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
+from germline.analysis.groups import lines
 from germline.analysis.request import Request, Result
 from germline.analysis.scorer import (
-    Noise,
     Numbers,
     Point,
     ScoreSettings,
@@ -23,25 +21,30 @@ from germline.analysis.scorer import (
     open_scorer,
 )
 from germline.evaluation.seed_statistics import seed_statistics
-from germline.report.charts import Chart, Series
-from germline.report.text_format import number, over_seeds
+from germline.record.atomic_files import Row
+from germline.report.charts import Chart
+from germline.report.text_format import over_seeds
 
 ALL, HEAD = "all weights", "head"
-DEFAULT_SCALES = {"rms": (0.01, 0.03, 0.1, 0.3, 1.0), "one": (5e-4, 1e-3, 2e-3, 4e-3, 8e-3)}
 LAYER_GROUPS = 3
-TOLERATED, FAILED = 0.9, 0.5
-"""Shares of the score without noise."""
 
-COLUMNS = ("model", "noise on", "scale", "RMS", "score", "share kept", "KL per token", "behavior")
+COLUMNS = {
+    "model": "model",
+    "group": "noise on",
+    "scale": "scale",
+    "rms": "RMS",
+    "score": "score",
+    "kept": "share kept",
+    "kl_per_token": "KL per token",
+    "behavior": "behavior",
+}
 
 
 class Settings(ScoreSettings):
     """Settings of `germline analyze robustness`."""
 
-    unit: Literal["rms", "one"] = "rms"
-    """Of the scales: the RMS of each tensor at the start, or 1 (absolute noise)."""
-    scales: Numbers = ()
-    """Standard deviations of the noise; default: five, by unit."""
+    scales: Numbers = (0.01, 0.03, 0.1, 0.3, 1.0)
+    """Standard deviations of the noise, in RMS of each tensor at the start."""
     trials: Annotated[int, Field(ge=1)] = 5
     """Draws of noise for each scale."""
     groups: Literal["all", "each"] = "each"
@@ -50,45 +53,54 @@ class Settings(ScoreSettings):
 
 def measure(request: Request, settings: Settings) -> Result:
     """Score models with noise on their weights."""
-    scales = sorted(settings.scales or DEFAULT_SCALES[settings.unit])
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     with open_scorer(request, settings) as scorer:
-        groups = tensor_groups(scorer)
-        if settings.groups == "all":
-            groups = {ALL: groups[ALL]}
+        groups, units = tensor_groups(scorer), scorer.deviations()
         for weights in request.opened:
-            clean = scorer.scores_at(Point(((1.0, weights),))).mean
+            center = ((1.0, weights),)
+            clean = scorer.scores_at(Point(center)).score[0]
             for group, names in groups.items():
-                unit = _unit(scorer, Noise(names, 1.0, relative=settings.unit == "rms"))
-                for scale in scales:
+                if group != ALL and settings.groups == "all":
+                    continue
+                numbers = sum(scorer.engine.serving[name].numel() for name in names)
+                for scale in sorted(settings.scales):
+                    noise = {name: scale * units[name] for name in names}
                     points = [
-                        scorer.scores_at(
-                            Point(
-                                ((1.0, weights),),
-                                Noise(names, scale, trial, settings.unit == "rms"),
-                            )
-                        )
+                        scorer.scores_at(Point(center, noise, trial))
                         for trial in range(settings.trials)
                     ]
-                    facts = {"model": weights.label, "group": group, "scale": scale}
-                    measured = {
-                        "rms": scale * unit,
+                    scores = [one.score[0] for one in points]
+                    words = [one.facts["behavior"] for one in points]
+                    kl = [one.facts["kl_per_token"] for one in points]
+                    row = {"model": weights.label, "group": group, "scale": scale}
+                    row |= {
+                        "rms": scorer.norm(noise) / math.sqrt(numbers),
+                        "score": over_seeds(seed_statistics(scores)),
+                        "scores": scores,
+                        "range": (float(np.mean(scores)), (min(scores), max(scores))),
                         "without_noise": clean,
-                        "scores": [one.mean for one in points],
-                        "kl_per_token": float(np.mean([one.kl for one in points])),
-                        "behavior": [one.facts["behavior"] for one in points],
+                        "kept": float(np.mean(scores)) / clean if clean else None,
+                        "kl_per_token": None if None in kl else float(np.mean(kl)),
+                        "behavior": ", ".join(
+                            f"{words.count(word)} {word}" for word in dict.fromkeys(words)
+                        ),
                     }
-                    rows.append(facts | measured)
-    on_all = [row for row in rows if row["group"] == ALL]
-    labels = [one.label for one in request.opened]
-    x_label = "noise, in RMS of each tensor" if settings.unit == "rms" else "noise"
-    charts = [_chart(f"score, noise on {ALL}", x_label, on_all, "model")]
-    if len(groups) > 1:
-        of_first = [row for row in rows if row["model"] == labels[0]]
-        charts.append(_chart(f"score of {labels[0]}", x_label, of_first, "group"))
-    notes = [_tolerance([row for row in on_all if row["model"] == label]) for label in labels]
-    cells = [_cells(row) for row in rows]
-    return Result("Robustness to noise", COLUMNS, cells, charts, {"points": rows}, notes)
+                    rows.append(row)
+    first = request.opened[0].label
+    parts = {f"score, noise on {ALL}": ("group", ALL, "model")}
+    if settings.groups == "each":
+        parts[f"score of {first}"] = ("model", first, "group")
+    charts = [
+        Chart(
+            title,
+            "",
+            "noise, in RMS of each tensor",
+            lines([row for row in rows if row[key] == value], by, "scale", "range"),
+            log_x=True,
+        )
+        for title, (key, value, by) in parts.items()
+    ]
+    return Result("Robustness to noise", COLUMNS, rows, charts)
 
 
 def tensor_groups(scorer: WeightsScorer) -> dict[str, frozenset[str]]:
@@ -103,47 +115,3 @@ def tensor_groups(scorer: WeightsScorer) -> dict[str, frozenset[str]]:
         of_some = frozenset(info.name for info in infos if info.layer in some)
         named[f"layers {some[0]} to {some[-1]}"] = of_some
     return named
-
-
-def _unit(scorer: WeightsScorer, noise: Noise) -> float:
-    """Return the root mean square over all numbers of noise of scale 1."""
-    squares = count = 0.0
-    for name in noise.names:
-        start = scorer.start.read(name)
-        squares += start.numel() * noise.unit(name, start) ** 2
-        count += start.numel()
-    return math.sqrt(squares / count)
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    statistics = seed_statistics(row["scores"])
-    words = dict.fromkeys(row["behavior"])
-    return (
-        *(row["model"], row["group"], number(row["scale"]), number(row["rms"])),
-        over_seeds(statistics),
-        number(statistics.mean / row["without_noise"]) if row["without_noise"] else "-",
-        number(row["kl_per_token"]),
-        ", ".join(f"{row['behavior'].count(word)} {word}" for word in words),
-    )
-
-
-def _tolerance(rows: Sequence[Mapping[str, Any]]) -> str:
-    kept = {row["scale"]: float(np.mean(row["scores"])) for row in rows}
-    clean = rows[0]["without_noise"]
-    tolerated = [number(scale) for scale, score in kept.items() if score >= TOLERATED * clean]
-    failed = [number(scale) for scale, score in kept.items() if score < FAILED * clean]
-    return (
-        f"{rows[0]['model']} ({number(clean)}): largest noise with 90 % of the score "
-        f"{tolerated[-1] if tolerated else 'none tried'}, smallest with less than half "
-        f"{failed[0] if failed else 'none tried'}"
-    )
-
-
-def _chart(title: str, x_label: str, rows: Sequence[Mapping[str, Any]], by: str) -> Chart:
-    lines = []
-    for color, label in enumerate(dict.fromkeys(row[by] for row in rows)):
-        some = [row for row in rows if row[by] == label]
-        means = [float(np.mean(row["scores"])) for row in some]
-        low, high = ([end(row["scores"]) for row in some] for end in (min, max))
-        lines.append(Series(label, [row["scale"] for row in some], means, low, high, color))
-    return Chart(title, "", x_label, lines, log_x=True)

@@ -1,20 +1,24 @@
-"""Score a model at any combination of weights: on a line, in a plane, or with noise.
+"""Score weights between and around models, on the held-out examples of a task.
 
-One engine in this process serves the start model. Each point is written over it, tensor by tensor,
-and scored; then the start is written back from its files, never by subtraction. The KL divergence
-is KL(point || start) along the texts of the point (`evaluation.kl_divergence`), of those whose
-logits fit in memory.
+A point is the start, plus shares of the changes of some models, plus noise:
+
+    W = W_start + sum_i c_i (W_i - W_start) + noise
+
+One engine serves the start model. Each point is written over it, tensor by tensor, and scored; then
+the start is written back from its files, never by subtraction. The KL divergence is KL(point ||
+start) along the texts of the point (`evaluation.kl_divergence`), of those whose logits fit in
+memory.
 """
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -41,8 +45,6 @@ from germline.evaluation.statistics import (
 )
 from germline.fleet import LocalFleet
 from germline.record.atomic_files import Row
-from germline.report.charts import Series
-from germline.report.text_format import number
 from germline.rollout import center_microbatch
 from germline.run.build_parts import make_engine, make_graders
 from germline.run.inference import EvaluationSplit, SourceEvaluation, open_evaluation
@@ -51,8 +53,17 @@ from germline.types import Completion, Example, GermlineError
 LOGITS_IN_MEMORY = 1 << 28
 """Numbers of a point's logits that wait for those of the start: 1 GB in fp32."""
 
+COLUMNS = {
+    "score": "score",
+    "kl_per_token": "KL per token",
+    "kl_per_text": "KL per text",
+    "behavior": "behavior",
+    "broken": "broken",
+}
+
 Positive = Annotated[float, Field(gt=0)]
 Values = Float64[np.ndarray, " examples"]
+Estimate = tuple[float, Interval]
 Turns = Sequence[tuple[Example, Completion]]
 
 Numbers = Annotated[
@@ -63,7 +74,7 @@ Numbers = Annotated[
 
 
 class ScoreSettings(Section):
-    """What weights are scored on."""
+    """What weights are scored on: the settings of `germline analyze modes`."""
 
     task: str | None = None
     """Name of a task; default: that of the first run."""
@@ -76,55 +87,29 @@ class ScoreSettings(Section):
 
 
 @dataclass(frozen=True)
-class Noise:
-    """Gaussian noise of `germline.noise`, which is the same for every model.
-
-    Attributes:
-        names: the tensors that it is added to.
-        scale: its standard deviation; in multiples of the RMS of each tensor of the start
-            (`relative`), or of each tensor's change in the weights `like`.
-        trial: another one is other noise.
-    """
-
-    names: frozenset[str]
-    scale: float
-    trial: int = 0
-    relative: bool = True
-    like: Weights | None = None
-
-    def unit(self, name: str, start: Tensor) -> float:
-        """Return what the scale is a multiple of, for one tensor."""
-        if self.like is None and not self.relative:
-            return 1.0
-        sized = start if self.like is None else self.like.read(name) - start
-        return float(sized.square().mean(dtype=torch.float64).sqrt())
-
-    def draw(self, name: str, start: Tensor) -> Tensor:
-        """Return the noise of one tensor, in fp32."""
-        # A seed that no config has, so that no run was trained on this noise.
-        seed = int.from_bytes(hashlib.sha256(b"germline analyze").digest()[:16])
-        drawn = noise.weight_noise(seed, 0, self.trial, name, start.numel())
-        return torch.from_numpy(drawn).reshape(start.shape) * (self.scale * self.unit(name, start))
-
-
-@dataclass(frozen=True)
 class Point:
     """Weights: start + sum of coefficient * (weights - start) + noise.
 
-    A single coefficient of 1 gives these weights exactly.
+    A single coefficient of 1 gives these weights exactly. The Gaussian noise is that of
+    `germline.noise`, the same for every model.
+
+    Attributes:
+        parts: coefficients and weights.
+        noise: its standard deviation in each tensor that it is added to.
+        trial: another one is other noise.
     """
 
     parts: tuple[tuple[float, Weights], ...] = ()
-    noise: Noise | None = None
+    noise: Mapping[str, float] = field(default_factory=dict)
+    trial: int = 0
 
     @property
     def key(self) -> str:
         """Names the point among those of the same sources."""
         parts = [f"{coefficient!r} {weights.label}" for coefficient, weights in self.parts]
-        if one := self.noise:
-            names = hashlib.sha256("".join(sorted(one.names)).encode()).hexdigest()[:8]
-            unit = one.like.label if one.like else "rms" if one.relative else ""
-            parts.append(f"noise {names} {one.scale!r} {unit} {one.trial}")
+        if self.noise:
+            digest = hashlib.sha256(repr(sorted(self.noise.items())).encode()).hexdigest()[:8]
+            parts.append(f"noise {digest} {self.trial}")
         return " + ".join(parts)
 
     def read(self, name: str, start: Tensor) -> Tensor:
@@ -135,8 +120,12 @@ class Point:
             value = start.clone()
             for coefficient, weights in self.parts:
                 value.add_(weights.read(name) - start, alpha=coefficient)
-        is_noisy = self.noise is not None and name in self.noise.names
-        return value + self.noise.draw(name, start) if self.noise and is_noisy else value
+        if name in self.noise:
+            # A seed that no config has, so that no run was trained on this noise.
+            seed = int.from_bytes(hashlib.sha256(b"germline analyze").digest()[:16])
+            drawn = noise.weight_noise(seed, 0, self.trial, name, start.numel())
+            value.add_(torch.from_numpy(drawn).reshape(start.shape), alpha=self.noise[name])
+        return value
 
 
 @dataclass(frozen=True)
@@ -145,8 +134,8 @@ class PointScore:
 
     Attributes:
         samples: the metric `[samples][examples]`; NaN: missing.
-        facts: `kl_per_token`, `kl_per_text` (nats), `behavior` (the verdict beside the start) and
-            `broken` (share); none where texts were sampled several times.
+        facts: `kl_per_token`, `kl_per_text` (nats; None of empty texts), `behavior` (the verdict
+            beside the start) and `broken` (share); none where texts were sampled several times.
     """
 
     samples: Float64[np.ndarray, "samples examples"]
@@ -158,36 +147,16 @@ class PointScore:
         return self.samples.mean(axis=0)
 
     @property
-    def mean(self) -> float:
-        """The mean over the examples whose metric is known."""
-        return float(np.nanmean(self.values))
-
-    @property
-    def interval(self) -> Interval:
-        """The 95 % interval of the mean over examples."""
+    def score(self) -> Estimate:
+        """The mean over the examples whose metric is known, with its 95 % interval."""
         known = self.values[np.isfinite(self.values)]
-        is_share = np.isin(known, (0.0, 1.0)).all()
-        return wilson_interval(self.mean, len(known)) if is_share else bootstrap_interval(known)
+        mean, is_share = float(known.mean()), np.isin(known, (0.0, 1.0)).all()
+        return mean, wilson_interval(mean, len(known)) if is_share else bootstrap_interval(known)
 
     @property
-    def kl(self) -> float:
-        """The KL per token from the start; NaN if all texts are empty."""
-        value = self.facts["kl_per_token"]
-        return math.nan if value is None else float(value)
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """The cells of a table; `CELLS` names them."""
-        kl = [self.facts[name] for name in ("kl_per_token", "kl_per_text")]
-        score = interval_text(self.mean, self.interval)
-        return score, *map(number, kl), self.facts["behavior"], number(self.facts["broken"])
-
-    def as_json(self) -> dict[str, Any]:
-        """Return all but the examples."""
-        return {"score": self.mean, "interval_95": self.interval, **self.facts}
-
-
-CELLS = ("score", "KL per token", "KL per text", "behavior", "broken")
+    def row(self) -> Row:
+        """The values of `COLUMNS`."""
+        return {"score": self.score, **self.facts}
 
 
 @dataclass
@@ -218,15 +187,29 @@ class WeightsScorer:
         row = self.kept.row(key, partial(self._measure, point, samples, temperature))
         return PointScore(np.array(row["samples"], dtype=np.float64), row["facts"])
 
+    def deviations(self, weights: Weights | None = None) -> dict[str, float]:
+        """Return the root mean square of each tensor of the start, or of what weights changed."""
+        sizes = {}
+        for name in self.engine.serving:
+            value = self.start.read(name)
+            sized = value if weights is None else weights.read(name).sub_(value)
+            sizes[name] = float(sized.square_().mean(dtype=torch.float64).sqrt())
+        return sizes
+
+    def norm(self, deviations: Mapping[str, float]) -> float:
+        """Return the Euclidean norm of noise of these standard deviations."""
+        sizes = {name: self.engine.serving[name].numel() for name in deviations}
+        return math.sqrt(math.fsum(sizes[name] * one**2 for name, one in deviations.items()))
+
     def _measure(self, point: Point, samples: int, temperature: float) -> Row:
         if samples == 1 and point.key and not self._start_answers:
             self._measure(Point(), 1, temperature)
         task, examples = self.evaluated.task, self.evaluated.examples
         decoding = replace(self.evaluated.decoding, temperature=temperature)
+        by_index = {example.index: example for example in examples}
         try:
             self._write(point)
             evaluation = self.fleet.evaluate_center(examples, decoding, samples)
-            by_index = {example.index: example for example in examples}
             turns = [
                 turn
                 for rollout in evaluation.rollouts
@@ -246,11 +229,9 @@ class WeightsScorer:
 
     def _facts(self, turns: Turns, ours: Sequence[Tensor]) -> Row:
         """Compare the texts of a point with the start, which the engine serves again."""
-        written = [turn for turn in turns if turn[1].tokens]
-        pairs = zip(ours, self._logits(written), strict=True)
+        written = [completion for _, completion in turns if completion.tokens]
         read = [
-            text_divergence(*pair, completion)
-            for pair, (_, completion) in zip(pairs, written, strict=False)
+            text_divergence(*one) for one in zip(ours, self._logits(turns), written, strict=False)
         ]
         # A share of improbable texts needs all of them.
         found = iter([one.improbable for one in read] if len(read) == len(written) else ())
@@ -263,8 +244,8 @@ class WeightsScorer:
         now, before = (behavior(some, start, special_ids) for some in (answers, start))
         kl = KlDivergence.of(read) if read else None
         return {
-            "kl_per_token": kl.per_token if kl else math.nan,
-            "kl_per_text": kl.per_text if kl else math.nan,
+            "kl_per_token": kl and kl.per_token,
+            "kl_per_text": kl and kl.per_text,
             "behavior": verdict(before, now).word,
             "broken": now["broken"],
         }
@@ -325,7 +306,7 @@ def open_scorer(request: Request, settings: ScoreSettings) -> Iterator[WeightsSc
         yield WeightsScorer(engine, fleet, start, evaluated, request, kept, sign)
 
 
-def mean_and_interval(values: Values) -> tuple[float, Interval]:
+def mean_and_interval(values: Values) -> Estimate:
     """Return the mean over the examples that are known, with its 95 % interval."""
     known = values[np.isfinite(values)]
     return float(known.mean()), bootstrap_interval(np.round(known, 12))  # 0.3 - 0.1 is not 0.2
@@ -338,16 +319,3 @@ def certain_sign(values: Values) -> int:
     higher, lower = int((known > 0).sum()), int((known < 0).sum())
     is_chance = higher + lower < FEW_CHANGED and mcnemar(higher, lower) > 0.05
     return 0 if is_chance else int(low > 0) - int(high < 0)
-
-
-def interval_text(value: float, interval: Interval) -> str:
-    """Format a number with its interval."""
-    return f"{number(value)} [{number(interval[0])}, {number(interval[1])}]"
-
-
-def score_series(
-    label: str, x: Sequence[float], points: Sequence[PointScore], color: int = 0
-) -> Series:
-    """Return the scores of points as a line with the band of their intervals."""
-    low, high = zip(*(one.interval for one in points), strict=True)
-    return Series(label, x, [one.mean for one in points], low, high, color)

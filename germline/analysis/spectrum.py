@@ -10,11 +10,15 @@ JMLR 22) and their WeightWatcher call it the alpha of a layer.
 """
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from jaxtyping import Float32, Float64
 from torch import Tensor
+
+MOST = 1 << 26
+"""Numbers of the largest matrix that has a spectrum: 256 MB in fp32."""
 
 SUBSPACE = 8
 """Singular vectors whose span is compared: equation (3)."""
@@ -22,7 +26,24 @@ SUBSPACE = 8
 FEWEST = 10
 """Eigenvalues of the shortest tail that a power law is fitted to."""
 
-ITERATIONS = 16
+
+def spectrum(
+    start: Float32[Tensor, "rows columns"], end: Float32[Tensor, "rows columns"], widest: int
+) -> Mapping[str, float]:
+    """Return the stable rank of a change, the alpha before and after, and the angle in degrees.
+
+    Matrices that are wider than `widest` have the first only, the largest ones and vectors nothing.
+    """
+    narrow = min(start.shape)
+    if narrow < 2 or start.numel() > MOST:
+        return {}
+    found = {"stable_rank": stable_rank(end - start)}
+    if not SUBSPACE < narrow <= widest:
+        return found
+    before, vectors = eigenvalues_and_vectors(start)
+    after, others = eigenvalues_and_vectors(end)
+    exponents = {"start_alpha": power_law_exponent(before), "alpha": power_law_exponent(after)}
+    return {**found, **exponents, "angle": largest_angle(vectors, others)}
 
 
 def eigenvalues_and_vectors(matrix: Float32[Tensor, "rows columns"]) -> tuple[np.ndarray, Tensor]:
@@ -33,19 +54,13 @@ def eigenvalues_and_vectors(matrix: Float32[Tensor, "rows columns"]) -> tuple[np
 
 
 def stable_rank(matrix: Float32[Tensor, "rows columns"]) -> float:
-    """Return the stable rank (1); NaN of a matrix of zeros.
+    """Return the stable rank (1); NaN of a matrix of zeros."""
+    from scipy.sparse.linalg import svds
 
-    The largest singular value is that on the Krylov space of a random vector: of flat spectra, the
-    last vector of a power iteration alone makes the stable rank 5 % too large.
-    """
     if not matrix.any():
         return math.nan
-    start = np.random.default_rng(0).standard_normal(matrix.shape[1]).astype(np.float32)
-    vectors = [torch.from_numpy(start)]
-    for _ in range(ITERATIONS):
-        vectors.append(matrix.T @ (matrix @ (vectors[-1] / vectors[-1].norm())))
-    basis = torch.linalg.qr(torch.stack([one / one.norm() for one in vectors], dim=1)).Q
-    largest = torch.linalg.matrix_norm(matrix @ basis, 2)
+    begin = np.random.default_rng(0).standard_normal(min(matrix.shape)).astype(np.float32)
+    (largest,) = svds(matrix.numpy(), k=1, v0=begin, tol=1e-3, return_singular_vectors=False)
     return float((matrix.norm() / largest) ** 2)
 
 

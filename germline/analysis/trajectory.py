@@ -33,10 +33,10 @@ from germline.checkpoint import (
 )
 from germline.config.base import Section
 from germline.engines.master_weights import Masters
+from germline.protocols import MasterWeights
 from germline.record import JournalEntry, RunDirectory
 from germline.record.atomic_files import Row
 from germline.report.charts import Chart, Series
-from germline.report.text_format import number
 from germline.run.build_parts import strategy_of_run
 from germline.run.weights import load_engine
 from germline.types import GermlineError, MeanUpdate
@@ -51,6 +51,7 @@ WALK_SHARES = [6 / (math.pi * k) ** 2 for k in (1, 2, 3)]
 """Shares of equation (5) of a long random walk in many dimensions."""
 
 COLUMNS = {
+    "key": "source",
     "steps": "steps",
     "path": "path",
     "net": "net",
@@ -63,11 +64,7 @@ COLUMNS = {
 }
 
 
-class Settings(Section):
-    """Settings of `germline analyze trajectory`: none."""
-
-
-def measure(request: Request, settings: Settings) -> Result:
+def measure(request: Request, settings: Section) -> Result:
     """Measure the path of every run."""
     opened = request.opened
     kept = request.kept_rows(settings)
@@ -82,21 +79,40 @@ def measure(request: Request, settings: Settings) -> Result:
     walk = ", ".join(f"{share:.2f}" for share in WALK_SHARES)
     return Result(
         "Path of the center",
-        ["source", *COLUMNS.values()],
-        [[row["key"], *(number(row[key]) for key in COLUMNS)] for row in rows],
+        COLUMNS,
+        rows,
         _charts(shown),
-        {"sources": rows},
-        [f"A random walk: first principal directions {walk}; learned and alignment 0."],
+        notes=[f"A random walk: first principal directions {walk}; learned and alignment 0."],
     )
 
 
 def _measure(directory: RunDirectory, last: int) -> Mapping[str, Any]:
-    updates, positions = _positions(directory, last)
-    gram = np.zeros((len(updates) - 1, len(updates) - 1))
-    for size, samples in positions:
-        steps = np.diff(np.stack(samples), axis=0).astype(np.float64)
-        gram += steps @ steps.T * (size / steps.shape[1])
-    return {"updates": updates, **path_statistics(gram)}
+    entries = directory.journal.read(last + 1)
+    generations = [*range(-1, last + 1)]
+    masters = _replayed(directory, entries)
+    if follows_gradients(entries):
+        kept = snapshot_generations(directory.snapshots)
+        generations = [-1, *(one for one in kept if one <= last)]
+        masters = (
+            load_engine(directory, generates=False, generation=g).weights for g in generations
+        )
+    samples = [_sample(cast("Masters", one), NUMBERS // len(generations)) for one in masters]
+    gram = np.zeros((len(generations) - 1, len(generations) - 1))
+    for positions in zip(*samples, strict=True):
+        steps = np.diff(np.stack([values for _, values in positions]), axis=0).astype(np.float64)
+        gram += steps @ steps.T * (positions[0][0] / steps.shape[1])
+    return {"updates": [generation + 1 for generation in generations], **path_statistics(gram)}
+
+
+def _sample(weights: Masters, most: int) -> list[tuple[int, np.ndarray]]:
+    """Return the size of each searched tensor, and an even sample of its numbers."""
+    samples = []
+    for info in weights.searched:
+        values = weights.tensors[info.name].flatten()
+        stride = math.ceil(len(values) * len(weights.searched) / most)
+        sample = values[:: stride + (stride % 2 == 0)]  # odd: it meets all columns
+        samples.append((len(values), sample.cpu().numpy().copy()))
+    return samples
 
 
 def path_statistics(gram: Float64[np.ndarray, "steps steps"]) -> dict[str, Any]:
@@ -113,7 +129,7 @@ def path_statistics(gram: Float64[np.ndarray, "steps steps"]) -> dict[str, Any]:
     values, vectors = np.linalg.eigh(centered @ ways @ centered)
     values, vectors = values[::-1].clip(min=0), vectors[:, ::-1]
     cosines = gram / np.outer(lengths, lengths)
-    shares = [*(values / values.sum()), 0.0, 0.0][:3]
+    shares = values / values.sum()
     return {
         "steps": count,
         "path": path,
@@ -123,62 +139,35 @@ def path_statistics(gram: Float64[np.ndarray, "steps steps"]) -> dict[str, Any]:
         "walk_straightness": walk / path,
         "learned": 1 - (walk / net) ** 2 if net else None,
         "alignment": float(np.mean(np.diag(cosines, 1))) if count > 1 else None,
-        "first": shares[0],
-        "second": shares[1],
-        "third": shares[2],
+        "first": float(shares[0]),
+        "second": float(shares[1]),
         "moved": np.sqrt(np.diag(ways).clip(min=0)).tolist(),
         "walked": np.sqrt(sums @ lengths**2).tolist(),
         "directions": (vectors[:, :2] * np.sqrt(values[:2])).tolist(),
-        "cosines": cosines.tolist(),
     }
 
 
-def _positions(
-    directory: RunDirectory, last: int
-) -> tuple[list[int], list[tuple[int, list[np.ndarray]]]]:
-    """Return the numbers of updates of the positions, and each tensor's size and samples there."""
-    entries = directory.journal.read(last + 1)
-    if follows_gradients(entries):
-        kept = [one for one in snapshot_generations(directory.snapshots) if one <= last]
-        generations = [-1, *kept]
-        engines = (load_engine(directory, generates=False, generation=g) for g in generations)
-        masters: Iterator[Masters] = (cast("Masters", engine.weights) for engine in engines)
-    else:
-        generations = [*range(-1, last + 1)]
-        masters = _replayed(directory, entries)
-    found: dict[str, tuple[int, list[np.ndarray]]] = {}
-    for weights in masters:
-        most = NUMBERS // len(generations) // len(weights.searched)
-        for info in weights.searched:
-            values = weights.tensors[info.name].flatten()
-            stride = math.ceil(len(values) / most)
-            sample = values[:: stride + (stride % 2 == 0)]  # odd: it meets all columns
-            samples = found.setdefault(info.name, (len(values), []))[1]
-            samples.append(sample.cpu().numpy().copy())
-    return [generation + 1 for generation in generations], list(found.values())
-
-
-def _replayed(directory: RunDirectory, entries: Sequence[JournalEntry]) -> Iterator[Masters]:
+def _replayed(directory: RunDirectory, entries: Sequence[JournalEntry]) -> Iterator[MasterWeights]:
     """Yield the masters at the start and after each update, which is applied to them."""
     weights = load_engine(directory, generates=False, generation=-1).weights
     strategy = strategy_of_run(directory.config, weights.dimension)
     if any(isinstance(entry.update, MeanUpdate) for entry in entries):
         entries = recall_updates(strategy.recall, entries)
-    yield cast("Masters", weights)
+    yield weights
     for entry in entries:
         weights.apply(entry.update)
-        yield cast("Masters", weights)
+        yield weights
 
 
 def _charts(rows: Sequence[Row]) -> list[Chart]:
     """Chart the paths in their two principal directions, and the distance from the start."""
     paths, distances = [], []
     for color, row in enumerate(rows):
+        key, steps = row["key"], range(len(row["moved"]))
         first, second = zip(*row["directions"], strict=True)
-        paths.append(Series(row["key"], first, second, color=color))
-        steps = [*range(len(row["moved"]))]
-        distances.append(Series(row["key"], steps, row["moved"], color=color))
-        walk = Series(f"{row['key']}: walk", steps, row["walked"], color=color, style="dashed")
+        paths.append(Series(key, first, second, color=color))
+        distances.append(Series(key, steps, row["moved"], color=color))
+        walk = Series(f"{key}: walk", steps, row["walked"], color=color, style="dashed")
         distances.append(walk)
     return [
         Chart("2nd principal direction", "", "1st principal direction", paths),

@@ -1,18 +1,19 @@
 """The weights of a run, a model folder, a PEFT adapter or a loaded model, read piece by piece.
 
-Files are mapped into memory for one read at a time. An adapter is merged as its weights are read:
-W + alpha / r * B A. The weights of a run are rebuilt by its engine, from a snapshot or from the
-journal alone; what the run changed is then kept in a file of the analysis, so that the weights of
-several runs are compared without several models in memory.
+Files are mapped into memory for one read at a time. The weights of a run or an adapter are rebuilt
+by its engine, those of a run from a snapshot or from the journal alone; what they change is then
+kept in a file of the analysis, so that several are compared without several models in memory.
 """
 
 import hashlib
 import json
+import math
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -21,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from germline.config import load_config
 from germline.engines.checkpoint_files import FLOATS
 from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import root_digest, tensor_digests
@@ -37,7 +39,7 @@ from germline.run.weights import (
     load_single_model,
     newest_generation,
 )
-from germline.spaces.peft_files import CONFIG, TENSORS, StoredAdapter, is_adapter, read_adapter
+from germline.spaces.peft_files import CONFIG, TENSORS, is_adapter
 from germline.types import GermlineError
 
 Source = str | Path | nn.Module
@@ -48,7 +50,7 @@ Generation = int | Literal["best"] | None
 Shape = tuple[int, ...]
 
 CHUNK = 1 << 24
-"""Numbers read at once of each source: 64 MB in fp32."""
+"""Numbers read at once, of all sources together: 64 MB in fp32."""
 
 
 @dataclass(eq=False)
@@ -58,11 +60,11 @@ class Weights:
     Attributes:
         label: names the source, and the generation where it was asked for.
         shapes: by name, sorted.
-        rows: reads `tensor[first:end]` as fp32 on the CPU, given name, first and end.
+        files: that hold them, by name.
+        path: the folder of a model or an adapter.
+        identity: what decides the values, for results that are kept; new for a loaded model.
         start: the weights that training began with; None where the source does not say.
         base: the model that an adapter is added to, or else the start; None: these weights.
-        files: that determine it; empty for a run and for a loaded model.
-        identity: what decides the values, for results that are kept; new for a loaded model.
         units: of a run, by name, what sigma and learning rate are multiples of.
         directory: of a run.
         generation: of a run, the last update that is included.
@@ -70,32 +72,25 @@ class Weights:
 
     label: str
     shapes: Mapping[str, Shape]
-    rows: Callable[[str, int, int], Tensor]
+    files: Mapping[str, Path]
+    path: Path | None = None
+    identity: Sequence[Any] = field(default_factory=lambda: [uuid.uuid4().hex])
     start: "Weights | None" = None
     base: "Weights | None" = None
-    files: Sequence[Path] = ()
-    identity: Sequence[Any] = field(default_factory=lambda: [uuid.uuid4().hex])
     units: Mapping[str, float] = field(default_factory=dict)
     directory: RunDirectory | None = None
     generation: int = -1
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all tensors, sorted."""
-        return tuple(self.shapes)
-
-    def shape(self, name: str) -> Shape:
-        """Return the shape of a tensor, without reading it."""
-        return self.shapes[name]
-
-    def read(self, name: str) -> Tensor:
-        """Read a tensor as fp32 on the CPU."""
-        return self.rows(name, 0, self.shapes[name][0])
+    def read(self, name: str, first: int = 0, end: int | None = None) -> Tensor:
+        """Read the rows `[first:end]` of a tensor as fp32 on the CPU."""
+        # Opened for each read, as the pages of a mapped file count as memory of this process.
+        with _opened(self.files[name]) as file:
+            return file.get_slice(name)[first:end].float()
 
     @cached_property
     def digest(self) -> str:
         """The digest of all tensors, sorted by name; each is read once."""
-        return root_digest(tensor_digests({name: self.read(name)})[name] for name in self.names)
+        return root_digest(tensor_digests({name: self.read(name)})[name] for name in self.shapes)
 
 
 def open_weights(source: Source, generation: Generation = None, *, folder: Path) -> Weights:
@@ -105,33 +100,32 @@ def open_weights(source: Source, generation: Generation = None, *, folder: Path)
         source: see `Source`.
         generation: of a run: the last update to include, -1 for the start, or `best`: that before
             the best held-out score; default: the newest that can be rebuilt.
-        folder: where the rebuilt weights of runs are kept; those that are there are used again.
+        folder: where rebuilt weights are kept; those that are there are used again.
 
     Raises:
         GermlineError: the source cannot be read, is quantized, or has no such generation.
     """
     if isinstance(source, nn.Module):
-        return _loaded(source)
+        return _loaded(source, folder)
     path = Path(model_source(str(source)))
     check_source(path)
     directory = RunDirectory.open(path) if (path / "run.json").exists() else None
     last = generation_of_source(str(source), directory, generation)
     if directory is not None:
         return _open_run(directory, last, folder)
-    if not is_adapter(path):
-        return _open_folder(str(source), path)
-    name = str(adapter_settings(path)["model"])
-    try:
-        return _merged(read_adapter(path), open_weights(name, folder=folder), str(source))
-    except GermlineError as error:
-        raise GermlineError(f"analyze: {source} is an adapter of {name}: {error}") from None
+    return (_open_adapter if is_adapter(path) else _open_folder)(str(source), path, folder)
 
 
-def row_ranges(shape: Shape, numbers: int = CHUNK) -> Iterator[tuple[int, int]]:
-    """Yield first and last row (exclusive) of pieces of at most so many numbers, or of one row."""
-    step = max(1, numbers // max(1, torch.Size(shape[1:]).numel()))
+def pieces(sources: Sequence[Weights], name: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the values of a tensor at the start and now, `[sources, numbers]`, piece by piece."""
+    shape = sources[0].shapes[name]
+    step = max(1, CHUNK // len(sources) // max(1, math.prod(shape[1:])))
     for first in range(0, shape[0], step):
-        yield first, min(shape[0], first + step)
+        read = [
+            [one.read(name, first, first + step).flatten() for one in some if one]
+            for some in ([one.start for one in sources], sources)
+        ]
+        yield torch.stack(read[0]), torch.stack(read[1])
 
 
 def check_same_start(sources: Sequence[Weights]) -> None:
@@ -139,9 +133,7 @@ def check_same_start(sources: Sequence[Weights]) -> None:
     first = sources[0].base or sources[0]
     for one in sources[1:]:
         base = one.base or one
-        if base is first or (base.files and base.files == first.files):
-            continue
-        if base.digest != first.digest:
+        if base.identity != first.identity and base.digest != first.digest:
             raise GermlineError(
                 f"analyze: {sources[0].label} began with weights of digest {first.digest[:16]} "
                 f"({first.label}), and {one.label} with {base.digest[:16]} ({base.label}): "
@@ -149,39 +141,42 @@ def check_same_start(sources: Sequence[Weights]) -> None:
             )
 
 
-def shared_names(weights: Weights, start: Weights) -> list[str]:
-    """Return the tensors that both have, sorted by name; refuse tensors of other shapes."""
-    names = [name for name in start.names if name in weights.shapes]
-    for name in names:
-        if weights.shape(name) != start.shape(name):
-            raise GermlineError(
-                f"analyze: {name} has shape {list(weights.shape(name))} in {weights.label}, and "
-                f"{list(start.shape(name))} in {start.label}: compare models of one architecture"
-            )
+def shared_names(models: Sequence[Weights]) -> list[str]:
+    """Return the tensors that all models have, sorted by name; refuse tensors of other shapes."""
+    first = models[0]
+    names = sorted(set.intersection(*({*one.shapes} for one in models)))
+    for one in models:
+        for name in names:
+            if one.shapes[name] != first.shapes[name]:
+                raise GermlineError(
+                    f"analyze: {name} has shape {list(one.shapes[name])} in {one.label}, and "
+                    f"{list(first.shapes[name])} in {first.label}: compare models of one "
+                    "architecture"
+                )
     if not names:
+        labels = ", ".join(dict.fromkeys(one.label for one in models))
         raise GermlineError(
-            f"analyze: {weights.label} and {start.label} have no tensor of the same name: compare "
-            "models of one architecture"
+            f"analyze: no tensor is in all of {labels}: compare models of one architecture"
         )
     return names
 
 
-def _loaded(model: nn.Module) -> Weights:
-    tensors = {n: one.detach() for n, one in sorted(model.named_parameters()) if one.dim()}
+def _loaded(model: nn.Module, folder: Path) -> Weights:
     name = Path(str(getattr(model, "name_or_path", ""))).name or type(model).__name__
-    return Weights(
-        name,
-        {name: tuple(tensor.shape) for name, tensor in tensors.items()},
-        lambda name, first, end: tensors[name][first:end].cpu().float(),
-    )
+    tensors = {name: one.detach().cpu().contiguous() for name, one in model.named_parameters()}
+    path = folder / f"{uuid.uuid4().hex}.safetensors"
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, path)
+    return _from_files(name, [path])
 
 
-def _open_folder(label: str, path: Path) -> Weights:
+def _open_folder(label: str, path: Path, _folder: Path | None = None) -> Weights:
     folder = local_model_folder(str(path))
     if folder is None or path.suffix == ".gguf":
+        found = "is a file" if path.is_file() else "was not found on this machine"
         raise GermlineError(
-            f"analyze: {label} is no run, model folder or adapter on this machine: name a folder, "
-            "or download the model first"
+            f"analyze: {label} {found}: name a run, an adapter or a folder of safetensors files; "
+            "download a model of the hub first"
         )
     config = folder / "config.json"
     if config.exists() and json.loads(config.read_bytes()).get("quantization_config"):
@@ -195,10 +190,13 @@ def _open_folder(label: str, path: Path) -> Weights:
         raise GermlineError(
             f"analyze: {label} has no safetensors files: write it again with save_pretrained"
         )
-    return _from_files(label, files)
+    weights = _from_files(label, files)
+    weights.path, weights.identity = folder, _stats(files)
+    return weights
 
 
-def _from_files(label: str, files: Sequence[Path]) -> Weights:
+def _from_files(label: str, files: Iterable[Path]) -> Weights:
+    """Return the tensors of files, of which later ones replace those of earlier ones."""
     places: dict[str, Path] = {}
     shapes: dict[str, Shape] = {}
     for path in files:
@@ -211,117 +209,76 @@ def _from_files(label: str, files: Sequence[Path]) -> Weights:
                 if is_float and shape:
                     places[name], shapes[name] = path, shape
 
-    def rows(name: str, first: int, end: int) -> Tensor:
-        # Opened for each read, as the pages of a mapped file count as memory of this process.
-        with _opened(places[name]) as file:
-            return file.get_slice(name)[first:end].float()
-
-    identity = _stats(files)
-    return Weights(label, dict(sorted(shapes.items())), rows, files=files, identity=identity)
+    return Weights(label, dict(sorted(shapes.items())), places)
 
 
-def _merged(adapter: StoredAdapter, model: Weights, label: str) -> Weights:
-    """Return a model with an adapter, of which each tensor is merged as it is read."""
-    own = [adapter.folder / CONFIG, adapter.folder / TENSORS]
-    settings = json.loads(own[0].read_bytes())
-    parts = {name.removesuffix(".lora_A.weight"): one for name, one in adapter.tensors.items()}
-    for module, a in list(parts.items()):
-        if module.endswith(".lora_B.weight"):
-            continue
-        shape, sides = model.shapes.get(f"{module}.weight", ()), {a.shape[1]}
-        sides.add(len(adapter.tensors[f"{module}.lora_B.weight"]))
-        if set(shape) != sides:
-            raise GermlineError(f"it has no layer for the adapter's {module}; name its base model")
-
-    def rows(name: str, first: int, end: int) -> Tensor:
-        value, module = model.rows(name, first, end), name.removesuffix(".weight")
-        if module not in parts:
-            return value
-        a, b = parts[module], adapter.tensors[f"{module}.lora_B.weight"]
-        is_transposed = model.shape(name) != (len(b), a.shape[1])  # GPT-2 stores [in, out]
-        if len(b) == a.shape[1]:
-            is_transposed = bool(settings.get("fan_in_fan_out"))
-        change = a.T[first:end] @ b.T if is_transposed else b[first:end] @ a
-        return value + change * (adapter.alpha / adapter.rank)
-
-    weights = Weights(label, model.shapes, rows, start=model, base=model)
-    weights.files, weights.identity = [*model.files, *own], [model.identity, _stats(own)]
+def _open_adapter(label: str, path: Path, folder: Path) -> Weights:
+    settings = adapter_settings(path)
+    try:
+        model = open_weights(settings["model"], folder=folder)
+        known = [_stats([path / CONFIG, path / TENSORS])]
+        load = partial(load_engine, None, load_config(settings))
+        weights = _rebuilt(label, known, model, folder, load)
+    except GermlineError as error:
+        name = settings["model"]
+        raise GermlineError(f"analyze: {label} is an adapter of {name}: {error}") from None
+    weights.path, weights.start, weights.base = path, model, model
     return weights
 
 
 def _open_run(directory: RunDirectory, generation: int | None, folder: Path) -> Weights:
-    path, last, label = directory.path, generation, f"{directory.path}@{generation}"
-    if last is None:
-        last, label = newest_generation(directory), str(path)
-    model = _model_of_run(directory)
-    changed = _rebuilt(directory, last, model, folder)
-    if model is not None and not {*changed.names} <= {*model.names}:
-        model = None  # its files name tensors otherwise, so all tensors were kept
-    is_plain = directory.config.space.kind in ("full", "low_rank") and not directory.ancestors
-    start = model
-    if model is None or not is_plain:
-        begun = _rebuilt(directory, -1, model, folder, load_engine)
-        start = _overlaid(f"{path}@-1", begun, model)
-    weights = _overlaid(label, changed, model)
-    continued = directory.ancestors or getattr(directory.config.space, "init_adapter", None)
+    path, config = directory.path, directory.config
+    label = str(path) if generation is None else f"{path}@{generation}"
+    model: Weights | None = None
+    with suppress(GermlineError):  # without safetensors files, all its tensors are kept
+        model = _open_folder(config.model, Path(model_source(config.model)).expanduser())
+
+    def rebuilt(label: str, last: int, load: Callable[..., Engine]) -> Weights:
+        entries = directory.journal.read(last + 1)
+        digest = entries[-1].digest if entries else directory.base_digest
+        load = partial(load, directory, generates=False, generation=last)
+        return _rebuilt(label, [str(path.resolve()), last, digest], model, folder, load)
+
+    last = newest_generation(directory) if generation is None else generation
+    weights = rebuilt(label, last, load_single_model)  # of an ensemble, its best member
+    if model is not None and {*model.shapes} != {*weights.shapes}:
+        model = None
+    is_plain = config.space.kind in ("full", "low_rank") and not directory.ancestors
+    start = model if model and is_plain else rebuilt(f"{path}@-1", -1, load_engine)
+    continued = directory.ancestors or getattr(config.space, "init_adapter", None)
     weights.start, weights.base = start, start if continued else model or start
     weights.directory, weights.generation = directory, last
-    weights.units, weights.identity = changed.units, changed.identity
     return weights
 
 
-def _overlaid(label: str, changed: Weights, rest: Weights | None) -> Weights:
-    """Return a model of which some tensors are replaced."""
-    if rest is None:
-        return Weights(label, changed.shapes, changed.rows)
-
-    def rows(name: str, first: int, end: int) -> Tensor:
-        owner = changed if name in changed.shapes else rest
-        return owner.rows(name, first, end)
-
-    return Weights(label, rest.shapes, rows)
-
-
-def _model_of_run(directory: RunDirectory) -> Weights | None:
-    """Return the model on disk that a run began with; None if it has no safetensors files."""
-    try:
-        return _open_folder(
-            directory.config.model, Path(model_source(directory.config.model)).expanduser()
-        )
-    except GermlineError:
-        return None
-
-
 def _rebuilt(
-    directory: RunDirectory,
-    generation: int,
+    label: str,
+    known: Sequence[Any],
     model: Weights | None,
     folder: Path,
-    load: Callable[..., Engine] = load_single_model,  # of an ensemble, its best member
+    load: Callable[[], Engine],
 ) -> Weights:
-    """Return what a run had changed after a generation, with its units.
+    """Return the weights of an engine, which loads them unless a call before has kept them.
 
-    They are read from the file of an earlier call, if there is one. If the model on disk has other
-    names, or is not known, these are all tensors.
+    What they change is kept in a file, named by what is `known` of them, and read over the files of
+    the model; if the model has other names, or is not known, all tensors are kept.
     """
-    entries = directory.journal.read(generation + 1)
-    digest = entries[-1].digest if entries else directory.base_digest
-    files = _stats(model.files if model else ())  # the engine refuses another model than the run's
-    known = json.dumps([str(directory.path.resolve()), generation, digest, files])
-    path = folder / f"weights-{hashlib.sha256(known.encode()).hexdigest()[:16]}.safetensors"
+    question = json.dumps([known, model and model.identity])
+    path = folder / f"{hashlib.sha256(question.encode()).hexdigest()[:16]}.safetensors"
     if not path.exists():
-        engine = load(directory, generates=False, generation=generation)
-        masters = cast("Masters", engine.weights)
+        masters = cast("Masters", load().weights)
         tensors = masters.merged_tensors()
         changed = {one.name for one in (*masters.changed_weights(), *masters.adapted)}
-        if model is None or not changed <= {*model.names}:
+        if model is None or not changed <= {*model.shapes}:
             changed = {*tensors}
         kept = {name: tensors[name].detach().float().cpu().contiguous() for name in changed}
-        unfinished = path.with_suffix(f".{os.getpid()}.partial")  # of several analyses at once
+        unfinished = path.with_suffix(f".{os.getpid()}.partial")
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_replace(path, unfinished):
             save_file(kept, unfinished, metadata={"units": json.dumps(masters.units)})
-    weights = _from_files(str(path), [path])
+    weights = _from_files(label, [path])
+    if model is not None and {*weights.shapes} <= {*model.shapes}:
+        weights = _from_files(label, [*dict.fromkeys(model.files.values()), path])
     with _opened(path) as file:
         weights.units = json.loads(file.metadata()["units"])
     weights.identity = [path.name]

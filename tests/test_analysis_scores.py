@@ -23,7 +23,6 @@ from germline.types import GermlineError
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
 SETTINGS: dict[str, Any] = {"task": "arithmetic", "limit": 24}
-MANY = SETTINGS | {"limit": 64}
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +166,7 @@ def test_the_middle_tells_a_late_rise_from_an_early_one():
     assert early["half"][0] == pytest.approx(-0.4, abs=0.1)
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", mostly_slow([1, 2, 3], quick=[2]))
 def test_modes_end_at_the_models(count, folders, tmp_path):
     sources = ["nano", folders["other"], folders["start"]][:count]
     result = analyze("modes", sources, start=folders["start"], out=tmp_path, settings=SETTINGS)
@@ -181,7 +180,7 @@ def test_modes_end_at_the_models(count, folders, tmp_path):
 
 
 def test_large_noise_breaks_a_model_and_small_noise_does_not(tmp_path):
-    settings = MANY | {"scales": "0.001,2", "trials": 5, "groups": "all"}
+    settings = SETTINGS | {"scales": "0.001,2", "trials": 5, "groups": "all"}
     result = analyze("robustness", ["nano"], start="nano", out=tmp_path, settings=settings)
     small, large = result.rows
     assert small["without_noise"] == pytest.approx(np.mean(small["scores"]), abs=0.05)
@@ -208,7 +207,7 @@ def test_a_held_out_direction_has_the_length_of_the_learned_one(scorer):
 
 
 def test_the_way_to_a_better_model_has_a_slope_and_a_random_one_has_none(folders, tmp_path):
-    settings = MANY | {"distances": "0.5,1"}
+    settings = SETTINGS | {"distances": "0.5,1"}
     sources = ["nano", folders["other"]]
     result = analyze("directions", sources, start=folders["start"], settings=settings)
     means = {(m["from"], m["direction"]): m for m in result.values["over_distances"]}

@@ -29,6 +29,7 @@ NANO: dict[str, Any] = {
     "generations": 3,
     "strategy": {"population": 4, "sigma": 0.01, "learning_rate": 0.01},
     "batch_size": 2,
+    "held_out": {"examples": 2},
     "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
 }
 
@@ -46,12 +47,19 @@ def refusal(call, *arguments, **settings):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("space", ["full", "low_rank", "lora"])
-@pytest.mark.parametrize("generation", [None, 0, -1])
-def test_a_run_has_the_weights_that_its_engine_rebuilds(space, generation, tmp_path):
-    sigma = {"strategy": NANO["strategy"] | {"sigma": 1.0 if space == "lora" else 0.05}}
-    path = finish(germline.train({**NANO, "space": space, **sigma}, tmp_path / "run"))
+@pytest.fixture(scope="module", params=["full", "low_rank", "lora"])
+def trained(request, tmp_path_factory):
+    """A run of a space without its snapshots, and the space."""
+    sigma = {"strategy": NANO["strategy"] | {"sigma": 1.0 if request.param == "lora" else 0.05}}
+    folder = tmp_path_factory.mktemp("run") / "run"
+    path = finish(germline.train({**NANO, "space": request.param, **sigma}, folder))
     shutil.rmtree(path / "snapshots")
+    return path, request.param
+
+
+@pytest.mark.parametrize("generation", [None, 0, -1])
+def test_a_run_has_the_weights_that_its_engine_rebuilds(trained, generation, tmp_path):
+    path, space = trained
     weights: Any = open_weights(path, generation, folder=tmp_path)
     engine: Any = load_engine(RunDirectory.open(path), generation=generation)
     expected = engine.weights.merged_tensors()

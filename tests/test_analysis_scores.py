@@ -19,6 +19,7 @@ from germline.evaluation.kl_divergence import KlDivergence, measure_texts
 from germline.nano import NANO_DIR
 from germline.run.build_parts import make_engine
 from germline.types import GermlineError
+from tests.slow_cases import mostly_slow
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 

@@ -13,15 +13,13 @@ from tests.toy_runs import finish, journal
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
 SETTINGS = {
-    "model": "nano",
-    "task": {"kind": "guess_number", "max_new_tokens": 6, "max_turns": 3},
-    "space": "low_rank",
-    "strategy": {"population": 4, "sigma": 0.01},
+    "task": {"kind": "guess_number", "max_new_tokens": 6, "max_turns": 3, "temperature": 1.0},
+    "strategy": {"population": 4, "sigma": 0.3, "learning_rate": 0.1},
     "batch_size": 4,
     "generations": 3,
     "microbatch": {"rows": 4},
     "held_out": {"every": 2, "examples": 4},
-    "engine": {"threads": 1},
+    "engine": "toy",
 }
 
 

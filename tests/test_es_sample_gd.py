@@ -286,7 +286,7 @@ def test_of_a_killed_run_the_newest_snapshot_speaks_and_says_so(model, tmp_path,
     assert germline.generate(str(tmp_path / "model"), prompts, max_new_tokens=5) == before
 
 
-@pytest.mark.parametrize("stopped", [None, 6, 7])
+@pytest.mark.parametrize("stopped", [6, 7])
 def test_the_best_weights_are_kept_and_written(model, tmp_path, monkeypatch, stopped):
     scored, means = (
         Training._score,
@@ -300,13 +300,12 @@ def test_the_best_weights_are_kept_and_written(model, tmp_path, monkeypatch, sto
     monkeypatch.setattr(Training, "_score", score)
     few = ("generations=8", "record.snapshot_every=100", "record.keep_snapshots=1")
     training = germline.train(config(model, "strategy.sigma=0.05", *few), tmp_path / "run")
-    path = stopped_after(training, stopped or 8)
+    path = stopped_after(training, stopped)
     if stopped == 6:
         list_snapshots(path / "snapshots")[-1].unlink()  # a kill writes no last one
-    if stopped:
-        training = germline.resume(path)
-        assert len(training.directory.journal.read()) == {6: 4, 7: 7}[stopped]
-        finish(training)
+    training = germline.resume(path)
+    assert len(training.directory.journal.read()) == {6: 4, 7: 7}[stopped]
+    finish(training)
     assert snapshot_generations(path / "snapshots") == [3, 7]
     best = RunDirectory.open(path).journal.read()[3].digest
     assert germline.replay(path, "best") == best

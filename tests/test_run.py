@@ -163,6 +163,16 @@ def halfway(tmp_path):
     return stopped_after(train(settings("record.snapshot_every=1"), tmp_path / "run"), 3)
 
 
+@pytest.mark.parametrize("keep", [0, 40])
+def test_a_torn_last_line_counts_as_never_written(halfway, plain, keep):
+    file = halfway / "journal.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[:-1]) + lines[-1][:keep])
+    finish(resume(halfway))
+    assert journal(halfway) == journal(plain)
+    assert rows(halfway) == rows(plain)
+
+
 def test_a_journal_with_a_flipped_byte_is_refused(halfway):
     file = halfway / "journal.jsonl"
     content = bytearray(file.read_bytes())

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from germline import noise
-from germline.evaluation.kl_divergence import MemberKl
+from germline.evaluation.kl_divergence import Keep, MemberKl, nothing_kept
 from germline.fleet.engine_queries import ScalesQuery
 from germline.methods.method import Method
 from germline.protocols import Fleet
@@ -24,6 +24,7 @@ def generations(
     decoding: Decoding,
     span: range,
     diagnosis: SignalMetrics | None = None,
+    keep: Keep = nothing_kept,
 ) -> Iterator[GenerationRecord]:
     """Run the generations of `span`, yielding one record after each update.
 
@@ -38,6 +39,7 @@ def generations(
         decoding: of all completions.
         span: numbers of the generations to run.
         diagnosis: measures signal and noise.
+        keep: returns the divergences of sigmas that are known of the starting weights.
 
     Raises:
         GermlineError: too many rewards of a generation are missing, twice in a row.
@@ -48,7 +50,8 @@ def generations(
         batch = batch_of(generation)
         sampling_noise = replace(decoding, noise_generation=generation)
         divergence = MemberKl(
-            fleet, batch_of, generation, sampling_noise, diagnosis.on_trial, method.present
+            *(fleet, batch_of, generation, sampling_noise, diagnosis.on_trial, method.present),
+            nothing_kept if generation else keep,
         )
         method.strategy.calibrate(generation, divergence)
         if divergence.trials:

@@ -287,11 +287,13 @@ class UpdateSize:
 class SigmaTrial:
     """A sigma that calibration tried, in `strategy.sigma_unit`; its members' KL from the center.
 
-    The divergence is in nats per token, and None while it is being measured.
+    The divergence is in nats per token, and None while it is being measured. `is_kept`: an earlier
+    run measured it.
     """
 
     sigma: float
     kl: float | None = None
+    is_kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,8 +15,11 @@ import pytest
 if TYPE_CHECKING:
     from germline.record import RunDirectory
 
-# Before anything imports huggingface_hub: a test that needs a download must fail, not wait.
+# Before anything imports huggingface_hub: a test that needs a download must fail, not wait, and no
+# test takes over what an earlier one measured.
 os.environ["HF_HUB_OFFLINE"] = "1"
+_assets = TemporaryDirectory(prefix="germline-tests-")
+os.environ["HF_ASSETS_CACHE"] = _assets.name
 
 
 EMPTY_PNG = base64.b64decode(

@@ -12,6 +12,7 @@ from germline.evaluation.kl_divergence import MemberKl
 from germline.record import RunDirectory
 from germline.record.metrics_rows import calibrated_kl
 from germline.report.text_format import caution
+from germline.run import kept_divergences
 from germline.run.build_parts import build_run_parts
 from germline.strategies.calibrated_sigma import CalibratedSigma, fit_floor
 from germline.studies.probe import probe
@@ -236,6 +237,10 @@ def test_the_divergence_of_a_sigma_is_that_of_the_trials_beside_it(sigma, kl):
     assert calibrated_kl({"calibration": nothing}, sigma) is None
 
 
+def sigmas(directory):
+    return [entry.update.sigma for entry in directory.journal.read()]
+
+
 class Mute(FleetWrapper):
     """A fleet whose center writes nothing to some of the examples."""
 
@@ -262,6 +267,63 @@ def test_prompts_that_the_model_does_not_answer_are_left_out_while_there_are_oth
         else:
             with pytest.raises(GermlineError, match=r"generated no token for any of .* number"):
                 divergence(pair)
+
+
+# --- what the next run takes over
+
+
+def trials_of(out, *overrides):
+    """Train a calibrated toy run; return the trials that it told of, and its directory."""
+    training = germline.train(toy_runs.settings(*AUTO, *overrides), out)
+    trials: list[SigmaTrial] = []
+    training.on_trial = trials.append
+    return trials, training.run().directory
+
+
+def test_the_next_run_takes_over_the_divergences_and_has_the_same_journal(tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_divergences, "FOLDER", tmp_path / "cache" / "calibration")
+    measured, first = trials_of(tmp_path / "first")
+    kept, second = trials_of(tmp_path / "second", "strategy.learning_rate=0.2", "seed=0")
+    assert not any(one.is_kept for one in measured)
+    assert [(one.sigma, one.kl) for one in kept] == [
+        (one.sigma, one.kl) for one in measured if one.kl is not None
+    ]
+    assert all(one.is_kept for one in kept)
+    assert second.generations()[0]["calibration"] == first.generations()[0]["calibration"]
+    assert sigmas(second) == sigmas(first)
+    _, third = trials_of(tmp_path / "third")
+    assert third.journal.path.read_bytes() == first.journal.path.read_bytes()
+    resumed = germline.resume(third.path, ["generations=3"]).run()  # of generation 2
+    assert resumed.directory.journal.last_generation() == 2
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("seed=1", "strategy.sigma.keep=false", "space=full", "task.max_new_tokens=9"),
+        *("strategy.sigma_unit=std", "microbatch.members=3", "budget.rollouts=900"),
+    ],
+)
+def test_what_changes_a_divergence_measures_it_again(override, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept_divergences, "FOLDER", tmp_path / "cache")
+    trials_of(tmp_path / "first")
+    trials, _ = trials_of(tmp_path / "second", override)
+    assert not any(one.is_kept for one in trials)
+
+
+@pytest.mark.parametrize("damage", ["gone", "not JSON", '{"kl": null}', "{}"])
+def test_a_file_that_is_gone_or_damaged_or_not_writable_is_measured_again(
+    damage, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(kept_divergences, "FOLDER", tmp_path / "cache")
+    trials_of(tmp_path / "first")
+    for file in (tmp_path / "cache").iterdir():
+        file.unlink() if damage == "gone" else file.write_text(damage)
+    assert not any(one.is_kept for one in trials_of(tmp_path / "second")[0])
+    assert any(one.is_kept for one in trials_of(tmp_path / "third")[0])
+    (tmp_path / "taken").write_text("a file")
+    monkeypatch.setattr(kept_divergences, "FOLDER", tmp_path / "taken")
+    assert not any(one.is_kept for one in trials_of(tmp_path / "fourth")[0])
 
 
 # --- settings that a measured search needs

@@ -11,16 +11,21 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from benchmarks.dtypes import logit_bound
-from germline.config import Config, load_config
+from germline.config import Config, InProcess, load_config
+from germline.engines import dtypes
 from germline.engines.dtypes import DTYPES
 from germline.engines.inprocess import InProcessEngine
+from germline.estimates import machine
 from germline.record import RunDirectory
 from germline.run import export, replay, resume, train
 from germline.run.build_parts import make_engine
+from germline.run.dry_run import dry_run
 from germline.run.weights import load_engine
 from germline.spaces.base import CoordinateSpace
 from germline.types import Decoding
+from tests.tiny import save_tiny
 from tests.tiny_engines import examples, folder, tokens
+from tests.tiny_runs import tiny_run
 from tests.toy_runs import SETTINGS, finish, journal, stopped_after
 
 # What peft calls is deprecated by transformers.
@@ -185,3 +190,65 @@ def test_plain_peft_gives_the_logits_of_the_run(trained, tmp_path):
     with torch.no_grad():
         theirs, ours = model(ids).logits.float(), engine.logits(None, ids).float()
         assert (theirs - ours).abs().max() <= 2 * logit_bound(trained.dtype, 3, ours)
+
+
+# --- the dtype that is faster on this processor
+
+
+def dtype_of(config):
+    assert isinstance(config.engine, InProcess)
+    return config.engine.dtype
+
+
+def begun(tmp_path, *overrides):
+    """Train one generation of a tiny model with `engine.dtype=auto`; return the run."""
+    settings = tiny_run(save_tiny(tmp_path / "model", "llama"), "generations=1", *overrides)
+    return train(settings, tmp_path / "run").run().directory
+
+
+@pytest.fixture
+def fast_bfloat16(monkeypatch):
+    monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(machine, "BFLOAT16_FROM", 0)
+
+
+SEARCH = ("space=low_rank", "strategy={population: 4, sigma: 0.01, learning_rate: 0.1}")
+
+
+def test_a_run_keeps_the_dtype_that_was_faster_where_it_began(tmp_path, fast_bfloat16, monkeypatch):
+    run = begun(tmp_path, *SEARCH)
+    assert dtype_of(run.config) == "bfloat16"
+    monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda: False)  # on another machine
+    resumed = resume(run.path, ["generations=2"]).run().directory
+    given = run.config.model_copy(update={"generations": 2})
+    whole = train(given, tmp_path / "whole").run().directory
+    assert dtype_of(resumed.config) == "bfloat16"
+    assert journal(resumed.path) == journal(whole.path)
+    plan = dry_run(tiny_run(tmp_path / "model"), tmp_path / "dry")
+    assert dtype_of(plan.config) == "auto"
+
+
+@pytest.mark.parametrize(
+    ("fast", "least", "override", "dtype"),
+    [
+        (False, 0, "engine.dtype=auto", "auto"),
+        (True, 1e9, "engine.dtype=auto", "auto"),
+        (True, 0, "engine.dtype=float32", "float32"),
+        (True, 0, "method=sft_on_best", "auto"),
+    ],
+    ids=["slow", "small", "given", "backpropagation"],
+)
+def test_auto_stays_fp32_on_a_cpu(fast, least, override, dtype, tmp_path, monkeypatch):
+    monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda: fast)
+    monkeypatch.setattr(machine, "BFLOAT16_FROM", least)
+    config = tiny_run(save_tiny(tmp_path / "model", "llama"), override)
+    assert dtype_of(machine.with_dtype(config)) == dtype
+
+
+@pytest.mark.parametrize("instruction", ["_is_avx512_bf16_supported", "_is_amx_tile_supported"])
+def test_one_kind_of_instruction_is_enough(instruction, monkeypatch):
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: False)
+    assert not dtypes.multiplies_bfloat16()
+    monkeypatch.setattr(torch.cpu, instruction, lambda: True)
+    assert dtypes.multiplies_bfloat16()

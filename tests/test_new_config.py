@@ -16,7 +16,7 @@ from germline.estimates.recommended_config import config_text, recommend
 from germline.estimates.workload import text_lengths
 from germline.report.text_format import duration
 from germline.run import measured_time
-from germline.run.measured_time import MeasuredTime, measure_time
+from germline.run.measured_time import MeasuredTime, ShortTraining, measure_time
 from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.published_models import published
@@ -130,7 +130,7 @@ def test_sizes_are_reduced_until_the_run_is_short(share):
 def test_the_time_of_the_run_is_measured_printed_and_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     measured = MeasuredTime(start_s=10.0, generation_s=0.5, completion_s=0.001)
-    monkeypatch.setattr("germline.run.measured_time.measure_time", lambda _: measured)
+    monkeypatch.setattr("germline.run.measured_time.measure_time", lambda *_: measured)
     words = ["nano", "--task", "conciseness", "--minutes"]
     status, output = new_config(*words, "0.8")
     assert status == 0, output
@@ -177,21 +177,36 @@ def test_a_run_takes_its_start_its_generations_and_its_held_out_scores():
 
 
 @pytest.mark.parametrize(
-    ("small_s", "larger_s", "expected"),
-    [(1.0, 5.48, (0.36, 0.01)), (6.4, 0.0, (0.0, 0.1)), (1.0, 0.5, (1.0, 0.0))],
-    ids=["quick", "slow: only one training", "noise of the clock"],
+    ("small_cpu", "large_cpu", "load", "limit", "expected"),
+    [
+        (0.4, 4.88, 2.0, 60, (0.0, 0.0125)),
+        (0.4, 1.744, 2.0, 60, (0.416, 0.006)),
+        (6.4, 12.16, 1.0, 600, (4.48, 0.03)),
+        (6.4, math.nan, 3.0, 60, (0.0, 0.3)),
+        (0.4, 0.3, 1.0, 60, (0.4, 0.0)),
+    ],
+    ids=["proportional", "quick", "slow", "too slow for two", "noise of the clock"],
 )
-def test_two_sizes_tell_generations_and_completions_apart(monkeypatch, small_s, larger_s, expected):
-    times = {measured_time.SMALL: (3.0, small_s), measured_time.LARGER: (4.0, larger_s)}
-    monkeypatch.setattr(measured_time, "_trained", lambda _, *size: times[size])
-    found = measure_time(SHORT)
+def test_two_sizes_tell_generations_and_completions_apart(
+    monkeypatch, small_cpu, large_cpu, load, limit, expected
+):
+    large = measured_time.LARGE if small_cpu < measured_time.QUICK_S else measured_time.LARGER
+    times = {measured_time.SMALL: (3.0, small_cpu), large: (4.0, large_cpu)}
+
+    def trained(_, *size):
+        start_s, cpu_s = times[size]
+        return ShortTraining(start_s, load * cpu_s, cpu_s)
+
+    monkeypatch.setattr(measured_time, "_trained", trained)
+    found = measure_time(SHORT, limit)
     assert (found.start_s, found.generation_s, found.completion_s) == pytest.approx(
-        (3.0, *expected)
+        (3.0, *expected), abs=1e-9
     )
 
 
 @pytest.mark.slow
 def test_a_short_training_is_measured():
     toy = load_config({"engine": "toy", "task": "conciseness"}, ["strategy.sigma=0.1"])
-    start_s, generation_s = measured_time._trained(toy, 4, 2)
-    assert start_s > generation_s > 0
+    found = measured_time._trained(toy, 4, 2)
+    assert found.start_s > found.wall_s > 0
+    assert found.cpu_s > 0

@@ -2,7 +2,10 @@
 
 import json
 import math
+import time
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -12,14 +15,15 @@ from germline.cli.application import app
 from germline.config import Nes, load_config
 from germline.studies import probe as probing
 from germline.studies import sigma_sweep
-from germline.studies.probe import ProbeAdvice, probe, write_advice
+from germline.studies.probe import probe
+from germline.studies.probe_advice import ProbeAdvice, write_advice
 from germline.studies.sigma_sweep import (
     SigmaProbe,
     find_edge,
     is_sane,
     probe_center,
     probe_sigma,
-    sigma_ladder,
+    sweep,
 )
 from germline.studies.trial_engine import (
     Trial,
@@ -29,12 +33,18 @@ from germline.studies.trial_engine import (
     train_trial,
 )
 from germline.types import GermlineError
+from tests.tiny import save_tiny
+from tests.tiny_runs import zo_grpo_run
 from tests.toy_runs import SETTINGS, settings
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
 CENTER = SigmaProbe(0.0, -4.0, 0.0, 0.0, None, 0.05, 0.0)
 SANE = SigmaProbe(0.1, -4.1, 0.5, 0.5, 0.8, 0.1, 0.02)
+
+
+def pair(sigma, learning_rate):
+    return {"sigma": sigma, "learning_rate": learning_rate}
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +71,19 @@ def levels(*divergences):
     ]
 
 
-def test_a_ladder_is_of_half_decades_in_round_numbers_up_to_the_size_of_the_weights():
-    assert sigma_ladder(0.069) == [1e-05, 3e-05, 1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1]
-    assert sigma_ladder(1.0) == [1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1.0]
+def swept(bounds, start=0.2):
+    """Return the sigmas of a sweep whose members are broken from the second bound on."""
+    low, high = bounds
+    measure = lambda s: replace(SANE, sigma=s, divergence=1.0 if not low <= s < high else 0.01)  # noqa: E731
+    rows = [row.sigma for row in [*sweep(measure, start, CENTER)][-1]]
+    assert rows == sorted(rows)
+    return rows
+
+
+def test_a_sweep_begins_at_the_calibrated_sigma_and_ends_where_members_are_broken_twice():
+    assert swept((0, 1.0)) == [0.2, 0.63, 2.0, 6.3]
+    assert swept((0, 0.05)) == [0.02, 0.063, 0.2], "down from a start where they are broken"
+    assert len(swept((0, math.inf))) == len(swept((2, 1))) == sigma_sweep.MOST
 
 
 @pytest.mark.parametrize(
@@ -85,15 +105,17 @@ def test_members_that_are_all_alike_are_sane_whatever_their_sum_rounds_to():
 def test_the_edge_lies_where_the_line_through_the_logarithms_meets_the_bound_or_halfway():
     # From 0.001 at 0.01 to 10 at 0.1: the KL grows with the fourth power of sigma.
     assert find_edge(levels(1e-5, 0.001, 10.0), CENTER) == pytest.approx(0.01 * 100**0.25)
-    sigma_probes = levels(0.001, 0.002, 0.003)
-    assert find_edge(sigma_probes, CENTER) == 0.1
+    sigma_probes = levels(0.001, 0.02, 0.03)
+    assert find_edge(sigma_probes, CENTER) == pytest.approx(0.1 * math.sqrt(0.1 / 0.03))
+    assert find_edge(levels(0.001, 0.001), CENTER) == pytest.approx(0.01 * math.sqrt(10))
     sigma_probes[2] = replace(sigma_probes[2], garbage=0.9)
     assert find_edge(sigma_probes, CENTER) == pytest.approx(math.sqrt(0.01 * 0.1))
 
 
 def rates(generations):
-    found = probing._rates(step=0.2, edge=0.05, generations=generations)
-    return [one for one in found if one is not None]
+    config = settings(f"generations={generations}")
+    found = probing._settings(config, [0.1], step=0.2, edge=0.05)
+    return [one["learning_rate"] for one in found]
 
 
 def test_the_rate_takes_the_luck_of_the_whole_run_as_far_as_the_edge():
@@ -105,9 +127,9 @@ def test_the_rate_takes_the_luck_of_the_whole_run_as_far_as_the_edge():
 
 def test_a_step_is_the_rms_of_what_the_update_moves(bench):
     step, seconds = probing._measured_step(bench, 0.3)
-    strategy = begin_trial(bench, 0.3, 1.0, 1).strategy
+    method = begin_trial(bench, pair(0.3, 1.0), 1).method
     before = {name: one.clone() for name, one in bench.engine.weights.state().items()}
-    ((record),) = bench.train(strategy, range(1))
+    ((record),) = bench.train(method, range(1))
     moved = torch.cat(
         [(bench.engine.weights.tensors[name] - one).flatten() for name, one in before.items()]
     )
@@ -129,7 +151,7 @@ def test_a_restart_brings_back_every_bit(config):
     adam = load_config(config.model_dump(), ["strategy.optimizer=adam"])
     with open_trial_engine(adam, seed=0) as one:
         digest = one.engine.weights.digest()
-        trial = begin_trial(one, 0.3, 0.1, 4)
+        trial = begin_trial(one, pair(0.3, 0.1), 4)
         train_trial(one, trial, 2)
         assert one.engine.weights.digest() != digest
         one.restart()
@@ -138,9 +160,9 @@ def test_a_restart_brings_back_every_bit(config):
 
 
 def test_a_trial_in_two_parts_comes_as_far_as_one_in_one(bench):
-    halved, whole = (begin_trial(bench, 0.3, 0.1, 4) for _ in range(2))
+    halved, whole = (begin_trial(bench, pair(0.3, 0.1), 4) for _ in range(2))
     train_trial(bench, halved, 2)
-    train_trial(bench, begin_trial(bench, 0.1, 0.3, 4), 3)  # another one in between
+    train_trial(bench, begin_trial(bench, pair(0.1, 0.3), 4), 3)  # another one in between
     train_trial(bench, halved, 4)
     train_trial(bench, whole, 4)
     bench.restart()
@@ -151,14 +173,14 @@ def test_a_trial_in_two_parts_comes_as_far_as_one_in_one(bench):
 def test_the_worse_half_ends_and_the_first_of_equals_is_kept(bench, monkeypatch):
     # The second is behind the third at first, and level with it in the end.
     scores = {0.1: [3.0], 0.2: [5.0, 6.0], 0.3: [5.5, 6.0], 0.4: [1.0]}
-    trials = [begin_trial(bench, sigma, 0.1, 4) for sigma in scores]
+    trials = [begin_trial(bench, pair(sigma, 0.1), 4) for sigma in scores]
     current: list[float] = []
     monkeypatch.setattr(type(bench), "score", lambda _bench, _examples: scores[current[0]].pop(0))
     original = type(bench).train
 
-    def watched(self, strategy, span):
-        current[:] = [strategy.ask(0).members[0].sigma]
-        return original(self, strategy, span)
+    def watched(self, method, span):
+        current[:] = [method.ask(0).members[0].sigma]
+        return original(self, method, span)
 
     monkeypatch.setattr(type(bench), "train", watched)
     best = successive_halving(bench, trials, [1, 2], lambda _generations: True)
@@ -167,7 +189,7 @@ def test_the_worse_half_ends_and_the_first_of_equals_is_kept(bench, monkeypatch)
 
 
 def test_a_round_that_does_not_fit_into_the_time_is_not_begun(bench):
-    trials = [begin_trial(bench, 0.3, rate, 4) for rate in (0.1, 0.03)]
+    trials = [begin_trial(bench, pair(0.3, rate), 4) for rate in (0.1, 0.03)]
     asked: list[int] = []
 
     def in_time(more):
@@ -177,7 +199,7 @@ def test_a_round_that_does_not_fit_into_the_time_is_not_begun(bench):
     best = successive_halving(bench, trials, [1, 3], in_time)
     assert asked == [2, 2]
     assert len(best.updates) == 3
-    alone = Trial(1.0, 1.0, trials[0].strategy)
+    alone = Trial(pair(1.0, 1.0), trials[0].method)
     assert successive_halving(bench, [alone], [1], lambda _: False).scores == []
 
 
@@ -191,7 +213,8 @@ def test_trials_share_no_example_with_their_scores_and_no_seed_with_runs(bench, 
 
 
 def test_probes_see_no_difference_at_tiny_sigmas_and_a_broken_model_at_large_ones(bench):
-    center, tiny, large = probe_center(bench), probe_sigma(bench, 1e-6), probe_sigma(bench, 3.0)
+    center = probe_center(bench)
+    tiny, large = (probe_sigma(bench, center, sigma) for sigma in (1e-6, 3.0))
     assert (center.divergence, center.spread, center.agreement) == (0.0, 0.0, None)
     assert tiny.divergence < 1e-6
     assert (tiny.informative, tiny.reward) == (0.0, center.reward)
@@ -217,20 +240,65 @@ def test_without_time_for_trials_the_rules_speak_and_say_so(config, monkeypatch)
     assert len(found.notes) >= 2  # of the time, and of the prompt options
 
 
-def test_a_sweep_that_time_cuts_short_recommends_nothing_and_says_what_to_give(config):
-    lines: list[str] = []
-    with pytest.raises(GermlineError, match=r"--minutes ran out at sigma"):
-        probe(config, minutes=1e-4, watch=lines.append)
-    measured = [line for line in lines if "nats per token" in line]
-    assert len(measured) == 2, "those of the base model and of the first sigma"
+class Stop:
+    """A watcher of a probe, which is stopped at the first line that begins with some words."""
+
+    def __init__(self, words, monkeypatch, *, interrupted):
+        self.words, self.interrupted, self.lines = words, interrupted, []
+        self.now = 0.0
+        if not interrupted:
+            monkeypatch.setattr(time, "perf_counter", lambda: self.now)
+
+    def __call__(self, line):
+        self.lines.append(line)
+        if line.startswith(self.words):
+            self.now = 1e9
+            if self.interrupted:
+                raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("interrupted", [True, False], ids=["Ctrl-C", "no time left"])
+@pytest.mark.parametrize("words", ["sigma 1.2: ", "one generation", "4 short trainings"])
+def test_a_probe_that_is_stopped_advises_by_what_it_measured(
+    words, interrupted, config, monkeypatch
+):
+    monkeypatch.setattr(probing, "first_sigma", lambda *_: 0.12)
+    kept: list[Mapping[str, Any]] = []
+    stop = Stop(words, monkeypatch, interrupted=interrupted)
+    found = probe(config, watch=stop, keep=kept.append)
+    assert found.sigma == 0.12
+    assert found.learning_rate is not None
+    assert stop.lines[0].startswith("cost: about 5 sigmas of 48 completions and 30 generations of")
+    assert found.notes[-1].startswith("it was interrupted" if interrupted else "--minutes ran out")
+    sigmas = [row["sigma"] for row in kept[-1]["sigma_probes"]]
+    assert sigmas == [row.sigma for row in found.sigma_probes]
+    assert not found.trials or not words.startswith("sigma")
+
+
+def test_a_probe_that_is_stopped_before_a_sigma_says_so(config, monkeypatch):
+    with pytest.raises(GermlineError, match="it was interrupted before a sigma was measured"):
+        probe(config, watch=Stop("base model", monkeypatch, interrupted=True))
+
+
+def test_zo_grpo_gets_a_sigma_and_a_relative_step(tmp_path, monkeypatch):
+    found = probe(zo_grpo_run(save_tiny(tmp_path / "model", "llama"), "graders.workers=1"))
+    assert found.overrides["method"] == {"relative_step": found.settings["relative_step"]}
+    tried = {trial.settings["relative_step"] for trial in found.trials}
+    assert tried == {0.1, 0.2, 0.4}
+    assert found.overrides["strategy"] == {"sigma": found.sigma}
+    assert found.step is None
+    assert {row.reward for row in found.sigma_probes} == {found.center.reward}
+    assert found.values()["recommended"] == {"sigma": found.sigma, **found.settings}
 
 
 def test_where_all_scores_are_equal_nothing_is_recommended(config, tmp_path, monkeypatch):
     equal = replace(CENTER, reward=0.125)
     monkeypatch.setattr(probing, "probe_center", lambda _bench: equal)
     other = replace(equal, informative=0.5, divergence=9.0)
-    found = lambda _bench, sigma: replace(equal if sigma < 0.5 else other, sigma=sigma)  # noqa: E731
-    monkeypatch.setattr(sigma_sweep, "probe_sigma", found)
+    found = lambda _bench, _center, sigma: replace(  # noqa: E731
+        equal if sigma < 0.5 else other, sigma=sigma
+    )
+    monkeypatch.setattr(probing, "probe_sigma", found)
     source = tmp_path / "toy.json.yaml"
     source.write_text(config.model_dump_json())
     out = tmp_path / "probe"
@@ -243,7 +311,7 @@ def test_where_all_scores_are_equal_nothing_is_recommended(config, tmp_path, mon
 def test_what_goes_by_earlier_generations_is_left_out_of_probes(config):
     running = ["strategy.antithetic=false", "strategy.baseline=running", "shaping=raw"]
     with open_trial_engine(load_config(config.model_dump(), running), seed=0) as one:
-        assert probe_sigma(one, 0.1).sigma == 0.1
+        assert probe_sigma(one, probe_center(one), 0.1).sigma == 0.1
 
 
 def test_a_file_in_the_place_of_the_folder_is_refused_before_anything_is_played(tmp_path):
@@ -256,7 +324,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused_before_anything_is_played(
 
 
 def test_what_is_written_is_a_file_of_overrides_and_all_numbers(advice: ProbeAdvice, tmp_path):
-    file = write_advice(advice, tmp_path / "probe", "germline probe toy.yaml")
+    file = write_advice(advice, tmp_path, "germline probe toy.yaml")
     assert file.read_text().startswith("# Recommended by: germline probe toy.yaml\n")
     config = load_config(SETTINGS, [str(file)])
     assert isinstance(config.strategy, Nes)
@@ -286,7 +354,7 @@ def test_a_strategy_without_a_learning_rate_gets_a_sigma_alone():
     small = ["space={kind: subspace, dimension: 6}", "strategy={kind: cma, population: 6}"]
     found = probe(settings("graders.workers=1", "generations=3", *small))
     assert found.overrides == {"strategy": {"sigma": found.sigma}}
-    assert {trial.learning_rate for trial in found.trials} == {None}
+    assert {tuple(trial.settings) for trial in found.trials} == {("sigma",)}
 
 
 @pytest.mark.parametrize(
@@ -294,6 +362,7 @@ def test_a_strategy_without_a_learning_rate_gets_a_sigma_alone():
     [
         ([], 0.0, r"--minutes=0 must be above 0"),
         ([], -1.0, r"--minutes=-1 must be above 0"),
+        (["method=zo_grpo"], 3.0, r"relative_step, which is for strategy.learning_rate=auto"),
         (
             ["strategy={population: 6}", "method=randopt", "method.ensemble_size=2"],
             3.0,

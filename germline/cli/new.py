@@ -154,7 +154,8 @@ def _write_config(
                 f"new: --minutes measures a short training, and the weights of {model} are not on "
                 f"this machine: `hf download {model}` gets them"
             )
-        measured, limit = measure_time(found.config), 60 * minutes
+        limit = 60 * minutes
+        measured = measure_time(found.config, limit)
         found = recommend(
             model, task, shape, machine, given, lambda config: measured.run_s(config) <= limit
         )

@@ -2,6 +2,7 @@
 
 import shlex
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +12,7 @@ from germline.cli.arguments import ConfigFile, Overrides
 from germline.cli.output import AsJson, print_json, print_stdout, print_table
 
 if TYPE_CHECKING:
-    from germline.studies.probe import ProbeAdvice
+    from germline.studies.probe_advice import ProbeAdvice
 
 PROBE_EXAMPLES = (
     "germline probe configs/conciseness.yaml",
@@ -30,30 +31,34 @@ def probe(
     minutes: Annotated[float, typer.Option(help="Time limit, in minutes.")] = 3.0,
     as_json: AsJson = False,
 ) -> None:
-    """Find a sigma and a learning rate for a config.
+    """Find a sigma and a learning rate for a config; with zo_grpo, a relative step.
 
-    Evaluates a few members at sigmas over several decades, and measures where their texts become
-    degenerate, where members differ, and where examples agree on the update; then runs short
-    trainings. Writes a file of settings that `germline train` takes after the config, and prints
-    the command. Only training examples are used.
+    Evaluates a few members at growing sigmas, from that of sigma=auto on, and measures where their
+    texts become degenerate, where members differ, and where examples agree on the update; then runs
+    short trainings. Writes a file of settings that `germline train` takes after the config, and
+    prints the command. Only training examples are used. Ctrl-C ends the measurements: the advice
+    follows from those that were made, which are kept in probe.json.
     """
     from germline.config import load_config
 
     settings = load_config(config, overrides or [])
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     folder = out or Path("probes") / f"{settings.task.title}-{stamp}"
-    from germline.record.atomic_files import check_writable
+    from germline.record.atomic_files import check_writable, explain_write_errors, write_json
 
     check_writable(folder, folder=True)
+    with explain_write_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
 
     from germline.studies.probe import probe as run_probe
-    from germline.studies.probe import write_advice
+    from germline.studies.probe_advice import write_advice
 
     def watch(now: str) -> None:
         if not as_json:
             print_stdout(f"... {now}")
 
-    advice = run_probe(settings, minutes=minutes, watch=watch)
+    keep = partial(write_json, folder / "probe.json")
+    advice = run_probe(settings, minutes=minutes, watch=watch, keep=keep)
     command = ["germline", "probe", str(config), *(overrides or [])]
     file = write_advice(advice, folder, shlex.join(command))
     after = ["germline", "train", str(config), *(overrides or []), str(file)]
@@ -80,19 +85,21 @@ def _show(advice: "ProbeAdvice") -> None:
         for row in (advice.center, *advice.sigma_probes)
     ]
     typer.echo("")
-    columns = ("sigma", "KL", "degenerate", "examples differ", "agreement", "reward", "")
-    print_table(columns, rows)
+    measured = ("sigma", "KL", "degenerate", "examples differ", "agreement", "reward", "")
+    print_table(measured, rows)
     if advice.trials:
-        trials = [("untrained", "", f"{number(advice.untrained_score)} (0)")]
+        names = list(advice.trials[0].settings)
+        trials = [("untrained", *[""] * (len(names) - 1), f"{number(advice.untrained_score)} (0)")]
         for trial in advice.trials:
-            rate = "" if trial.learning_rate is None else f"{trial.learning_rate:g}"
             scores = ", ".join(f"{number(score)} ({done})" for done, score in trial.scores)
-            trials.append((f"{trial.sigma:g}", rate, scores))
+            trials.append((*(f"{value:g}" for value in trial.settings.values()), scores))
         typer.echo("")
-        print_table(("sigma", "learning rate", "score (after generations)"), trials)
+        columns = [name.replace("_", " ") for name in names]
+        print_table((*columns, "score (after generations)"), trials)
     for paragraph in (*advice.reasons(), *(f"Note: {note}." for note in advice.notes)):
         print_stdout(f"\n{paragraph}")
     typer.secho("\nrecommended:", bold=True)
-    for name, value in advice.overrides["strategy"].items():
-        shown = value if isinstance(value, str) else f"{value:g}"
-        typer.secho(f"  strategy.{name}={shown}", bold=True)
+    for section, settings in advice.overrides.items():
+        for name, value in settings.items():
+            shown = value if isinstance(value, str) else f"{value:g}"
+            typer.secho(f"  {section}.{name}={shown}", bold=True)

@@ -240,7 +240,8 @@ def _trial_line(trial: SigmaTrial) -> str:
     """Describe a trial of sigma that begins, or its result."""
     if trial.kl is None:
         return f"calibrating sigma: measuring the KL divergence of sigma {trial.sigma:g} ..."
-    return f"  sigma {trial.sigma:g}: KL {number(trial.kl)} nats per token"
+    source = ", kept from an earlier run" if trial.is_kept else ""
+    return f"  sigma {trial.sigma:g}: KL {number(trial.kl)} nats per token{source}"
 
 
 def _spread(row: Row, config: Config) -> str:

@@ -33,8 +33,10 @@ class InProcess(EngineBase):
     device: str = "auto"
     """`cpu`, `cuda`, `cuda:1`, ...; `auto` takes a GPU when there is one."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Serving dtype; `auto`: float32 on CPU, the checkpoint's on a GPU. Searched tensors also have
-    fp32 masters; a checkpoint that the dtype cannot represent stays in host memory, for exports."""
+    """Serving dtype. `auto`: the checkpoint's on a GPU; on a CPU float32, or bfloat16 if the
+    processor multiplies it (AVX512-BF16, AMX), the model has 100 million weights and nothing
+    backpropagates. Searched tensors also have fp32 masters; a checkpoint that the dtype cannot
+    represent stays in host memory, for exports."""
     master_device: Literal["device", "host"] = "device"
     """Where the fp32 masters live: the engine's device (fast) or the host (least device memory)."""
     members_per_batch: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"

@@ -109,6 +109,9 @@ class AutoSigma(KindSection):
     pairs: int | None = Field(None, ge=1)
     """Antithetic pairs that try a sigma, on up to eight completions each; default: 8, and 2 where
     members only score. Fewer take less time, and sigma is less exact."""
+    keep: bool = True
+    """Take over what a run of the same model, task, space, engine and seed measured on this machine
+    (docs/tuning.md); the sigma is the same bit for bit. `false`: measure it again."""
 
     @property
     def tried_pairs(self) -> int:

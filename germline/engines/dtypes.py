@@ -58,6 +58,15 @@ def serving_dtype(name: str, stored: torch.dtype, *, on_gpu: bool) -> torch.dtyp
     return stored if on_gpu else torch.float32
 
 
+def multiplies_bfloat16() -> bool:
+    """Tell whether this processor has instructions for products in bfloat16: AVX512-BF16 or AMX.
+
+    Without them, oneDNN converts to fp32 and back, which is slower than fp32.
+    """
+    tests = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, bool)() for name in tests)
+
+
 def has_bfloat16(device: torch.device | None = None) -> bool:
     """Tell whether a GPU calculates in bfloat16, as since Ampere; PyTorch emulates it on others."""
     if not torch.cuda.is_available() or torch.version.hip is not None:

@@ -3,12 +3,18 @@
 import math
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
-from germline.config import Config
+from germline.config import Config, InProcess
+from germline.types import GermlineError
+
+if TYPE_CHECKING:
+    from germline.estimates.model_shape import ModelShape
 
 CGROUPS = Path("/sys/fs/cgroup")
 """Where Linux shows the limits of containers."""
@@ -19,6 +25,11 @@ CGROUP_FILES = (
 )
 """Of versions 2 and 1: the folder, the files with the limit and the use, and a name in memory.stat:
 the cache of files, which the system frees when a program needs the memory."""
+
+
+BFLOAT16_FROM = 100e6
+"""Weights from which `engine.dtype=auto` is bfloat16 on a CPU that multiplies it; a generation of a
+smaller model takes seconds in fp32."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,35 @@ def machine_here(config: Config) -> Machine:
         host_bytes=host,
         has_bfloat16=has_bfloat16(device),
     )
+
+
+def with_dtype(config: Config, shape: "ModelShape | None" = None) -> Config:
+    """Return the config with the dtype that is fastest here, where `engine.dtype` is `auto`.
+
+    A run records it, so that it continues in this dtype on another machine. On a GPU, that is the
+    dtype of the checkpoint. On a CPU, it is bfloat16 for a large model, if the processor has
+    instructions for it; otherwise `auto` stays, which is fp32 there. Gradients by backpropagation
+    are too small for bfloat16.
+    """
+    from germline.engines.dtypes import multiplies_bfloat16, serving_dtype
+    from germline.engines.inprocess import torch_device
+    from germline.estimates.model_shape import shape_of
+
+    engine = config.engine
+    if not isinstance(engine, InProcess) or engine.dtype != "auto" or config.model == "nano":
+        return config
+    on_gpu = torch_device(engine.device).type == "cuda"
+    if not on_gpu and (config.method.backpropagates or not multiplies_bfloat16()):
+        return config
+    with suppress(GermlineError):  # loading the model raises it, with more about the model
+        shape = shape or shape_of(config.model)
+        chosen = "auto" if shape.numbers < BFLOAT16_FROM else "bfloat16"
+        if on_gpu:
+            dtype = serving_dtype("auto", shape.config_dtype, on_gpu=True)
+            chosen = str(dtype).removeprefix("torch.")
+        changed = engine.model_copy(update={"dtype": chosen})
+        return config.model_copy(update={"engine": changed})
+    return config
 
 
 def available_bytes() -> float:

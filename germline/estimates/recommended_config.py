@@ -17,7 +17,7 @@ import torch
 from germline.config import Config, TaskBase, load_config
 from germline.config.config_files import as_yaml
 from germline.config.row_tasks import FileTask
-from germline.estimates.machine import Machine
+from germline.estimates.machine import Machine, with_dtype
 from germline.estimates.memory import Estimate, estimate
 from germline.estimates.model_shape import ModelShape
 from germline.estimates.workload import text_lengths
@@ -118,7 +118,8 @@ def _fitted(
 
     def estimated(changed: Settings) -> RecommendedConfig:
         config = _config(changed)
-        return RecommendedConfig(config, changed, estimate(config, shape, texts, machine))
+        served = config if machine.on_gpu else with_dtype(config, shape)
+        return RecommendedConfig(config, changed, estimate(served, shape, texts, machine))
 
     half = "bfloat16" if machine.has_bfloat16 else "float16"
     if shape.config_dtype == torch.bfloat16 and not machine.has_bfloat16:

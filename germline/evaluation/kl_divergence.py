@@ -30,7 +30,7 @@ the exact divergence up to 0.01 nats (`docs/methods.md`).
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -66,6 +66,14 @@ EXAMPLES_OF_MEMBER = 4
 """Few members are measured on few examples, at least `FEWEST_EXAMPLES`."""
 
 Present = Callable[[Sequence[Example], Decoding], tuple[Sequence[Example], Decoding]]
+
+Keep = Callable[[object], MutableMapping[float, float]]
+"""From the inputs of a measurement, beside those of the run, to the known divergence of sigmas."""
+
+
+def nothing_kept(_inputs: object) -> MutableMapping[float, float]:
+    """Return that no divergence is known."""
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +167,7 @@ class MemberKl:
         decoding: of the generation.
         on_trial: is called before and after each measurement.
         present: returns the examples as the center is prompted with them, and its decoding.
+        keep: returns what is known of sigmas; what is measured is written into it.
         trials: the measurements so far.
     """
 
@@ -168,22 +177,29 @@ class MemberKl:
     decoding: Decoding
     on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
     present: Present = lambda examples, decoding: (examples, decoding)
+    keep: Keep = nothing_kept
     trials: list[SigmaTrial] = field(default_factory=list)
     _examples: list[Example] = field(default_factory=list)
     _written: list[Completion] = field(default_factory=list)
 
     def __call__(self, members: Sequence[Perturbation]) -> float:
         """Return equation (5) of members that are antithetic pairs and share a sigma."""
-        sigma = as_seed_perturbation(members[0]).sigma
-        self.on_trial(SigmaTrial(sigma))
-        kl = self._measured(members)
-        self.trials.append(SigmaTrial(sigma, kl))
+        seeds = [as_seed_perturbation(member) for member in members]
+        sigma = seeds[0].sigma
+        examples, decoding = self._asked(len(members))
+        unscaled = [replace(seed, sigma=1.0) for seed in seeds]
+        known = self.keep((unscaled, list(examples), decoding))
+        is_kept = sigma in known
+        if not is_kept:
+            self.on_trial(SigmaTrial(sigma))
+            if not self._written:  # Most generations do not calibrate sigma and need no answers.
+                self._write(examples, decoding)
+            known[sigma] = self._measured(members)
+        self.trials.append(SigmaTrial(sigma, known[sigma], is_kept))
         self.on_trial(self.trials[-1])
-        return kl
+        return known[sigma]
 
     def _measured(self, members: Sequence[Perturbation]) -> float:
-        if not self._written:  # Most generations do not calibrate sigma and need no answers.
-            self._write(len(members))
         center, *pairs = (
             np.array([value for text in row for value in text], dtype=np.float64)
             for row in self.fleet.query(
@@ -194,13 +210,16 @@ class MemberKl:
         )
         return float(np.mean(center - np.mean(pairs, axis=0)))
 
-    def _write(self, members: int) -> None:
-        """Generate the center's answers, and keep the examples whose answers are not empty."""
+    def _asked(self, members: int) -> tuple[Sequence[Example], Decoding]:
+        """Return the examples that the center answers, and its decoding."""
         new_tokens = min(TOKENS, self.decoding.max_new_tokens)
-        examples, decoding = self.present(
+        return self.present(
             self._gathered(count_examples(new_tokens, members)),
             replace(self.decoding, max_new_tokens=new_tokens),
         )
+
+    def _write(self, examples: Sequence[Example], decoding: Decoding) -> None:
+        """Generate the center's answers, and keep the examples whose answers are not empty."""
         rollouts = self.fleet.evaluate_center(examples, decoding).rollouts
         answered = [
             turn

@@ -89,7 +89,9 @@ def generation_row(record: GenerationRecord) -> dict[str, Any]:
     if (step := step_in_sigmas(record.update)) is not None:
         row["step_in_sigmas"] = step
     if record.calibration:
-        row["calibration"] = [asdict(trial) for trial in record.calibration]
+        row["calibration"] = [
+            {"sigma": trial.sigma, "kl": trial.kl} for trial in record.calibration
+        ]
     if record.sigmas:
         values = record.sigmas.values()
         row["sigmas"] = {"min": min(values), "max": max(values)}

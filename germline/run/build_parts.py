@@ -14,6 +14,7 @@ from germline.config.run_config import Retained
 from germline.endpoint import serve_extra
 from germline.engines.master_weights import Masters
 from germline.evaluation.held_out import HELD_OUT_NOISE, HeldOutScorers
+from germline.evaluation.kl_divergence import Keep
 from germline.fleet.engine_queries import DimensionQuery
 from germline.generation_loop import batches, generations
 from germline.graders.pool import (
@@ -106,9 +107,13 @@ class RunParts:
             self.method.sample(self.fleet, self.batch(sampled), self.decoding_of(sampled))
         self.fleet.restore(entries, snapshots, base_digest)
 
-    def generations(self, span: range, diagnosis: SignalMetrics) -> Iterator[GenerationRecord]:
+    def generations(
+        self, span: range, diagnosis: SignalMetrics, keep: Keep
+    ) -> Iterator[GenerationRecord]:
         """Run the training loop over the generations of `span`."""
-        return generations(self.method, self.fleet, self.batch, self.decoding, span, diagnosis)
+        return generations(
+            self.method, self.fleet, self.batch, self.decoding, span, diagnosis, keep
+        )
 
 
 def build_run_parts(

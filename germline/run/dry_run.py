@@ -14,7 +14,7 @@ from typing import Any
 from germline.config import Config, Local, load_config
 from germline.config.row_tasks import Dataset
 from germline.engines.hub_access import without_network
-from germline.estimates.machine import machine_here
+from germline.estimates.machine import machine_here, with_dtype
 from germline.estimates.memory import Estimate, classifiers, estimate
 from germline.estimates.model_shape import (
     ModelShape,
@@ -73,7 +73,7 @@ def dry_run(
     Raises:
         GermlineError: the run would be refused, or the model's config.json cannot be read.
     """
-    config = load_config(config).with_absolute_paths()
+    config = with_dtype(load_config(config).with_absolute_paths())
     path = choose_directory(config, None if out is None else Path(out))
     with without_network():
         task = _local_task(config)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from germline.checkpoint import newest_snapshot, recall_updates
 from germline.config import Config, CustomTask, InProcess, Nes, TaskBase, load_config
 from germline.config.config_files import absolute_path
+from germline.estimates.machine import with_dtype
 from germline.graders.reward_functions import Rewards
 from germline.record import JournalEntry, RunDirectory
 from germline.record.ancestry import Ancestor
@@ -96,6 +97,8 @@ def begin_run(
     recorded = config.with_absolute_paths()
     path = choose_directory(recorded, None if out is None else Path(out))
     loadable = with_prompt_date(with_model_folder(recorded, inputs.model))
+    if not ancestors:  # a fork has the dtype of the run that it begins from
+        loadable = with_dtype(loadable)
     parts = build_run_parts(loadable, ancestors, inputs.task)
     with ExitStack() as on_error:
         on_error.callback(parts.close)

@@ -1,8 +1,10 @@
 """The time of a run, from short trainings of its config on this machine.
 
-A generation takes a fixed time and a time for every completion that is generated. The smallest
-training that is worth a run measures both together; where it is quick, a second one with more
-completions tells them apart.
+A generation takes a fixed time and a time for every completion that is generated, which is shorter
+in a larger batch. Two trainings with different numbers of completions tell them apart, by processor
+time, as the load of other programs may change in between; the time by the clock is the same number
+of times longer that it was in both. A run takes over the divergences that the short trainings
+measured to calibrate sigma.
 """
 
 import math
@@ -18,14 +20,17 @@ from germline.config.config_files import as_yaml
 from germline.record import RunDirectory
 from germline.types import GermlineError
 
-SMALL, LARGER = (16, 4), (64, 8)
-"""Members and examples of the trainings."""
+SMALL, LARGER, LARGE = (16, 4), (32, 8), (64, 8)
+"""Members and examples of the first training, of the second one, and of that of a quick model."""
 
-QUICK_S = 2.0
-"""Seconds of a small generation, below which the larger training is worth its time."""
+QUICK_S = 0.5
+"""Processor time of a small generation, up to which a model is quick."""
 
-PARTS_OF_OTHERS = ("generate_s", "held_out_s")
-"""Times in a row that are a part of another one, or not of the generation."""
+CLOCK_S = 0.01
+"""Resolution of processor time."""
+
+MOST_SHARE = 0.15
+"""Share of the time of the run that the second training may take."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +51,33 @@ class MeasuredTime:
         return self.start_s + config.generations * generation + held_out
 
 
-def measure_time(config: Config) -> MeasuredTime:
-    """Train for two generations, of which the first one warms up, with few completions."""
-    start_s, small_s = _trained(config, *SMALL)
-    few, more = (math.prod(size) for size in (SMALL, LARGER))
-    each = small_s / few
-    if small_s < QUICK_S:
-        _, larger_s = _trained(config, *LARGER)
-        each = min(each, max(0.0, larger_s - small_s) / (more - few))
-    return MeasuredTime(start_s, small_s - few * each, each)
+@dataclass(frozen=True)
+class ShortTraining:
+    """Times of a training in seconds: outside of its generations, and of its last generation."""
+
+    start_s: float
+    wall_s: float
+    cpu_s: float
 
 
-def _trained(config: Config, population: int, examples: int) -> tuple[float, float]:
-    """Return the seconds outside of the generations of a training, and of its last generation."""
+def measure_time(config: Config, limit_s: float) -> MeasuredTime:
+    """Train twice for two generations, of which the first one warms up.
+
+    Where the second training would take too much of the limit, the time of a generation is taken to
+    be proportional to its completions, which is too long.
+    """
+    small = _trained(config, *SMALL)
+    few, size = math.prod(SMALL), LARGE if small.cpu_s < QUICK_S else LARGER
+    many = math.prod(size)
+    cpu_s, load = small.cpu_s / few, small.wall_s / small.cpu_s
+    if 2 * many / few * small.wall_s <= MOST_SHARE * limit_s:
+        large = _trained(config, *size)
+        cpu_s = min(cpu_s, max(0.0, large.cpu_s - small.cpu_s) / (many - few))
+        load = (small.wall_s + large.wall_s) / (small.cpu_s + large.cpu_s)
+    return MeasuredTime(small.start_s, load * (small.cpu_s - few * cpu_s), load * cpu_s)
+
+
+def _trained(config: Config, population: int, examples: int) -> ShortTraining:
     sizes = (
         f"strategy.population={population}",
         f"batch_size={examples}",
@@ -77,8 +96,7 @@ def _trained(config: Config, population: int, examples: int) -> tuple[float, flo
         if done.returncode:
             raise GermlineError(f"new: a short training failed: {done.stderr.strip()}")
         rows = RunDirectory.open(out).generations()
-    seconds = [
-        sum(laps for part, laps in row["timing"].items() if part not in PARTS_OF_OTHERS)
-        for row in rows
-    ]
-    return wall_s - sum(seconds), seconds[-1]
+    budgets = [row["budget"] for row in rows]
+    last = {name: budgets[-1][name] - budgets[0][name] for name in ("wall_s", "cpu_s")}
+    start_s = wall_s - budgets[-1]["wall_s"]  # without the calibration of sigma
+    return ShortTraining(start_s, last["wall_s"], max(last["cpu_s"], CLOCK_S))

@@ -20,6 +20,7 @@ from germline.record.budget import reached_limit
 from germline.report.findings import Finding
 from germline.run.budget_meter import BudgetMeter, CountingFleet
 from germline.run.build_parts import RunParts, held_out_decoding
+from germline.run.kept_divergences import kept_divergences
 from germline.run.observers import (
     Callback,
     CallbackList,
@@ -231,7 +232,8 @@ class Training:
         )
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
         self._meter.restart()
-        for record in self._parts.generations(span, diagnosis):
+        keep = kept_divergences(self.directory, self._parts.task)
+        for record in self._parts.generations(span, diagnosis, keep):
             self._meter.training(record.strategy_metrics)
             done = record.generation + 1
             if done % self.config.held_out.every == 0 and done < span.stop:

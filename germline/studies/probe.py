@@ -1,10 +1,10 @@
 """Find a sigma and a learning rate, measured on the model and the task of a config, in minutes.
 
-1. **Sigma.** A few members are evaluated on a few batches at sigmas over several decades. If sigma
-   is too small, members write the same as the center, so there is no signal. If it is too large,
-   they write degenerate texts. The best sigma is the sane one at which the updates of two halves of
-   the examples agree best. The `edge` is the sigma at which the exact KL of members from the base
-   model exceeds `SANE_KL` per token: beyond it, random directions break the model.
+1. **Sigma.** A few members are evaluated on a few batches at growing sigmas, from that of the
+   calibration on (`sigma_sweep`). If sigma is too large, they write degenerate texts. The best
+   sigma is the sane one at which the updates of two halves of the examples agree best. The `edge`
+   is the sigma at which the exact KL of members from the base model exceeds `SANE_KL` per token:
+   beyond it, random directions break the model.
 2. **Learning rate.** Most of an update is noise. With a step of
 
        (1)  s = rms of a step per searched number, at learning rate 1
@@ -23,28 +23,43 @@
 3. **Trials.** Short trainings at the two best sigmas, at the rate of (3) and a third of it, scored
    on training examples that they do not train on. The worse half ends after every round.
 
+With `method=zo_grpo` the center generates and members score, so any small sigma does, and its
+updates are not mostly noise: there is no (1) to (3). Trials have the best sigma and
+`learning_rate=auto`, with `method.relative_step` as it is, doubled and halved.
+
+When time runs out, or at Ctrl-C, what was measured so far gives the advice.
+
 Sigma and learning rate are in the unit of the config; with `strategy.sigma=auto` that is a share of
 the weights (`rms`), and the recommendation then sets `sigma_unit`.
 
 Limits: (2) assumes independent steps; trials are shorter than the run; a sigma that follows a
-schedule is probed as a constant one. Held-out examples are never used.
+schedule is probed as a constant one. Terms of the reward that need more than graders (`kl_coef`)
+are left out. Held-out examples are never used.
 """
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from germline.config import AutoLearningRate, AutoSigma, Config, Nes
-from germline.config.config_files import as_yaml
-from germline.record.atomic_files import explain_write_errors, write_atomically, write_json
+from germline.config import AutoLearningRate, AutoSigma, Config, Nes, ZerothOrderGrpo
 from germline.report.text_format import number
 from germline.strategies.calibrated_sigma import FIRST_GUESS
-from germline.studies.sigma_sweep import SigmaProbe, find_edge, is_sane, probe_center, sweep
+from germline.studies.probe_advice import ProbeAdvice, measured
+from germline.studies.sigma_sweep import (
+    BATCHES,
+    MEMBERS,
+    MOST_EXAMPLES,
+    SigmaProbe,
+    find_edge,
+    first_sigma,
+    is_sane,
+    probe_center,
+    probe_sigma,
+    sweep,
+)
 from germline.studies.trial_engine import (
-    Trial,
     TrialEngine,
     begin_trial,
     open_trial_engine,
@@ -55,118 +70,6 @@ from germline.types import GermlineError
 ROUNDS = (5, 10)
 """Generations of a trial after each round."""
 
-MOSTLY_DEGENERATE = 0.5
-"""Share of degenerate texts of the base model from which on a probe is in doubt."""
-
-
-@dataclass(frozen=True)
-class ProbeAdvice:
-    """Measurements and recommended settings of a probe.
-
-    Attributes:
-        sigma: recommended, in `strategy.sigma_unit`.
-        learning_rate: recommended; None when the strategy has none.
-        edge: sigma at which random members begin to break; the largest one tried if none did.
-        step: equation (1), in `sigma_unit`; None when the strategy has no learning rate.
-        generations: of the config.
-        center: measurements of the base model on the same batches.
-        sigma_probes: measurements of members, by rising sigma.
-        trials: in order of preference, with their scores; empty when there was no time.
-        untrained_score: score of the base model on the examples that score the trials.
-        notes: limits of the advice, such as that time ran out.
-        sigma_unit: unit of the recommended settings, if the config does not set it.
-    """
-
-    sigma: float
-    learning_rate: float | None
-    edge: float
-    step: float | None
-    generations: int
-    center: SigmaProbe
-    sigma_probes: tuple[SigmaProbe, ...]
-    trials: tuple[Trial, ...]
-    untrained_score: float
-    notes: tuple[str, ...]
-    seconds: float
-    sigma_unit: str | None = None
-
-    @property
-    def overrides(self) -> dict[str, dict[str, float | str]]:
-        """The recommended settings, as sections of a config."""
-        settings: dict[str, float | str] = {"sigma": self.sigma}
-        if self.sigma_unit is not None:
-            settings["sigma_unit"] = self.sigma_unit
-        if self.learning_rate is not None:
-            settings["learning_rate"] = self.learning_rate
-        return {"strategy": settings}
-
-    @property
-    def broken(self) -> SigmaProbe | None:
-        """The first measurement beyond the edge; None when members were sane at every sigma."""
-        return next((row for row in self.sigma_probes if row.sigma > self.edge), None)
-
-    def verdict(self, sigma_probe: SigmaProbe) -> str:
-        """Describe members at a sigma in a word or two."""
-        if sigma_probe.sigma == self.sigma:
-            return "recommended"
-        if sigma_probe.sigma > self.edge:
-            return "broken"
-        return "no signal" if not (sigma_probe.agreement or 0) > 0 else "sane"
-
-    def reasons(self) -> Iterator[str]:
-        """Yield the reasons of the recommendation, one paragraph each, after a doubt if any."""
-        if self.center.garbage >= MOSTLY_DEGENERATE:
-            yield (
-                f"The base model itself writes {self.center.garbage:.0%} degenerate texts, so "
-                "these numbers say little: check the prompts, or take a model that answers some."
-            )
-        chosen = next(row for row in self.sigma_probes if row.sigma == self.sigma)
-        broken = self.broken
-        yield (
-            f"sigma {self.sigma:g}: members still write like the base model ({chosen}); "
-            + (
-                f"they break at about {self.edge:.2g}."
-                if broken
-                else f"no member broke up to {self.edge:.2g}, the largest sigma tried."
-            )
-        )
-        if self.learning_rate is not None and self.step is not None:
-            distance = self.learning_rate * self.step * math.sqrt(self.generations)
-            yield (
-                f"learning_rate {self.learning_rate:g}: one update changes a weight by "
-                f"{self.step:.2g} times the rate, mostly by noise, which adds up over "
-                f"{self.generations} generations like a random walk, to {distance:.2g}; it must "
-                f"not exceed {self.edge:.2g}. For another number of generations, divide the rate "
-                "by the square root of the ratio."
-            )
-
-    def values(self) -> dict[str, Any]:
-        """Return all measurements, as values for JSON."""
-        return {
-            "recommended": self.overrides["strategy"],
-            "edge": self.edge,
-            "step": self.step,
-            "generations": self.generations,
-            "center": asdict(self.center),
-            "sigma_probes": [
-                {**asdict(row), "verdict": self.verdict(row)} for row in self.sigma_probes
-            ],
-            "trials": [
-                {
-                    "sigma": trial.sigma,
-                    "learning_rate": trial.learning_rate,
-                    "scores": [
-                        {"generations": done, "score": score} for done, score in trial.scores
-                    ],
-                }
-                for trial in self.trials
-            ],
-            "untrained_score": self.untrained_score,
-            "reasons": list(self.reasons()),
-            "notes": list(self.notes),
-            "seconds": round(self.seconds, 1),
-        }
-
 
 def probe(
     config: Config,
@@ -174,55 +77,127 @@ def probe(
     minutes: float = 3.0,
     seed: int = 0,
     watch: Callable[[str], None] = lambda _line: None,
+    keep: Callable[[Mapping[str, Any]], None] = lambda _values: None,
 ) -> ProbeAdvice:
-    """Find a sigma and a learning rate for a config; `watch` is called with each step.
+    """Find a sigma and a length of steps for a config.
 
-    The same config, seed and machine give the same advice, unless time runs out. If time runs out
-    before the sigma at which members break is known, there is no advice, because the learning rate
-    depends on it.
+    The same config, seed and machine give the same advice, unless time runs out.
+
+    Args:
+        config: of the run.
+        minutes: after which, as after Ctrl-C, the advice follows from what was measured so far.
+        seed: of the probe.
+        watch: is called with each step.
+        keep: is called with the measurements so far, after each one.
     """
     _refuse(config, minutes)
+    given = getattr(config.search, "sigma", None)
     config, unit = _with_numbers(config)
     began = time.perf_counter()
-    until = began + 60 * minutes
+    clock = _Clock(began + 60 * minutes)
+    watch(_cost(config, minutes))
     with open_trial_engine(config, seed) as bench:
-        watch("base model")
-        center = probe_center(bench)
-        watch(f"base model: {center}")
-        sigma_probes = sweep(bench, center, until, watch)
-        _check_signal(sigma_probes, center)
-        edge = find_edge(sigma_probes, center)
-        sigmas = _best([one for one in sigma_probes if is_sane(one, center)])
-        watch(f"one generation at sigma {sigmas[0]:g}")
-        step, generation_s = _measured_step(bench, sigmas[0])
-        rates = _rates(step, edge, config.generations)
+        rows: list[SigmaProbe] = []
+
+        def measure(sigma: float) -> SigmaProbe:
+            clock.check()
+            watch(f"sigma {sigma:g}")
+            row = probe_sigma(bench, center, sigma)
+            watch(f"sigma {sigma:g}: {row}")
+            return row
+
+        with clock.part():
+            watch("base model")
+            center = probe_center(bench)
+            watch(f"base model: {center}")
+            for rows in sweep(measure, first_sigma(bench, given, watch), center):
+                keep(measured(center, rows))
+        if not rows:
+            raise GermlineError(f"probe: {clock.stopped} before a sigma was measured: allow more")
+        _check_signal(rows, center)
+        edge = find_edge(rows, center)
+        sigmas = _best([row for row in rows if is_sane(row, center)])
+        step, generation_s = None, math.inf
+        with clock.part():
+            clock.check()
+            watch(f"one generation at sigma {sigmas[0]:g}")
+            step, generation_s = _measured_step(bench, sigmas[0])
         trials = [
-            begin_trial(bench, sigma, rate, config.generations)
-            for rate in rates
-            for sigma in sigmas
+            begin_trial(bench, settings, config.generations)
+            for settings in _settings(config, sigmas, step, edge)
         ]
-        watch(f"{len(trials)} short trainings")
-        rounds = sorted({min(done, config.generations) for done in ROUNDS})
-
-        def in_time(generations: int) -> bool:
-            """Return whether so many generations fit, with a margin of a tenth for scoring."""
-            return time.perf_counter() + 1.1 * generations * generation_s <= until
-
-        best = successive_halving(bench, trials, rounds, in_time)
-        untrained_score = bench.score(bench.fresh)  # of the weights to which it returns
+        untrained_score = None
+        with clock.part():
+            clock.check()
+            watch(f"{len(trials)} short trainings")
+            untrained_score = bench.score(bench.fresh)
+            rounds = sorted({min(done, config.generations) for done in ROUNDS})
+            successive_halving(bench, trials, rounds, lambda n: clock.fits(n * generation_s))
+    best = max(trials, key=lambda trial: (len(trial.scores), trial.score))
+    used = dict(best.settings)
     return ProbeAdvice(
-        sigma=best.sigma,
-        learning_rate=best.learning_rate,
+        sigma=used.pop("sigma"),
+        settings=used,
         edge=edge,
         step=step,
         generations=config.generations,
         center=center,
-        sigma_probes=tuple(sigma_probes),
+        sigma_probes=tuple(rows),
         trials=tuple(trials) if best.scores else (),
         untrained_score=untrained_score,
-        notes=tuple(_notes(config, sigma_probes, center, best, rounds)),
+        notes=tuple(_notes(config, rows, center, clock.stopped)),
         seconds=time.perf_counter() - began,
         sigma_unit=unit,
+    )
+
+
+class _OutOfTimeError(Exception):
+    """The time of the probe is over."""
+
+
+class _Clock:
+    """Ends parts of a probe at Ctrl-C and when time is over.
+
+    Attributes:
+        stopped: why a part ended; empty while none did.
+    """
+
+    def __init__(self, until: float) -> None:
+        self.stopped = ""
+        self._until = until
+
+    def check(self) -> None:
+        """End the part if time is over."""
+        if self.stopped or time.perf_counter() > self._until:
+            raise _OutOfTimeError
+
+    def fits(self, seconds: float) -> bool:
+        """Return whether there is time, with a margin of a tenth for scoring; note if not."""
+        if time.perf_counter() + 1.1 * seconds <= self._until:
+            return True
+        self.stopped = "--minutes ran out"
+        return False
+
+    @contextmanager
+    def part(self) -> Iterator[None]:
+        """Run a part, unless an earlier one was ended."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.stopped = "it was interrupted"
+        except _OutOfTimeError:
+            self.stopped = self.stopped or "--minutes ran out"
+
+
+def _cost(config: Config, minutes: float) -> str:
+    """Say what a probe generates, about."""
+    members, method = config.strategy.population or MEMBERS, config.method
+    few = BATCHES * min(config.batch_size, MOST_EXAMPLES)
+    few *= method.generated_rows(min(members, MEMBERS))
+    many = method.generated_rows(members) * config.batch_size
+    return (
+        f"cost: about 5 sigmas of {few:,} completions and 30 generations of {many:,}; after "
+        f"{minutes:g} minutes (--minutes) or Ctrl-C, the advice follows from what was measured"
     )
 
 
@@ -236,37 +211,50 @@ def _best(sane: Sequence[SigmaProbe]) -> list[float]:
     return [one.sigma for one in ordered[:-3:-1]]
 
 
+def _has_rate(config: Config) -> bool:
+    return isinstance(config.strategy, Nes) and config.method.kind == "es"
+
+
 def _measured_step(bench: TrialEngine, sigma: float) -> tuple[float | None, float]:
     """Run one real generation; return equation (1), if there is a learning rate, and seconds."""
-    section = bench.config.strategy
-    rate = sigma if isinstance(section, Nes) else None
+    has_rate = _has_rate(bench.config)
+    settings = {"sigma": sigma, **({"learning_rate": sigma} if has_rate else {})}
     began = time.perf_counter()
-    list(bench.train(begin_trial(bench, sigma, rate, 1).strategy, range(1)))
+    list(bench.train(begin_trial(bench, settings, 1).method, range(1)))
     seconds = time.perf_counter() - began
     moved = bench.moved()
     bench.restart()
-    if not isinstance(section, Nes) or rate is None:
+    if not has_rate:
         return None, seconds
     # With momentum, the total effect of a step is 1 / (1 - momentum) times its first one.
-    momentum = getattr(section.optimizer, "momentum", 0.0)
-    # A generation without signal has no step; with z-scores the step would be about this large.
-    return (moved / rate or 1 / math.sqrt(section.population)) / (1 - momentum), seconds
+    momentum = getattr(bench.config.optimizer, "momentum", 0.0)
+    return (moved / sigma or _expected_step(bench.config)) / (1 - momentum), seconds
 
 
-def _rates(step: float | None, edge: float, generations: int) -> list[float | None]:
-    """Return the rates to try: that of equation (3) and a third of it, in two digits."""
-    if step is None:
-        return [None]
-    largest = edge / (step * math.sqrt(generations))
-    return [float(f"{rate:.2g}") for rate in (largest, largest / 3)]
+def _expected_step(config: Config) -> float:
+    """Return about the step of a generation with z-scores, whatever its signal."""
+    return 1 / math.sqrt(config.strategy.population or 1)
+
+
+def _settings(
+    config: Config, sigmas: Sequence[float], step: float | None, edge: float
+) -> list[dict[str, float]]:
+    """Return the settings to try, in order of preference.
+
+    Those of `es` are both sigmas with the rate of equation (3) and a third of it, in two digits.
+    """
+    if isinstance(config.method, ZerothOrderGrpo):
+        usual = config.method.relative_step
+        return [{"sigma": sigmas[0], "relative_step": usual * one} for one in (1, 2, 0.5)]
+    if not _has_rate(config):
+        return [{"sigma": sigma} for sigma in sigmas]
+    largest = edge / ((step or _expected_step(config)) * math.sqrt(config.generations))
+    rates = [float(f"{rate:.2g}") for rate in (largest, largest / 3)]
+    return [{"sigma": sigma, "learning_rate": rate} for rate in rates for sigma in sigmas]
 
 
 def _notes(
-    config: Config,
-    sigma_probes: Sequence[SigmaProbe],
-    center: SigmaProbe,
-    best: Trial,
-    rounds: Sequence[int],
+    config: Config, sigma_probes: Sequence[SigmaProbe], center: SigmaProbe, stopped: str
 ) -> Iterator[str]:
     """Yield the limits of the advice."""
     if config.prompt_search.options:
@@ -274,7 +262,7 @@ def _notes(
     if is_sane(sigma_probes[-1], center):
         yield (
             f"members were still sane at sigma {sigma_probes[-1].sigma:g}, the largest one tried: "
-            "the edge may be higher"
+            "the edge follows from their KL"
         )
     agreements = [one.agreement for one in sigma_probes if is_sane(one, center)]
     if not any(agreement is not None and agreement > 0 for agreement in agreements):
@@ -282,8 +270,8 @@ def _notes(
             "the updates of two halves of the examples agree at no sane sigma, so the differences "
             "of members may be noise: try a larger batch, or a reward in finer steps"
         )
-    if not best.scores or len(best.updates) < rounds[-1]:
-        yield "time ran out before the end of the short trainings: allow more --minutes"
+    if stopped:
+        yield f"{stopped} before the end of the short trainings: allow more --minutes"
 
 
 def _check_signal(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> None:
@@ -299,8 +287,8 @@ def _check_signal(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> Non
     if not any(one.informative for one in sane):
         raise GermlineError(
             f"probe: at sigma {sane[0].sigma:g} to {sane[-1].sigma:g} all members earn the same "
-            f"reward on every example ({number(sane[-1].reward)} on average), so ES has no signal "
-            "there. Take examples that the model solves sometimes, another model, or a reward in "
+            f"reward on every example ({number(sane[-1].reward)} on average), so there is no "
+            "signal. Take examples that the model solves sometimes, another model, or a reward in "
             "finer steps; `germline generate` shows what the model writes"
         )
 
@@ -316,7 +304,7 @@ def _with_numbers(config: Config) -> tuple[Config, str | None]:
     changes: dict[str, object] = {"sigma_unit": section.unit}
     if isinstance(section.sigma, AutoSigma):
         changes["sigma"] = FIRST_GUESS[section.unit]
-    if isinstance(section.learning_rate, AutoLearningRate):
+    if isinstance(section.learning_rate, AutoLearningRate) and _has_rate(config):
         changes["learning_rate"] = FIRST_GUESS[section.unit]
     is_unset = section.sigma_unit == "auto" and section.unit != "constant"
     changed = config.model_copy(update={"strategy": section.model_copy(update=changes)})
@@ -326,27 +314,18 @@ def _with_numbers(config: Config) -> tuple[Config, str | None]:
 def _refuse(config: Config, minutes: float) -> None:
     if not minutes > 0:
         raise GermlineError(f"probe: --minutes={minutes:g} must be above 0, such as 3")
-    if config.method.kind != "es":
+    if config.method.kind not in ("es", "zo_grpo"):
         raise GermlineError(
-            f"probe: method.kind={config.method.kind} cannot be probed, because the rule for the "
-            "learning rate is about updates of method.kind=es; probe the config with method=es"
+            f"probe: method.kind={config.method.kind} cannot be probed, because the rules for the "
+            "length of steps are those of es and zo_grpo; probe the config with method=es"
+        )
+    if config.method.kind == "zo_grpo" and not config.strategy.has_measured_rate:
+        raise GermlineError(
+            "probe: strategy.learning_rate is a number, and with method=zo_grpo the probe finds "
+            "method.relative_step, which is for strategy.learning_rate=auto: set that"
         )
     if config.strategy.population == 1:
         raise GermlineError(
             "probe: strategy.population=1 has no members to compare: find sigma with "
             "strategy.population=8, and learning_rate for one member by short runs"
         )
-
-
-def write_advice(advice: ProbeAdvice, folder: Path, command: str) -> Path:
-    """Write `probe.yaml` (for `germline train`) and `probe.json`; return the first one's path."""
-    with explain_write_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "probe.yaml"
-    settings: dict[str, dict[str, float | str]] = dict(advice.overrides)
-    if advice.broken is not None:
-        settings["record"] = {"edge": float(f"{advice.edge:.3g}")}
-    text = f"# Recommended by: {command}\n{as_yaml(settings)}"
-    write_atomically(file, text.encode())
-    write_json(folder / "probe.json", advice.values())
-    return file

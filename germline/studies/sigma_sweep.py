@@ -1,25 +1,31 @@
-"""Measure members at sigmas over several decades: whether they are sane, and their signal.
+"""Measure members at growing sigmas: whether they are sane, and their signal.
 
-A few members are evaluated on a few batches. Sanity is measured by degenerate texts and by the
-exact KL divergence from the base model, difference by the rewards, and signal by the agreement of
-the updates that two halves of the examples give.
+The sweep begins at the sigma of the calibration (`strategies.calibrated_sigma`), where members
+begin to differ, and ends where they are broken. A few members are evaluated on a few batches.
+Sanity is measured by degenerate texts and by the exact KL divergence from the base model,
+difference by the rewards, and signal by the agreement of the updates that two halves of the
+examples give. Where members score and the center generates, its texts are what is measured.
 """
 
 import math
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from germline.config import AutoSigma
 from germline.evaluation.behavior import Answer, behavior
-from germline.evaluation.kl_divergence import KlDivergence, measure_texts
-from germline.protocols import Strategy
+from germline.evaluation.kl_divergence import KlDivergence, MemberKl, measure_texts
+from germline.methods.method import Method
 from germline.report.text_format import number
 from germline.shaping import RESOLUTION, fitness
 from germline.signal_metrics import half_agreement, informative_examples
 from germline.studies.trial_engine import TrialEngine
-from germline.types import Completion, GermlineError, Perturbation
+from germline.types import (
+    Perturbation,
+    SigmaTrial,
+    as_seed_perturbation,
+)
 
 MEMBERS = 8
 """Largest number of members at one sigma."""
@@ -36,8 +42,14 @@ SANE_KL = 0.1
 SANE_GARBAGE = 0.1
 """Largest share of degenerate texts of sane members, beyond that of the center."""
 
-DECADES = 4
-"""Sigmas are tried from 1e-4 to 1 times the size of the weights."""
+HALF_DECADE = math.sqrt(10)
+"""Factor from one sigma to the next."""
+
+MOST = 8
+"""Largest number of sigmas."""
+
+START_PAIRS = 2
+"""Pairs of the calibration that finds the first sigma, unless the config has another number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,56 +99,71 @@ def is_sane(sigma_probe: SigmaProbe, center: SigmaProbe) -> bool:
     )
 
 
-def sigma_ladder(size: float) -> list[float]:
-    """List sigmas in half decades, in round numbers, up to the size of the weights."""
-    top = math.ceil(2 * math.log10(size) - 1e-9)
-    halves = [divmod(place, 2) for place in range(top - 2 * DECADES, top + 1)]
-    return [float(f"{'3' if half else '1'}e{decade}") for decade, half in halves]
+def first_sigma(bench: TrialEngine, given: object, watch: Callable[[str], None]) -> float:
+    """Calibrate the sigma at which a sweep begins, as `strategy.sigma` says where it is `auto`."""
+    auto = given if isinstance(given, AutoSigma) else AutoSigma()
+    settings = auto.model_copy(update={"pairs": auto.pairs or START_PAIRS})
+    strategy = bench.few_members(settings, MEMBERS, 1).strategy
+
+    def tell(trial: SigmaTrial) -> None:
+        if trial.kl is not None:
+            watch(f"calibrating: sigma {trial.sigma:g}, KL {trial.kl:.2g} nats per token")
+
+    strategy.calibrate(0, MemberKl(bench.fleet, bench.batch_of, 0, bench.decoding, tell))
+    return as_seed_perturbation(strategy.ask(0).members[0]).sigma
 
 
 def sweep(
-    bench: TrialEngine, center: SigmaProbe, until: float, watch: Callable[[str], None]
-) -> list[SigmaProbe]:
-    """Measure members at growing sigmas, until they are broken at two in a row.
+    measure: Callable[[float], SigmaProbe], start: float, center: SigmaProbe
+) -> Iterator[list[SigmaProbe]]:
+    """Yield the measurements by rising sigma, each time with one more.
 
-    Time may not run out before: no sigma is begun after `until` of `time.perf_counter`.
+    Sigma grows from the start until members are broken at two sigmas in a row. If they are broken
+    at the start, it falls until they are not.
     """
-    probes: list[SigmaProbe] = []
-    for sigma in sigma_ladder(bench.size()):
-        if probes and time.perf_counter() > until:
-            raise GermlineError(
-                f"probe: --minutes ran out at sigma {probes[-1].sigma:g}, before the sigma at "
-                "which members break was known: allow more, or use a smaller batch"
-            )
-        watch(f"sigma {sigma:g}")
-        probes.append(probe_sigma(bench, sigma))
-        watch(f"sigma {sigma:g}: {probes[-1]}")
-        if len(probes) > 1 and not any(is_sane(one, center) for one in probes[-2:]):
-            break
-    return probes
+    rows: list[SigmaProbe] = []
+    while len(rows) < MOST:
+        if not rows:
+            rows = [measure(_rounded(start))]
+        elif not any(is_sane(one, center) for one in rows):
+            rows = [measure(_rounded(rows[0].sigma / HALF_DECADE)), *rows]
+        elif any(is_sane(one, center) for one in rows[-2:]):
+            rows = [*rows, measure(_rounded(rows[-1].sigma * HALF_DECADE))]
+        else:
+            return
+        yield rows
+
+
+def _rounded(sigma: float) -> float:
+    return float(f"{sigma:.2g}")
 
 
 def find_edge(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> float:
     """Return the sigma at which members begin to break, between the last sane one and the next.
 
     The KL grows like a power of sigma, so it is interpolated linearly in logarithms. If another
-    criterion fails first, or a KL is 0, the edge is assumed to be halfway. At least one sigma is
-    sane.
+    criterion fails first, or a KL is 0, the edge is assumed to be halfway. If no sigma above the
+    last sane one was measured, the KL is taken to grow with the square of sigma, and the edge is at
+    most half a decade away. At least one sigma is sane.
     """
     sane = [place for place, one in enumerate(sigma_probes) if is_sane(one, center)]
     below, *rest = sigma_probes[sane[-1] :]
     if not rest:
-        return below.sigma
+        factor = math.sqrt(SANE_KL / below.divergence) if below.divergence else HALF_DECADE
+        return below.sigma * min(HALF_DECADE, factor)
     above, share = rest[0], 0.5
     if 0 < below.divergence < SANE_KL < above.divergence < math.inf:
         share = math.log(SANE_KL / below.divergence) / math.log(above.divergence / below.divergence)
     return below.sigma * (above.sigma / below.sigma) ** share
 
 
-def probe_sigma(bench: TrialEngine, sigma: float) -> SigmaProbe:
+def probe_sigma(bench: TrialEngine, center: SigmaProbe, sigma: float) -> SigmaProbe:
     """Evaluate members with one sigma on a few batches."""
-    strategy = bench.directions(sigma, MEMBERS, BATCHES)
-    return _mean(sigma, [_measured(bench, strategy, place) for place in range(BATCHES)])
+    method = bench.few_members(sigma, MEMBERS, BATCHES)
+    row = _mean(sigma, [_measured(bench, method, place) for place in range(BATCHES)])
+    if bench.config.method.members_generate:
+        return row
+    return replace(row, reward=center.reward, garbage=center.garbage)  # of the same texts
 
 
 def probe_center(bench: TrialEngine) -> SigmaProbe:
@@ -144,20 +171,24 @@ def probe_center(bench: TrialEngine) -> SigmaProbe:
     return _mean(0.0, [_measured(bench, None, place) for place in range(BATCHES)])
 
 
-def _measured(bench: TrialEngine, strategy: Strategy | None, place: int) -> SigmaProbe:
+def _measured(bench: TrialEngine, method: Method | None, place: int) -> SigmaProbe:
     examples = bench.batch_of(place)[:MOST_EXAMPLES]
     agreement = None
     members: list[Perturbation | None] = [None]
-    if strategy is None:
-        evaluation = bench.fleet.evaluate_center(examples, bench.decoding)
+    if method is None:
+        compared = generated = bench.fleet.evaluate_center(examples, bench.decoding)
     else:
-        population = strategy.ask(place)
+        population = method.ask(place)
         members = [*population.members]
-        evaluation = bench.fleet.evaluate(population, examples, bench.decoding)
-        agreement = half_agreement(population, evaluation, bench.shape)
-    written: list[list[Completion]] = [[] for _ in members]
-    for rollout in evaluation.rollouts:
-        written[rollout.member].append(rollout.completion)
+        evaluated = method.evaluate(bench.fleet, population, examples, bench.decoding)
+        compared, generated = evaluated.members, evaluated.rollouts
+        agreement = half_agreement(population, compared, method.shape, evaluated.share)
+    written = [
+        [one.completion for one in generated.rollouts if one.member == member]
+        for member in range(len(members))
+    ]
+    if not bench.config.method.members_generate:
+        written = [written[0][: len(examples)]] * len(members)  # the center's, which members score
     rows = measure_texts(bench.reader, bench.reader, members, examples, written)
     readings = [one for row in rows for one in row]
     answers = [
@@ -167,9 +198,9 @@ def _measured(bench: TrialEngine, strategy: Strategy | None, place: int) -> Sigm
     ]
     return SigmaProbe(
         sigma=0.0,
-        reward=_known_mean(evaluation.rewards),
-        spread=float(np.nanstd(fitness(evaluation.rewards))),
-        informative=informative_examples(evaluation.rewards),
+        reward=_known_mean(generated.rewards),
+        spread=float(np.nanstd(fitness(compared.rewards))),
+        informative=informative_examples(compared.rewards),
         agreement=agreement,
         garbage=behavior(answers, special_ids=bench.reader.special_ids)["broken"],
         divergence=KlDivergence.of(readings).per_token,

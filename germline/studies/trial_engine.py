@@ -11,25 +11,24 @@ examples that no trial trains on. Source: Jamieson and Talwalkar 2016, arXiv 150
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 import torch
 
 from germline import noise
-from germline.config import Config, Nes
+from germline.config import AutoSigma, Config, Nes, PromptSearch, StrategyConfig
 from germline.engines.master_weights import Masters
+from germline.estimates.machine import with_dtype
 from germline.fleet import LocalFleet
 from germline.generation_loop import batches, generations
-from germline.methods.method import Method, check_task
-from germline.protocols import Engine, Shaping, Strategy, TextScorer
+from germline.methods.method import Method, check_task, make_method
+from germline.protocols import Engine, TextScorer
 from germline.run.build_fleet import engine_placement
 from germline.run.build_parts import make_decoding, make_engine, make_graders
 from germline.run.model_prompts import fit_task
-from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.types import (
@@ -61,7 +60,6 @@ class TrialEngine:
     config: Config
     engine: Engine
     fleet: LocalFleet
-    shape: Shaping
     decoding: Decoding
     run_seed: int
     fresh: Sequence[Example]
@@ -78,18 +76,31 @@ class TrialEngine:
             "a text; use engine.kind=inprocess"
         )
 
-    def strategy(self, generations: int, **changes: object) -> Strategy:
-        """Make the config's strategy with some of its settings replaced."""
-        section = self.config.strategy.model_copy(update=changes)
-        return make_strategy(
-            section,
+    def method(
+        self,
+        generations: int,
+        settings: Mapping[str, float],
+        strategy: StrategyConfig | None = None,
+    ) -> Method:
+        """Make the method of the config, with some settings of its own and of its strategy."""
+        named = type(self.config.method).model_fields
+        of_method = {name: value for name, value in settings.items() if name in named}
+        of_strategy = {name: value for name, value in settings.items() if name not in named}
+        search = (strategy or self.config.strategy).model_copy(update=of_strategy)
+        section = self.config.method.model_copy(update=of_method)
+        changes = {"method": section, "strategy": search, "seed": self.run_seed}
+        changes["prompt_search"] = PromptSearch()
+        config = self.config.model_copy(update=changes)
+        made = make_strategy(
+            config.search,
             run_seed=self.run_seed,
             generations=generations,
             dimension=self.engine.weights.dimension,
         )
+        return make_method(config, made)
 
-    def directions(self, sigma: float, most: int, generations: int) -> Strategy:
-        """Make a strategy that asks for at most `most` members in random directions.
+    def few_members(self, sigma: float | AutoSigma, most: int, generations: int) -> Method:
+        """Make the method with at most `most` members in random directions.
 
         Strategies other than nes also begin with such members. Settings that depend on earlier
         generations, such as a running baseline, are left out.
@@ -100,9 +111,9 @@ class TrialEngine:
             population=min(most, nes.population),
             antithetic=nes.antithetic,
             sigma=sigma,
-            sigma_unit=getattr(section, "sigma_unit", "auto"),
+            sigma_unit=section.unit,
         )
-        return make_strategy(few, run_seed=self.run_seed, generations=generations)
+        return self.method(generations, {}, few)
 
     def score(self, examples: Sequence[Example]) -> float:
         """Return the mean reward of the center, NaN when every reward is missing."""
@@ -120,18 +131,8 @@ class TrialEngine:
             count += step.numel()
         return math.sqrt(squares / count)
 
-    def size(self) -> float:
-        """Return the median rms of the searched tensors, in their unit; 1 when it is 0."""
-        assert isinstance(self.engine.weights, Masters)
-        sizes = sorted(
-            float(self._start[name].square().mean(dtype=torch.float64).sqrt()) / unit
-            for name, unit in self.engine.weights.units.items()
-        )
-        return sizes[len(sizes) // 2] or 1.0
-
-    def train(self, strategy: Strategy, span: range) -> Iterator[GenerationRecord]:
+    def train(self, method: Method, span: range) -> Iterator[GenerationRecord]:
         """Run generations as in any run, on the training examples that do not score trials."""
-        method = Method(strategy, self.shape)
         return generations(method, self.fleet, self.batch_of, self.decoding, span)
 
     def restart(self) -> None:
@@ -143,7 +144,7 @@ class TrialEngine:
 @contextmanager
 def open_trial_engine(config: Config, seed: int) -> Iterator[TrialEngine]:
     """Load the model, task and graders of a config for one engine, and close them afterwards."""
-    config = engine_placement(config, 0)
+    config = with_dtype(engine_placement(config, 0))
     task = fit_task(config, make_task(config.task))
     check_task(config, task)
     run_seed = _seed(config.seed, seed)
@@ -154,7 +155,6 @@ def open_trial_engine(config: Config, seed: int) -> Iterator[TrialEngine]:
             config=config,
             engine=engine,
             fleet=LocalFleet(engine, graders, config.microbatch),
-            shape=partial(utilities, config.shaping),
             decoding=replace(make_decoding(config, task), noise_seed=run_seed),
             run_seed=run_seed,
             fresh=fresh,
@@ -185,14 +185,13 @@ class Trial:
     """One short training.
 
     Attributes:
-        learning_rate: None when the strategy has none.
+        settings: by their names, such as `sigma` and `learning_rate`.
         updates: of the generations trained so far.
         scores: (generations trained, mean reward of the center on the scoring examples), in order.
     """
 
-    sigma: float
-    learning_rate: float | None
-    strategy: Strategy = field(repr=False)
+    settings: Mapping[str, float]
+    method: Method = field(repr=False)
     updates: list[Update | MeanUpdate] = field(default_factory=list, repr=False)
     scores: list[tuple[int, float]] = field(default_factory=list)
 
@@ -203,14 +202,9 @@ class Trial:
         return newest if not math.isnan(newest) else -math.inf
 
 
-def begin_trial(
-    bench: TrialEngine, sigma: float, learning_rate: float | None, horizon: int
-) -> Trial:
-    """Make a trial of a pair; the strategy's schedules run over `horizon` generations."""
-    changes: dict[str, object] = {"sigma": sigma}
-    if learning_rate is not None:
-        changes["learning_rate"] = learning_rate
-    return Trial(sigma, learning_rate, bench.strategy(horizon, **changes))
+def begin_trial(bench: TrialEngine, settings: Mapping[str, float], horizon: int) -> Trial:
+    """Make a trial of settings; the strategy's schedules run over `horizon` generations."""
+    return Trial(settings, bench.method(horizon, settings))
 
 
 def train_trial(bench: TrialEngine, trial: Trial, to: int) -> None:
@@ -218,7 +212,7 @@ def train_trial(bench: TrialEngine, trial: Trial, to: int) -> None:
     bench.restart()
     for update in trial.updates:
         bench.engine.apply(update)
-    records = bench.train(trial.strategy, range(len(trial.updates), to))
+    records = bench.train(trial.method, range(len(trial.updates), to))
     trial.updates += [record.update for record in records]
     trial.scores.append((to, bench.score(bench.fresh)))
 

@@ -1,0 +1,105 @@
+"""The divergences of sigmas that a run measured, kept in the user's cache for the next run.
+
+Calibrating sigma takes minutes with a large model. A measurement is taken over only where it would
+have the same bits, so a run that takes it over has the journal of a run that measures: a file is
+named by the digest of everything that the measurement depends on. These are the starting weights,
+the files beside them (tokenizer, chat template), the settings below, the prompts, the seeds of the
+directions, threads, processor and versions, and the code of germline.
+
+A file of `FOLDER` is `{"kl": {sigma: nats per token}}`. Deleting it, or
+`strategy.sigma.keep=false`, measures anew. A run has the measurements that it used in its own
+directory, and its sigma in the journal, so nothing else reads these files.
+"""
+
+import hashlib
+import json
+from collections import UserDict
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import torch
+from huggingface_hub.constants import HF_ASSETS_CACHE
+
+import germline
+from germline.config import AutoSigma
+from germline.engines.pretrained import local_model_folder
+from germline.evaluation.kl_divergence import Keep, nothing_kept
+from germline.nano import model_source
+from germline.protocols import EpisodeTask, Task
+from germline.record import RunDirectory
+from germline.record.atomic_files import write_json
+from germline.run.run_inputs import is_from_python
+
+FOLDER = Path(HF_ASSETS_CACHE) / "germline" / "calibration"
+
+COUNTED = {"rollouts", "tokens", "flops"}
+"""Budgets that the center's answers count for."""
+
+SMALL_FILES = {".json", ".jinja", ".txt", ".model"}
+"""Config, tokenizer and chat template of a model."""
+
+
+class KeptDivergences(UserDict[float, float]):
+    """Sigma -> divergence; what is set is written to a file, if the cache can be written."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = file
+        with suppress(OSError, ValueError, KeyError, AttributeError):
+            kept = json.loads(file.read_bytes())["kl"]
+            self.data = {float(sigma): float(kl) for sigma, kl in kept.items() if kl is not None}
+
+    def __setitem__(self, sigma: float, kl: float) -> None:
+        """Keep a measurement."""
+        super().__setitem__(sigma, kl)
+        with suppress(OSError):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self._file, {"kl": self.data})
+
+
+def kept_divergences(directory: RunDirectory, task: Task) -> Keep:
+    """Return what is known of sigmas, given the inputs of a measurement.
+
+    Nothing is known where the same inputs may give other bits: of an inference engine, of episodes,
+    which an environment plays, and of a model from Python, whose tokenizer has no digest. Under a
+    budget of rollouts nothing is taken over either: the run would have more generations.
+    """
+    config = directory.config
+    sigma = getattr(config.search, "sigma", None)
+    unknown = config.engine.is_served or isinstance(task, EpisodeTask) or is_from_python(config)
+    unknown = unknown or not COUNTED.isdisjoint(config.budget.limits)
+    if unknown or not (isinstance(sigma, AutoSigma) and sigma.keep):
+        return nothing_kept
+    settings = config.model_dump_json(include={"task", "space", "engine", "microbatch"})
+    facts = [
+        *(directory.base_digest, settings, config.strategy.unit, _digest(_files_of(config.model))),
+        *(sorted(directory.environment.items()), _code()),
+        torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+    ]
+
+    def kept(inputs: object) -> KeptDivergences:
+        name = hashlib.sha256(repr((facts, inputs)).encode()).hexdigest()[:32]
+        return KeptDivergences(FOLDER / f"{name}.json")
+
+    return kept
+
+
+def _files_of(model: str) -> Iterator[Path]:
+    """Yield the files of a model beside its weights, whose digest the run has."""
+    folder = local_model_folder(model_source(model))
+    if folder is not None:
+        yield from (one for one in folder.iterdir() if one.suffix in SMALL_FILES)
+
+
+@cache
+def _code() -> str:
+    return _digest(Path(germline.__file__).parent.rglob("*.py"))
+
+
+def _digest(files: Iterator[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in sorted(files):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,147 @@
+"""The advice of a probe: settings, the measurements they follow from, and the reasons in words."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from germline.config.config_files import as_yaml
+from germline.record.atomic_files import write_atomically, write_json
+from germline.studies.sigma_sweep import SigmaProbe
+from germline.studies.trial_engine import Trial
+
+MOSTLY_DEGENERATE = 0.5
+"""Share of degenerate texts of the base model from which on a probe is in doubt."""
+
+
+@dataclass(frozen=True)
+class ProbeAdvice:
+    """Measurements and recommended settings of a probe.
+
+    Attributes:
+        sigma: recommended, in `strategy.sigma_unit`.
+        settings: recommended beside it: `learning_rate`, `relative_step` of `zo_grpo`, or none.
+        edge: sigma at which random members begin to break.
+        step: equation (1), in `sigma_unit`; None where no learning rate is recommended.
+        generations: of the config.
+        center: measurements of the base model on the same batches.
+        sigma_probes: measurements of members, by rising sigma.
+        trials: in order of preference, with their scores; empty when there was no time.
+        untrained_score: score of the base model on the examples that score the trials; None when
+            there was no time.
+        notes: limits of the advice, such as that time ran out.
+        sigma_unit: unit of the recommended settings, if the config does not set it.
+    """
+
+    sigma: float
+    settings: Mapping[str, float]
+    edge: float
+    step: float | None
+    generations: int
+    center: SigmaProbe
+    sigma_probes: tuple[SigmaProbe, ...]
+    trials: tuple[Trial, ...]
+    untrained_score: float | None
+    notes: tuple[str, ...]
+    seconds: float
+    sigma_unit: str | None = None
+
+    @property
+    def learning_rate(self) -> float | None:
+        """The recommended learning rate; None where there is none."""
+        return self.settings.get("learning_rate")
+
+    @property
+    def overrides(self) -> dict[str, dict[str, float | str]]:
+        """The recommended settings, as sections of a config."""
+        unit = {} if self.sigma_unit is None else {"sigma_unit": self.sigma_unit}
+        strategy: dict[str, float | str] = {"sigma": self.sigma, **unit, **self.settings}
+        if (step := strategy.pop("relative_step", None)) is None:
+            return {"strategy": strategy}
+        return {"strategy": strategy, "method": {"relative_step": step}}
+
+    @property
+    def broken(self) -> SigmaProbe | None:
+        """The first measurement beyond the edge; None when members were sane at every sigma."""
+        return next((row for row in self.sigma_probes if row.sigma > self.edge), None)
+
+    def verdict(self, sigma_probe: SigmaProbe) -> str:
+        """Describe members at a sigma in a word or two."""
+        if sigma_probe.sigma == self.sigma:
+            return "recommended"
+        if sigma_probe.sigma > self.edge:
+            return "broken"
+        return "no signal" if not (sigma_probe.agreement or 0) > 0 else "sane"
+
+    def reasons(self) -> Iterator[str]:
+        """Yield the reasons of the recommendation, one paragraph each, after a doubt if any."""
+        if self.center.garbage >= MOSTLY_DEGENERATE:
+            yield (
+                f"The base model itself writes {self.center.garbage:.0%} degenerate texts, so "
+                "these numbers say little: check the prompts, or take a model that answers some."
+            )
+        chosen = next(row for row in self.sigma_probes if row.sigma == self.sigma)
+        yield (
+            f"sigma {self.sigma:g}: members still write like the base model ({chosen}); "
+            + (
+                f"they break at about {self.edge:.2g}."
+                if self.broken
+                else f"no member broke up to {self.sigma_probes[-1].sigma:.2g}, the largest sigma "
+                "tried."
+            )
+        )
+        if self.learning_rate is not None and self.step is not None:
+            distance = self.learning_rate * self.step * math.sqrt(self.generations)
+            yield (
+                f"learning_rate {self.learning_rate:g}: one update changes a weight by "
+                f"{self.step:.2g} times the rate, mostly by noise, which adds up over "
+                f"{self.generations} generations like a random walk, to {distance:.2g}; it must "
+                f"not exceed {self.edge:.2g}. For another number of generations, divide the rate "
+                "by the square root of the ratio."
+            )
+
+    def values(self) -> dict[str, Any]:
+        """Return all measurements, as values for JSON."""
+        return {
+            "recommended": {name: v for one in self.overrides.values() for name, v in one.items()},
+            "edge": self.edge,
+            "step": self.step,
+            "generations": self.generations,
+            **measured(self.center, self.sigma_probes, self.verdict),
+            "trials": [
+                {
+                    **trial.settings,
+                    "scores": [
+                        {"generations": done, "score": score} for done, score in trial.scores
+                    ],
+                }
+                for trial in self.trials
+            ],
+            "untrained_score": self.untrained_score,
+            "reasons": list(self.reasons()),
+            "notes": list(self.notes),
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def measured(
+    center: SigmaProbe,
+    rows: Sequence[SigmaProbe],
+    verdict: Callable[[SigmaProbe], str] = lambda _row: "",
+) -> dict[str, Any]:
+    """Return the measurements of sigmas, as values for JSON."""
+    probes = [{**asdict(row), "verdict": verdict(row)} for row in rows]
+    return {"center": asdict(center), "sigma_probes": probes}
+
+
+def write_advice(advice: ProbeAdvice, folder: Path, command: str) -> Path:
+    """Write `probe.yaml` (for `germline train`) and `probe.json`; return the first one's path."""
+    file = folder / "probe.yaml"
+    settings: dict[str, dict[str, float | str]] = dict(advice.overrides)
+    if advice.broken is not None:
+        settings["record"] = {"edge": float(f"{advice.edge:.3g}")}
+    text = f"# Recommended by: {command}\n{as_yaml(settings)}"
+    write_atomically(file, text.encode())
+    write_json(folder / "probe.json", advice.values())
+    return file

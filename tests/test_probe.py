@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,13 +26,7 @@ from germline.studies.sigma_sweep import (
     probe_sigma,
     sweep,
 )
-from germline.studies.trial_engine import (
-    Trial,
-    begin_trial,
-    open_trial_engine,
-    successive_halving,
-    train_trial,
-)
+from germline.studies.trial_engine import open_trial_engine
 from germline.types import GermlineError
 from tests.tiny import save_tiny
 from tests.tiny_runs import zo_grpo_run
@@ -127,14 +122,10 @@ def test_the_rate_takes_the_luck_of_the_whole_run_as_far_as_the_edge():
 
 def test_a_step_is_the_rms_of_what_the_update_moves(bench):
     step, seconds = probing._measured_step(bench, 0.3)
-    method = begin_trial(bench, pair(0.3, 1.0), 1).method
     before = {name: one.clone() for name, one in bench.engine.weights.state().items()}
-    ((record),) = bench.train(method, range(1))
-    moved = torch.cat(
-        [(bench.engine.weights.tensors[name] - one).flatten() for name, one in before.items()]
-    )
-    bench.restart()
-    assert record.update.learning_rate == 1.0
+    with bench.trained(pair(0.3, 1.0), 1):
+        tensors = bench.engine.weights.tensors
+        moved = torch.cat([(tensors[name] - one).flatten() for name, one in before.items()])
     assert step == pytest.approx(float(moved.square().mean().sqrt()), rel=1e-4)
     assert seconds > 0
 
@@ -147,60 +138,18 @@ def test_momentum_lets_a_step_count_for_all_it_will_push(config):
     assert heavy_step == pytest.approx(10 * step, rel=1e-4)
 
 
-def test_a_restart_brings_back_every_bit(config):
+def test_a_training_gives_every_bit_back_also_where_it_fails(config, monkeypatch):
     adam = load_config(config.model_dump(), ["strategy.optimizer=adam"])
     with open_trial_engine(adam, seed=0) as one:
         digest = one.engine.weights.digest()
-        trial = begin_trial(one, pair(0.3, 0.1), 4)
-        train_trial(one, trial, 2)
-        assert one.engine.weights.digest() != digest
-        one.restart()
+        with one.trained(pair(0.3, 0.1), 2):
+            trained = one.engine.weights.digest()
+        assert one.engine.weights.digest() == digest != trained
+        with suppress(KeyboardInterrupt), one.trained(pair(0.3, 0.1), 2):
+            assert one.engine.weights.digest() == trained
+            raise KeyboardInterrupt
         assert one.engine.weights.digest() == digest
         assert one.moved() == 0
-
-
-def test_a_trial_in_two_parts_comes_as_far_as_one_in_one(bench):
-    halved, whole = (begin_trial(bench, pair(0.3, 0.1), 4) for _ in range(2))
-    train_trial(bench, halved, 2)
-    train_trial(bench, begin_trial(bench, pair(0.1, 0.3), 4), 3)  # another one in between
-    train_trial(bench, halved, 4)
-    train_trial(bench, whole, 4)
-    bench.restart()
-    assert halved.updates == whole.updates
-    assert halved.scores[-1] == whole.scores[-1]
-
-
-def test_the_worse_half_ends_and_the_first_of_equals_is_kept(bench, monkeypatch):
-    # The second is behind the third at first, and level with it in the end.
-    scores = {0.1: [3.0], 0.2: [5.0, 6.0], 0.3: [5.5, 6.0], 0.4: [1.0]}
-    trials = [begin_trial(bench, pair(sigma, 0.1), 4) for sigma in scores]
-    current: list[float] = []
-    monkeypatch.setattr(type(bench), "score", lambda _bench, _examples: scores[current[0]].pop(0))
-    original = type(bench).train
-
-    def watched(self, method, span):
-        current[:] = [method.ask(0).members[0].sigma]
-        return original(self, method, span)
-
-    monkeypatch.setattr(type(bench), "train", watched)
-    best = successive_halving(bench, trials, [1, 2], lambda _generations: True)
-    assert best is trials[1]
-    assert [len(trial.scores) for trial in trials] == [1, 2, 2, 1]
-
-
-def test_a_round_that_does_not_fit_into_the_time_is_not_begun(bench):
-    trials = [begin_trial(bench, pair(0.3, rate), 4) for rate in (0.1, 0.03)]
-    asked: list[int] = []
-
-    def in_time(more):
-        asked.append(more)
-        return more <= 2
-
-    best = successive_halving(bench, trials, [1, 3], in_time)
-    assert asked == [2, 2]
-    assert len(best.updates) == 3
-    alone = Trial(pair(1.0, 1.0), trials[0].method)
-    assert successive_halving(bench, [alone], [1], lambda _: False).scores == []
 
 
 def test_trials_share_no_example_with_their_scores_and_no_seed_with_runs(bench, config):
@@ -258,7 +207,7 @@ class Stop:
 
 
 @pytest.mark.parametrize("interrupted", [True, False], ids=["Ctrl-C", "no time left"])
-@pytest.mark.parametrize("words", ["sigma 1.2: ", "one generation", "4 short trainings"])
+@pytest.mark.parametrize("words", ["sigma 1.2: ", "one generation", "training 6"])
 def test_a_probe_that_is_stopped_advises_by_what_it_measured(
     words, interrupted, config, monkeypatch
 ):
@@ -268,11 +217,11 @@ def test_a_probe_that_is_stopped_advises_by_what_it_measured(
     found = probe(config, watch=stop, keep=kept.append)
     assert found.sigma == 0.12
     assert found.learning_rate is not None
-    assert stop.lines[0].startswith("cost: about 5 sigmas of 48 completions and 30 generations of")
+    assert stop.lines[0].startswith("cost: about 5 sigmas of 48 completions and 32 generations of")
     assert found.notes[-1].startswith("it was interrupted" if interrupted else "--minutes ran out")
     sigmas = [row["sigma"] for row in kept[-1]["sigma_probes"]]
     assert sigmas == [row.sigma for row in found.sigma_probes]
-    assert not found.trials or not words.startswith("sigma")
+    assert len(found.trials) == (words == "training 6" and not interrupted)
 
 
 def test_a_probe_that_is_stopped_before_a_sigma_says_so(config, monkeypatch):
@@ -283,7 +232,7 @@ def test_a_probe_that_is_stopped_before_a_sigma_says_so(config, monkeypatch):
 def test_zo_grpo_gets_a_sigma_and_a_relative_step(tmp_path, monkeypatch):
     found = probe(zo_grpo_run(save_tiny(tmp_path / "model", "llama"), "graders.workers=1"))
     assert found.overrides["method"] == {"relative_step": found.settings["relative_step"]}
-    tried = {trial.settings["relative_step"] for trial in found.trials}
+    tried = {settings["relative_step"] for settings, _ in found.trials}
     assert tried == {0.1, 0.2, 0.4}
     assert found.overrides["strategy"] == {"sigma": found.sigma}
     assert found.step is None
@@ -354,7 +303,7 @@ def test_a_strategy_without_a_learning_rate_gets_a_sigma_alone():
     small = ["space={kind: subspace, dimension: 6}", "strategy={kind: cma, population: 6}"]
     found = probe(settings("graders.workers=1", "generations=3", *small))
     assert found.overrides == {"strategy": {"sigma": found.sigma}}
-    assert {tuple(trial.settings) for trial in found.trials} == {("sigma",)}
+    assert {tuple(settings) for settings, _ in found.trials} == {("sigma",)}
 
 
 @pytest.mark.parametrize(

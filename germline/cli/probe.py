@@ -88,18 +88,17 @@ def _show(advice: "ProbeAdvice") -> None:
     measured = ("sigma", "KL", "degenerate", "examples differ", "agreement", "reward", "")
     print_table(measured, rows)
     if advice.trials:
-        names = list(advice.trials[0].settings)
-        trials = [("untrained", *[""] * (len(names) - 1), f"{number(advice.untrained_score)} (0)")]
-        for trial in advice.trials:
-            scores = ", ".join(f"{number(score)} ({done})" for done, score in trial.scores)
-            trials.append((*(f"{value:g}" for value in trial.settings.values()), scores))
+        names = list(advice.trials[0][0])
+        trials = [("untrained", *[""] * (len(names) - 1), number(advice.untrained_score))]
+        for settings, score in advice.trials:
+            trials.append((*(f"{value:g}" for value in settings.values()), number(score)))
         typer.echo("")
         columns = [name.replace("_", " ") for name in names]
-        print_table((*columns, "score (after generations)"), trials)
+        print_table((*columns, "score"), trials)
     for paragraph in (*advice.reasons(), *(f"Note: {note}." for note in advice.notes)):
         print_stdout(f"\n{paragraph}")
     typer.secho("\nrecommended:", bold=True)
-    for section, settings in advice.overrides.items():
-        for name, value in settings.items():
+    for section, recommended in advice.overrides.items():
+        for name, value in recommended.items():
             shown = value if isinstance(value, str) else f"{value:g}"
             typer.secho(f"  {section}.{name}={shown}", bold=True)

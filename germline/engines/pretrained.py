@@ -199,7 +199,8 @@ def loading_errors(source: str, setting: str = "model") -> Iterator[None]:
     except Exception as error:  # a damaged file may raise anything in the libraries
         said = " ".join(str(error).split())
         raise GermlineError(
-            f"{setting}: {source!r} cannot be loaded ({type(error).__name__}: {said})"
+            f"{setting}: {source!r} cannot be loaded ({type(error).__name__}: {said}): fetch it "
+            "again if it is incomplete, or give a model that transformers loads"
         ) from error
 
 

@@ -21,7 +21,7 @@
    A smaller rate trains more slowly. A larger one improves faster at first and then declines,
    because normalized utilities do not become smaller when the differences between members do.
 3. **Trials.** Short trainings at the two best sigmas, at the rate of (3) and a third of it, scored
-   on training examples that they do not train on. The worse half ends after every round.
+   on training examples that they do not train on. If time runs out, the first ones count.
 
 With `method=zo_grpo` the center generates and members score, so any small sigma does, and its
 updates are not mostly noise: there is no (1) to (3). Trials have the best sigma and
@@ -59,16 +59,11 @@ from germline.studies.sigma_sweep import (
     probe_sigma,
     sweep,
 )
-from germline.studies.trial_engine import (
-    TrialEngine,
-    begin_trial,
-    open_trial_engine,
-    successive_halving,
-)
+from germline.studies.trial_engine import TrialEngine, open_trial_engine
 from germline.types import GermlineError
 
-ROUNDS = (5, 10)
-"""Generations of a trial after each round."""
+TRIAL_GENERATIONS = 8
+"""Generations of a short training."""
 
 
 def probe(
@@ -91,8 +86,7 @@ def probe(
         keep: is called with the measurements so far, after each one.
     """
     _refuse(config, minutes)
-    given = getattr(config.search, "sigma", None)
-    config, unit = _with_numbers(config)
+    given, (config, unit) = getattr(config.search, "sigma", None), _with_numbers(config)
     began = time.perf_counter()
     clock = _Clock(began + 60 * minutes)
     watch(_cost(config, minutes))
@@ -122,19 +116,18 @@ def probe(
             clock.check()
             watch(f"one generation at sigma {sigmas[0]:g}")
             step, generation_s = _measured_step(bench, sigmas[0])
-        trials = [
-            begin_trial(bench, settings, config.generations)
-            for settings in _settings(config, sigmas, step, edge)
-        ]
-        untrained_score = None
+        candidates, trials = _settings(config, sigmas, step, edge), []
+        untrained_score, count = None, min(TRIAL_GENERATIONS, config.generations)
         with clock.part():
             clock.check()
-            watch(f"{len(trials)} short trainings")
             untrained_score = bench.score(bench.fresh)
-            rounds = sorted({min(done, config.generations) for done in ROUNDS})
-            successive_halving(bench, trials, rounds, lambda n: clock.fits(n * generation_s))
-    best = max(trials, key=lambda trial: (len(trial.scores), trial.score))
-    used = dict(best.settings)
+            for settings in candidates:
+                clock.check(count * generation_s)
+                watch(f"training {count} generations with {_shown(settings)}")
+                with bench.trained(settings, count):
+                    trials.append((settings, bench.score(bench.fresh)))
+    best, _ = max(trials, key=_score_of_trial, default=(candidates[0], 0.0))
+    used = dict(best)
     return ProbeAdvice(
         sigma=used.pop("sigma"),
         settings=used,
@@ -143,7 +136,7 @@ def probe(
         generations=config.generations,
         center=center,
         sigma_probes=tuple(rows),
-        trials=tuple(trials) if best.scores else (),
+        trials=tuple(trials),
         untrained_score=untrained_score,
         notes=tuple(_notes(config, rows, center, clock.stopped)),
         seconds=time.perf_counter() - began,
@@ -166,17 +159,10 @@ class _Clock:
         self.stopped = ""
         self._until = until
 
-    def check(self) -> None:
-        """End the part if time is over."""
-        if self.stopped or time.perf_counter() > self._until:
+    def check(self, seconds: float = 0.0) -> None:
+        """End the part if time is over, or will be in so many seconds and a tenth for scoring."""
+        if self.stopped or time.perf_counter() + 1.1 * seconds > self._until:
             raise _OutOfTimeError
-
-    def fits(self, seconds: float) -> bool:
-        """Return whether there is time, with a margin of a tenth for scoring; note if not."""
-        if time.perf_counter() + 1.1 * seconds <= self._until:
-            return True
-        self.stopped = "--minutes ran out"
-        return False
 
     @contextmanager
     def part(self) -> Iterator[None]:
@@ -196,7 +182,7 @@ def _cost(config: Config, minutes: float) -> str:
     few *= method.generated_rows(min(members, MEMBERS))
     many = method.generated_rows(members) * config.batch_size
     return (
-        f"cost: about 5 sigmas of {few:,} completions and 30 generations of {many:,}; after "
+        f"cost: about 5 sigmas of {few:,} completions and 32 generations of {many:,}; after "
         f"{minutes:g} minutes (--minutes) or Ctrl-C, the advice follows from what was measured"
     )
 
@@ -211,6 +197,14 @@ def _best(sane: Sequence[SigmaProbe]) -> list[float]:
     return [one.sigma for one in ordered[:-3:-1]]
 
 
+def _score_of_trial(trial: tuple[Mapping[str, float], float]) -> float:
+    return -math.inf if math.isnan(trial[1]) else trial[1]
+
+
+def _shown(settings: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in settings.items())
+
+
 def _has_rate(config: Config) -> bool:
     return isinstance(config.strategy, Nes) and config.method.kind == "es"
 
@@ -220,10 +214,8 @@ def _measured_step(bench: TrialEngine, sigma: float) -> tuple[float | None, floa
     has_rate = _has_rate(bench.config)
     settings = {"sigma": sigma, **({"learning_rate": sigma} if has_rate else {})}
     began = time.perf_counter()
-    list(bench.train(begin_trial(bench, settings, 1).method, range(1)))
-    seconds = time.perf_counter() - began
-    moved = bench.moved()
-    bench.restart()
+    with bench.trained(settings, 1):
+        seconds, moved = time.perf_counter() - began, bench.moved()
     if not has_rate:
         return None, seconds
     # With momentum, the total effect of a step is 1 / (1 - momentum) times its first one.

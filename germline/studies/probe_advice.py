@@ -9,7 +9,6 @@ from typing import Any
 from germline.config.config_files import as_yaml
 from germline.record.atomic_files import write_atomically, write_json
 from germline.studies.sigma_sweep import SigmaProbe
-from germline.studies.trial_engine import Trial
 
 MOSTLY_DEGENERATE = 0.5
 """Share of degenerate texts of the base model from which on a probe is in doubt."""
@@ -27,9 +26,8 @@ class ProbeAdvice:
         generations: of the config.
         center: measurements of the base model on the same batches.
         sigma_probes: measurements of members, by rising sigma.
-        trials: in order of preference, with their scores; empty when there was no time.
-        untrained_score: score of the base model on the examples that score the trials; None when
-            there was no time.
+        trials: settings and score of the short trainings, in order of preference.
+        untrained_score: of the base model on the same examples; None when there was no time.
         notes: limits of the advice, such as that time ran out.
         sigma_unit: unit of the recommended settings, if the config does not set it.
     """
@@ -41,7 +39,7 @@ class ProbeAdvice:
     generations: int
     center: SigmaProbe
     sigma_probes: tuple[SigmaProbe, ...]
-    trials: tuple[Trial, ...]
+    trials: tuple[tuple[Mapping[str, float], float], ...]
     untrained_score: float | None
     notes: tuple[str, ...]
     seconds: float
@@ -109,15 +107,7 @@ class ProbeAdvice:
             "step": self.step,
             "generations": self.generations,
             **measured(self.center, self.sigma_probes, self.verdict),
-            "trials": [
-                {
-                    **trial.settings,
-                    "scores": [
-                        {"generations": done, "score": score} for done, score in trial.scores
-                    ],
-                }
-                for trial in self.trials
-            ],
+            "trials": [{**settings, "score": score} for settings, score in self.trials],
             "untrained_score": self.untrained_score,
             "reasons": list(self.reasons()),
             "notes": list(self.notes),

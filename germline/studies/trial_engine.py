@@ -3,10 +3,8 @@
 All seeds of trials differ from those of runs, so that no run uses the noise it was tuned on.
 Only training examples are used, so that held-out scores stay independent.
 
-Successive halving trains from the same start, and the worse half ends after every round. The state
-of a trial is restored by replaying its updates, so one copy of the initial weights is enough for
-any number of trials. Scores are those of the center, greedy or sampled as in the config, on
-examples that no trial trains on. Source: Jamieson and Talwalkar 2016, arXiv 1502.07943.
+Scores are those of the center, greedy or sampled as in the config, on examples that no trial trains
+on.
 """
 
 import hashlib
@@ -31,14 +29,7 @@ from germline.run.build_parts import make_decoding, make_engine, make_graders
 from germline.run.model_prompts import fit_task
 from germline.strategies import make_strategy
 from germline.tasks import make_task
-from germline.types import (
-    Decoding,
-    Example,
-    GenerationRecord,
-    GermlineError,
-    MeanUpdate,
-    Update,
-)
+from germline.types import Decoding, Example, GermlineError
 
 FRESH_SHARE, MOST_FRESH = 3, 128
 """A third of the training examples, at most 128, score trials and are not trained on."""
@@ -131,14 +122,20 @@ class TrialEngine:
             count += step.numel()
         return math.sqrt(squares / count)
 
-    def train(self, method: Method, span: range) -> Iterator[GenerationRecord]:
-        """Run generations as in any run, on the training examples that do not score trials."""
-        return generations(method, self.fleet, self.batch_of, self.decoding, span)
+    @contextmanager
+    def trained(self, settings: Mapping[str, float], count: int) -> Iterator[None]:
+        """Have the weights of a short training during a `with` block, and then the initial ones.
 
-    def restart(self) -> None:
-        """Reset masters and optimizer moments to the initial state, bit for bit."""
-        self.engine.weights.load_state(self._start)
-        self.engine.refresh()
+        It trains as any run, on the examples that do not score trials. Schedules run over the
+        generations of the config.
+        """
+        method = self.method(self.config.generations, settings)
+        try:
+            list(generations(method, self.fleet, self.batch_of, self.decoding, range(count)))
+            yield
+        finally:
+            self.engine.weights.load_state(self._start)  # the optimizer's moments too
+            self.engine.refresh()
 
 
 @contextmanager
@@ -178,68 +175,3 @@ def _split(examples: Sequence[Example], run_seed: int) -> tuple[list[Example], l
     order = noise.epoch_permutation(run_seed, "probe", 0, len(examples)).tolist()
     scoring = min(MOST_FRESH, len(examples) // FRESH_SHARE)
     return [examples[n] for n in order[scoring:]], [examples[n] for n in order[:scoring]]
-
-
-@dataclass
-class Trial:
-    """One short training.
-
-    Attributes:
-        settings: by their names, such as `sigma` and `learning_rate`.
-        updates: of the generations trained so far.
-        scores: (generations trained, mean reward of the center on the scoring examples), in order.
-    """
-
-    settings: Mapping[str, float]
-    method: Method = field(repr=False)
-    updates: list[Update | MeanUpdate] = field(default_factory=list, repr=False)
-    scores: list[tuple[int, float]] = field(default_factory=list)
-
-    @property
-    def score(self) -> float:
-        """The latest score; minus infinity before the first one, or when it is missing."""
-        newest = self.scores[-1][1] if self.scores else math.nan
-        return newest if not math.isnan(newest) else -math.inf
-
-
-def begin_trial(bench: TrialEngine, settings: Mapping[str, float], horizon: int) -> Trial:
-    """Make a trial of settings; the strategy's schedules run over `horizon` generations."""
-    return Trial(settings, bench.method(horizon, settings))
-
-
-def train_trial(bench: TrialEngine, trial: Trial, to: int) -> None:
-    """Continue a trial until it has `to` generations, and score its center."""
-    bench.restart()
-    for update in trial.updates:
-        bench.engine.apply(update)
-    records = bench.train(trial.method, range(len(trial.updates), to))
-    trial.updates += [record.update for record in records]
-    trial.scores.append((to, bench.score(bench.fresh)))
-
-
-def successive_halving(
-    bench: TrialEngine,
-    trials: Sequence[Trial],
-    rounds: Sequence[int],
-    in_time: Callable[[int], bool],
-) -> Trial:
-    """Train all trials, then the better half further, and return the best of the last round.
-
-    Args:
-        bench: the engine of the trials.
-        trials: in order of preference: the first wins a tie.
-        rounds: generations that each remaining trial has had after each round.
-        in_time: returns whether there is time for a number of generations; a round that does not
-            fit is not begun.
-    """
-    left = list(enumerate(trials))
-    for to in rounds:
-        if not in_time(sum(to - len(trial.updates) for _, trial in left)):
-            break
-        for _, trial in left:
-            train_trial(bench, trial, to)
-        left.sort(key=lambda one: (-one[1].score, one[0]))
-        if to != rounds[-1]:
-            left = left[: max(1, len(left) // 2)]
-    bench.restart()
-    return left[0][1]

@@ -180,6 +180,7 @@ def other_quantization(content: bytes) -> bytes:
         lambda file, model: write_gguf(model, file, architecture="rwkv7"),
         lambda file, model: write_gguf(model, file, weights=False),
         lambda file, model: file.unlink(),
+        lambda file, model: file.write_bytes(b""),
     ],
 )
 def test_a_file_that_is_no_model_is_refused(model, tmp_path, damage):

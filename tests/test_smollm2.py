@@ -1,10 +1,16 @@
 """SmolLM2-135M-Instruct, a real pretrained chat model."""
 
+import shlex
+from pathlib import Path
+
 import pytest
+from typer.testing import CliRunner
 
 import germline
 from checks import smollm2
+from germline.cli.application import app
 from tests.merged_models import assert_same_tokens
+from tests.test_docs import commands
 
 FOLDER = smollm2.MODELS / smollm2.NAME
 FILE = FOLDER.with_name(f"{smollm2.NAME}.Q4_1.gguf")
@@ -41,3 +47,25 @@ def test_the_model_knows_the_capital_of_france():
 def test_an_export_of_a_run_writes_the_same_tokens(trained, tmp_path):
     germline.export(trained, tmp_path / "exported", form="merged")
     assert "Paris" in assert_same_tokens(trained, tmp_path / "exported", QUESTION, 12)
+
+
+PAGE = Path(__file__).parents[1] / "docs/teach-smollm2.md"
+
+
+@pytest.mark.slow
+@fetched
+def test_the_page_that_teaches_it_runs_from_nothing_at_a_small_size(tmp_path, monkeypatch):
+    pytest.importorskip("trl")
+    monkeypatch.chdir(FOLDER.parents[1])
+    small = ["generations=1", "batch_size=1", "method.group_size=2", "held_out.examples=1"]
+    run = str(tmp_path / "run")
+    outputs = []
+    for line in commands(PAGE):
+        words = [run if word == "runs/capitals" else word for word in shlex.split(line)[1:]]
+        done = CliRunner().invoke(app, words + (small if words[0] == "train" else []))
+        assert done.exit_code == 0, done.output
+        outputs.append(done.stdout)
+    before, _trained, after = outputs
+    for answer in (before, after):  # a single small update changes few answers
+        assert "> What is the capital of Sweden?" in answer
+    assert "Stockholm" in before

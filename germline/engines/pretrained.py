@@ -199,8 +199,8 @@ def loading_errors(source: str, setting: str = "model") -> Iterator[None]:
     except Exception as error:  # a damaged file may raise anything in the libraries
         said = " ".join(str(error).split())
         raise GermlineError(
-            f"{setting}: {source!r} cannot be loaded ({type(error).__name__}: {said}): fetch it "
-            "again if it is incomplete, or give a model that transformers loads"
+            f"{setting}: {source!r} cannot be loaded ({type(error).__name__}: {said}): give a "
+            "complete folder or file of a model that transformers loads, or get it again"
         ) from error
 
 

@@ -101,8 +101,10 @@ def recommend(
     fixed = {
         "model": Choice(model, f"{shape.size} weights."),
         **_task_settings(task, section, made, task_settings),
-        **_space_settings(model),
+        "space.kind": Choice("low_rank", "`full` takes a model copy per member, `lora` the least."),
     }
+    if model == "nano":
+        fixed["space.layers"] = Choice(NANO_LAYERS, "The last of nano's four layers.")
     for share in SHARES:
         settings = fixed | _search_settings(shape, made, share)
         if is_short(_config(settings)):
@@ -179,11 +181,9 @@ def _comment(text: str, indent: str = "") -> str:
 def _config(settings: Settings) -> Config:
     values: dict[str, Any] = {}
     for setting, choice in settings.items():
-        section, _, name = setting.partition(".")
-        if name:
-            values.setdefault(section, {})[name] = choice.value
-        else:
-            values[section] = choice.value
+        *section, name = setting.split(".")
+        inner = values.setdefault(section[0], {}) if section else values
+        inner[name] = choice.value
     return load_config(values)
 
 
@@ -192,35 +192,16 @@ def _task_settings(task: str, section: TaskBase, made: Task, given: Sequence[str
     reason = (
         f"{len(made.examples('train')):,} training examples and {len(made.examples('test')):,} "
         f"held-out ones; completions have at most {made.max_new_tokens} tokens "
-        "(task.max_new_tokens). The time of a generation is nearly proportional to that."
+        "(task.max_new_tokens), to which the time of a generation is nearly proportional."
     )
     if not given:
         return {"task": Choice(task, reason)}
     values = section.model_dump(mode="json")
     settings = {"task.kind": Choice(values["kind"], reason)}
-    if isinstance(section, FileTask):
-        settings["task.path"] = Choice(values["path"], "The file of the task.")
-    for name in (setting.partition("=")[0].split(".")[1] for setting in given):
-        if name not in ("kind", "path"):
-            settings[f"task.{name}"] = Choice(values[name], "Given with the command.")
-    return settings
-
-
-def _space_settings(model: str) -> Settings:
-    settings = {
-        "space.kind": Choice(
-            "low_rank",
-            "Members share the matrix products of the base model and add a correction of rank 1. "
-            "`full` perturbs every weight, at one model copy per member; `lora` needs the least "
-            "memory.",
-        )
-    }
-    if model == "nano":
-        settings["space.layers"] = Choice(
-            NANO_LAYERS,
-            "The last of nano's four layers: it changes the style of answers and keeps their "
-            "facts. Another model needs no such line.",
-        )
+    names = [setting.partition("=")[0].split(".")[1] for setting in given]
+    for name in ["path", *names] if isinstance(section, FileTask) else names:
+        why = "The file of the task." if name == "path" else "Given with the command."
+        settings.setdefault(f"task.{name}", Choice(values[name], why))
     return settings
 
 
@@ -236,41 +217,37 @@ def _search_settings(shape: ModelShape, task: Task, share: float) -> Settings:
     generations = part(TINY_GENERATIONS if is_tiny else USUAL_GENERATIONS, LEAST_GENERATIONS)
     every = max(1, generations // part(SCORES, LEAST_SCORES))
     scored = min(len(task.examples("test")), part(HELD_OUT, LEAST_HELD_OUT))
+    width = 100 * min(1, Z_95 / math.sqrt(scored))
     reduced = " Reduced to fit the time (--minutes)." if share < 1 else ""
-    return {
-        "strategy.population": Choice(
+    values: list[tuple[str, object, str]] = [
+        (
+            "strategy.population",
             2 * part(population // 2, LEAST_POPULATION // 2),
-            "128 members below one billion weights and 64 above are usual; more members give a "
-            f"less noisy update and take as much more time.{reduced}",
+            "Usual are 128 members below one billion weights and 64 above; more give a less noisy "
+            f"update.{reduced}",
         ),
-        "strategy.sigma": Choice(
-            "auto",
-            "Measured before the first generation, so that members differ from the model by a "
-            "fixed KL divergence.",
-        ),
-        "strategy.learning_rate": Choice(
-            "auto",
-            "Follows the measured share of signal in the rewards. `germline probe` measures a pair "
-            "of fixed numbers instead.",
-        ),
-        "batch_size": Choice(
+        ("strategy.sigma", "auto", "Members differ from the model by a fixed KL divergence."),
+        ("strategy.learning_rate", "auto", "Follows the share of signal in the rewards."),
+        (
+            "batch_size",
             min(len(task.examples("train")), batch),
-            "Examples per generation, the same for every member. More examples make the update "
-            f"less noisy and cost as much as more members; auto needs at least 2.{reduced}",
+            f"Examples per generation, the same for every member; at least 2 for auto.{reduced}",
         ),
-        "generations": Choice(
+        (
+            "generations",
             generations,
             f"`germline resume RUN generations=...` continues a finished run.{reduced}",
         ),
-        "held_out.every": Choice(
+        (
+            "held_out.every",
             every,
-            f"{math.ceil(generations / every) + 1} scores in all, with those before and after the "
-            "run.",
+            f"{math.ceil(generations / every) + 1} scores in all, with those before and after.",
         ),
-        "held_out.examples": Choice(
+        (
+            "held_out.examples",
             scored,
-            f"The 95 % interval of a share over {scored} examples is up to "
-            f"{100 * min(1, Z_95 / math.sqrt(scored)):.0f} points wide; 4 times the examples halve "
-            "it.",
+            f"The 95 % interval of a share over {scored} examples is up to {width:.0f} points "
+            "wide.",
         ),
-    }
+    ]
+    return {name: Choice(value, reason) for name, value, reason in values}

@@ -43,7 +43,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from germline.config import AutoLearningRate, AutoSigma, Config, Nes, ZerothOrderGrpo
+from germline.config import AutoLearningRate, Config, Nes, ZerothOrderGrpo
 from germline.report.text_format import number
 from germline.strategies.calibrated_sigma import FIRST_GUESS
 from germline.studies.probe_advice import ProbeAdvice, measured
@@ -294,9 +294,11 @@ def _with_numbers(config: Config) -> tuple[Config, str | None]:
     if not isinstance(section, Nes):
         return config, None
     changes: dict[str, object] = {"sigma_unit": section.unit}
-    if isinstance(section.sigma, AutoSigma):
+    if section.is_calibrated:
         changes["sigma"] = FIRST_GUESS[section.unit]
-    if isinstance(section.learning_rate, AutoLearningRate) and _has_rate(config):
+    if not _has_rate(config):
+        changes["learning_rate"] = AutoLearningRate()
+    elif section.has_measured_rate:
         changes["learning_rate"] = FIRST_GUESS[section.unit]
     is_unset = section.sigma_unit == "auto" and section.unit != "constant"
     changed = config.model_copy(update={"strategy": section.model_copy(update=changes)})
@@ -310,11 +312,6 @@ def _refuse(config: Config, minutes: float) -> None:
         raise GermlineError(
             f"probe: method.kind={config.method.kind} cannot be probed, because the rules for the "
             "length of steps are those of es and zo_grpo; probe the config with method=es"
-        )
-    if config.method.kind == "zo_grpo" and not config.strategy.has_measured_rate:
-        raise GermlineError(
-            "probe: strategy.learning_rate is a number, and with method=zo_grpo the probe finds "
-            "method.relative_step, which is for strategy.learning_rate=auto: set that"
         )
     if config.strategy.population == 1:
         raise GermlineError(

@@ -57,6 +57,7 @@ class ProbeAdvice:
         strategy: dict[str, float | str] = {"sigma": self.sigma, **unit, **self.settings}
         if (step := strategy.pop("relative_step", None)) is None:
             return {"strategy": strategy}
+        strategy["learning_rate"] = "auto"
         return {"strategy": strategy, "method": {"relative_step": step}}
 
     @property
@@ -102,7 +103,12 @@ class ProbeAdvice:
     def values(self) -> dict[str, Any]:
         """Return all measurements, as values for JSON."""
         return {
-            "recommended": {name: v for one in self.overrides.values() for name, v in one.items()},
+            "recommended": {
+                name: value
+                for section in self.overrides.values()
+                for name, value in section.items()
+                if value != "auto"
+            },
             "edge": self.edge,
             "step": self.step,
             "generations": self.generations,

@@ -23,7 +23,6 @@ from germline.signal_metrics import half_agreement, informative_examples
 from germline.studies.trial_engine import TrialEngine
 from germline.types import (
     Perturbation,
-    SigmaTrial,
     as_seed_perturbation,
 )
 
@@ -104,13 +103,11 @@ def first_sigma(bench: TrialEngine, given: object, watch: Callable[[str], None])
     auto = given if isinstance(given, AutoSigma) else AutoSigma()
     settings = auto.model_copy(update={"pairs": auto.pairs or START_PAIRS})
     strategy = bench.few_members(settings, MEMBERS, 1).strategy
-
-    def tell(trial: SigmaTrial) -> None:
-        if trial.kl is not None:
-            watch(f"calibrating: sigma {trial.sigma:g}, KL {trial.kl:.2g} nats per token")
-
-    strategy.calibrate(0, MemberKl(bench.fleet, bench.batch_of, 0, bench.decoding, tell))
-    return as_seed_perturbation(strategy.ask(0).members[0]).sigma
+    divergence = MemberKl(bench.fleet, bench.batch_of, 0, bench.decoding)
+    strategy.calibrate(0, divergence)
+    sigma = as_seed_perturbation(strategy.ask(0).members[0]).sigma
+    watch(f"calibrated in {len(divergence.trials)} trials: sigma {sigma:g}")
+    return sigma
 
 
 def sweep(

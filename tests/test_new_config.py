@@ -179,7 +179,7 @@ def test_a_run_takes_its_start_its_generations_and_its_held_out_scores():
 @pytest.mark.parametrize(
     ("small_cpu", "large_cpu", "load", "limit", "expected"),
     [
-        (0.4, 4.88, 2.0, 600, (0.0, 0.02)),
+        (0.4, 4.88, 2.0, 600, (0.0, 0.0125)),
         (0.4, 1.744, 2.0, 600, (0.416, 0.006)),
         (6.4, 12.16, 1.0, 600, (4.48, 0.03)),
         (6.4, math.nan, 3.0, 60, (0.0, 0.3)),

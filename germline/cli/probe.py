@@ -31,12 +31,13 @@ def probe(
     minutes: Annotated[float, typer.Option(help="Time limit, in minutes.")] = 3.0,
     as_json: AsJson = False,
 ) -> None:
-    """Find a sigma and a learning rate for a config; with zo_grpo, a relative step.
+    """Find a sigma and a learning rate for a config.
 
     Evaluates a few members at growing sigmas, from that of sigma=auto on, and measures where their
     texts become degenerate, where members differ, and where examples agree on the update; then runs
     short trainings. Writes a file of settings that `germline train` takes after the config, and
-    prints the command. Only training examples are used. Ctrl-C ends the measurements: the advice
+    prints the command. With zo_grpo, method.relative_step takes the place of the learning rate.
+    Only training examples are used. Ctrl-C ends the measurements: the advice
     follows from those that were made, which are kept in probe.json.
     """
     from germline.config import load_config

@@ -101,7 +101,9 @@ def recommend(
     fixed = {
         "model": Choice(model, f"{shape.size} weights."),
         **_task_settings(task, section, made, task_settings),
-        "space.kind": Choice("low_rank", "`full` takes a model copy per member, `lora` the least."),
+        "space.kind": Choice(
+            "low_rank", "`full` needs a model copy per member, `lora` the least memory."
+        ),
     }
     if model == "nano":
         fixed["space.layers"] = Choice(NANO_LAYERS, "The last of nano's four layers.")

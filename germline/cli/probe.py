@@ -37,8 +37,8 @@ def probe(
     texts become degenerate, where members differ, and where examples agree on the update; then runs
     short trainings. Writes a file of settings that `germline train` takes after the config, and
     prints the command. With zo_grpo, method.relative_step takes the place of the learning rate.
-    Only training examples are used. Ctrl-C ends the measurements: the advice
-    follows from those that were made, which are kept in probe.json.
+    Only training examples are used. Ctrl-C ends the measurements: the advice follows from those
+    that were made, which are kept in probe.json.
     """
     from germline.config import load_config
 

@@ -29,7 +29,7 @@ from germline.analysis.groups import (
     sources_by_method,
 )
 from germline.analysis.request import Request, Result
-from germline.analysis.spectrum import spectrum
+from germline.analysis.spectrum import MOST, spectrum
 from germline.analysis.weights import Weights, pieces
 from germline.config.base import Section
 from germline.record.atomic_files import Row
@@ -126,8 +126,10 @@ def _measure(opened: Sequence[Weights], name: str, settings: Settings) -> Mappin
 
 def _spectrum(one: Weights, name: str, widest: int) -> Mapping[str, float]:
     assert one.start is not None
-    is_matrix = len(one.shapes[name]) == 2
-    return spectrum(one.start.read(name), one.read(name), widest) if is_matrix else {}
+    shape = one.shapes[name]
+    if len(shape) != 2 or math.prod(shape) > MOST:
+        return {}
+    return spectrum(one.start.read(name), one.read(name), widest)
 
 
 def _walk(one: Weights) -> float | None:

@@ -26,16 +26,18 @@ SUBSPACE = 8
 FEWEST = 10
 """Eigenvalues of the shortest tail that a power law is fitted to."""
 
+ITERATIONS = 16
+
 
 def spectrum(
     start: Float32[Tensor, "rows columns"], end: Float32[Tensor, "rows columns"], widest: int
 ) -> Mapping[str, float]:
     """Return the stable rank of a change, the alpha before and after, and the angle in degrees.
 
-    Matrices that are wider than `widest` have the first only, the largest ones and vectors nothing.
+    Matrices that are wider than `widest` have the first only, and vectors nothing.
     """
     narrow = min(start.shape)
-    if narrow < 2 or start.numel() > MOST:
+    if narrow < 2:
         return {}
     found = {"stable_rank": stable_rank(end - start)}
     if not SUBSPACE < narrow <= widest:
@@ -54,13 +56,19 @@ def eigenvalues_and_vectors(matrix: Float32[Tensor, "rows columns"]) -> tuple[np
 
 
 def stable_rank(matrix: Float32[Tensor, "rows columns"]) -> float:
-    """Return the stable rank (1); NaN of a matrix of zeros."""
-    from scipy.sparse.linalg import svds
+    """Return the stable rank (1); NaN of a matrix of zeros.
 
+    The largest singular value is that on the Krylov space of a random vector: of flat spectra, the
+    last vector of a power iteration alone makes the stable rank 5 % too large.
+    """
     if not matrix.any():
         return math.nan
-    begin = np.random.default_rng(0).standard_normal(min(matrix.shape)).astype(np.float32)
-    (largest,) = svds(matrix.numpy(), k=1, v0=begin, tol=1e-3, return_singular_vectors=False)
+    start = np.random.default_rng(0).standard_normal(matrix.shape[1]).astype(np.float32)
+    vectors = [torch.from_numpy(start)]
+    for _ in range(ITERATIONS):
+        vectors.append(matrix.T @ (matrix @ (vectors[-1] / vectors[-1].norm())))
+    basis = torch.linalg.qr(torch.stack([one / one.norm() for one in vectors], dim=1)).Q
+    largest = torch.linalg.matrix_norm(matrix @ basis, 2)
     return float((matrix.norm() / largest) ** 2)
 
 

@@ -49,8 +49,8 @@ Generation = int | Literal["best"] | None
 
 Shape = tuple[int, ...]
 
-CHUNK = 1 << 24
-"""Numbers read at once, of all sources together: 64 MB in fp32."""
+CHUNK = 1 << 23
+"""Numbers read at once, of all sources together: 32 MB in fp32."""
 
 
 @dataclass(eq=False)

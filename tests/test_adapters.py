@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from germline import noise
-from germline.config import Lora, load_config, smoke_config
+from germline.config import Lora
 from germline.spaces.base import BaseModel
 from germline.spaces.peft_files import write_adapter
 from germline.types import Decoding, GermlineError, TensorInfo, Update
@@ -335,12 +335,3 @@ def test_what_was_written_is_where_another_run_starts(tmp_path):
     assert tokens(second.generate(members, examples(), Decoding(4))) == tokens(
         first.generate(members, examples(), Decoding(4))
     )
-
-
-# --- settings
-
-
-def test_smoke_starts_from_no_adapter_as_it_plays_with_another_model():
-    space = {"kind": "lora", "rank": 4, "layers": "0-9", "init_adapter": "somewhere"}
-    small = smoke_config(load_config({"model": "some/model", "space": space}))
-    assert small.space == Lora(rank=4, layers="0")

@@ -14,6 +14,7 @@ import pytest
 import germline
 from germline.config.config_files import as_yaml
 from germline.record import RunDirectory
+from germline.report.text_format import number
 from germline.studies import study_runs
 from germline.studies.study_file import Study
 from germline.studies.study_results import StudyResults
@@ -194,6 +195,19 @@ def test_runs_that_an_interrupt_leaves_out_are_counted(file, commands, monkeypat
     assert status == 130
     assert facts["failures"] == ["not ended: short, many, seed 0: stopped", "not begun: 2 runs"]
     assert "seed 1" not in printed
+
+
+def test_what_was_forgotten_is_a_table(file, commands) -> None:
+    sums = "retained={sums: {task: arithmetic, examples: 2}}"
+    write_study(file.parent, seeds=0, settings=[sums])
+    words = ("--table", "forgetting")
+    out = ("--out", file.parent / "out")
+    assert "nothing in `retained`" in command("compare", file, *out, "--report", *words).output
+    printed = compared(file, *words)[1]
+    assert "| task | method | sums |" in printed
+    ends = RunDirectory.open(file.parent / "out/short/few/seed-0").held_out()
+    before, after = (ends[at].score.retained["sums"].mean for at in (0, -1))
+    assert f"| short | few | {number(before)} -> {number(after)} |" in printed
 
 
 @pytest.mark.parametrize(

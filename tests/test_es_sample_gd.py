@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import germline
 from germline.checkpoint import list_snapshots, snapshot_generations
-from germline.cli.application import app
 from germline.config import load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet import LocalFleet
@@ -24,6 +22,7 @@ from germline.methods.es_sample_gd import (
 from germline.record import RunDirectory
 from germline.run import Training, build_run_parts
 from germline.types import Evaluation, GermlineError
+from tests.command_line import command
 from tests.tiny import save_tiny
 from tests.tiny_runs import tiny_run
 from tests.toy_runs import finish, journal, stopped_after
@@ -280,7 +279,7 @@ def test_of_a_killed_run_the_newest_snapshot_speaks_and_says_so(model, tmp_path,
     assert germline.generate(str(path), prompts, max_new_tokens=5) == before
     assert "the weights of generation 1, of the newest snapshot" in caplog.text
     assert germline.evaluate(str(path), limit=2)[0].generation == 2
-    verified = CliRunner().invoke(app, ["export", str(path), "--verify"])
+    verified = command("export", path, "--verify")
     assert verified.stdout.startswith("generation 1 rebuilt, digest verified")
     germline.export(path, tmp_path / "model")
     assert germline.generate(str(tmp_path / "model"), prompts, max_new_tokens=5) == before

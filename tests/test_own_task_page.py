@@ -6,12 +6,11 @@ import shlex
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import germline
-from germline.cli.application import app
 from germline.graders.builtin_rewards import rewards
 from germline.tasks.python_file import FileSettings
+from tests.command_line import command
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "own-task.md"
@@ -39,7 +38,7 @@ def call(line):
     # Two generations tell whether it works; sigma and learning rate would be measured first.
     small = ["generations=2", "strategy.sigma=0.01", "strategy.learning_rate=0.01"]
     short = small if line.startswith("germline train") else []
-    done = CliRunner().invoke(app, shlex.split(line)[1:] + short)
+    done = command(*shlex.split(line)[1:], *short)
     assert done.exit_code == 0, (line, done.output)
 
 

@@ -135,13 +135,6 @@ def test_a_file_may_import_what_lies_beside_it(tmp_path):
     assert graded(written(tmp_path, ROWS, source), "beside")[0].reward == 1.0
 
 
-def test_a_file_may_change_the_working_directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    written(tmp_path, "import os\nos.chdir('/')\n", ROWS, RIGHT)
-    (grade,) = graded("digits.py", "?")
-    assert (grade.reward, grade.failure) == (0.0, None)
-
-
 def test_a_file_may_be_named_like_a_module_and_may_define_dataclasses(tmp_path):
     source = """
         from __future__ import annotations

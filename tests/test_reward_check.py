@@ -3,15 +3,14 @@
 from unittest import mock
 
 import pytest
-from typer.testing import CliRunner
 
 import germline
-from germline.cli.application import app
 from germline.run.build_parts import make_graders
 from germline.run.preflight import check_custom_reward
 from germline.tasks import make_task
 from germline.tasks.thinking import open_thinking
 from germline.types import GermlineError
+from tests.command_line import command
 from tests.toy_runs import SETTINGS, settings
 
 
@@ -27,7 +26,7 @@ def test_a_reward_that_fails_on_every_answer_is_refused(tmp_path):
     path = written(tmp_path, "digits.py", rows + reward)
     with pytest.raises(GermlineError, match=r"fails on every answer .*KeyError: 'gold'"):
         germline.train(settings(f"task={path}"))
-    shown = CliRunner().invoke(app, ["check", str(path)])
+    shown = command("check", path)
     assert shown.exit_code == 1, shown.output
     assert "gold answers\t10\t0\twrong\t10 cannot be graded: KeyError: 'gold'" in shown.stdout
 

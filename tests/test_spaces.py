@@ -175,6 +175,14 @@ def test_layers_leave_everything_outside_them_alone(tied):
     assert len(found) == 2 * sum(info.layer == 0 for info in tied)
 
 
+@pytest.mark.parametrize(
+    "text", ["", "a", "0-", "-1", "0..2", "3.5", "1,,2", "0-1-2", "2-1", "0,2-1"]
+)
+def test_layers_of_another_form_are_refused_with_an_example(tied, text):
+    message = refusal(Full(layers=text), tied)
+    assert message == f"space.layers: {text!r} must look like 0-9 or 0,3,20-23"
+
+
 def test_a_gradient_in_pieces_has_the_bits_of_one_in_a_piece(monkeypatch):
     tensor = TensorInfo("model.layers.0.mlp.up_proj.weight", (37, 29), "linear", 0)
     update = Update(5, 2, 0.1, 1.0, (0.3, -0.2, 0.7))

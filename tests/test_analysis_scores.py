@@ -259,7 +259,7 @@ def test_an_interrupted_analysis_continues(folders, tmp_path):
         if len(scored) == 8:
             raise KeyboardInterrupt
 
-    call: dict[str, Any] = {"start": folders["start"], "settings": SETTINGS}
+    call: dict[str, Any] = {"start": folders["start"], "settings": SETTINGS | {"limit": 6}}
     with pytest.raises(KeyboardInterrupt):
         analyze("modes", ["nano"], out=tmp_path / "a", watch=stop, **call)
     kept = (tmp_path / "a" / "modes.jsonl").read_text()

@@ -29,7 +29,6 @@ from germline.analysis.weights import (
     shared_names,
 )
 from germline.config.base import Section
-from germline.config.errors import format_errors
 from germline.record.atomic_files import (
     Row,
     append_rows,
@@ -245,9 +244,10 @@ def _section(kind: type[Section], settings: Mapping[str, Any]) -> Section:
     try:
         return kind(**settings)
     except ValidationError as error:
-        said = format_errors(error, settings, lambda _: "")
+        first = error.errors(include_url=False)[0]
         names = ", ".join(kind.model_fields) or "none"
-        raise GermlineError(f"analyze: {said}\nsettings of this analysis: {names}") from None
+        said = f"{first['loc'][0]}: {first['msg']}; its settings: {names}"
+        raise GermlineError(f"analyze: {said}") from None
 
 
 def _write(result: Result, folder: Path, what: str) -> None:

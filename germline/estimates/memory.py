@@ -26,8 +26,10 @@ projections, their product, and the output. Attention (transformers' sdpa with a
 and values for every query head.
 
 Limits: the estimates have not been compared with the memory of a GPU, and files that are mapped
-while a model is loaded are not counted, because the system may free them. Lengths in (11) are in
-tokens of the trained model and not of the classifier.
+while a model is loaded are not counted, because the system may free them. Texts that end leave gaps
+in the heap of a CPU: nano took 0.85 GB after 43 generations, by estimate 0.72. Gradients by
+backpropagation are not counted. Lengths in (11) are in tokens of the trained model and not of the
+classifier.
 """
 
 from collections.abc import Iterator, Sequence

@@ -85,6 +85,9 @@ def test_an_answer_is_contained_as_whole_words(text, answer, value):
         ("After all, it is not 1 but \uff11\uff12 now", "12", 1),
         (r"\frac{\$5}{2}", "2.5", 1),
         ("x = - 5", "-5", 1),
+        ("-5", "- 5", 1),
+        (r"0.\overline{3}", "1/3", 1),
+        (r"0.\overline{3}", "3", 0),
         ("10 - 5", "5", 1),
         ("1\u202f234", "1234", 1),
         ("1\u00a0234.5", "1234.5", 1),
@@ -94,6 +97,18 @@ def test_an_answer_is_contained_as_whole_words(text, answer, value):
 )
 def test_the_last_number_counts(text, answer, value):
     assert score("numeric", text, answer, tolerance=1e-6) == value
+
+
+@pytest.mark.parametrize(
+    "answer", ["1 000", "5-7", "5\u20137", "3 or 4", "10 - 5", "10^6", "1_000", "2026-11-27", "1|2"]
+)
+def test_numbers_that_are_joined_are_no_gold_answer(answer):
+    assert "must be one number" in rewards()["numeric"].check_answer(answer)
+
+
+@pytest.mark.parametrize("answer", ["2 + 2 = 4", "In 3 days 4", "3.\n#### 4", "7/2 or so 4", "=4"])
+def test_the_last_number_of_a_solution_is_its_gold_answer(answer):
+    assert score("numeric", "4", answer) == 1
 
 
 @pytest.mark.parametrize("name", ["exact", "contains", "numeric", "regex"])
@@ -119,6 +134,7 @@ def test_long_numbers_are_compared_exactly():
         ("[1, 2]", "[2, 1]", 0),
         ("[1]", "[1, 2]", 0),
         ("NaN", "", 0),
+        ('["cafe\u0301"]', '["caf\u00e9"]', 1),
         ("{}", "", 1),
         ("Sure: {}", "", 0),
         ("```json\n{}\n```", "", 0),

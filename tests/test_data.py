@@ -244,11 +244,13 @@ CSV = "question,answer\nzip?,02134\nprice?,1.50\ntrue?,True\nmissing?,NA\nnone?,
 CELLS = ["02134", "1.50", "True", "NA", "None"]
 
 
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
 @pytest.mark.parametrize("kind", ["file", "folder"])
-def test_every_cell_of_a_csv_file_is_its_text(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "data" / "rows.csv"
+def test_every_cell_of_a_file_is_its_text(tmp_path: Path, kind: str, ending: str) -> None:
+    path = tmp_path / "data" / f"rows.{ending}"
     path.parent.mkdir()
-    path.write_text(CSV + '"a, b",\n')
+    text = CSV + "a b,\n"
+    path.write_text(text if ending == "csv" else text.replace(",", "\t"))
     named = path if kind == "file" else path.parent
     columns = {"prompt": "question"}
     section: dict[str, Any] = {"kind": "dataset", "path": str(named), "columns": columns}

@@ -99,12 +99,14 @@ def test_mistake_10_a_line_break_inside_the_answer_costs_nothing():
     assert answer("\n(3 * 5)\n - 2\n") == 1.0
 
 
-def test_nesting_is_read_up_to_its_limit():
-    def nested(depth):
-        return "(" * depth + "3 * 5 - 2" + ")" * depth
+def test_an_expression_is_read_up_to_a_number_of_symbols():
+    def nested(depth, signs):
+        return "-" * signs + "(" * depth + "3 * 5 - 2" + ")" * depth
 
-    assert answer(nested(countdown.MAX_DEPTH)) == 1.0
-    assert answer(nested(countdown.MAX_DEPTH + 1)) == 0.0
+    most = countdown.MAX_SYMBOLS - 5
+    assert answer(nested(most // 2, 0)) == answer(nested(0, most // 2 * 2)) == 1.0
+    assert answer(nested(most // 2 + 1, 0)) == answer(nested(0, most // 2 * 2 + 2)) == 0.0
+    assert answer("(" * 250 + "3 * 5") == answer("- " * 99_999 + "3 * 5 - 2") == 0.0
 
 
 @pytest.mark.parametrize("text", ["-11", "27.4", "0", "-15.727272727272727"])

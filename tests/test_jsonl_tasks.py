@@ -131,6 +131,11 @@ def test_the_metric_is_the_heaviest_or_the_one_named_whatever_the_order(tmp_path
     ("rows", "overrides", "complaint"),
     [
         ([ROW, '{"question": '], [], r"rows\.jsonl, line 2: not valid JSON: Exp.*column 14"),
+        (
+            [ROW, '{"question": "a", "answer": "1", "question": "b"}'],
+            [],
+            "line 2: not valid JSON: two fields have the same name, found .*'question'",
+        ),
         ([ROW, "", [1]], [], r"line 3: a row must be a JSON object, found \[1\]"),
         ([""], [], r"rows\.jsonl: the file holds no rows"),
         ([ROW], [], "at least 2 different examples, found 1"),

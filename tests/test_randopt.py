@@ -180,6 +180,7 @@ def test_most_votes_win(texts, elected):
         ("arithmetic", "8", "The answer is 8."),
         ("multiplication", "1,200", "1200"),
         ("conciseness", "Paris", " paris. "),
+        ("conciseness", "caf\u00e9", "cafe\u0301"),
         ("countdown", "</think><answer>1 + 2 + 3</answer>", "<answer>3*2*1</answer>"),
     ],
 )

@@ -24,7 +24,7 @@ PLACES = (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] / "co
 TASK_SUFFIXES = {
     ".py": "python",
     ".jsonl": "jsonl",
-    **dict.fromkeys((".parquet", ".csv", ".json", ".arrow"), "dataset"),
+    **dict.fromkeys((".parquet", ".csv", ".tsv", ".json", ".arrow"), "dataset"),
 }
 """Kind of a task by the ending of its file; a Python file may hold an environment instead."""
 

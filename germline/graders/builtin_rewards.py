@@ -144,7 +144,7 @@ def _words(answer: str) -> re.Pattern[str]:
 
 
 def _is_empty(answer: str) -> str:
-    return "" if answer.strip() else "must not be empty for reward=exact or contains"
+    return "" if answer.strip() else "must not be empty for reward=exact, contains or regex"
 
 
 def numeric(text: str, example: Example, tolerance: float = 0.0) -> float:
@@ -174,12 +174,13 @@ def regex(text: str, example: Example, pattern: str | None = None) -> float:
 
 
 def _is_no_pattern(answer: str, pattern: str | None = None) -> str:
-    if pattern is None:
-        try:
-            re.compile(answer)
-        except re.error as error:
-            return f"must be a regular expression for reward=regex without task.pattern ({error})"
-    return ""
+    if pattern is not None:
+        return ""
+    try:
+        re.compile(answer)
+    except re.error as error:
+        return f"must be a regular expression for reward=regex without task.pattern ({error})"
+    return _is_empty(answer)  # it would match any text
 
 
 def json_value(text: str, example: Example) -> float:
@@ -198,7 +199,7 @@ def json_value(text: str, example: Example) -> float:
 
 
 def _parse_json(text: str) -> Any:
-    return json.loads(text, parse_constant=_refuse_constant)
+    return json.loads(normalize("NFC", text), parse_constant=_refuse_constant)
 
 
 def _refuse_constant(constant: str) -> NoReturn:
@@ -256,7 +257,7 @@ def normalize_answer(text: str) -> str | None:
 
     Majority votes compare answers in this form if a task does not define its own.
     """
-    return " ".join(text.split()).casefold().rstrip(".") or None
+    return " ".join(normalize("NFC", text).split()).casefold().rstrip(".") or None
 
 
 EXACT = Reward(exact, check_answer=_is_empty)

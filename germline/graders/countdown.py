@@ -8,8 +8,8 @@ Parts, on `<think>` + completion (the prompt ends in `<think>`; only the complet
 - `answer`: 1.0 if the last `<answer>` holds an expression that uses every number exactly once and
   comes within 1e-5 of the target.
 
-An expression is made of `0-9 + - * / ( )` and white space. The small parser below reads it in exact
-integer ratios: nothing that a model writes is evaluated as code. A sign may precede a number (`-3 +
+An expression is made of `0-9 + - * / ( )` and white space. Python parses it, and its tree is read in
+exact integer ratios: nothing that a model writes is evaluated. A sign may precede a number (`-3 +
 5`, `2 * -3`): it belongs to the expression and not to the number, which is a sequence of digits.
 
 Deviations from the field's checker, which calls Python's `eval`:
@@ -18,11 +18,12 @@ Deviations from the field's checker, which calls Python's `eval`:
 2. Any ASCII white space is allowed in the answer; the field scores a line break 0.
 3. Negative and decimal targets work.
 4. The last `<answer>` that is closed counts, even when an earlier one was left open.
-5. Expressions of more than `MAX_SYMBOLS` symbols, or nested deeper than `MAX_DEPTH`, score 0.
+5. Expressions of more than `MAX_SYMBOLS` symbols score 0.
 """
 
+import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import cast
@@ -33,7 +34,6 @@ PRECISION = 100_000
 """An expression hits when it comes closer to the target than 1 / PRECISION."""
 
 MAX_SYMBOLS = 256
-MAX_DEPTH = 32
 
 Ratio = tuple[int, int]
 """Numerator and denominator, not reduced (half the time of `Fraction`); the latter is not zero."""
@@ -114,8 +114,8 @@ def value_of(expression: str, numbers: tuple[int, ...]) -> Ratio | None:
     if len(symbols) > MAX_SYMBOLS or used != sorted(map(str, numbers)):
         return None
     try:
-        return _Reader(symbols).value()
-    except (_NotAnExpressionError, ZeroDivisionError):
+        return _ratio(ast.parse(" ".join(expression.split()), mode="eval").body)
+    except (SyntaxError, MemoryError, RecursionError):
         return None
 
 
@@ -124,62 +124,23 @@ def _target(text: str) -> Ratio:
     return Fraction(text).as_integer_ratio()
 
 
-class _NotAnExpressionError(Exception):
-    """The symbols do not form an expression."""
-
-
-class _Reader:
-    """Recursive descent: sum = product {(+|-) product}, product = factor {(*|/) factor}."""
-
-    def __init__(self, symbols: list[str]) -> None:
-        self._symbols: Iterator[str] = iter(symbols)
-        self._next = next(self._symbols, "")
-        self._depth = 0
-
-    def value(self) -> Ratio:
-        value = self._sum()
-        if self._next:
-            raise _NotAnExpressionError
-        return value
-
-    def _take(self) -> str:
-        taken, self._next = self._next, next(self._symbols, "")
-        return taken
-
-    def _sum(self) -> Ratio:
-        top, bottom = self._product()
-        while self._next in ("+", "-"):
-            sign = 1 if self._take() == "+" else -1
-            more, below = self._product()
-            top, bottom = top * below + sign * more * bottom, bottom * below
-        return top, bottom
-
-    def _product(self) -> Ratio:
-        top, bottom = self._factor()
-        while self._next in ("*", "/"):
-            over = self._take() == "/"
-            more, below = self._factor()
-            if over and not more:
-                raise ZeroDivisionError
-            top, bottom = (top * below, bottom * more) if over else (top * more, bottom * below)
-        return top, bottom
-
-    def _factor(self) -> Ratio:
-        sign = 1
-        while self._next in ("+", "-"):
-            sign = -sign if self._take() == "-" else sign
-        top, bottom = self._atom()
-        return sign * top, bottom
-
-    def _atom(self) -> Ratio:
-        symbol = self._take()
-        if symbol.isdigit():
-            return int(symbol), 1
-        if symbol != "(" or self._depth == MAX_DEPTH:
-            raise _NotAnExpressionError
-        self._depth += 1
-        value = self._sum()
-        self._depth -= 1
-        if self._take() != ")":
-            raise _NotAnExpressionError
-        return value
+def _ratio(node: ast.expr) -> Ratio:
+    """Return the value of numbers, signs and + - * /; raise SyntaxError for anything else."""
+    match node:
+        case ast.Constant(value=int(number)):
+            return number, 1
+        case ast.UnaryOp(op=ast.UAdd() | ast.USub() as sign, operand=signed):
+            top, bottom = _ratio(signed)
+            return (-top if isinstance(sign, ast.USub) else top), bottom
+        case ast.BinOp(left=left, op=operator, right=right):
+            (top, bottom), (more, below) = _ratio(left), _ratio(right)
+            match operator:
+                case ast.Add():
+                    return top * below + more * bottom, bottom * below
+                case ast.Sub():
+                    return top * below - more * bottom, bottom * below
+                case ast.Mult():
+                    return top * more, bottom * below
+                case ast.Div() if more:
+                    return top * below, bottom * more
+    raise SyntaxError

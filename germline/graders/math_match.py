@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal
+from unicodedata import normalize
 
 from germline.errors import GermlineError
 from germline.example import Example
@@ -94,11 +95,15 @@ _DROPPED = re.compile(
     r"(?:\\[!,;: ]|\\left|\\right|[\s$°]|\^\{?\\circ\}?|\\%|%|\\\$)+|\.$"
     r"|^(?:\s*(?:=|≈|\\approx(?![A-Za-z])))+"
 )
-_APART = re.compile(r"[0-9.] [0-9.]")
+_APART = re.compile(r"(?<!_)[0-9.] [0-9.]")  # the base of a logarithm is no number beside one
 # After a number; a letter that is no unit is a variable: `3 x` is not 3.
 _UNIT = re.compile(
     rf"(?:\\ |\s)+(?:{_MEASURE}|[A-Za-z. ]*[A-Za-z]{{2}}[A-Za-z. ]*|[mgshlLVAWNJKCF])\.?$"
     r"|(?:\\ |\s)*\\(?:text|mathrm)\{[^{}]*\}(?:\^\{?[23]\}?)?$"
+)
+_UNIT_SYMBOL = re.compile(
+    r"(?:[0-9}]|\\ |\s)\s*(?:\\(?:text|mathrm)\{\s*)?"
+    r"([kcdmn]?[mglL]|ft|in|yd|mi|h|min|s)(?![A-Za-z])[\s{}^]*([23]?)[\s}.]*$"
 )
 _EQUALS = re.compile(r"(?<![<>!:=])=(?![<>=])")
 _NAME = re.compile(  # of a value: `x`, `S_{10}`, `f(2)`, `\text{Area}`, `(x, y)`
@@ -201,6 +206,9 @@ def is_equal(answer: str, gold: str) -> bool:
     mine, golden = _plain(answer), _plain(gold)
     if mine == golden or _RANGE.fullmatch(mine):
         return mine == golden != ""
+    units = _UNIT_SYMBOL.search(answer), _UNIT_SYMBOL.search(gold)
+    if units[0] and units[1] and units[0].groups() != units[1].groups():
+        return False  # words may be synonyms, and where only one side has a unit, it is implied
     has_unit = parse_number(mine) is None
     numbers = (
         parse_number(_plain(_UNIT.sub("", answer.strip()))),
@@ -244,6 +252,7 @@ def _differ(mine: Any, golden: Any) -> bool:
 
 def _latex(text: str) -> str:
     """Write symbols that `math-verify` does not read as LaTeX that it reads."""
+    text = normalize("NFC", text)
     text = _ROOT.sub(lambda root: rf"\sqrt{{{root[1] or root[2]}}}", text)
     return _SYMBOL.sub(lambda symbol: _LATEX[symbol[0]], text)
 

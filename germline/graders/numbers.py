@@ -7,7 +7,7 @@ r"""Read numbers as people and models write them; every value is an exact fracti
   currency, and with a space after `=` or an opening bracket. After a letter, a digit, a full stop
   or a closing bracket it is a subtraction (`3-5`).
 - `2/4`, `\frac{2}{4}`, `\frac24` and `½` are fractions, also of fractions; `1 1/2` is a mixed
-  number, and `1/2/2026` is neither.
+  number, and `1/2/2026` is neither. `0.1\overline{6}` is 1/6.
 """
 
 import re
@@ -39,6 +39,9 @@ _MIXED = re.compile(rf"(?<=[0-9])(?=[{_VULGAR}])")
 _SEPARATOR = re.compile(
     r"(?<=[0-9])(?:\{,\}|,?\\[,!;: ]|[\u00a0\u2007\u2009\u202f~'\u2019])(?=[0-9]{3}(?![0-9]))"
 )
+_REPEATING = re.compile(
+    r"(?<![0-9])([0-9]{0,9})\.([0-9]{0,9})\\(?:overline|bar|dot)\s*(?:\{([0-9]{1,9})\}|([0-9]))"
+)
 _SPACED_SIGN = re.compile(r"(?<=[=({\[])(\s*[-+])\s+(?=[0-9.\\$€£¥])")
 _INSIDE = r"((?:[^{}\\]|\\(?![dt]?frac))*)"
 _FRAC = re.compile(rf"\\[dt]?frac\s*(?:\{{{_INSIDE}\}}|([0-9]))\s*(?:\{{{_INSIDE}\}}|([0-9]))")
@@ -49,12 +52,19 @@ NUMBER = re.compile(SIGN + UNSIGNED)
 _GROUPED = re.compile(GROUPED)
 _EXPONENT = re.compile(r"[eE][-+]?[0-9]{4,}")
 _SLASH = re.compile(r"\s*/\s*")
+_JOINT = re.compile(r"(?:[^\w=#./\n]|_)*|\s*(?:and|or|to)\s*")  # of a list, a range, a power
 
 
 def with_plain_signs(text: str) -> str:
     """Return a text with `-` for every minus, `/` in fractions, and `,` between thousands."""
-    text = _MIXED.sub(" ", text).translate(_PLAIN)
+    text = _REPEATING.sub(_repeating, _MIXED.sub(" ", text).translate(_PLAIN))
     return _SPACED_SIGN.sub(r"\1", _SEPARATOR.sub(",", text))
+
+
+def _repeating(decimal: re.Match[str]) -> str:
+    whole, once, period = decimal[1], decimal[2], decimal[3] or decimal[4]
+    below = 10 ** len(once) * (10 ** len(period) - 1)
+    return f"{int(whole + once + period) - int(whole + once or '0')}/{below}"
 
 
 def without_thousands(text: str) -> str:
@@ -68,9 +78,12 @@ def last_number(text: str) -> Fraction | None:
 
 
 def single_number(text: str) -> Fraction | None:
-    """Return the last number of a text; None without one, or where it ends a list (`3,4`)."""
-    numbers = _last_numbers(text)
-    if len(numbers) > 1 and _between(*numbers[-2:]).strip() in (",", ";", ":"):
+    """Return the last number of a text; None without one, or if another one is joined to it.
+
+    Examples of the latter: `3,4`, `3 or 4`, `1 000`, `5-7`, `10^6`.
+    """
+    numbers = _last_numbers(f"={text}")  # after it, a sign may have a space
+    if len(numbers) > 1 and _JOINT.fullmatch(_between(*numbers[-2:])):
         return None
     return _value(numbers)
 

@@ -22,7 +22,10 @@ from germline.types import GermlineError
 
 Wanted = TypeVar("Wanted")
 
-TEXT_FILES = (".jsonl", ".json", ".csv")
+CELLS = {".csv": ",", ".tsv": "\t"}
+"""Ending of a file of cells -> what separates them."""
+
+TEXT_FILES = (".jsonl", ".json", *CELLS)
 """Endings of the files that are read here."""
 
 TABLES = {".parquet": "parquet", ".arrow": "arrow"}
@@ -65,9 +68,9 @@ def load_rows(config: FileTask) -> GivenRows:
 
 
 def read_rows(path: Path, setting: str) -> list[PlacedRow]:
-    """Read the rows of a file: JSON lines, a JSON list of objects, or CSV with a line of names.
+    """Read the rows of a file: JSON lines, a JSON list of objects, CSV or TSV with a line of names.
 
-    Every cell of a CSV file is its text; an empty one is a missing field. Errors name the setting.
+    Every cell of a CSV or TSV file is its text; an empty one is a missing field. Errors name the setting.
     """
     try:
         text = path.expanduser().read_bytes().decode("utf-8-sig")
@@ -77,7 +80,7 @@ def read_rows(path: Path, setting: str) -> list[PlacedRow]:
             f"{Path.cwd()}): {error}"
         ) from None
     rows: list[tuple[str, Any]]
-    if path.suffix == ".csv":
+    if path.suffix in CELLS:
         rows = list(_csv_rows(text, path))
     elif path.suffix == ".json" and text.lstrip().startswith("["):
         rows = [(f"{path}, row {n}", row) for n, row in enumerate(_parsed(text, str(path)))]
@@ -155,7 +158,7 @@ def shown(value: object) -> str:
 
 def _parsed(text: str, place: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_fields)
     except (ValueError, RecursionError) as error:
         raise GermlineError(
             f"{place}: not valid JSON: {error}; a file of rows has one object per line, or, if it "
@@ -163,9 +166,18 @@ def _parsed(text: str, place: str) -> Any:
         ) from None
 
 
+def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):  # the last value would win
+        raise ValueError(f"two fields have the same name, found {[name for name, _ in pairs]}")
+    return fields
+
+
 def _csv_rows(text: str, path: Path) -> Iterator[PlacedRow]:
     csv.field_size_limit(LONGEST_CELL)
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    reader = csv.DictReader(
+        io.StringIO(text, newline=""), delimiter=CELLS[path.suffix], strict=True
+    )
     try:
         names = reader.fieldnames or ()
         if len(set(names)) < len(names):
@@ -174,7 +186,7 @@ def _csv_rows(text: str, path: Path) -> Iterator[PlacedRow]:
             place = f"{path}, line {reader.line_num}"
             if None in cells or None in cells.values():
                 raise GermlineError(
-                    f"{place}: there must be {len(names)} cells, as in line 1; a cell with a comma "
+                    f"{place}: there must be {len(names)} cells, as in line 1; a cell with a tab, comma "
                     "or a line break stands in double quotes"
                 )
             yield place, {name: cell for name, cell in cells.items() if cell}

@@ -52,7 +52,13 @@ PLAIN = (
     "cohere2_moe gemma2 glm4 gpt_bigcode granite_swa hy_v3 jais2 jetmoe mimo_v2_flash ministral3 "
     "olmo olmo2 qwen2_moe smollm3 vaultgemma"
 )  # gemma4_unified_text has heads of two sizes
-LATER = dict.fromkeys(("axk1", "deepseek_v2", "minicpm3"), LATENT)
+LATER = dict.fromkeys(("axk1", "deepseek_v2", "glm4_moe_lite", "minicpm3", "youtu"), LATENT)
+LATER["cwm"] = {"bos_token_id": 1, "eos_token_id": 2}
+LATER["dots1"] = {"n_shared_experts": 1}
+LATER["gpt_neo"] = {"attention_types": [[["global"], 2]]}
+LATER["lfm2_moe"] = {"layer_types": ["full_attention"] * 2}
+LATER["mistral"] = {"sliding_window": 4}
+LATER["modernbert-decoder"] = {**LATER["cwm"], "cls_token_id": 1, "sep_token_id": 2}
 FAMILIES = QUICK | {family: {} for family in PLAIN.split()} | LATER
 RANDOM = Lora(rank=1, alpha=3, init_scale_b=0.5, unsupported="skip")
 
@@ -131,6 +137,7 @@ def test_an_adapter_that_peft_would_rename_is_refused_by_name(tmp_path):
         ("bart", {}, "takes no position_ids"),
         ("bloom", {}, "takes no position_ids"),
         ("falcon", {"alibi": True}, "has attention biases"),
+        ("gpt_neo", {"attention_types": [[["global", "local"], 1]]}, "has layers of local"),
         ("jamba", {}, "has layers of linear_attention"),
         ("mamba", {}, "has layers of linear_attention"),
         ("mamba2", {}, "has layers of linear_attention"),

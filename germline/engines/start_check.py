@@ -25,7 +25,8 @@ def unserved_family(config: PreTrainedConfig) -> str | None:
     model's forward. `check_cached_logits` tries a model that is loaded.
     """
     text = config.get_text_config(decoder=True)
-    kinds = set(getattr(text, "layer_types", None) or ()) - {FULL, SLIDING}
+    layers = getattr(text, "layer_types", None) or getattr(text, "attention_layers", ())
+    kinds = set(layers) - {FULL, SLIDING, "global"}  # the local ones of GPT-Neo count cache slots
     model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     lacking = {"position_ids", "past_key_values"} - signature(model.forward).parameters.keys()
     if kinds:

@@ -165,7 +165,7 @@ class DatasetSource(FileTask):
     """Settings of rows that the library `datasets` loads."""
 
     path: Path
-    """Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv, .json, .arrow)."""
+    """Name on the Hugging Face hub, folder, or file (.jsonl .parquet .csv .tsv .json .arrow)."""
     subset: str | None = None
     """Configuration of the dataset, such as `main`."""
     revision: str | None = None

@@ -9,14 +9,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from germline.environments.tools import answer_calls, find_tools, is_unicode
+from germline.errors import shown
 from germline.graders.event_loop import await_result
 from germline.graders.reward_functions import exception_text
 from germline.graders.worker_messages import CAUSED_BY_CODE, InvalidGradeError, TimeUp, restart_step
 
 log = logging.getLogger(__name__)
-
-LONGEST_SHOWN = 200
-"""Characters of a wrong value that an error shows."""
 
 _WARNED_OF: set[tuple[str, str]] = set()
 """(class, exception) of each failure of `close()` that the log has."""
@@ -68,14 +66,9 @@ def check_message(method: str, value: Any) -> str:
     if value and not is_unicode(value):
         raise InvalidGradeError(
             f"must return valid Unicode text as the message to the model from {method}, returned "
-            f"{ascii(value)[:LONGEST_SHOWN]}"
+            f"{shown(value)}"
         )
     return value or ""
-
-
-def shown(value: object) -> str:
-    """Return a wrong value as an error shows it."""
-    return repr(value)[:LONGEST_SHOWN]
 
 
 class StepAdapter:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from germline.environments.adapters import StepResult, adapt, shown
+from germline.environments.adapters import StepResult, adapt
+from germline.errors import shown
 from germline.graders.reward_functions import exception_text, worst_is_largest
 from germline.graders.worker_messages import (
     CAUSED_BY_CODE,

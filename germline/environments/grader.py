@@ -19,9 +19,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from germline.environments.adapters import ToolAdapter, adapt, required_fields, shown
+from germline.environments.adapters import ToolAdapter, adapt, required_fields
 from germline.environments.episode import Episode, EpisodeRubric
-from germline.errors import GermlineError
+from germline.errors import GermlineError, shown
 from germline.example import Example, Transcript
 from germline.graders.event_loop import await_result
 from germline.graders.reward_functions import exception_text

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from germline.errors import GermlineError
+from germline.errors import GermlineError, shown
 from germline.example import Example
 from germline.graders.event_loop import await_result
 from germline.graders.worker_messages import (
@@ -116,7 +116,7 @@ class FunctionRubric:
         number = as_number(value)
         if not math.isfinite(number):
             raise InvalidGradeError(
-                f"must return a finite number from {name}(), returned {repr(value)[:200]}: return "
+                f"must return a finite number from {name}(), returned {shown(value)}: return "
                 "the floor for a completion without a value, or raise an exception, which earns it"
             )
         weight, floor = self.weights[name], self.floors[name]
@@ -162,7 +162,7 @@ def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], pro
     except (TypeError, ValueError):
         raise InvalidGradeError(
             f"must return a list with one reward for each completion from {_name(function)}(), "
-            f"returned {repr(rewards)[:200]} for 1 completion"
+            f"returned {shown(rewards)} for 1 completion"
         ) from None
     return DOES_NOT_APPLY if reward is None else reward
 

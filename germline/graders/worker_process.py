@@ -25,6 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
+from germline.errors import shown
 from germline.example import EpisodeBatch, Grade, Transcript
 from germline.graders.worker_messages import (
     CAUSED_BY_CODE,
@@ -146,7 +147,7 @@ class GradingLoop:
                 return Grade(math.nan, {}, observation=parts)
             return InvalidGradeError(
                 "must return the parts of the rubric when an episode is cut "
-                f"(Transcript.is_final), returned the message {_short(parts)}"
+                f"(Transcript.is_final), returned the message {shown(parts)}"
             )
         if isinstance(asked, EpisodeBatch):
             played = cast("list[PlayedEpisode]", parts)
@@ -157,20 +158,16 @@ class GradingLoop:
     def _values(self, parts: object) -> Verdict:
         names = tuple(self._setup.rubric)
         if not isinstance(parts, Mapping) or set(parts) != set(names):
-            return InvalidGradeError(f"must return the parts {names}, returned {_short(parts)}")
+            return InvalidGradeError(f"must return the parts {names}, returned {shown(parts)}")
         values = {name: as_number(parts[name]) for name in names}
         for name, value in values.items():
             if not math.isfinite(value):
                 return InvalidGradeError(
                     f"must return a finite number for the part {name!r}, returned "
-                    f"{_short(parts[name])}: raise an exception for a completion that has no "
+                    f"{shown(parts[name])}: raise an exception for a completion that has no "
                     "value, which earns the floor"
                 )
         return self._setup.grade(values)
-
-
-def _short(value: object) -> str:
-    return repr(value)[:_LONGEST_REASON]
 
 
 def main(descriptor: int, progress_descriptor: int) -> None:

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from germline.config import CustomTask
+from germline.errors import shown
 from germline.tasks.row_files import (
     GivenRows,
     PlacedRow,
     field_value,
     fields_found,
     row_field,
-    shown,
 )
 from germline.tasks.splits import SplitTask, seeded_split
 from germline.types import Example, GermlineError, Split
@@ -225,9 +225,7 @@ def read_messages(messages: object, field: str, place: str) -> list[tuple[str, s
     turns: list[tuple[str, str]] = []
     for number, message in enumerate(messages if isinstance(messages, (list, tuple)) else [None]):
         if not isinstance(message, Mapping) or {"role", "content"} - {*message}:
-            found = (
-                repr(messages)[:200] if message is None else f"{repr(message)[:200]} at {number}"
-            )
+            found = shown(messages) if message is None else f"{shown(message)} at {number}"
             raise GermlineError(
                 f"{place}: `{field}` must be a list of messages such as "
                 f'{{"role": "user", "content": "..."}}, found {found}'

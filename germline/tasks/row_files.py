@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from germline.config.row_tasks import DatasetSource, FileTask
-from germline.types import GermlineError
+from germline.errors import GermlineError, shown
 
 Wanted = TypeVar("Wanted")
 
@@ -35,9 +35,6 @@ NO_ROWS = "the file holds no rows; add at least one example"
 
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 """`name` or `owner/name`; any other path is a path of this machine."""
-
-LONGEST_SHOWN = 200
-"""Characters of a wrong value that an error shows."""
 
 LONGEST_CELL = 1 << 30
 
@@ -70,7 +67,7 @@ def load_rows(config: FileTask) -> GivenRows:
 def read_rows(path: Path, setting: str) -> list[PlacedRow]:
     """Read the rows of a file: JSON lines, a JSON list of objects, CSV or TSV with a line of names.
 
-    Every cell of a CSV or TSV file is its text; an empty one is a missing field. Errors name the setting.
+    Every cell of CSV or TSV is its text; an empty one is a missing field. Errors name the setting.
     """
     try:
         text = path.expanduser().read_bytes().decode("utf-8-sig")
@@ -151,11 +148,6 @@ def fields_found(row: Mapping[str, Any]) -> str:
     return f"fields found: {', '.join(names) or 'none'}"
 
 
-def shown(value: object) -> str:
-    """Return a wrong value of a row as an error shows it."""
-    return repr(value)[:LONGEST_SHOWN]
-
-
 def _parsed(text: str, place: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_fields)
@@ -186,8 +178,8 @@ def _csv_rows(text: str, path: Path) -> Iterator[PlacedRow]:
             place = f"{path}, line {reader.line_num}"
             if None in cells or None in cells.values():
                 raise GermlineError(
-                    f"{place}: there must be {len(names)} cells, as in line 1; a cell with a tab, comma "
-                    "or a line break stands in double quotes"
+                    f"{place}: there must be {len(names)} cells, as in line 1; a cell with a "
+                    "comma, tab or line break stands in double quotes"
                 )
             yield place, {name: cell for name, cell in cells.items() if cell}
     except csv.Error as error:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from germline.config.row_tasks import FileTask, RewardedRows
+from germline.errors import shown
 from germline.graders.builtin_rewards import (
     OTHER_ANSWERS,
     make_rubric,
@@ -18,7 +19,7 @@ from germline.graders.builtin_rewards import (
     rewards,
 )
 from germline.tasks.row_examples import Row, as_text, gold_answers, rows_to_examples, shown_answer
-from germline.tasks.row_files import GivenRows, field_value, fields_found, load_rows, shown
+from germline.tasks.row_files import GivenRows, field_value, fields_found, load_rows
 from germline.tasks.splits import SplitTask, heaviest_part
 from germline.types import Example, GermlineError
 

@@ -21,8 +21,9 @@ from functools import partial
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from germline.config.row_tasks import SafeAlignment
+from germline.errors import shown
 from germline.tasks.row_examples import Row, rows_to_examples
-from germline.tasks.row_files import PlacedRow, fields_found, load_rows, shown
+from germline.tasks.row_files import PlacedRow, fields_found, load_rows
 from germline.tasks.splits import SplitTask, heaviest_part, stratified_order, stratified_split
 from germline.types import Example, GermlineError
 

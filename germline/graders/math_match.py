@@ -101,9 +101,9 @@ _UNIT = re.compile(
     rf"(?:\\ |\s)+(?:{_MEASURE}|[A-Za-z. ]*[A-Za-z]{{2}}[A-Za-z. ]*|[mgshlLVAWNJKCF])\.?$"
     r"|(?:\\ |\s)*\\(?:text|mathrm)\{[^{}]*\}(?:\^\{?[23]\}?)?$"
 )
-_UNIT_SYMBOL = re.compile(
-    r"(?:[0-9}]|\\ |\s)\s*(?:\\(?:text|mathrm)\{\s*)?"
-    r"([kcdmn]?[mglL]|ft|in|yd|mi|h|min|s)(?![A-Za-z])[\s{}^]*([23]?)[\s}.]*$"
+_MEASURED_IN = re.compile(  # a symbol after one value: `m + 2s` has variables
+    r"(?:[^a-z+=*]|\\[a-z]+)*[0-9}](?:\\?\s)*(?:\\(?:text|mathrm)\{\s*)?"
+    r"([kcdmn]?[mgl]|ft|in|yd|mi|h|min|s)[\s{}^]*([23]?)[\s}.]*"
 )
 _EQUALS = re.compile(r"(?<![<>!:=])=(?![<>=])")
 _NAME = re.compile(  # of a value: `x`, `S_{10}`, `f(2)`, `\text{Area}`, `(x, y)`
@@ -206,10 +206,12 @@ def is_equal(answer: str, gold: str) -> bool:
     mine, golden = _plain(answer), _plain(gold)
     if mine == golden or _RANGE.fullmatch(mine):
         return mine == golden != ""
-    units = _UNIT_SYMBOL.search(answer), _UNIT_SYMBOL.search(gold)
-    if units[0] and units[1] and units[0].groups() != units[1].groups():
+    units = [
+        unit.groups() for one in (answer, gold) if (unit := _MEASURED_IN.fullmatch(one.lower()))
+    ]
+    if len(units) == 2 and units[0] != units[1]:
         return False  # words may be synonyms, and where only one side has a unit, it is implied
-    has_unit = parse_number(mine) is None
+    has_unit = parse_number(mine) is None and len(units) < 2
     numbers = (
         parse_number(_plain(_UNIT.sub("", answer.strip()))),
         parse_number(golden if has_unit else _plain(_UNIT.sub("", gold.strip()))),

@@ -124,7 +124,7 @@ def test_a_stopped_sweep_goes_on_and_another_one_is_refused(file, commands, monk
     monkeypatch.setattr(runner, "_train", train)
     (file.parent / "space.yaml").write_text(as_yaml(SPACE | {"shaping": ["z_score", "raw"]}))
     refused = swept(file, *QUICK).output
-    assert "another space: shaping (it was None, asked for is ['z_score', 'raw'])" in refused
+    assert "another space.shaping (it was None, asked for is ['z_score', 'raw'])" in refused
     (file.parent / "space.yaml").write_text(as_yaml(SPACE))
     assert "another strategy.sigma" in swept(file, *QUICK, "strategy.sigma=0.2").output
     assert "another sampler (it was 'tpe'" in swept(file, *QUICK, "--sampler", "random").output

@@ -189,6 +189,9 @@ class Recording(Section):
     edge: float | None = Field(None, gt=0)
     """Sigma at which random members break, in `strategy.sigma_unit`, which the report compares the
     updates with; `germline probe` measures it and writes it into probe.yaml."""
+    shared: str | None = None
+    """Folder in which runs share what they generate before their first update, if only the update
+    rule or their length differs; it must not be writable by others. A sweep sets it."""
     figure_every: int = Field(10, ge=1)
     """Generations between redraws of evolution.png."""
 

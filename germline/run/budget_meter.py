@@ -16,7 +16,7 @@ Training and held-out scores are counted apart.
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -56,7 +56,7 @@ class CountingFleet:
         self, population: Population, batch: Sequence[Example], decoding: Decoding
     ) -> Evaluation:
         """Count the rollouts of all members."""
-        return self._counted(self.inner.evaluate(population, batch, decoding))
+        return self._counted(self.inner.evaluate, population, batch, decoding)
 
     def evaluate_center(
         self,
@@ -66,7 +66,7 @@ class CountingFleet:
         graders: GraderProtocol | None = None,
     ) -> Evaluation:
         """Count the rollouts of the center."""
-        return self._counted(self.inner.evaluate_center(examples, decoding, samples, graders))
+        return self._counted(self.inner.evaluate_center, examples, decoding, samples, graders)
 
     def score(self, groups: Sequence[ScoringGroup]) -> list[list[Sequence[float]]]:
         """Count the texts that each member of a group reads."""
@@ -80,7 +80,8 @@ class CountingFleet:
             self.counts["forward_tokens"] += sum(map(_length, query.completions))
         return self.inner.query(query)
 
-    def _counted(self, evaluation: Evaluation) -> Evaluation:
+    def _counted(self, evaluate: Callable[..., Evaluation], *asked: Any) -> Evaluation:
+        evaluation = evaluate(*asked)
         self.counts["rollouts"] += len(evaluation.rollouts)
         self.counts["tokens"] += evaluation.tokens
         self.counts["forward_tokens"] += _length(one.completion for one in evaluation.rollouts)

@@ -32,6 +32,7 @@ from germline.run.observers import (
     snapshots_to_keep,
 )
 from germline.run.run_inputs import RunInputs
+from germline.run.shared_rollouts import SharingFleet
 from germline.run.tensorboard import TensorBoard
 from germline.run.wandb_tracker import WandbTracker
 from germline.signal_metrics import RandomWalk, SignalMetrics
@@ -67,10 +68,12 @@ class Training:
         self.config = directory.config
         self._inputs = inputs  # holds the copy of a loaded model
         self._callbacks = CallbackList(callbacks)
-        fleet = CountingFleet(parts.fleet)
+        self._first = directory.journal.last_generation() + 1
+        shares = self.config.record.shared and not self._first
+        fleet = SharingFleet(parts.fleet, self.config) if shares else CountingFleet(parts.fleet)
+        self._counts = fleet.counts
         self._meter = BudgetMeter(fleet, directory.spent)
         self._parts = replace(parts, fleet=cast(Fleet, fleet))  # it has all of its members
-        self._first = directory.journal.last_generation() + 1
         self._stopping = False
         self._begun = False
         for graders in (parts.graders, *parts.retained.graders):
@@ -234,6 +237,9 @@ class Training:
         self._meter.restart()
         keep = kept_divergences(self.directory, self._parts.task)
         for record in self._parts.generations(span, diagnosis, keep):
+            if shared := self._counts["shared_rollouts"]:
+                metrics = {**record.strategy_metrics, "shared_rollouts": shared}
+                record = replace(record, strategy_metrics=metrics)
             self._meter.training(record.strategy_metrics)
             done = record.generation + 1
             if done % self.config.held_out.every == 0 and done < span.stop:

@@ -15,12 +15,13 @@ from typing import Any
 from filelock import FileLock
 
 from germline.config import Budget, Config, load_config, validate_config
+from germline.config.base import as_override
 from germline.config.overrides import without_warnings
 from germline.methods.method import check_task
 from germline.record.atomic_files import explain_write_errors, write_json
-from germline.report.diff import differing_settings
+from germline.report.diff import differing_settings, flatten_settings
 from germline.studies.study_file import SAME
-from germline.studies.sweep_files import SWEEP_FILE, TESTS, TRIALS, read_json
+from germline.studies.sweep_files import SHARED, SWEEP_FILE, TESTS, TRIALS, read_json
 from germline.studies.sweep_samplers import SAMPLERS, Samplers, without_password
 from germline.studies.sweep_selection import rungs_of
 from germline.studies.sweep_space import Settings, SweepSpace, overrides_of
@@ -163,6 +164,7 @@ class Sweep:
             rows = rollouts_of(config := load_config(self.source, overrides))
             generations = math.ceil(self.limit / rows) if rows else config.generations
             overrides += [f"generations={generations}", f"budget.rollouts={rollouts}"]
+            overrides.append(as_override("record.shared", str(self.out.resolve() / SHARED)))
             return load_config(self.source, overrides), overrides
 
     def prepare(self) -> Samplers:
@@ -215,15 +217,12 @@ class Sweep:
     def _check_same(self, facts: Mapping[str, Any]) -> None:
         """Refuse to continue a sweep of another config or space; its budget may change."""
         now = self._facts()
-        configs = [validate_config(one["settings"]) for one in (facts, now)]
-        changed = differing_settings(configs)
-        for name in ("space", "sampler", "samplers", "objectives", "seeds", "storage"):
-            was, asked = facts[name], now[name]
-            if was != asked and isinstance(was, dict):
-                keys = [key for key in {**was, **asked} if was.get(key) != asked.get(key)]
-                changed |= {f"{name}: {key}": [was.get(key), asked.get(key)] for key in keys}
-            elif was != asked:
-                changed[name] = [was, asked]
+        changed = differing_settings([validate_config(one["settings"]) for one in (facts, now)])
+        names = ("space", "sampler", "samplers", "objectives", "seeds", "storage")
+        old, new = (flatten_settings({name: one[name] for name in names}) for one in (facts, now))
+        for name in {**old, **new}:
+            if old.get(name) != new.get(name):
+                changed[name] = [old.get(name), new.get(name)]
         if changed:
             name, (was, asked) = next(iter(changed.items()))
             raise GermlineError(

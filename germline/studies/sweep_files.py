@@ -5,6 +5,7 @@ OUT/trials/0007/trial.json  settings and state of a trial
 OUT/trials/0007/seed-0/     a run of the trial, one for each run seed
 OUT/test/1/trial.json       the best trial, trained again with test seeds
 OUT/test/1/seed-4/          a run of it with a run seed that the search did not use
+OUT/shared/                 rollouts that trials have in common, until the sweep ends
 OUT/best.json               overrides of the best trial, and what the search has spent
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 from germline.types import GermlineError
 
 SWEEP_FILE, TRIAL_FILE, BEST_FILE = "sweep.json", "trial.json", "best.json"
-TRIALS, TESTS = "trials", "test"
+TRIALS, TESTS, SHARED = "trials", "test", "shared"
 
 
 def read_json(file: Path) -> dict[str, Any]:

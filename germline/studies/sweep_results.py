@@ -26,7 +26,7 @@ from germline.record.seed_study import seed_runs
 from germline.report.text_format import number, signed
 from germline.studies.study_results import CellResult, is_dominated
 from germline.studies.sweep_files import SWEEP_FILE, TESTS, TRIAL_FILE, TRIALS, read_json
-from germline.studies.sweep_space import SweepSpace
+from germline.studies.sweep_space import SweepSpace, rounded
 
 TrialState = Literal["running", "complete", "pruned", "failed"]
 """`complete`: trained up to the last rung; `pruned`: a rule stopped it; `failed`: it crashed."""
@@ -87,13 +87,22 @@ class SweepTrial:
 
     @cached_property
     def spent(self) -> dict[str, float]:
-        """What training of all its runs has spent, by the names of the settings of `budget`."""
-        return sum_amounts([amounts(one.run.spent) for one in self.runs])
+        """What training of all its runs has spent, by the names of the settings of `budget`.
+
+        Rollouts that its runs took over from other trials are left out.
+        """
+        spent = sum_amounts([amounts(one.run.spent) for one in self.runs])
+        return spent | {"rollouts": spent["rollouts"] - self.shared}
+
+    @cached_property
+    def shared(self) -> int:
+        """The number of rollouts that its runs took over from other trials."""
+        return sum(one.total("shared_rollouts") for one in self.runs)
 
     @property
     def tokens(self) -> float:
         """Generated tokens per rollout, so that runs of different lengths compare."""
-        return self.spent["tokens"] / max(1.0, self.spent["rollouts"])
+        return self.spent["tokens"] / max(1.0, self.spent["rollouts"] + self.shared)
 
     @property
     def unseen(self) -> float:
@@ -161,18 +170,23 @@ class SweepResults:
         return [one for one in self.trials if one.state == "complete" and one.signed_scores]
 
     @cached_property
+    def seed_variance(self) -> float | None:
+        """The variance of scores over run seeds, pooled; None while no trial has several seeds."""
+        scores = [[*one.signed_scores.values()] for one in self.complete]
+        free = sum(len(some) - 1 for some in scores)
+        squares = sum((len(some) - 1) * statistics.variance(some) for some in scores if some[1:])
+        return squares / free if free else None
+
+    @cached_property
     def noise(self) -> Noise:
         """The variances of (1); without a complete trial all are 0."""
         means = [one.mean for one in self.complete]
-        samples = [[*one.signed_scores.values()] for one in self.complete]
-        repeated = [some for some in samples if len(some) > 1]
-        if repeated:
-            free = sum(len(some) - 1 for some in repeated)
-            within = sum((len(one) - 1) * statistics.variance(one) for one in repeated) / free
-        else:
-            errors = [one.counted[0].scores[-1].standard_error ** 2 for one in self.complete]
+        counts = [len(one.signed_scores) for one in self.complete]
+        errors = [one.counted[0].scores[-1].standard_error ** 2 for one in self.complete]
+        within = self.seed_variance
+        if within is None:
             within = statistics.fmean(errors) if errors else 0.0
-        seeds = statistics.harmonic_mean([len(some) for some in samples]) if samples else 1
+        seeds = statistics.harmonic_mean(counts) if counts else 1
         spread = statistics.variance(means) if len(means) > 1 else 0.0
         mean = statistics.fmean(means) if means else 0.0
         return Noise(mean, within, max(0.0, spread - within / seeds))
@@ -190,6 +204,11 @@ class SweepResults:
             self.complete,
             key=lambda one: (-noise.shrunk(one), -len(one.signed_scores), -one.mean, one.number),
         )
+
+    @property
+    def tied(self) -> list[int]:
+        """The numbers of the complete trials whose mean score equals that of the best trial."""
+        return [one.number for one in self.ranked if one.mean == self.ranked[0].mean]
 
     @property
     def spent(self) -> dict[str, float]:
@@ -220,6 +239,13 @@ class SweepResults:
         ended = ", ".join(f"{count} {name}" for name, count in counts.items())
         trials, rollouts = count_of(len(self.trials), "trials"), self.spent["rollouts"]
         lines = [f"{trials}, {rollouts:,.0f} rollouts: {ended}"]
+        if shared := sum(one.shared for one in self.trials):
+            lines[0] += f"; {shared:,} more rollouts were shared by trials with the same beginning"
+        if probed := self.facts.get("probe"):
+            units = [f"{name}={rounded(unit):g}" for name, unit in probed["units"].items()]
+            lines.append(f"germline probe found {', '.join([*units, *probed['settings']])}")
+        if len(self.tied) > 1:
+            lines.append(f"trials {', '.join(map(str, self.tied))} have the same, best mean score")
         tests = [one for one in self.tests if one.signed_scores]
         if tests and tests[0].number == self.ranked[0].number:
             of_search, again = self.ranked[0].mean, tests[0].mean

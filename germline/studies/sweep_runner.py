@@ -6,6 +6,7 @@ number of processes can share a sweep, and the same command continues one that w
 """
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -21,7 +22,7 @@ from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import train_seeds
 from germline.studies.study_results import CellResult
 from germline.studies.sweep import Sweep, SweepOptions
-from germline.studies.sweep_files import BEST_FILE, TESTS, TRIAL_FILE, TRIALS, read_json
+from germline.studies.sweep_files import BEST_FILE, SHARED, TESTS, TRIAL_FILE, TRIALS, read_json
 from germline.studies.sweep_lease import is_leased, kept_lease, leases_of, take_lease
 from germline.studies.sweep_results import COLLAPSED, SweepResults, SweepTrial, read_trial
 from germline.studies.sweep_selection import collapse_of, halving, race, trials_to_test
@@ -78,11 +79,12 @@ class SweepRunner(RunProcesses):
         if self.is_stopping:
             return
         if not results.complete:
-            reasons = "; ".join(f"trial {one.number}: {one.reason}" for one in results.trials[:3])
+            reasons = "; ".join([*dict.fromkeys(one.reason for one in results.trials)][:3])
             raise GermlineError(
                 f"sweep: none of {len(results.trials)} trials reached the last rung with a score "
                 f"({reasons}): search smaller values, or give a larger budget"
             )
+        shutil.rmtree(self._sweep.out / SHARED, ignore_errors=True)
         best = results.ranked[0]
         overrides = [*self._sweep.probed, *overrides_of(dict(best.settings))]
         facts = {"number": best.number, "overrides": overrides, "spent": results.spent}

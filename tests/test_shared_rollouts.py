@@ -1,0 +1,51 @@
+"""Runs that differ only in the update rule share what they generate before their first update."""
+
+from pathlib import Path
+
+import pytest
+
+from germline.record import RunDirectory
+from tests.toy_runs import journal, run
+
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
+ROLLOUTS = 24  # of a generation: six members, four examples
+
+
+def shared(folder: Path) -> list[int]:
+    return [row.get("shared_rollouts", 0) for row in RunDirectory.open(folder).generations()]
+
+
+def without_time(folder: Path) -> list[dict[str, object]]:
+    names = ("fitness", "rollouts", "tokens", "signals", "failures")
+    rows = RunDirectory.open(folder).generations()
+    spent = ("rollouts", "tokens", "forward_tokens")
+    return [{one: row[one] for one in names} | {s: row["budget"][s] for s in spent} for row in rows]
+
+
+def test_the_first_generation_is_generated_once_and_the_journal_is_the_same(tmp_path) -> None:
+    folder = f"record.shared={tmp_path / 'shared'}"
+    assert shared(run(tmp_path / "first", folder)) == [0] * 4
+    rule = ("strategy.learning_rate=0.5", "shaping=centered_ranks", "strategy.optimizer=adam")
+    taken, alone = run(tmp_path / "taken", *rule, folder), run(tmp_path / "alone", *rule)
+    assert shared(taken) == [ROLLOUTS, 0, 0, 0]
+    assert journal(taken) == journal(alone)
+    assert journal(taken) != journal(tmp_path / "first")
+    assert without_time(taken) == without_time(alone)
+    starts = [RunDirectory.open(one).held_out()[0].score for one in (taken, alone)]
+    assert starts[0] == starts[1]
+    files = [*(tmp_path / "shared").iterdir()]
+    assert len(files) == 2  # the held-out score of the start, and generation 0
+    for other in ("strategy.sigma=0.2", "seed=1", "task.temperature=0.9", "batch_size=3"):
+        assert shared(run(tmp_path / other, folder, other, "generations=1")) == [0]
+
+
+def test_damaged_files_are_generated_again(tmp_path) -> None:
+    folder = f"record.shared={tmp_path / 'shared'}"
+    first = run(tmp_path / "first", folder)
+    for file in (tmp_path / "shared").iterdir():
+        file.write_bytes(file.read_bytes()[:40])
+    again = run(tmp_path / "again", folder)
+    assert shared(again) == [0] * 4
+    assert journal(again) == journal(first)
+    assert shared(run(tmp_path / "third", folder)) == [ROLLOUTS, 0, 0, 0]

@@ -16,6 +16,7 @@ from scipy.stats import spearmanr
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_json
+from germline.report.heat_map import Cell, HeatMap
 from germline.report.text_format import number
 from germline.studies.sweep_importance import importances
 from germline.studies.sweep_landscape import (
@@ -26,7 +27,7 @@ from germline.studies.sweep_landscape import (
     rank_correlations,
     score_at,
 )
-from germline.studies.sweep_report import write_report
+from germline.studies.sweep_report import SweepReport, write_report
 from germline.studies.sweep_results import SweepResults
 from germline.studies.sweep_space import SweepSpace
 from tests import test_report_browser
@@ -128,8 +129,58 @@ def test_the_best_config_trains_and_names_its_reasons(swept):
     assert config.model_copy(update={"seed": 0}) == best.runs[0].config
     comments = [line for line in text.splitlines() if line.startswith("# ")]
     assert comments[0].startswith(f"# Trial {best.number}, the best of 12 (held-out length diff")
+    assert comments[1] == "# Not tried with new run seeds"
     for name, value in best.settings.items():
         assert sum(line.startswith(f"# {name}={value}: ") for line in comments) == 1
+
+
+def test_reasons_of_few_or_equal_trials_and_of_a_test_without_unseen_rows(swept):
+    results = SweepResults(swept)
+    best, other = results.ranked[:2]
+    results.tests = [dataclasses.replace(other, number=best.number)]
+    results.trials, results.complete = [best], [best]
+    results.ranked = [best]
+    lines = SweepReport(results)._reasons(best)
+    assert lines[0].startswith(f"Trial {best.number}, the only complete one of 1 (")
+    again = -other.mean
+    assert lines[1] == f"With new run seeds: {number(again)}, on unseen rows -"
+    assert lines[2:] == [
+        f"{name}={value}: too few trials for a reason" for name, value in best.settings.items()
+    ]
+    results.trials = results.complete = results.ranked = [
+        best,
+        dataclasses.replace(best, number=40),
+        dataclasses.replace(other, number=50),
+    ]
+    assert (
+        SweepReport(results)
+        ._reasons(best)[0]
+        .startswith(f"Trial {best.number}, the best of 3, tied with 40 (")
+    )
+    assert f"trials {best.number}, 40 have the same, best mean score" in results.summary()
+
+
+def test_cells_without_scores_are_gray_and_all_cells_with_the_best_mean_are_marked():
+    empty, low, high, tied = Cell(), Cell([1.0]), Cell([2.0, 4.0]), Cell([3.0])
+    for higher_is_better, best in ((True, [high, tied]), (False, [low])):
+        cells = [[empty, low], [high, tied]]
+        one = HeatMap("title", "x", "y", ["1", "2"], ["1", "2"], cells, higher_is_better)
+        assert [cell for row in cells for cell in row if one.is_best(cell)] == best
+        assert one.tone(empty) == "#e4e4e4"
+        assert sorted(map(one.tone, (low, high))) == ["#96c3e1", "#ffffff"]
+    assert not HeatMap("title", "x", "y", ["1"], ["1"], [[empty]], True).is_best(empty)
+
+
+def test_intervals_of_rank_correlations_draw_trials_and_not_runs(swept):
+    results = SweepResults(swept)
+    one = results.complete[1]
+    once = rank_correlations(results)[0]
+    results.trials = [dataclasses.replace(one, runs=[*one.runs] * 4) for one in results.trials]
+    again = rank_correlations(results)[0]
+    assert again[1] == 4 * once[1]
+    assert again[3:] == pytest.approx(once[3:])  # runs of a trial say nothing new
+    results.trials = [one, *[dataclasses.replace(one, runs=[])] * 9]
+    assert rank_correlations(results) == []
 
 
 def test_pandas_reads_the_runs_and_deepcave_the_columns(swept):

@@ -1,5 +1,6 @@
 """How trials of a sweep are ranked, stopped, raced, tested and summed up, on made-up scores."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,11 +10,13 @@ import numpy as np
 import pytest
 
 from germline.cli.sweep import _line
+from germline.config import load_config
 from germline.studies.sweep_results import COLLAPSED, Noise, SweepResults, SweepTrial
 from germline.studies.sweep_selection import (
     collapse_of,
     halving,
     is_clearly_worse,
+    kl_from_start,
     race,
     rungs_of,
     trials_to_test,
@@ -34,6 +37,7 @@ def faked(number: int, *scores: float, sampler: str = "tpe", spread: float = 1.0
             peak_memory_mb={},
             evaluation={},
             run=SimpleNamespace(spent={"rollouts": 10, "tokens": 10 + number}),
+            total=lambda _name: 0,
         )
         for seed, one in enumerate(scores)
     ]
@@ -91,7 +95,7 @@ def test_a_run_that_is_training_on_does_not_count_and_collapses_are_counted_apar
 def test_trials_are_paired_by_run_seed_and_a_lower_cost_is_better() -> None:
     lucky = faked(0, 5.05, 9.0)  # its second seed says nothing about a trial without that seed
     assert not is_clearly_worse(faked(1, 5.0, spread=-1.0), lucky)
-    assert is_clearly_worse(faked(1, 1.0, spread=-1.0), lucky)
+    assert is_clearly_worse(faked(1, 1.0, 20.0, spread=-1.0), faked(0, 5.05))
     cheap, dear = faked(0, 1.0), faked(1, 3.0)
     for one in (cheap, dear):
         run: Any = one.runs[0]
@@ -114,8 +118,41 @@ def test_a_walk_to_the_edge_is_no_collapse_where_the_score_is_better(code, gain,
     run: Any = SimpleNamespace(
         scores=[faked(0, one).runs[0].scores[0] for one in (1.0, 1.0 + gain)],
         findings=[SimpleNamespace(code=code, sentence="it broke")],
+        rows=[],
+        config=load_config({}),
     )
     assert collapse_of(run) == ("collapsed: it broke" if ends else "")
+
+
+@pytest.mark.parametrize(
+    ("row", "kl", "of"),
+    [
+        ({"parts": {"kl": 0.3}, "kl": 0.2}, 0.2, "the completions"),
+        ({"parts": {"kl": 0.3}}, 0.3, "the completions"),
+        ({"signals": {"walk": 0.06}}, 0.18, "noise as long as the walk"),
+        ({"signals": {"walk": None}}, math.nan, "noise as long as the walk"),
+    ],
+)
+def test_a_run_far_from_its_start_has_collapsed_unless_its_score_is_better(row, kl, of) -> None:
+    first = {"calibration": [{"sigma": 0.02, "kl": 0.02}]}
+    run: Any = SimpleNamespace(findings=[], rows=[first, row], config=load_config({}))
+    assert kl_from_start(run)[0] == pytest.approx(kl, nan_ok=True)
+    for gain, ends in ((3.0, False), (0.0, not math.isnan(kl))):
+        run.scores = [faked(0, one).runs[0].scores[0] for one in (1.0, 1.0 + gain)]
+        said = f"collapsed: the KL divergence of {of} from the start is {kl:g} nats per token"
+        assert collapse_of(run) == (said if ends else "")
+    run.config = load_config({}, ["task.kl_coef=0", "task.kl_per=completion"])
+    run.rows = [{"parts": {"kl": 30.0}}]  # in nats per completion
+    assert math.isnan(kl_from_start(run)[0])
+
+
+def test_a_difference_within_the_noise_of_run_seeds_is_not_clear() -> None:
+    best, other = faked(0, 5.0, 3.0), faked(1, 4.0, 2.0, spread=1.1)
+    assert is_clearly_worse(other, best)
+    assert not is_clearly_worse(other, best, 2.0)
+    assert faked_results(best, other).seed_variance == pytest.approx(2.0)
+    assert {one.number for one, _ in race(faked_results(best, other), 4)} == {0, 1}
+    assert faked_results(faked(0, 5.0)).seed_variance is None
 
 
 def test_a_trial_goes_on_among_the_best_third() -> None:

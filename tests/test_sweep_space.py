@@ -77,8 +77,7 @@ def test_samplers_propose_settings_of_the_space_and_repeat_themselves(
     numeric = {"strategy.sigma": {"log": [0.01, 1.0]}, "batch_size": {"int": [2, 9]}}
     space = SweepSpace(numeric if sampler == "cmaes" else SPACE)
     proposed = []
-    for name in ("one", "two"):
-        url = f"sqlite:///{tmp_path}/{name}.db"
+    for url in (f"sqlite:///{tmp_path}/one.db", f"journal://{tmp_path}/two.log"):
         made = Samplers(space, url, "sweep", ["maximize"], seed=3)
         trials = []
         for place in range(8):

@@ -64,7 +64,7 @@ def sweep(  # noqa: PLR0913 - the options of a command
     jobs: Annotated[int, typer.Option(min=1, help="Trials at the same time.")] = 1,
     storage: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Optuna's storage; default: study.db in the folder."),
+        typer.Option(metavar="URL", help="Optuna's storage: a database or journal://FILE."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from germline.report.text_format import number
 
+EMPTY = "#e4e4e4"
+"""The color of a cell without scores."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -59,19 +62,25 @@ class HeatMap:
     higher_is_better: bool
 
     @property
-    def best(self) -> Cell | None:
-        """The cell with the best mean."""
-        known = [cell for row in self.cells for cell in row if cell.scores]
-        sign = 1 if self.higher_is_better else -1
-        return max(known, key=lambda cell: sign * cell.mean, default=None)
+    def means(self) -> list[float]:
+        """The means of the cells that have scores."""
+        return [cell.mean for row in self.cells for cell in row if cell.scores]
+
+    def is_best(self, cell: Cell) -> bool:
+        """Whether a cell has the best mean, perhaps with others."""
+        best = max if self.higher_is_better else min
+        return bool(cell.scores) and cell.mean == best(self.means)
 
     def shade(self, cell: Cell) -> float:
-        """Return how good a cell is, from 0 (worst mean, or none) to 1 (best)."""
-        means = [one.mean for row in self.cells for one in row if one.scores] or [0.0]
-        width = max(means) - min(means)
-        share = (cell.mean - min(means)) / width if cell.scores and width else 0.0
-        return share if self.higher_is_better or not cell.scores else 1 - share
+        """Return how good a cell is, from 0 (worst mean) to 1 (best); NaN without scores."""
+        if not cell.scores:
+            return math.nan
+        low, high = min(self.means), max(self.means)
+        share = (cell.mean - low) / (high - low) if high > low else 0.0
+        return share if self.higher_is_better else 1 - share
 
     def tone(self, cell: Cell) -> str:
         """Return the color of a cell, on which black text is legible."""
+        if not cell.scores:
+            return EMPTY
         return "#" + "".join(f"{round(255 - self.shade(cell) * by):02x}" for by in (105, 60, 30))

@@ -11,7 +11,7 @@ from itertools import cycle
 from pathlib import Path
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -24,7 +24,7 @@ from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
 from germline.report import charts
 from germline.report.charts import Chart, Series
-from germline.report.heat_map import HeatMap
+from germline.report.heat_map import EMPTY, HeatMap
 from germline.report.run_facts import RunFacts
 from germline.report.text_format import run_title
 
@@ -105,12 +105,13 @@ def draw_heat_maps(path: Path, title: str, maps: Sequence[HeatMap]) -> None:
     size = (2.2 + 1.15 * max(columns, 3), 0.8 + len(maps) * (1.1 + 0.62 * rows))
     figure = Figure(figsize=size, dpi=100)
     figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
+    tones = colormaps["Blues"].with_extremes(bad=EMPTY)
     for axes, one in zip(figure.subplots(len(maps), 1, squeeze=False)[:, 0], maps, strict=True):
         shades = [[one.shade(cell) for cell in row] for row in one.cells]
-        axes.imshow(shades, cmap="Blues", vmin=0, vmax=2, aspect="auto")  # dark text is legible
+        axes.imshow(shades, cmap=tones, vmin=0, vmax=2, aspect="auto")  # dark text is legible
         for y, row in enumerate(one.cells):
             for x, cell in enumerate(row):
-                weight = "bold" if cell is one.best else "normal"
+                weight = "bold" if one.is_best(cell) else "normal"
                 text = "\n".join(cell.lines) or "–"
                 axes.text(x, y, text, ha="center", va="center", fontsize=8, weight=weight)
         axes.set_title(one.title, fontsize=10, color=INK, loc="left")

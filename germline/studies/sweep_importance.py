@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 
 from germline.studies.sweep_space import Dimension, SweepSpace
 
@@ -45,39 +46,30 @@ def importances(space: SweepSpace, points: Sequence[Point]) -> list[Importance]:
     """Return the importance of every setting, the largest first; empty with few trials."""
     if len(points) < FEWEST_TRIALS or len({score for _, score in points}) < 2:
         return []
-    rng = np.random.default_rng(0)
-    scores = [score for _, score in points]
-    found = _divergences(space, points)
+    rng, count = np.random.default_rng(0), len(points)
+    settings, scores = zip(*points, strict=True)
     drawn = [
-        _divergences(space, [points[n] for n in rng.integers(len(points), size=len(points))])
+        _divergences(space, [points[n] for n in rng.integers(count, size=count)])
         for _ in range(RESAMPLES)
     ]
     shuffled = [
-        _divergences(space, [(one, score) for (one, _), score in zip(points, some, strict=True)])
-        for some in (rng.permutation(scores).tolist() for _ in range(RESAMPLES))
+        _divergences(space, [*zip(settings, rng.permutation(scores).tolist(), strict=True)])
+        for _ in range(RESAMPLES)
     ]
-    names = [one.name for one in space.dimensions]
-    low, high = np.percentile([_shares(one, names) for one in drawn], [2.5, 97.5], axis=0)
+    found = _divergences(space, points)
+    matters = found > np.percentile(shuffled, 95, axis=0)
+    low, high = np.percentile([one / (one.sum() or 1.0) for one in drawn], [2.5, 97.5], axis=0)
+    numbers = np.transpose([found / (found.sum() or 1.0), low, high]).tolist()
+    columns = zip(space.dimensions, numbers, matters.tolist(), strict=True)
     made = [
-        Importance(
-            name,
-            _shares(found, names)[place],
-            float(low[place]),
-            float(high[place]),
-            found.get(name, 0.0) > np.percentile([one.get(name, 0.0) for one in shuffled], 95),
-        )
-        for place, name in enumerate(names)
+        Importance(one.name, share, least, most, is_above)
+        for one, (share, least, most), is_above in columns
     ]
     return sorted(made, key=lambda one: -one.share)
 
 
-def _shares(divergences: Mapping[str, float], names: Sequence[str]) -> list[float]:
-    total = sum(divergences.values()) or 1.0
-    return [divergences.get(name, 0.0) / total for name in names]
-
-
-def _divergences(space: SweepSpace, points: Sequence[Point]) -> dict[str, float]:
-    """Return Optuna's importances, which do not sum to 1."""
+def _divergences(space: SweepSpace, points: Sequence[Point]) -> Float64[np.ndarray, " settings"]:
+    """Return Optuna's importances in the order of the space, which do not sum to 1."""
     import optuna
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
@@ -91,7 +83,7 @@ def _divergences(space: SweepSpace, points: Sequence[Point]) -> dict[str, float]
         evaluator = PedAnovaImportanceEvaluator(target_quantile=best)
         found = get_param_importances(study, evaluator=evaluator, normalize=False)
     optuna.logging.set_verbosity(verbosity)
-    return dict(found)
+    return np.array([found.get(one.name, 0.0) for one in space.dimensions])
 
 
 def _trial(optuna: Any, space: SweepSpace, settings: Mapping[str, Any], score: float) -> Any:

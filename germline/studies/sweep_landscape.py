@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 
 from germline.evaluation.behavior import verdict_of
 from germline.record.best_generation import signed_score
@@ -27,7 +28,7 @@ MOST_VALUES, BINS = 8, 5
 """Largest number of different values that have a row or a column each; intervals of more values."""
 
 RESAMPLES, FEWEST_PAIRS = 1000, 5
-"""Resamples of an interval; least number of runs of a rank correlation."""
+"""Resamples of the trials; least number of runs of a rank correlation."""
 
 BEST = 0.25
 """Share of the trials that parallel coordinates draw as the best."""
@@ -167,30 +168,38 @@ def points_at(results: SweepResults, rung: int) -> list[tuple[Mapping[str, Any],
 def rank_correlations(results: SweepResults) -> list[tuple[int, int, float, float, float]]:
     """Return for each earlier rung: rollouts, runs, Spearman's rho to the last rung, interval.
 
-    Only runs that were trained to the end have both scores, and these are of the better trials.
+    Only runs that were trained to the end have both scores, and these are of the better trials. The
+    interval is of the bootstrap over trials, whose run seeds stay together.
     """
-    from scipy.stats import rankdata  # takes half a second
-
     found = []
     for rung in results.rungs[:-1]:
-        pairs = [
-            (signed_score(early), signed_score(last))
+        both = [
+            [
+                (signed_score(early), signed_score(last))
+                for run in trial.runs
+                if (early := score_at(run, rung)) and (last := score_at(run, results.rungs[-1]))
+            ]
             for trial in results.trials
-            for run in trial.runs
-            if (early := score_at(run, rung)) and (last := score_at(run, results.rungs[-1]))
         ]
-        if len(pairs) < FEWEST_PAIRS:
+        trials = [np.array(some) for some in both if some]
+        runs = sum(map(len, trials))
+        if runs < FEWEST_PAIRS:
             continue
-        scores = np.array(pairs)
-        rng = np.random.default_rng(0)
-        drawn = scores[rng.integers(len(pairs), size=(RESAMPLES, len(pairs)))]
-        ranks = rankdata(np.concatenate([scores[None], drawn]), axis=1)
-        ranks -= ranks.mean(axis=1, keepdims=True)
-        size = np.sqrt((ranks**2).sum(axis=1).prod(axis=1))
-        rho = (ranks[..., 0] * ranks[..., 1]).sum(axis=1) / np.where(size, size, np.inf)
-        low, high = np.percentile(rho[1:], [2.5, 97.5])
-        found.append((rung, len(pairs), float(rho[0]), float(low), float(high)))
+        drawn = np.random.default_rng(0).integers(len(trials), size=(RESAMPLES, len(trials)))
+        rhos = [_spearman([trials[n] for n in places]) for places in drawn]
+        low, high = np.percentile(rhos, [2.5, 97.5])
+        found.append((rung, runs, _spearman(trials), float(low), float(high)))
     return found
+
+
+def _spearman(trials: Sequence[Float64[np.ndarray, "runs 2"]]) -> float:
+    """Return the rank correlation of pairs of scores; 0 where one of them is constant."""
+    from scipy.stats import rankdata  # takes half a second
+
+    ranks = rankdata(np.concatenate(trials), axis=0)
+    ranks -= ranks.mean(axis=0)
+    size = math.sqrt((ranks**2).sum(axis=0).prod())
+    return float((ranks[:, 0] * ranks[:, 1]).sum() / size) if size else 0.0
 
 
 def parallel_coordinates(results: SweepResults, axes: Sequence[Dimension]) -> Chart:

@@ -6,7 +6,6 @@
 
 import csv
 import io
-import math
 import statistics
 from datetime import datetime
 from functools import cached_property
@@ -201,8 +200,10 @@ class SweepReport:
         if not self.results.ranked:
             return ""
         best = self.results.ranked[0]
-        settings = changed_settings(best.runs[0].config)
-        settings.pop("seed", None)
+        config = best.runs[0].config
+        record = config.record.model_copy(update={"shared": None})
+        settings = changed_settings(config.model_copy(update={"record": record}))
+        settings.pop("seed")
         text = as_yaml(settings, allow_unicode=True, width=88)
         return "\n".join([*(f"# {line}" for line in self._reasons(best)), text])
 
@@ -210,22 +211,31 @@ class SweepReport:
         results = self.results
         seeds = count_of(len(best.signed_scores), "run seeds")
         shrunk = self._shown(results.noise.shrunk(best))
+        others = [str(one) for one in results.tied if one != best.number]
+        tied = f", tied with {', '.join(others)}" if others else ""
+        rank = f"the best of {len(results.trials)}{tied}"
+        if not results.complete[1:]:
+            rank = f"the only complete one of {len(results.trials)}"
         lines = [
-            f"Trial {best.number}, the best of {len(results.trials)} ({self.metric}): "
-            f"{self._shown(best.mean)} over {seeds}, {shrunk} shrunk"
+            f"Trial {best.number}, {rank} ({self.metric}): {self._shown(best.mean)} over {seeds}, "
+            f"{shrunk} shrunk"
         ]
-        test = next((one for one in results.tests if one.number == best.number), None)
-        if test and math.isfinite(test.unseen):
-            lines.append(f"On unseen rows with new run seeds: {self._shown(test.unseen)}")
+        again = "Not tried with new run seeds"
+        for test in results.tests:
+            if test.number == best.number and test.signed_scores:
+                unseen = self._shown(test.unseen)
+                again = f"With new run seeds: {self._shown(test.mean)}, on unseen rows {unseen}"
+        lines.append(again)
         weights = {one.name: one for one in self.importances}
-        top = results.ranked[: max(1, len(results.ranked) // 4)]
+        top = results.ranked[: len(results.ranked) // 4]
         for name, value in best.settings.items():
-            near = sorted({str(one.settings[name]) for one in top if name in one.settings})
-            line = f"{name}={value}: {', '.join(near)} in the best quarter of the complete trials"
-            if one := weights.get(name):
-                line += f"; {percent(one.share)} of the importance"
-                line += "" if one.matters else ", which chance may explain"
-            lines.append(line)
+            reasons = []
+            if near := sorted({str(one.settings[name]) for one in top if name in one.settings}):
+                reasons.append(f"{', '.join(near)} in the best quarter of the complete trials")
+            if weight := weights.get(name):
+                chance = "" if weight.matters else ", which chance may explain"
+                reasons.append(f"{percent(weight.share)} of the importance{chance}")
+            lines.append(f"{name}={value}: {'; '.join(reasons) or 'too few trials for a reason'}")
         return lines
 
     def runs_csv(self) -> str:
@@ -267,7 +277,7 @@ class SweepReport:
 def _as_table(one: HeatMap) -> Table:
     def text(cell: Any) -> str:
         said = ", ".join(cell.lines) or "-"
-        return f"**{said}**" if cell is one.best else said
+        return f"**{said}**" if one.is_best(cell) else said
 
     rows = [[label, *map(text, row)] for label, row in zip(one.rows, one.cells, strict=True)]
     return Table([f"{one.y} \\ {one.x}", *one.columns], rows)

@@ -33,7 +33,8 @@ class Samplers:
 
     Args:
         space: what is searched.
-        storage: URL of a database, as of SQLAlchemy, such as `sqlite:///study.db`.
+        storage: URL of a database, as of SQLAlchemy, such as `sqlite:///study.db`; or
+            `journal://FILE` of a journal of Optuna, for folders where SQLite cannot lock.
         name: beginning of the names of the studies, which no other sweep has.
         directions: `maximize` or `minimize` of each objective.
         seed: of random numbers.
@@ -54,7 +55,12 @@ class Samplers:
             import optuna
 
             optuna.logging.set_verbosity(optuna.logging.ERROR)
-            self._storage = optuna.storages.get_storage(storage)
+            kind, _, file = storage.partition("://")
+            if kind == "journal":
+                backend = optuna.storages.journal.JournalFileBackend(file)
+                self._storage = optuna.storages.JournalStorage(backend)
+            else:
+                self._storage = optuna.storages.get_storage(storage)
 
     def ask(self, sampler: str) -> tuple[int, Settings] | None:
         """Return the number of a new trial of a sampler and its settings; None at a grid's end."""

@@ -1,22 +1,29 @@
 """Which trials of a sweep are stopped, trained with more seeds, and tested.
 
-- A trial has *collapsed* if a finding says that its answers are broken, whatever they earn, or that
-  its weights walked to the edge at which random members break without a better score.
+- A trial has *collapsed* if a finding says that its answers are broken, whatever they earn, or if,
+  without a clearly better score, many answers are empty, its weights walked to the edge at which
+  random members break, or its KL divergence from the start is large (`kl_from_start`).
 - *Successive halving*: after each rung, a trial goes on if it is among the best third of the trials
   of its sampler that have reached the rung so far (Li et al. 2018, arXiv 1810.05934, the variant
   that stops trials instead of pausing them).
 - *Race*: complete trials that are not clearly worse than the best one get 2 and then 4 run seeds
-  (Lindauer et al. 2022, arXiv 2109.09831). Clearly worse: Wilcoxon's signed-rank test (1945) over
-  the held-out examples of the run seeds that both have.
+  (Lindauer et al. 2022, arXiv 2109.09831). Clearly worse: by Wilcoxon's signed-rank test (1945)
+  over the held-out examples of the run seeds that both have, and by more than the noise of these
+  run seeds, once trials with several seeds show it.
 """
 
+import math
+import statistics
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from jaxtyping import Float64
 
 from germline.evaluation.score_difference import is_clearly_better
+from germline.evaluation.statistics import Z_95
+from germline.record.metrics_rows import calibrated_kl, signal
 from germline.report.run_facts import RunFacts
+from germline.report.text_format import number
 from germline.studies.sweep_results import COLLAPSED, SweepResults, SweepTrial
 
 REDUCTION = 3
@@ -27,6 +34,9 @@ COLLAPSES = ("broken_answers", "collapse")
 
 UNLESS_BETTER = ("empty", "walk")
 """Findings of a collapse unless the held-out score is clearly better than before training."""
+
+MOST_KL = 0.1
+"""Nats per token from the start that are a collapse likewise; see `studies.sigma_sweep.SANE_KL`."""
 
 ALPHA = 0.05
 """Largest one-sided p-value of a trial that is clearly worse."""
@@ -45,8 +55,29 @@ def collapse_of(run: RunFacts) -> str:
     """Return why a run that has scores has collapsed; empty if it has not."""
     is_better = is_clearly_better(run.scores[-1], run.scores[0])
     codes = COLLAPSES if is_better else (*COLLAPSES, *UNLESS_BETTER)
-    found = next((one for one in run.findings if one.code in codes), None)
-    return f"{COLLAPSED}: {found.sentence}" if found else ""
+    if found := next((one for one in run.findings if one.code in codes), None):
+        return f"{COLLAPSED}: {found.sentence}"
+    kl, of = kl_from_start(run)
+    if is_better or not kl > MOST_KL:
+        return ""
+    return f"{COLLAPSED}: the KL divergence of {of} from the start is {number(kl)} nats per token"
+
+
+def kl_from_start(run: RunFacts) -> tuple[float, str]:
+    """Return a KL divergence from the start that a run recorded, in nats per token, and of what.
+
+    It is that of the completions of the last generation, where they are compared with the start
+    (`task.kl_coef`, also 0, and `method.beta`); else that of random noise as long as the walk, by
+    the calibration of sigma, which is above the true one; NaN where neither is known.
+    """
+    last = run.rows[-1] if run.rows else {}
+    recorded = last.get("parts", {}).get("kl") if run.config.task.kl_per == "token" else None
+    if (kl := last.get("kl", recorded)) is not None:
+        return kl, "the completions"
+    walk = signal(last, "walk") if last.get("signals") else None
+    calibrated = [row for row in run.rows if "calibration" in row]
+    kl = calibrated_kl(calibrated[-1], walk) if calibrated and walk else None
+    return math.nan if kl is None else kl, "noise as long as the walk"
 
 
 def halving(score: float, peers: Sequence[float]) -> str:
@@ -57,15 +88,22 @@ def halving(score: float, peers: Sequence[float]) -> str:
     return f"{better} of {len(peers)} other trials were better"
 
 
-def is_clearly_worse(trial: SweepTrial, best: SweepTrial) -> bool:
-    """Return whether the held-out answers of a trial are worse by more than chance explains."""
-    seeds = trial.signed_scores.keys() & best.signed_scores.keys()
-    if trial is best or not seeds or trial.mean >= best.mean:
+def is_clearly_worse(trial: SweepTrial, best: SweepTrial, seed_variance: float = 0.0) -> bool:
+    """Return whether the held-out answers of a trial are worse by more than chance explains.
+
+    `seed_variance` is that of the scores of a trial over run seeds; 0 where it is not known.
+    """
+    mine, others = trial.signed_scores, best.signed_scores
+    seeds = mine.keys() & others.keys()
+    if trial is best or not seeds:
         return False
-    values, others = (_by_example(one, seeds) for one in (trial, best))
-    if len(values) != len(others):
+    gap = statistics.fmean(others[seed] - mine[seed] for seed in seeds)
+    if not gap > Z_95 * math.sqrt(2 * seed_variance / len(seeds)):
         return False
-    differences = (values - others)[np.isfinite(values - others)]
+    values, of_best = (_by_example(one, seeds) for one in (trial, best))
+    if len(values) != len(of_best):
+        return False
+    differences = (values - of_best)[np.isfinite(values - of_best)]
     if not differences.any():
         return False
     from scipy.stats import wilcoxon  # takes half a second
@@ -92,7 +130,8 @@ def race(
         racing = [
             one
             for one in ranked
-            if len(one.signed_scores) >= seeds // 2 and not is_clearly_worse(one, ranked[0])
+            if len(one.signed_scores) >= seeds // 2
+            and not is_clearly_worse(one, ranked[0], results.seed_variance or 0.0)
         ][:MOST_RACED]
         short = [one for one in racing if len(one.signed_scores) < min(seeds, most)]
         if short and len(racing) > 1:

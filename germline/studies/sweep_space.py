@@ -17,6 +17,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from germline.config.base import as_override
 from germline.config.config_files import read_file
 from germline.types import GermlineError
@@ -57,14 +59,12 @@ class Dimension:
         """The values of a grid: the list, or numbers at equal distances over the range."""
         if self.scale == "values":
             return [*self.values]
+        spread = np.geomspace if self.scale == "log" else np.linspace
         low, high = self.values
+        numbers = spread(low, high, STEPS).tolist()
         if self.scale == "int":
-            steps = min(STEPS, high - low + 1)
-            return [low + round((high - low) * n / (steps - 1)) for n in range(steps)]
-        shares = [n / (STEPS - 1) for n in range(STEPS)]
-        if self.scale == "log":
-            return [rounded(low * (high / low) ** share) for share in shares]
-        return [rounded(low + (high - low) * share) for share in shares]
+            return sorted({*map(round, numbers)})
+        return [*map(rounded, numbers)]
 
 
 class SweepSpace:

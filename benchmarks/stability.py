@@ -265,7 +265,7 @@ def draw(path: Path, tasks: Sequence[str], methods: Sequence[str], longer: int) 
         ]
         panels.append(charts.Chart(task, "", "rollouts", series))
     title = f"Held-out score of the center, {longer} times the shipped generations, one run seed"
-    plots.draw_panels(path, title, panels, log_x=True)
+    plots.draw_panels(path, title, [replace(panel, log_x=True) for panel in panels])
 
 
 def tuned_rate(found: dict[str, list[Curve]]) -> str | None:

@@ -38,10 +38,10 @@ def served(monkeypatch):
 
 
 def test_options_are_passed_on_and_ctrl_c_ends_it(served):
-    words = ("--host", "0.0.0.0", "--port", "9", "--max-new-tokens", "5", "-g", "best")
+    words = ("--host", "0.0.0.0", "--port", "9", "-g", "best")
     done = command("serve", "nano", *words, "engine.threads=2", GERMLINE_TOKEN="secret")
     assert done.exit_code == 0, done.output
-    settings = serve.ServeSettings("0.0.0.0", 9, HttpLimits("secret"), 5)
+    settings = serve.ServeSettings("0.0.0.0", 9, HttpLimits("secret"))
     assert served == [("nano", "best", ["engine.threads=2"], settings)]
     assert "http://127.0.0.1:1/v1" in done.output
     assert "models: base, center" in done.output
@@ -58,11 +58,10 @@ def test_the_defaults_of_the_command_are_those_of_the_settings(served):
     [
         (("nano", "-g", "newest"), "newest is neither a number nor best"),
         (("nano", "-g", "3"), "has no generation 3"),
-        (("--cost", "model", "--max-new-tokens", "5"), "would be ignored with --reward"),
+        (("--cost", "model", "-g", "5"), "would be ignored with --reward"),
         (("no-such-model",), "no-such-model"),
         (("nano", "--host", "0.0.0.0"), "GERMLINE_TOKEN"),
-        (("nano", "--host", "no.such.host.invalid", "--token", "x"), "--host"),
-        (("nano", "engine=toy", "--port", "1", "--host", "192.0.2.1", "--token", "x"), "--port"),
+        (("nano", "engine=toy", "--port", "1", "--host", "::1.invalid"), "GERMLINE_TOKEN"),
     ],
 )
 def test_what_cannot_be_served_is_one_paragraph(words, said):

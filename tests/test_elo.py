@@ -8,7 +8,6 @@ import pytest
 
 from germline.config.scorers import PairwiseJudgeSettings
 from germline.run.elo import compare_models, open_models
-from germline.scorers import http_service
 from germline.scorers.judges import PairwiseJudge
 from germline.types import GermlineError
 from tests.command_line import command
@@ -19,7 +18,7 @@ from tests.toy_runs import run
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr(http_service, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("germline.engines.served.http_client.FIRST_PAUSE_S", 0.001)
 
 
 @pytest.fixture(scope="module")
@@ -77,17 +76,14 @@ def test_a_judge_of_length_prefers_the_longer_completions(tmp_path, trained):
 
 
 def test_the_order_of_models_changes_neither_requests_nor_ratings(tmp_path, trained):
-    anchor = f"{trained}@1"
     results = []
-    for name, generations in (("one", (-1, 1, 3)), ("two", (3, -1, 1))):
+    for name, generations in (("one", (1, -1, 3)), ("two", (1, 3, -1))):
         (tmp_path / name).mkdir()
-        found, server = compared(
-            longer, tmp_path / name, trained, generations=generations, anchor=anchor
-        )
+        found, server = compared(longer, tmp_path / name, trained, generations=generations)
         asked = sorted(json.dumps(body) for body in server.bodies("/chat/completions"))
         results.append((found.ratings, asked, in_order(tmp_path / name)))
     assert results[0] == results[1]
-    assert {one.model: one.rating for one in results[0][0]}[anchor] == 1000
+    assert {one.model: one.rating for one in results[0][0]}[f"{trained}@1"] == 1000
 
 
 # --- replies without a verdict
@@ -219,7 +215,6 @@ def test_another_file_is_refused_and_left_as_it_was(tmp_path, trained, text):
         (("-g", "-1"), "has nothing to be compared with"),
         (("-g", "-1", "-g", "-1"), "@-1 is given twice"),
         (("-g", "late", "-g", "1"), "late is neither a number nor best"),
-        (("-g", "-1", "-g", "3", "--anchor", "x"), "--anchor=x is not compared: use"),
         (("-g", "-1", "-g", "3", "strategy.sigma=1"), "elo: strategy.sigma=1 has no effect here"),
         (("-g", "-1", "-g", "3", "judge.token_env=NO_SUCH"), "judge.token_env=NO_SUCH"),
         (("-g", "-1", "-g", "3", "judge.template=none.txt"), "none.txt cannot be read"),
@@ -229,7 +224,7 @@ def test_another_file_is_refused_and_left_as_it_was(tmp_path, trained, text):
 )
 def test_what_cannot_be_compared_is_refused(trained, words, said):
     with judging(longer) as server:
-        done = command("elo", trained, *words, "--judge", server.url)
+        done = command("elo", trained, *words, f"judge.url={server.url}")
         assert done.exit_code == 2
         assert said in done.stderr
         assert server.bodies("/chat/completions") == []
@@ -241,8 +236,8 @@ def test_what_cannot_be_compared_is_refused(trained, words, said):
 def test_the_command_prints_ratings_and_counts(tmp_path, trained):
     words = ("elo", trained, "-g", "-1", "-g", "3", "--limit", "12", "--out", tmp_path / "elo")
     with judging(longer) as server:
-        done = command(*words, "--judge", server.url)
-        again = json.loads(command(*words, "--judge", server.url, "--json").stdout)
+        done = command(*words, f"judge.url={server.url}")
+        again = json.loads(command(*words, f"judge.url={server.url}", "--json").stdout)
     assert done.exit_code == 0, done.output
     assert done.stdout.splitlines()[1].startswith(f"{trained}@3\t")
     assert again["requests"] == 0

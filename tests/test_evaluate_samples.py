@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import germline
-from germline.evaluation.samples import reductions
+from germline.evaluation.held_out import reductions
 from germline.record import RunDirectory
 from germline.run.inference import measure_kl
 from germline.types import GermlineError
@@ -57,7 +57,7 @@ def test_held_out_answers_are_greedy_whatever_a_run_trains_with(trained: Path) -
     recorded = RunDirectory.open(trained).held_out()[-1].score
     greedy, _ = germline.evaluate(str(trained), limit=6, temperature=0.0)
     assert greedy.values == recorded.values
-    assert "n 6, greedy)" in evaluated(trained, "--limit", 6)
+    assert ", greedy\n" in evaluated(trained, "--limit", 6)
     (row,) = json.loads(evaluated(trained, "--samples", 2, "--limit", 6, "--json"))
     assert (row["samples"], row["temperature"], row["split"]) == (2, 1.0, "test")
     assert [*row["at_k"]] == ["pass@1", "pass@2"]
@@ -69,7 +69,7 @@ def test_a_run_may_sample_its_held_out_answers(tmp_path: Path) -> None:
     same, _ = germline.evaluate(str(toy), limit=5, out=tmp_path / "same.jsonl")
     cold, _ = germline.evaluate(str(toy), limit=5, out=tmp_path / "cold.jsonl", temperature=0.1)
     assert same.values == recorded.values != cold.values
-    assert "at temperature 1)" in evaluated(toy, "--limit", 5)
+    assert "at temperature 1\n" in evaluated(toy, "--limit", 5)
 
 
 def test_the_best_of_a_cost_is_the_lowest_and_a_missing_sample_leaves_an_example_out(
@@ -155,7 +155,7 @@ def test_the_kl_of_every_generation_is_measured_on_the_examples_that_are_asked(
     assert (last["texts"], rows[1]["behavior"]["texts"]) == (8, 8)
     assert last == asdict(measure_kl(trained, split="unseen", limit=8)[0])
     assert last != asdict(measure_kl(trained, split="test", limit=8)[0])
-    assert f"{last['per_token']:.3g}" in evaluated(*words)
+    assert f"KL(now || start) {last['per_token']:.3g} nats per token" in evaluated(*words)
     (other,) = json.loads(evaluated(trained, "--task", "countdown", "--limit", 4, "--kl", "--json"))
     assert other["kl"]["per_token"] > 0
     assert other["behavior"]["length_drift"] == 1  # the run has no answers to compare with

@@ -87,7 +87,6 @@ def test_a_sound_run_has_no_findings():
         ({"empty": 0.75}, "empty", "75 % of the completions are empty"),
         ({"informative_examples": 0.04}, "ties", "members differ on 4 % of the examples"),
         ({"agreement": 0.01}, "agreement", "(cosine 0.01)"),
-        ({"step": replace(STEP, moved=0.004)}, "small_steps", "0.4 % of the served weights"),
     ],
 )
 def test_what_is_wrong_is_found_with_its_number(changes, code, words):
@@ -107,25 +106,6 @@ def test_ties_are_found_by_the_third_generation():
     assert one(pairs).code == "ties"
     assert "examples, and 12 % of the antithetic pairs differ, at" in one(pairs).sentence
     assert codes(pairs[:2]) == []
-
-
-@pytest.mark.parametrize(
-    ("ratio", "texts", "is_found"), [(0.11, 20, 1), (4.5, 20, 1), (0.25, 20, 0), (0.11, 9, 0)]
-)
-def test_answers_of_quite_another_length_are_found(ratio, texts, is_found):
-    behavior = {"broken": 0.0, "length_drift": 1.0, "texts": texts}
-    start, now = (
-        replace(score, behavior=behavior | {"length_drift": drift})
-        for score, drift in zip(values_scores([1.0, 0.0], [1.0, 0.0]), (1.0, ratio), strict=True)
-    )
-    found = [
-        finding
-        for finding in find(Recorded(CONFIG, scores=[start, now]))
-        if finding.code == "length_drift"
-    ]
-    assert len(found) == is_found
-    if found:
-        assert f"are {ratio:g} times as long as at the start" in found[0].sentence
 
 
 @pytest.mark.parametrize(
@@ -216,8 +196,8 @@ def values_scores(before, after):
         ([0.0] * 12 + [1.0] * 8, [0.0] * 10 + [1.0] * 10, ["not_learned"]),
         # The interval excludes 0, but 5 examples that change decide nothing: a sign test has 0.06.
         ([0.0] * 6 + [1.0] * 30, [0.0] + [1.0] * 35, ["not_learned"]),
-        ([0.0] * 6 + [1.0] * 29, [1.0] * 35, ["solved"]),
-        ([0.0], [1.0], ["solved"]),  # of one example there is no interval
+        ([0.0] * 6 + [1.0] * 29, [1.0] * 35, []),
+        ([0.0], [1.0], []),  # of one example there is no interval
     ],
 )
 def test_an_improvement_that_is_not_clear_is_found(before, after, found):

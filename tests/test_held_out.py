@@ -25,7 +25,7 @@ GERMLINE_OWN = {"spaces": {"kind": "length", "start": 0, "end": 16}}
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr(http_service, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("germline.engines.served.http_client.FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(http_service, "PROBE_EVERY_S", 0.0)
 
 
@@ -143,7 +143,7 @@ def test_eval_asks_the_scorers_too_and_prints_both(tmp_path):
     words = ("eval", path, "--limit", "4", f"held_out.scorers={json.dumps(GERMLINE_OWN)}")
     done = command(*words)
     assert done.exit_code == 0, done.output
-    assert "held-out scorer spaces" in done.stdout
+    assert "\tspaces" in done.stdout.splitlines()[0]
     (document,) = json.loads(command(*words, "--json").stdout)
     assert document["scorers"]["spaces"]["n"] == 4
     score, _ = evaluate(str(path), limit=4)

@@ -32,14 +32,14 @@ COMMANDS = {
     "train seeds=0..4": ("train", *TINY, "seeds=0,1", "--out", "seeds"),
     "train --dry-run": ("train", *TINY, "--dry-run"),
     "eval": ("eval", "run", "nano", "--limit", "2", "--samples", "2"),
-    "elo": ("elo", "run", "-g", "-1", "-g", "1", "--limit", "2", "--judge", "JUDGE"),
+    "elo": ("elo", "run", "-g", "-1", "-g", "1", "--limit", "2", "judge.url=JUDGE"),
     "probe": ("probe", *TINY[:5], "--minutes", "10"),
     "export": ("export", "run", "--out", "exported", "--verify"),
     "report": ("report", "run"),
-    "compare": ("compare", "nano_es_vs_rl", "--only", "es", "--report", "--out", "study"),
+    "compare": ("compare", "nano_es_vs_rl", "--only", "es", "--jobs", "0", "--out", "study"),
     "sweep": (
-        *("sweep", *TINY, "--over", "space.yaml", "--budget", "trials=1", "--seeds", "1"),
-        *("--test-seeds", "0", "--no-random", "--out", "sweep"),
+        *("sweep", *TINY, "--over", "space.yaml", "--budget", "trials=1", "sweep.seeds=1"),
+        *("sweep.test_seeds=0", "sweep.random=false", "--out", "sweep"),
     ),
     "analyze": ("analyze", "deltas", "run", "spectrum_width=0"),
     "generate": ("generate", "nano", "Hello", "--max-new-tokens", "2"),
@@ -48,7 +48,7 @@ COMMANDS = {
     "list runs": ("list", "runs", "."),
     "list tasks": ("list", "tasks"),
     "doctor": ("doctor",),
-    "check": ("check", "arithmetic", "--prompts", "1"),
+    "check": ("check", "arithmetic"),
     "new NAME": ("new", "riddles"),
     "new --task": ("new", "--model", "nano", "--task", "arithmetic"),
 }
@@ -88,7 +88,7 @@ def test_the_document_is_as_documented(heading, place, monkeypatch):
     monkeypatch.chdir(place)
     monkeypatch.setattr(UvicornService, "run", lambda _server: None)
     with listening(judge_reply) as judge:
-        done = germline(*(judge.url if one == "JUDGE" else one for one in COMMANDS[heading]))
+        done = germline(*(one.replace("JUDGE", judge.url) for one in COMMANDS[heading]))
     assert done.exit_code == 0, done.output
     document = json.loads(done.stdout)
     table = TABLES[heading]

@@ -29,7 +29,7 @@ def test_a_run_is_exported_trained_on_or_resumed_as_its_state_allows(tmp_path: P
     assert next_commands(run) == [
         f"germline export '{run.path}' --out my-model",
         f"germline resume '{run.path}' generations=2",
-        f"germline report '{run.path}' --open",
+        f"germline report '{run.path}'",
     ]
     begun = made(tmp_path / "begun", generations=0)
     assert next_commands(begun)[0] == f"germline resume {begun.path}"

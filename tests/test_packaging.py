@@ -106,6 +106,6 @@ def test_the_wheel_trains_in_an_environment_with_nothing_but_the_core(germline):
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout)
     assert found["healthy"]
-    missing = [one for one in found["versions"] if one["state"] != "ok"]
+    missing = [one for one in found["checks"] if one["state"] != "ok"]
     assert missing
     assert all("pip install" in one["remedy"] for one in missing)

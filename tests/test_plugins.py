@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import germline
 from germline.cli.application import app
 from germline.record import RunDirectory
-from germline.report.run_list import UnreadableRun, list_runs
+from germline.report.run_facts import UnreadableRun, list_runs
 from germline.types import GermlineError
 
 ROOT = Path(__file__).parents[1]

@@ -80,7 +80,9 @@ def test_settings_of_a_printed_command_are_real(page, monkeypatch):
             continue  # settings of a reward model, or of an analysis
         others = [word for last, word in pairwise(["", *words]) if last != "--budget"]
         overrides = [word for word in others if re.match(r"[a-z_.]+=", word)]
-        overrides = [word for word in overrides if not word.startswith(("seeds=", "judge."))]
+        overrides = [
+            word for word in overrides if not word.startswith(("seeds=", "judge.", "sweep."))
+        ]
         try:
             load_config(base(page, words), overrides)
         except germline.GermlineError as error:
@@ -126,7 +128,6 @@ def prepare(page, words, finished):
 def small(words):
     """Return a command that does the same with less: fewer generations, members and examples."""
     verb = words[0]
-    words = [word for word in words if word != "--open"]
     few = {"--generation": "0", "-g": "0", "--from": "0", "--limit": "4"}
     words = [
         few[before] if before in few and word.isdigit() else word

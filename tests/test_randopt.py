@@ -19,7 +19,6 @@ from germline.methods.randopt import (
 )
 from germline.protocols import VotableTask
 from germline.record import RunDirectory
-from germline.report.findings import Recorded, find
 from germline.run import build_run_parts
 from germline.run.inference import measure_kl
 from germline.shaping import utilities
@@ -296,7 +295,6 @@ def test_alone_a_run_speaks_as_its_best_member(whole):
 def test_no_step_is_measured_where_theta_stays(whole):
     rows = RunDirectory.open(whole).generations()
     assert all(row["signals"]["step"] is None for row in rows)
-    assert "small_steps" not in [one.code for one in find(Recorded(randopt(), rows))]
 
 
 def test_of_several_sigmas_the_record_has_the_geometric_mean():

@@ -10,7 +10,6 @@ from germline.config import load_config
 from germline.record import RunDirectory
 from germline.report import diff, html_page, text_format
 from germline.report.charts import COLORS, MOST_POINTS, Chart, Series, thin_out
-from germline.report.diff import DiffPiece
 from germline.report.plots import draw_evolution, evolution_charts, svg
 from germline.report.run_facts import RunFacts
 from tests.synthetic_runs import BATCH, DIGEST, record, score
@@ -88,33 +87,6 @@ def test_a_run_that_has_hardly_begun_can_be_drawn(run, generations):
 
 
 # --- differences
-
-
-def test_words_that_only_one_text_has_are_changed_with_the_space_before_them():
-    before, after = diff.diff_words("let me see. it is 8", "it is 9")
-    assert before == [
-        DiffPiece("let me see.", True),
-        DiffPiece(" it is", False),
-        DiffPiece(" 8", True),
-    ]
-    assert after == [DiffPiece("it is", False), DiffPiece(" 9", True)]
-    assert diff.diff_words("one two", "three four")[0] == [DiffPiece("one two", True)]
-
-
-def test_a_change_of_white_space_is_a_difference():
-    before, after = diff.diff_words("one two\n\nthree", "one  two\n\nthree")
-    assert before == [
-        DiffPiece("one", False),
-        DiffPiece(" two", True),
-        DiffPiece("\n\nthree", False),
-    ]
-    assert after[1] == DiffPiece("  two", True)
-
-
-@pytest.mark.parametrize("texts", [("", ""), ("a", ""), ("\n\n", " "), ("日本 語", "日本")])
-def test_pieces_join_to_the_text_they_were_cut_from(texts):
-    for text, pieces in zip(texts, diff.diff_words(*texts), strict=True):
-        assert "".join(piece.text for piece in pieces) == text
 
 
 def test_settings_that_one_run_does_not_have_are_differences():

@@ -68,14 +68,14 @@ def answered(run, before, after):
 # --- one run
 
 
-def test_words_only_one_answer_has_are_marked(run):
+def test_answers_before_and_after_are_shown(run):
     run.write_held_out(score(0), [rollout(0, 7, 0.0)], BATCH)  # while there is no later answer
     assert re.search(r"gold answer: answer 7.*says 0", page(run).text, re.DOTALL)
     (run.path / "held_out.jsonl").unlink()
     run.write(record(0), BATCH)
     answered(run, "The answer is 8.", "8")
     html = page(run).html
-    assert '<mark class="gone">The answer is</mark> 8<mark class="gone">.</mark></p>' in html
+    assert '<p class="text">The answer is 8.</p>' in html
     assert '<p class="text">8</p>' in html
 
 
@@ -118,7 +118,7 @@ def test_the_settings_shown_make_the_same_config(run):
         config = load_config(values)
         other = RunDirectory.create(run.path / str(config.seed), config, DIGEST, threads=1)
         words = "".join(Page(write_report(other.path)).words)
-        shown = words[words.index("model: ") : words.index("Every setting")]
+        shown = words[words.index("model: ") : words.index("Commands")]
         assert load_config(yaml.safe_load(shown)) == config
 
 
@@ -191,13 +191,13 @@ def test_what_is_no_run_and_what_cannot_be_written_is_refused(run, tmp_path):
         write_report(tmp_path / "nowhere")
     with pytest.raises(GermlineError, match="name at least one run directory"):
         write_report([])
-    with pytest.raises(GermlineError, match="is no file; name the file to write"):
+    with pytest.raises(GermlineError, match="name the file of the page"):
         write_report(run.path, tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(GermlineError, match=r"file/page\.html cannot be written"):
         write_report(run.path, tmp_path / "file" / "page.html")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(GermlineError, match="is no file; name the file to write"):
+    with pytest.raises(GermlineError, match="name the file of the page"):
         write_report(run.path, tmp_path / "pipe")
 
 

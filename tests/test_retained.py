@@ -98,11 +98,11 @@ def test_scores_are_recorded_by_name_and_change_no_digest(tmp_path):
     facts = found[0].retained["facts"]
     assert (facts.metric, facts.n, facts.higher_is_better) == ("length_difference", 5, False)
     text = command("report", kept.path).output
-    assert re.search(r"^retained: facts \S+ (-> \S+ )?length difference \(", text, re.MULTILINE)
-    assert re.search(r"^retained: sums 0 \(difference ", text, re.MULTILINE)
-    assert '<th scope="row" class="wrap">facts</th><td>length difference' in kept.report.read_text()
+    assert re.search(r"^retained: facts \S+ (-> \S+ )?length difference", text, re.MULTILINE)
+    assert ", sums 0" in text
+    assert "retained: facts " in kept.report.read_text()
     best = min(one.retained["facts"].mean for one in found)
-    assert (f"(best {best:.3g})" in text) == (f">best {best:.3g}, after" in kept.report.read_text())
+    assert (f"(best {best:.3g})" in text) == (f"(best {best:.3g})" in kept.report.read_text())
     shown = json.loads(command("report", kept.path, "--json").output)["runs"][0]["score"]
     assert shown["retained"]["sums"]["metric"] == "exact"
 

@@ -3,7 +3,6 @@
 import json
 import re
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -83,19 +82,18 @@ def test_a_text_that_is_cut_is_flagged_and_a_model_that_is_not_served_has_no_sco
     ("path", "body", "status", "message"),
     [
         ("/score_batch", {"prompts": ["a"], "responses": []}, 400, "1 prompts and 0 responses"),
-        ("/score_batch", {"prompts": ["a"]}, 400, "responses is missing"),
+        ("/score_batch", {"prompts": ["a"]}, 400, "responses: Field required"),
         ("/score_batch", {"prompts": [[]], "responses": ["a"]}, 400, "prompts"),
-        ("/score_texts", {"texts": "a"}, 400, 'texts="a" must be a list'),
-        ("/score_texts", {"texts": [None]}, 400, "texts.0=null must be text"),
-        ("/score_texts", {"texts": ["a"], "more": 1}, 400, "more=1 is not supported"),
-        ("/score_texts", {"texts": ["a"] * 9}, 413, "has 9 texts, and at most 8"),
+        ("/score_texts", {"texts": "a"}, 400, "texts: Input should be a valid list"),
+        ("/score_texts", {"texts": [None]}, 400, "texts.0: Input should be a valid string"),
+        ("/score_texts", {"texts": ["a"], "more": 1}, 400, "more: Extra inputs"),
         ("/score_texts", {"texts": ["a" * 5000]}, 413, "2000 bytes at most"),
         ("/score", {}, 404, "Not Found"),
     ],
 )
 def test_a_wrong_request_is_refused_and_says_why(sources, path, body, status, message):
     with (
-        serving(sources, limits=HttpLimits(max_request_bytes=2000), max_queue=8) as service,
+        serving(sources, limits=HttpLimits(max_request_bytes=2000)) as service,
         pytest.raises(RequestRefused, match=re.escape(message)) as refused,
     ):
         service.post(path, body)
@@ -136,18 +134,15 @@ def test_a_client_that_leaves_frees_its_place(sources, monkeypatch):
         return score(self, texts)
 
     monkeypatch.setattr(SequenceClassifier, "score", slow)
-    with serving({"reward": sources["reward"]}, max_queue=4) as service:
+    with serving({"reward": sources["reward"]}) as service:
         impatient = HttpConnection("the scorer", service.url, 0.2)
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(service.post, "/score_texts", {"texts": ["a"]})
             started.wait(HANG_S)
             try:
-                left, deadline = 0, time.monotonic() + HANG_S
-                while left < 4:  # the service may notice a little later that a client has left
-                    assert time.monotonic() < deadline
-                    with pytest.raises(GermlineError) as refused:
+                for _ in range(4):
+                    with pytest.raises(GermlineError, match="no answer within"):
                         impatient.post("/score_texts", {"texts": ["b"] * 4})
-                    left += "no answer within" in str(refused.value)
             finally:
                 release.set()
             first.result(HANG_S)

@@ -9,7 +9,6 @@ import pytest
 
 from germline.config import load_config
 from germline.registry import create
-from germline.scorers import http_service
 from germline.scorers.judges import Reply, read_verdict
 from germline.scorers.types import NotScoredError
 from germline.types import Example
@@ -23,7 +22,7 @@ ITEMS = [("three", SUM), ("Lyon {prompt}", CAPITAL)]
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr(http_service, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("germline.engines.served.http_client.FIRST_PAUSE_S", 0.001)
 
 
 def scorer(url, **section):
@@ -227,10 +226,10 @@ def test_a_refusal_that_concerns_every_text_is_not_tried_in_halves():
 
 
 def test_a_service_that_is_away_is_asked_again():
-    replies = iter([*((status, "starting") for status in (503, 408, 529, 500)), (200, [1, 2])])
+    replies = iter([*((status, "starting") for status in (503, 408, 529)), (200, [1, 2])])
     with listening(lambda *_: next(replies)) as server:
         assert values(scorer(server.url, kind="openrlhf").score(ITEMS)) == [1, 2]
-    assert len(server.asked) == 5
+    assert len(server.asked) == 4
 
 
 def test_a_service_that_hangs_times_out():

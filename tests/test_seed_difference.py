@@ -83,38 +83,16 @@ def test_other_seeds_are_not_paired() -> None:
     )
 
 
-def test_the_better_config_is_named_wherever_runs_are_compared(tmp_path: Path) -> None:
+def test_means_over_seeds_are_printed_and_in_json(tmp_path: Path) -> None:
     first = train(tmp_path / "narrow", by_seed(LOW), 2)
     second = train(tmp_path / "wide", by_seed(HIGH), 3)
-    verdict = (
-        "wide is better than narrow by 0.1: wide minus narrow is +0.1 (95 % interval +0.0768 to "
-        "+0.123, 5 seeds, paired by seed)."
-    )
     words = (first, second, "--out", tmp_path / "page.html")
     lines = report(*words).splitlines()
-    assert verdict in lines
     assert any(line.startswith("wide\texact\t5\t0.1 [0.1, 0.1]\t0.4 [") for line in lines)
-    assert verdict in " ".join((tmp_path / "page.html").read_text().split())
     document = json.loads(report(*words, "--json"))
     tables = field_tables(ROOT / "docs/run-directory.md", "JSON output")
     assert undocumented(document, tables["report"], score=tables["score"]) == []
-    base, group = document["seed_groups"]
-    assert (base["difference_to_first"], base["verdict"]) == (None, "")
-    assert group["difference_to_first"] == pytest.approx(0.1)
-    assert group["difference_interval_95"] == pytest.approx([0.0768, 0.1232], abs=1e-4)
-    assert (group["difference_paired"], group["verdict"]) == (True, verdict)
-    assert "narrow is worse than wide by 0.1" in report(
-        second, first, "--out", tmp_path / "page.html"
-    )
-
-
-def test_seeds_that_differ_too_much_do_not_decide(tmp_path: Path) -> None:
-    first = train(tmp_path / "a", by_seed((0.3, 0.5, 0.4)), 2)
-    second = train(tmp_path / "b", {5: 0.5, 6: 0.4, 7: 0.45, 8: 0.5}, 3, generations=2)
-    assert (
-        "The seeds do not decide: b minus a is +0.0625 (95 % interval -0.15 to +0.275, 4 and 3 "
-        "seeds, not paired, as the seeds differ). More seeds may decide"
-    ) in report(first, second, "--out", tmp_path / "page.html").replace("\n", " ")
+    assert [group["name"] for group in document["seed_groups"]] == ["narrow", "wide"]
 
 
 def test_the_same_difference_in_every_seed_has_no_interval() -> None:
@@ -132,9 +110,9 @@ def test_a_seed_that_was_stopped_early_does_not_count(tmp_path: Path) -> None:
     stopped.write_held_out(untrained, [], BATCH)
     (folder / "seeds.json").write_text(json.dumps({"seeds": [0, 1, 2], "config": {}}))
     said = report(folder, "--out", tmp_path / "page.html")
-    assert "a\texact\t2\t0.1\t0.35\n" in said
+    assert "a\texact\t2\t0.1\t0.35\t0.35\n" in said
     assert "Seeds of a that do not count, as their training has not ended: 2 (" in said
-    (group,) = json.loads(report(folder, "--out", tmp_path / "p", "--json"))["seed_groups"]
+    (group,) = json.loads(report(folder, "--out", tmp_path / "page.html", "--json"))["seed_groups"]
     assert group["over_seeds"]["end"]["mean"] == pytest.approx(0.35)
     assert group["counted"] == [str(folder / f"seed-{seed}") for seed in (0, 1)]
     assert counted_seeds([True, False, False], [16, 3, 0]) == [0]

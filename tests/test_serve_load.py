@@ -41,7 +41,7 @@ class Served:
             return generate(members, examples, decoding)
 
         setattr(weights.engine, "generate", held_up)  # noqa: B010 - a method, to mypy
-        self.batcher = EngineBatcher(weights, max_rows=64, max_queue=256)
+        self.batcher = EngineBatcher(weights, max_rows=64)
         self.app = Endpoint(weights, self.batcher, 64).app(HttpLimits(**limits))
 
     @contextmanager

@@ -44,7 +44,7 @@ SPACE: dict[str, Any] = {
 TRIAL = 216
 """Rollouts of a trial: 9 generations of 6 members and 4 examples; its rungs are 72 and 216."""
 
-QUICK = ("--seeds", "1", "--test-seeds", "0")
+QUICK = ("sweep.seeds=1", "sweep.test_seeds=0")
 
 FACTS = ("number", "settings", "state", "reason", "sampler", "rung")
 
@@ -76,7 +76,7 @@ def results(file: Path) -> SweepResults:
 
 @pytest.mark.slow
 def test_trials_are_runs_that_are_continued_within_the_budget(file, commands) -> None:
-    done = swept(file, "--json", "--test-seeds", "1")
+    done = swept(file, "--json", "sweep.test_seeds=1")
     assert done.exit_code == 0, done.output
     printed, found = json.loads(done.stdout), results(file)
     assert found.rungs == [72, TRIAL]
@@ -97,7 +97,7 @@ def test_trials_are_runs_that_are_continued_within_the_budget(file, commands) ->
     assert {one["split"] for run in tests if (one := run.evaluation)} == {"unseen"}
     assert printed["best"] == found.ranked[0].number
     assert [one["number"] for one in printed["trials"]] == [one.number for one in found.trials]
-    assert "at best (shrunk) with" in swept(file, "--test-seeds", "1").output
+    assert "at best (shrunk) with" in swept(file, "sweep.test_seeds=1").output
     # A run that was continued from rung to rung has the bits of one that was not.
     run = found.complete[0].runs[0]
     whole = germline.train(run.config, file.parent / "whole").run().directory.path
@@ -127,7 +127,7 @@ def test_a_stopped_sweep_goes_on_and_another_one_is_refused(file, commands, monk
     assert "another space.shaping (it was None, asked for is ['z_score', 'raw'])" in refused
     (file.parent / "space.yaml").write_text(as_yaml(SPACE))
     assert "another strategy.sigma" in swept(file, *QUICK, "strategy.sigma=0.2").output
-    assert "another sampler (it was 'tpe'" in swept(file, *QUICK, "--sampler", "random").output
+    assert "another sampler (it was 'tpe'" in swept(file, *QUICK, "sweep.sampler=random").output
     assert swept(file, *QUICK).exit_code == 0
     first = results(file).trials[0]
     assert first.state != "running"
@@ -149,7 +149,7 @@ def test_a_trial_that_collapses_or_fails_counts_as_the_worst(file, commands, mon
 
     monkeypatch.setattr(sweep_runner, "collapse_of", collapse)
     monkeypatch.setattr(Samplers, "tell", lambda _self, _name, _number, one: told.append(one))
-    swept(file, "--no-random", *QUICK)
+    swept(file, "sweep.random=false", *QUICK)
     trials = results(file).trials
     assert {one.state for one in trials} >= {"pruned"}
     for one, (value,) in zip(trials, told, strict=True):
@@ -187,7 +187,7 @@ def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
 
 
 def test_a_worker_that_waits_reads_no_runs_until_a_lease_ends(file, monkeypatch) -> None:
-    options, out = SweepOptions({"rollouts": 700}), file.parent / "out"
+    options, out = SweepOptions(budget={"rollouts": 700}), file.parent / "out"
     runner = sweep_runner.SweepRunner(Sweep(str(file), [], SweepSpace(SPACE), out, options))
     trial = out / "trials" / "0000"
     trial.mkdir()
@@ -266,10 +266,14 @@ def test_a_run_of_a_task_with_a_relative_path_is_continued(tmp_path, monkeypatch
         ({"strategy.population": {"int": [-2, 4]}}, (), "strategy.population"),
         (SPACE, ("--budget", "rollouts=100"), "a trial may need 216"),
         (SPACE, ("--budget", "steps=100"), "write NAME=NUMBER"),
-        (SPACE, ("--sampler", "bayes"), "--sampler bayes: use one of tpe"),
-        (SPACE, ("--sampler", "cmaes"), "searches two numbers or more"),
-        (SPACE, ("--objective", "speed"), "--objective speed: use one of score"),
-        (SPACE, ("--storage", "nosuch://me:secret@host/db"), "the storage nosuch://host/db cannot"),
+        (SPACE, ("sweep.sampler=bayes",), "sweep.sampler: Input should be 'tpe'"),
+        (SPACE, ("sweep.sampler=cmaes",), "searches two numbers or more"),
+        (SPACE, ("sweep.objectives=speed",), "sweep.objectives: Input should be 'score'"),
+        (
+            SPACE,
+            ("sweep.storage=nosuch://me:secret@host/db",),
+            "the storage nosuch://host/db cannot",
+        ),
     ],
 )
 def test_bad_input_is_refused_before_anything_runs(file, commands, space, words, message) -> None:
@@ -290,7 +294,7 @@ def test_ranges_in_units_of_the_probe_are_measured_once(file, commands, monkeypa
     monkeypatch.setattr(Sweep, "_probe", probe)
     (file.parent / "space.yaml").write_text(as_yaml({"strategy.sigma": {"probe": [0.5, 2]}}))
     for rollouts in (300, 350):
-        assert swept(file, "--no-random", *QUICK, rollouts=rollouts).exit_code == 0
+        assert swept(file, "sweep.random=false", *QUICK, rollouts=rollouts).exit_code == 0
     found = results(file)
     assert measured == [str(file)]
     assert found.space.given == {"strategy.sigma": {"log": [0.15, 0.6]}}
@@ -324,8 +328,8 @@ def test_python_has_the_same_sweep(file, commands) -> None:
 @pytest.mark.slow
 def test_another_process_takes_over_the_trial_of_a_killed_one(file) -> None:
     words = ["sweep", str(file), "--over", str(file.parent / "space.yaml"), "--out"]
-    words += [str(file.parent / "out"), "--budget", "rollouts=700", "--seeds", "1"]
-    words += ["--test-seeds", "0", "--no-random"]
+    words += [str(file.parent / "out"), "--budget", "rollouts=700", "sweep.seeds=1"]
+    words += ["sweep.test_seeds=0", "sweep.random=false"]
     line = [sys.executable, "-m", "germline", *words]
     first = subprocess.Popen(line, stdout=subprocess.DEVNULL)
     trials = file.parent / "out" / "trials"

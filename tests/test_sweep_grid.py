@@ -19,7 +19,9 @@ def test_a_grid_trains_every_trial_with_all_seeds(file, commands, monkeypatch) -
     space = {"strategy.learning_rate": [0.01, 0.1], "strategy.sigma": [0.1, 1.0]}
     (file.parent / "space.yaml").write_text(as_yaml(space))
     short = "budget.rollouts=72"
-    done = swept(file, short, "--sampler", "grid", "--seeds", "2", "--test-seeds", "0", rollouts=0)
+    done = swept(
+        file, short, "sweep.sampler=grid", "sweep.seeds=2", "sweep.test_seeds=0", rollouts=0
+    )
     assert done.exit_code == 0, done.output
     assert f"report: {file.parent / 'out' / 'sweep.html'}" in done.output.replace("\n", "")
     found = results(file)
@@ -32,7 +34,7 @@ def test_a_grid_trains_every_trial_with_all_seeds(file, commands, monkeypatch) -
     # Seeds are trained at the same time: a trial that another process trains blocks no other one.
     for trial in found.trials[:2]:
         shutil.rmtree(trial.path / "seed-1")
-    options = SweepOptions({}, "grid", seeds=2, test_seeds=0)
+    options = SweepOptions(sampler="grid", seeds=2, test_seeds=0)
     runner = sweep_runner.SweepRunner(
         Sweep(str(file), [short], SweepSpace(space), found.folder, options)
     )

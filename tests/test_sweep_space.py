@@ -1,11 +1,11 @@
 """The space of a sweep, and what samplers propose from it."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from germline.studies.sweep_samplers import SAMPLERS, Samplers
+from germline.studies.sweep_samplers import Sampler, Samplers
 from germline.studies.sweep_space import SweepSpace
 from germline.types import GermlineError
 
@@ -70,7 +70,7 @@ def test_a_space_that_cannot_be_searched_is_refused(space: Any, message: str) ->
         SweepSpace(space)
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("sampler", get_args(Sampler))
 def test_samplers_propose_settings_of_the_space_and_repeat_themselves(
     sampler: str, tmp_path: Path
 ) -> None:

@@ -155,7 +155,7 @@ class Environment:
 def test_gold_answers_need_not_earn_where_a_tool_must_be_called(tmp_path):
     path = tmp_path / "shelf.py"
     path.write_text(SHELF + ROWS)
-    shown = called("check", path, "--prompts", 0)
+    shown = called("check", path)
     assert "only reply, without a tool call" in shown.stdout
     assert "as much as a gold answer" not in shown.stdout
     assert shown.exit_code == 0, shown.output
@@ -165,7 +165,7 @@ def test_a_config_stands_for_its_task(tmp_path):
     (tmp_path / "shelf.py").write_text(SHELF + ROWS)
     config = tmp_path / "shelf.yaml"
     config.write_text(f"task: {{path: {tmp_path / 'shelf.py'}, max_new_tokens: 7}}\nseed: 3\n")
-    shown = called("check", config, "--prompts", 0)
+    shown = called("check", config)
     assert shown.exit_code == 0, shown.output
     assert "up to 7 new ones" in shown.stdout
 
@@ -325,8 +325,8 @@ def test_the_middle_of_a_long_prompt_is_not_shown(tmp_path):
     path = tmp_path / "rows.jsonl"
     rows = [{"prompt": f"first {'word ' * 20_000}last {n}", "answer": "x" * 5000} for n in range(5)]
     path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    shown = command("check", path, "--prompts", 1).output
-    prompt = shown.partition("prompt 1 of 1")[2].partition("prompts\t")[0]
+    shown = command("check", path).output
+    prompt = shown.partition("prompt 1 of 3")[2].partition("prompt 2 of")[0]
     assert len(prompt) < 4000
     for part in ("first word", " more characters) …\n", "word last ", "gold answer: xx"):
         assert part in prompt

@@ -27,7 +27,7 @@ from germline.analysis.scorer import (
     mean_and_interval,
     open_scorer,
 )
-from germline.evaluation.samples import reductions
+from germline.evaluation.held_out import reductions
 from germline.evaluation.statistics import mcnemar
 from germline.record.atomic_files import Row
 from germline.report.charts import Chart

@@ -256,4 +256,4 @@ def _write(result: Result, folder: Path, what: str) -> None:
     if result.charts:
         from germline.report import plots
 
-        plots.draw_narrow(folder / f"{what}.png", result.title, result.charts)
+        plots.draw_panels(folder / f"{what}.png", result.title, result.charts)

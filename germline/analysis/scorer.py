@@ -34,8 +34,8 @@ from germline.config.base import Section
 from germline.engines.inprocess import InProcessEngine
 from germline.episodes import model_turns
 from germline.evaluation.behavior import Answer, behavior, verdict
+from germline.evaluation.held_out import values_by_sample
 from germline.evaluation.kl_divergence import KlDivergence, text_divergence
-from germline.evaluation.samples import values_by_sample
 from germline.evaluation.score_difference import FEW_CHANGED
 from germline.evaluation.statistics import (
     Interval,

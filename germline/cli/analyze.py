@@ -8,7 +8,7 @@ import typer
 
 from germline.cli import shell_completion
 from germline.cli.arguments import Generations, runs_of_sources, split_words
-from germline.cli.output import AsJson, print_json, print_stdout, print_table
+from germline.cli.output import AsJson, print_json, print_table
 
 ANALYZE_EXAMPLES = (
     "germline analyze deltas runs/sums",
@@ -87,4 +87,4 @@ def analyze(
         print_json({"out": str(folder), **result.as_json()})
         return
     print_table([*result.columns.values()], result.table)
-    print_stdout("\n".join(["", *result.notes, f"files: {folder}"]))
+    typer.echo("\n".join(["", *result.notes, f"files: {folder}"]))

@@ -32,9 +32,6 @@ from germline.cli.arguments import examples_epilog
 from germline.cli.output import FLAG, INTERRUPTED, print_json, print_stderr
 
 LOG_VARIABLE = "GERMLINE_LOG_LEVEL"
-OF_MODELS = ("germline.engines.", "germline.run.model_prompts")
-"""Beginnings of the names of loggers that speak of a model or of prompts for it."""
-
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -85,18 +82,10 @@ def _fail(ctx: Any, kind: str, message: str, status: int) -> NoReturn:
 
 
 class StderrHandler(logging.Handler):
-    """Writes to the present stderr, above a live view; lines are wrapped for a terminal."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._said: set[str] = set()
+    """Writes to the present stderr, above a live view."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a message; what is said of a model or its prompts, once however often it loads."""
-        if record.name.startswith(OF_MODELS):
-            if record.getMessage() in self._said:
-                return
-            self._said.add(record.getMessage())
+        """Print a message."""
         print_stderr(self.format(record))
 
 

@@ -8,7 +8,7 @@ import typer
 
 from germline.cli import shell_completion
 from germline.cli.arguments import split_words
-from germline.cli.output import AsJson, print_json, print_stdout, print_table
+from germline.cli.output import AsJson, print_json, print_table
 from germline.errors import count_of
 
 if TYPE_CHECKING:
@@ -43,12 +43,6 @@ def check(
         str,
         typer.Option(metavar="MODEL", help="Model whose tokenizer and chat template are used."),
     ] = "nano",
-    prompts: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Prompts to show; of an environment, one with an example episode."
-        ),
-    ] = 3,
     *,
     as_json: AsJson = False,
 ) -> None:
@@ -63,7 +57,7 @@ def check(
 
     from germline import run  # after the cheap checks, because this import is slow
 
-    report = run.check_task(task, overrides or [], model=model, prompts=prompts)
+    report = run.check_task(task, overrides or [], model=model)
     if as_json:
         print_json(
             {
@@ -78,7 +72,7 @@ def check(
         _show(report)
         if not report.problems:
             words = ["germline", "eval", model, "--task", task, *(overrides or [])]
-            print_stdout(f"next:\n  {shlex.join(words)}  # what the model earns before training")
+            typer.echo(f"next:\n  {shlex.join(words)}  # what the model earns before training")
     if report.problems:
         raise typer.Exit(1)
 

@@ -12,7 +12,6 @@ from germline.cli.output import (
     AsJson,
     print_json,
     print_stderr,
-    print_stdout,
     print_table,
 )
 
@@ -23,11 +22,11 @@ COMPARE_EXAMPLES = (
     "germline compare nano_es_vs_rl",
     "germline compare nano_es_vs_rl seeds=0..1 budget.rollouts=2048 --out runs/small",
     "germline compare study.yaml --jobs 2",
-    "germline compare study.yaml --report --table cost",
+    "germline compare study.yaml --jobs 0 --table cost",
 )
 
 
-def compare(  # noqa: PLR0913 - the options of a command
+def compare(
     study: Annotated[
         Path,
         typer.Argument(
@@ -48,19 +47,13 @@ def compare(  # noqa: PLR0913 - the options of a command
         list[str] | None,
         typer.Option(metavar="NAME", help="A task or a method, to leave out others; repeatable."),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
-    axis: Annotated[
-        Literal["rollouts", "tokens", "forward_tokens", "flops", "cpu_minutes", "minutes"] | None,
-        typer.Option(help="What the figure draws scores over; default: the budget."),
-    ] = None,
-    report: Annotated[
-        bool, typer.Option("--report", help="Run nothing: report the runs that have ended.")
-    ] = False,
+    jobs: Annotated[
+        int, typer.Option(min=0, help="Runs at the same time; 0: report those that have ended.")
+    ] = 1,
     table: Annotated[
         Literal["qiu", "cost", "coverage", "forgetting"] | None,
-        typer.Option(help="Print one table, as papers have it, in Markdown."),
+        typer.Option(help="Print one table, as papers have it; TABLE.tex has it in LaTeX."),
     ] = None,
-    latex: Annotated[bool, typer.Option("--latex", help="Print that table in LaTeX.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare methods on tasks at the same budget: run what is missing, then report.
@@ -72,25 +65,27 @@ def compare(  # noqa: PLR0913 - the options of a command
 
     The report is in the folder: compare.html, compare.md, figures and compare.json.
     """
+    from germline.record.atomic_files import write_atomically
     from germline.studies import study_report
     from germline.studies.study_file import Study
     from germline.studies.study_results import StudyResults
 
     opened = Study(study, overrides or [], out, only or [])
-    failures, status = ([], 0) if report else _run(opened, jobs, quiet=as_json or table is not None)
+    is_quiet = as_json or table is not None
+    failures, status = _run(opened, jobs, quiet=is_quiet) if jobs else ([], 0)
     results = StudyResults(opened)
-    limits = [*opened.file.budget.limits, "rollouts"]
-    page = study_report.write_report(results, axis or limits[0], failures)
+    page = study_report.write_report(results, failures)
     if table is not None:
         made = study_report.PAPER_TABLES[table](results)
-        typer.echo(made.latex() if latex else made.markdown())
+        write_atomically(page.with_name(f"{table}.tex"), made.latex().encode())
+        typer.echo(made.markdown())
     elif as_json:
         print_json(study_report.as_json(results, failures))
     else:
         for title, made in study_report.tables(results).items():
             typer.secho(f"\n{title}", bold=True)
             print_table(made.columns, made.rows)
-        print_stdout("\n".join(["", *study_report.summary(results), *results.notes]))
+        typer.echo("\n".join(["", *study_report.summary(results), *results.notes]))
         typer.echo(f"report: {page}")
     if failures and not as_json:
         print_stderr("\n".join(failures), "red")
@@ -119,7 +114,7 @@ def _run(study: "Study", jobs: int, *, quiet: bool) -> tuple[list[str], int]:
         if not quiet:
             scores = [] if failure else RunDirectory.open(cell.path).held_out()
             what = failure or text_format.score(scores[-1].score)
-            print_stdout(f"{len(ended)}/{len(study.cells)} {cell.title}: {what}")
+            typer.echo(f"{len(ended)}/{len(study.cells)} {cell.title}: {what}")
 
     runner = StudyRunner(study, jobs, show)
     with stop_on_interrupt(runner.stop):

@@ -5,13 +5,10 @@ are imported inside the check that needs them, so that a broken installation can
 """
 
 import hashlib
-import os
 import platform
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import Literal
 
 import typer
@@ -39,13 +36,10 @@ def doctor(*, as_json: AsJson = False) -> None:
 
     Whether a run fits this machine is what `germline train CONFIG --dry-run` says.
     """
-    sections = {
-        title: [row for check in checks for row in _rows(check)] for title, checks in CHECKS.items()
-    }
-    every = [row for rows in sections.values() for row in rows]
+    every = [row for check in CHECKS for row in _rows(check)]
     broken = [row for row in every if row.state == "broken"]
     if as_json:
-        print_json({"healthy": not broken, **sections})
+        print_json({"healthy": not broken, "checks": every})
     else:
         remarks = (f"{one.value} -> {one.remedy}" if one.remedy else one.value for one in every)
         rows = [(one.state, one.name, text) for one, text in zip(every, remarks, strict=True)]
@@ -111,11 +105,7 @@ def check_devices() -> Iterator[InstallationCheck]:
     for index in range(torch.cuda.device_count()):
         device = torch.cuda.get_device_properties(index)
         size = f"{device.name}, {device.total_memory / GIGABYTE:.1f} GB"
-        if torch.ones(64, 64, device=f"cuda:{index}").sum().item() == 64 * 64:
-            yield InstallationCheck(f"cuda:{index}", size)
-        else:
-            remedy = "the GPU returns wrong results: check its driver"
-            yield InstallationCheck(f"cuda:{index}", size, "broken", remedy)
+        yield InstallationCheck(f"cuda:{index}", size)
     if not torch.cuda.is_available():
         yield InstallationCheck("cuda", "PyTorch finds no GPU; everything runs on the CPU")
 
@@ -162,21 +152,13 @@ def check_graders() -> Iterator[InstallationCheck]:
         yield InstallationCheck("graders", "a grader process started and graded")
 
 
-def check_environment() -> Iterator[InstallationCheck]:
-    """Report the free disk space and the environment variables that germline depends on."""
-    free = shutil.disk_usage(Path.cwd()).free / GIGABYTE
-    yield InstallationCheck("disk", f"{free:.1f} GB free in {Path.cwd()}")
-    for name in ("OMP_NUM_THREADS", "HF_HOME", "HF_HUB_OFFLINE", "CUDA_VISIBLE_DEVICES"):
-        if name in os.environ:
-            yield InstallationCheck(name, os.environ[name])
-
-
-CHECKS: dict[str, tuple[Check, ...]] = {
-    "versions": (check_versions,),
-    "devices": (check_devices,),
-    "self check": (check_noise, check_update, check_graders),
-    "environment": (check_environment,),
-}
+CHECKS: tuple[Check, ...] = (
+    check_versions,
+    check_devices,
+    check_noise,
+    check_update,
+    check_graders,
+)
 
 
 def _rows(check: Check) -> list[InstallationCheck]:

@@ -9,14 +9,13 @@ from germline.cli import shell_completion
 from germline.cli.arguments import (
     Generations,
     Limit,
-    Split,
     TaskOption,
     read_section,
     runs_of_sources,
     split_words,
     task_section,
 )
-from germline.cli.output import AsJson, print_json, print_stdout, print_table, score_values
+from germline.cli.output import AsJson, print_json, print_table, score_values
 from germline.errors import count_of
 
 if TYPE_CHECKING:
@@ -26,49 +25,33 @@ COMPARISON_SETTINGS = ("task.", "engine.", "engine=", "microbatch.", "graders.",
 """Prefixes of settings that have an effect here; other settings are refused."""
 
 ELO_EXAMPLES = (
-    "germline elo runs/sums -g -1 -g best --judge http://localhost:8000/v1",
-    "germline elo runs/a nano --anchor nano --limit 99 --judge http://judge:80/v1",
-    "germline elo runs/a runs/b --judge https://judge.org/v1 judge.model=large",
+    "germline elo runs/sums -g -1 -g best judge.url=http://localhost:8000/v1",
+    "germline elo nano runs/a runs/b judge.url=http://judge:80/v1 --limit 99",
+    "germline elo runs/a runs/b judge.url=https://judge.org/v1 judge.model=large",
 )
 
 
-def elo(  # noqa: PLR0913 - the options of a command
+def elo(
     sources: Annotated[
         list[str],
         typer.Argument(
             metavar="RUN|MODEL|KEY=VALUE",
-            help="Runs, models and adapters to compare; and settings judge.* (model, token_env, "
-            "template, max_new_tokens, temperature, concurrency, timeout_s, retry_timeout_s), "
-            "task.*, engine.*, microbatch.* and graders.*.",
+            help="Runs, models and adapters to compare; and settings judge.* (url, model, "
+            "token_env, template, max_new_tokens, temperature, concurrency, timeout_s, "
+            "retry_timeout_s), task.*, engine.*, microbatch.* and graders.*.",
             autocompletion=shell_completion.complete_models,
-        ),
-    ],
-    judge: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            help="Address of an OpenAI-compatible judge, up to the version: "
-            "http://localhost:8000/v1.",
         ),
     ],
     *,
     task: TaskOption = None,
-    split: Split = "test",
     limit: Limit = None,
     generation: Generations = None,
-    anchor: Annotated[
-        str | None,
-        typer.Option(
-            metavar="MODEL",
-            help="The model whose rating is 1000, as the table names it; default: the first.",
-        ),
-    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
             help="File of the judge's replies; one that exists is continued. Default: "
-            "elo-TASK-SPLIT.jsonl, in the first run or the working directory.",
+            "elo-TASK.jsonl, in the first run or the working directory.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -76,8 +59,9 @@ def elo(  # noqa: PLR0913 - the options of a command
     """Rate runs and models by a judge that compares their completions in pairs.
 
     Every pair is judged in both orders. Only a pair whose verdict does not change with the order
-    counts; ratings are Bradley-Terry's, on the scale of Elo, with bootstrap intervals. The command
-    can be interrupted, and given again to go on.
+    counts; ratings are Bradley-Terry's, on the scale of Elo, with bootstrap intervals; that of the
+    first model is 1000. The judge is an OpenAI-compatible service, judge.url=http://HOST:PORT/v1.
+    The command can be interrupted, and given again to go on.
     """
     given, settings = split_words("elo", sources, COMPARISON_SETTINGS)
     runs = runs_of_sources(given)
@@ -86,7 +70,7 @@ def elo(  # noqa: PLR0913 - the options of a command
     from germline.config.scorers import PairwiseJudgeSettings
 
     of_judge = [one for one in settings if one.startswith("judge.")]
-    chosen = read_section("elo", PairwiseJudgeSettings, of_judge, "judge.", url=judge)
+    chosen = read_section("elo", PairwiseJudgeSettings, of_judge, "judge.")
 
     from rich.console import Console
 
@@ -95,20 +79,18 @@ def elo(  # noqa: PLR0913 - the options of a command
 
     asked = PairwiseJudge(chosen)
     others = [one for one in settings if not one.startswith(("task.", "judge."))]
-    models = open_models(
-        runs, section, generation or [None], split=split, limit=limit, overrides=others
-    )
+    models = open_models(runs, section, generation or [None], limit=limit, overrides=others)
     first = next(iter(models.values()))
     folder = first.directory.path if first.directory else Path()
-    file = out or folder / f"elo-{first.task.name}-{split}.jsonl"
+    file = out or folder / f"elo-{first.task.name}.jsonl"
     try:
         with Console(stderr=True).status("loading ...") as status:  # shown on a terminal alone
-            result = compare_models(models, asked, file, anchor, status.update)
+            result = compare_models(models, asked, file, status.update)
     except KeyboardInterrupt:
         kept = "What is judged is kept: the same command goes on from there."
         raise KeyboardInterrupt(kept) from None
     if as_json:
-        print_json({"judge": {"url": judge, "model": asked.model}, **_values(result)})
+        print_json({"judge": {"url": chosen.url, "model": asked.model}, **_values(result)})
     else:
         _print_result(result)
 
@@ -126,16 +108,16 @@ def _print_result(result: "EloResult") -> None:
         )
     print_table(("model", "Elo", "95 % interval", "won", "lost", metric), rows)
     pairs = result.decided + result.abstained + result.no_verdict + result.identical
-    print_stdout(
+    typer.echo(
         f"{count_of(result.prompts, 'prompts')}, {count_of(pairs, 'pairs')}: {result.decided} "
         f"decided, {result.abstained} undecided (the verdict changes with the order), "
         f"{result.no_verdict} without a verdict, {result.identical} of equal completions"
     )
     if result.first_preferred is not None:
-        print_stdout(f"the judge prefers the first completion in {result.first_preferred:.0%}")
+        typer.echo(f"the judge prefers the first completion in {result.first_preferred:.0%}")
     if not result.decided:
-        print_stdout("no pair is decided: the ratings say nothing")
-    print_stdout(f"replies of the judge: {result.replies}")
+        typer.echo("no pair is decided: the ratings say nothing")
+    typer.echo(f"replies of the judge: {result.replies}")
 
 
 def _values(result: "EloResult") -> dict[str, object]:

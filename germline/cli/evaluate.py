@@ -25,10 +25,10 @@ from germline.cli.output import (
     difference_values,
     print_json,
     print_stderr,
-    print_stdout,
     print_table,
     score_values,
 )
+from germline.errors import count_of
 
 if TYPE_CHECKING:
     from germline.config import TaskConfig
@@ -104,16 +104,14 @@ def evaluate(  # noqa: PLR0913 - the options of a command
 ) -> None:
     """Score runs, models and PEFT adapters on a task.
 
-    A folder of several run seeds (train seeds=0..4) stands for its runs.
+    Prints the mean with its standard error, or a share with its 95 % interval, and writes the
+    completions to a file. Of several sources or generations it prints the difference to the first
+    on the same examples; if they are right or wrong, progressions (wrong before, right now) and
+    regressions, with the p value of McNemar's test. A folder of several run seeds stands for its
+    runs.
 
-    Prints the mean with its standard error, or a share with its 95 % interval, and the number of
-    examples, and writes the completions to a file. Of several sources or generations it prints the
-    difference to the first on the same examples; if they are right or wrong, progressions (wrong
-    before, right now) and regressions, with the p value of McNemar's test.
-
-    With --kl it also prints the exact KL of the weights of each run and generation from the start
-    of the run, along its completions, and how many answers are broken. For a run whose members
-    vote, the KL is the mean over these members.
+    With --kl it also prints the exact KL of each run from its start, along its completions, and how
+    many answers are broken.
     """
     from germline.types import GermlineError
 
@@ -152,26 +150,20 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         for one, number, evaluated in opened
     ]
     if kl:
-        measured = [row.evaluated.measure_kl() for row in rows]
-        rows = [
-            replace(row, kl=kl_of_row, behavior=of_row)
-            for row, (kl_of_row, of_row) in zip(rows, measured, strict=True)
-        ]
+        rows = [replace(row, kl=row.evaluated.measure_kl()) for row in rows]
     if as_json:
         print_json([_row_values(row, rows[0], split) for row in rows])
-    elif len(rows) == 1:
-        _print_evaluation(rows[0], own_task=section is None)
     else:
-        _print_rows(rows)
-    if not as_json and split == "test" and (note := _note_on_best(rows)):
-        print_stdout(note)
+        _print_rows(rows, own_task=section is None)
+        if split == "test" and (note := _note_on_best(rows)):
+            typer.echo(note)
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRow:
-    """One evaluation of the table; its generation is as it was asked for, None for the newest.
+    """One evaluation; its generation is as it was asked for, None for the newest.
 
-    The KL from the start of the run and the behavior of the answers are measured with `--kl`.
+    With `--kl`, `kl` has the divergence from the start of the run, and the behavior of the answers.
     """
 
     source: str
@@ -179,8 +171,12 @@ class EvaluationRow:
     evaluated: "SourceEvaluation"
     score: "HeldOutScore"
     completions: Path
-    kl: "KlDivergence | None" = None
-    behavior: "dict[str, float] | None" = None
+    kl: "tuple[KlDivergence, dict[str, float]] | None" = None
+
+    @property
+    def run(self) -> "RunDirectory | None":
+        """The run, or None for a model and an exported adapter."""
+        return self.evaluated.directory
 
     def minus(self, first: "EvaluationRow") -> "PairedDifference | None":
         """Return the score less that of the first row, on the examples that both have."""
@@ -250,76 +246,61 @@ def _task_of_first_run(sources: Sequence[str]) -> "TaskConfig | None":
     return task
 
 
-def _print_evaluation(row: EvaluationRow, *, own_task: bool) -> None:
-    """Print one evaluation in words; `own_task`: whether a run was evaluated on its own task."""
-    from germline.errors import count_of
+def _print_rows(rows: Sequence[EvaluationRow], *, own_task: bool) -> None:
+    """Print a table of evaluations; `own_task`: whether a run was evaluated on its own task."""
+    from germline.report import text_format
+
+    names = dict.fromkeys(
+        one.metric for row in rows for one in (*row.score.at_k, *row.score.scorers)
+    )
+    columns = ["model", "generation", rows[0].score.metric, "n", "mean reward", *names]
+    table = []
+    for row in rows:
+        beside = {one.metric: text_format.bootstrapped(one) for one in row.score.at_k}
+        beside |= {one.metric: text_format.score(one) for one in row.score.scorers}
+        score = text_format.score(row.score), str(row.score.n), text_format.number(row.score.reward)
+        table.append((row.source, _generation(row), *score, *(beside.get(n, "") for n in names)))
+    if len(rows) > 1:
+        columns.append("difference to the first")
+        differences = [row.minus(rows[0]) for row in rows]
+        shown = [text_format.difference(one) if one else "" for one in differences]
+        table = [(*cells, one) for cells, one in zip(table, shown, strict=True)]
+    print_table(columns, table)
+    kind = text_format.kind_of_error(*(row.score for row in rows))
+    paired = "; differences: paired over examples, with 95 % intervals" if len(rows) > 1 else ""
+    typer.echo(f"scores: mean and {kind}{_sampled(rows[0])}{paired}")
+    for caution in dict.fromkeys(text_format.caution(row.score) for row in rows):
+        if caution:
+            typer.echo(caution)
+    for row in rows:
+        name = f"{row.source} {_generation(row)}: " if len(rows) > 1 else ""
+        for line in _remarks(row, own_task=own_task):
+            typer.echo(f"{name}{line}")
+    for sentence in _over_seeds(rows):
+        typer.echo(sentence)
+    typer.echo("completions: " + ", ".join(str(row.completions) for row in rows))
+
+
+def _remarks(row: EvaluationRow, *, own_task: bool) -> list[str]:
+    """Say how the score of a row is to be read, and what `--kl` has measured."""
     from germline.report import text_format
     from germline.run.weights import writers
 
-    score = row.score
-    caution = text_format.caution(score)
-    print_stdout(
-        f"{score.metric} {text_format.score(score)} "
-        f"(mean and {text_format.kind_of_error(score)}, n {score.n}{_sampled(row)}), "
-        f"mean reward {text_format.number(score.reward)}{f'; {caution}' if caution else ''}"
-    )
-    if score.at_k:
-        shown = ", ".join(f"{one.metric} {text_format.bootstrapped(one)}" for one in score.at_k)
-        print_stdout(f"over the samples, with 95 % intervals over examples: {shown}")
-    for one in score.scorers:
-        complete = f" (n {one.n})" if one.n == len(one.values) else ""  # else the line says it
-        print_stdout(f"{text_format.scorer_line(one)}{complete}")
-    source = _run_of(row.source)
-    voters = [one for one in writers(source, dimension=0) if one is not None] if source else []
+    lines = [text_format.scorer_line(one) for one in row.score.scorers if one.n < len(one.values)]
+    voters = [one for one in writers(row.run, dimension=0) if one is not None] if row.run else []
     if voters:
-        print_stdout(f"by vote: each answer is the one that most of {len(voters)} members give")
-    if source and own_task and (options := text_format.center_options(source.generations())):
-        print_stdout(f"with the most likely prompt options: {', '.join(options)}")
-    if row.kl and row.behavior:
-        kl, of_each = row.kl, " of each member that votes" if voters else ""
-        print_stdout(
+        lines.append(f"each answer is the one that most of {len(voters)} members give")
+    if row.run and own_task and (options := text_format.center_options(row.run.generations())):
+        lines.append(f"with the most likely prompt options: {', '.join(options)}")
+    if row.kl:
+        kl, behavior = row.kl
+        lines.append(
             f"KL(now || start) {kl.per_token:.3g} nats per token, "
             f"{text_format.number(kl.per_text)} ± {text_format.number(kl.standard_error)} per text "
-            f"(exact, along {count_of(kl.texts, 'completions')}{of_each}); perplexity under "
-            f"the start model {text_format.number(kl.perplexity)}"
+            f"(exact, along {count_of(kl.texts, 'completions')}); perplexity under the start model "
+            f"{text_format.number(kl.perplexity)}; {text_format.behavior_line(behavior)}"
         )
-        print_stdout(text_format.behavior_line(row.behavior))
-    print_stdout(f"completions: {row.completions}")
-
-
-def _print_rows(rows: Sequence[EvaluationRow]) -> None:
-    """Print several evaluations as a table."""
-    from germline.report import text_format
-
-    beside = [(*row.score.at_k, *row.score.scorers) for row in rows]
-    names = dict.fromkeys(one.metric for some in beside for one in some)
-    metric = rows[0].score.metric
-    columns = ["model", "generation", metric, "n", "mean reward", "difference to the first"]
-    columns += ["KL per token", "broken answers"] if rows[0].kl else []
-    cells = []
-    for row, some in zip(rows, beside, strict=True):
-        shown_beside = {
-            one.metric: text_format.score(one)
-            if one in row.score.scorers
-            else text_format.bootstrapped(one)
-            for one in some
-        }
-        difference = row.minus(rows[0])
-        first = (row.source, _generation(row), text_format.score(row.score), str(row.score.n))
-        reward = text_format.number(row.score.reward)
-        shown = [text_format.difference(difference) if difference else ""]
-        if row.kl and row.behavior:
-            shown += [f"{row.kl.per_token:.3g}", text_format.percent(row.behavior["broken"])]
-        cells.append((*first, reward, *shown, *(shown_beside.get(name, "") for name in names)))
-    print_table((*columns, *names), cells)
-    kind = text_format.kind_of_error(*(row.score for row in rows))
-    print_stdout(
-        f"scores: mean and {kind}{_sampled(rows[0])}; differences: paired over examples, with 95 % "
-        "intervals (of examples, not of run seeds)"
-    )
-    for sentence in _over_seeds(rows):
-        print_stdout(sentence)
-    print_stdout("completions: " + ", ".join(str(row.completions) for row in rows))
+    return lines
 
 
 def _sampled(row: EvaluationRow) -> str:
@@ -328,8 +309,7 @@ def _sampled(row: EvaluationRow) -> str:
     temperature = row.evaluated.temperature
     if temperature is None:
         return many
-    how = f"at temperature {temperature:g}" if temperature else "greedy"
-    return f"{many} {how}" if many else f", {how}"
+    return f"{many}, at temperature {temperature:g}" if temperature else f"{many}, greedy"
 
 
 def _note_on_best(rows: Sequence[EvaluationRow]) -> str:
@@ -339,7 +319,7 @@ def _note_on_best(rows: Sequence[EvaluationRow]) -> str:
     best = next((row for row in rows if row.generation == "best"), None)
     if best is None or best.evaluated.task.name != best.evaluated.config.task.title:
         return ""
-    seen, count = seen_examples(best.evaluated.directory), len(best.score.values)
+    seen, count = seen_examples(best.run), len(best.score.values)
     of = f"the first {seen} of these {count}" if seen < count else f"these {count}"
     is_left = seen < len(best.evaluated.task.examples("test"))
     return (
@@ -350,7 +330,7 @@ def _note_on_best(rows: Sequence[EvaluationRow]) -> str:
 
 def _generation(row: EvaluationRow) -> str:
     """Name the generation of a run; a model and an exported adapter have none."""
-    if _run_of(row.source) is None:
+    if row.run is None:
         return "-"
     if row.generation == "best":
         return f"best ({row.score.generation - 1})"
@@ -358,26 +338,23 @@ def _generation(row: EvaluationRow) -> str:
 
 
 def _over_seeds(rows: Sequence[EvaluationRow]) -> list[str]:
-    """Say the mean over the run seeds of each folder, and by how much the folders differ."""
-    from germline.evaluation.seed_statistics import seed_difference, seed_statistics
+    """Say the mean over the run seeds of each folder."""
+    from germline.evaluation.seed_statistics import seed_statistics
     from germline.record.seed_study import is_seed_study
-    from germline.report.text_format import over_seeds, seed_difference_text
+    from germline.report.text_format import over_seeds
 
-    groups: dict[tuple[Path, object], dict[int, float]] = {}
+    groups: dict[tuple[Path, object], list[float]] = {}
     for row in rows:
-        folder, run = Path(row.source).parent, _run_of(row.source)
-        if run is not None and is_seed_study(folder) and math.isfinite(row.score.mean):
-            groups.setdefault((folder, row.generation), {})[run.config.seed] = row.score.mean
-    several = {key: values for key, values in groups.items() if len(values) > 1}
-    sentences = []
-    for (folder, generation), values in several.items():
-        at = "" if generation is None else f" at generation {generation}"
-        mean = over_seeds(seed_statistics([*values.values()]))
-        sentences.append(f"over the {len(values)} run seeds of {folder}{at}: {mean}")
-        if len(sentences) > 1:
-            difference = seed_difference_text(seed_difference(values, next(iter(several.values()))))
-            sentences[-1] += f"; {difference} to the first of these means"
-    return sentences
+        folder = Path(row.source).parent
+        if row.run is not None and is_seed_study(folder) and math.isfinite(row.score.mean):
+            groups.setdefault((folder, row.generation), []).append(row.score.mean)
+    return [
+        f"over the {len(values)} run seeds of {folder}"
+        f"{'' if generation is None else f' at generation {generation}'}: "
+        f"{over_seeds(seed_statistics(values))}"
+        for (folder, generation), values in groups.items()
+        if len(values) > 1
+    ]
 
 
 def _row_values(row: EvaluationRow, first: EvaluationRow, split: str) -> dict[str, object]:
@@ -389,7 +366,6 @@ def _row_values(row: EvaluationRow, first: EvaluationRow, split: str) -> dict[st
         "temperature": row.evaluated.temperature,
         **score_values(row.score, bootstrap=True),
         **difference_values(row.minus(first)),
-        **({"kl": row.kl} if row.kl else {}),
-        **({"behavior": row.behavior} if row.behavior else {}),
+        **(dict(zip(("kl", "behavior"), row.kl, strict=True)) if row.kl else {}),
         "completions": row.completions,
     }

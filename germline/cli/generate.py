@@ -43,7 +43,6 @@ def generate(  # noqa: PLR0913 - the options of the command
     temperature: Annotated[
         float, typer.Option(min=0, help="Sampling temperature; 0 is greedy.")
     ] = 0.0,
-    top_p: Annotated[float, typer.Option(min=0, max=1, help="Nucleus probability mass.")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of the sampling noise.")] = 0,
     generation: Generation = None,
     as_json: AsJson = False,
@@ -64,7 +63,6 @@ def generate(  # noqa: PLR0913 - the options of the command
         chat=chat,
         max_new_tokens=max_new_tokens,
         temperature=temperature,
-        top_p=top_p,
         seed=seed,
         overrides=settings,
         generation=generation,

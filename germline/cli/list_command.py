@@ -1,17 +1,16 @@
 """The command `germline list`: list names for a config, settings, shipped configs, and runs."""
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli import shell_completion
 from germline.cli.output import AsJson, print_json, print_stderr, print_table, score_values
 
 if TYPE_CHECKING:
-    from germline.report.run_facts import RunFacts
-    from germline.report.run_list import SeedStudySummary, UnreadableRun
+    from germline.report.run_facts import RunFacts, UnreadableRun
     from germline.types import HeldOutScore
 
 GROUPS = {
@@ -57,7 +56,6 @@ def show(
         typer.Argument(
             metavar="FOLDER",
             help="With runs: the folder of the run directories; default: runs.",
-            autocompletion=shell_completion.complete_folders,
         ),
     ] = None,
     *,
@@ -134,16 +132,15 @@ def _settings() -> Rows:
 
 
 def _list_runs(folder: Path, *, as_json: bool) -> None:
-    from germline.report.run_list import SeedStudySummary, UnreadableRun, list_runs
+    from germline.report.run_facts import UnreadableRun, list_runs
 
     runs = list_runs(folder)
     if as_json:
         print_json([_run_values(run) for run in runs])
         return
     for run in runs:
-        for one in run.runs if isinstance(run, SeedStudySummary) else [run]:
-            if isinstance(one, UnreadableRun):
-                print_stderr(one.reason, "red")
+        if isinstance(run, UnreadableRun):
+            print_stderr(run.reason, "red")
     if runs:
         columns = ("run", "task", "model", "done", "held-out", "state", "age")
         print_table(columns, [_run_cells(run) for run in runs])
@@ -151,14 +148,11 @@ def _list_runs(folder: Path, *, as_json: bool) -> None:
         print_stderr("no runs found")
 
 
-def _run_values(run: "RunFacts | SeedStudySummary | UnreadableRun") -> dict[str, object]:
-    from germline.report.run_list import SeedStudySummary, UnreadableRun, age_s
+def _run_values(run: "RunFacts | UnreadableRun") -> dict[str, object]:
+    from germline.report.run_facts import UnreadableRun
 
     if isinstance(run, UnreadableRun):
         return {"run": run.path, "state": run.state, "reason": run.reason}
-    if isinstance(run, SeedStudySummary):
-        runs = [_run_values(one) for one in run.runs]
-        return {"run": run.path, "state": run.state, "seeds": run.seeds, "runs": runs}
     scores = {**_ends(run), "best": run.best}
     return {
         "run": run.path,
@@ -168,12 +162,19 @@ def _run_values(run: "RunFacts | SeedStudySummary | UnreadableRun") -> dict[str,
         "done": run.done,
         "generations": run.config.generations,
         "held_out": {name: one and score_values(one) for name, one in scores.items()},
-        "age_s": age_s(run.path),
+        "age_s": _age_s(run),
     }
 
 
 def _model(run: "RunFacts") -> str:
     return run.config.engine.kind if run.config.engine.has_own_model else run.config.model
+
+
+def _age_s(run: "RunFacts") -> float:
+    """Return the seconds since a run last wrote a file."""
+    from germline.record.run_paths import written_at
+
+    return max(0.0, time.time() - written_at(run.path))
 
 
 def _ends(run: "RunFacts") -> "dict[str, HeldOutScore | None]":
@@ -182,36 +183,19 @@ def _ends(run: "RunFacts") -> "dict[str, HeldOutScore | None]":
     return {"start": None if first is None or first.generation else first, "newest": last}
 
 
-def _run_cells(run: "RunFacts | SeedStudySummary | UnreadableRun") -> tuple[str, ...]:
-    """Return the row of a run, or of a folder of run seeds with the ranges of their scores."""
-    from germline.report.run_list import SeedStudySummary, UnreadableRun, age_s
+def _run_cells(run: "RunFacts | UnreadableRun") -> tuple[str, ...]:
+    from germline.report.run_facts import UnreadableRun
     from germline.report.text_format import number
 
     if isinstance(run, UnreadableRun):
         return str(run.path), "-", "-", "-", "-", run.state, "-"
-    if isinstance(run, SeedStudySummary):
-        done, state = f"{run.finished}/{run.seeds} seeds", str(run.state)
-        if not run.readable:
-            return str(run.path), "-", "-", done, "-", state, "-"
-        first, ended = run.readable[0], [_ends(one) for one in run.readable if one.has_ended]
-        ranges = (_range([ends[name] for ends in ended]) for name in ("start", "newest"))
-        scores = " -> ".join(filter(None, ranges))
-    else:
-        done, state, first = f"{run.done}/{run.config.generations}", run.shown_state, run
-        ends = {one.generation: one.mean for one in _ends(run).values() if one}
-        scores = " -> ".join(map(number, ends.values()))
-        if run.best and run.best.mean not in ends.values():
-            scores += f", best {number(run.best.mean)} ({run.best.generation})"
-    age = _age(age_s(run.path))
-    return str(run.path), first.config.task.title, _model(first), done, scores or "-", state, age
-
-
-def _range(scores: "Sequence[HeldOutScore | None]") -> str:
-    """Format the smallest and the largest of the means of scores."""
-    from germline.report.text_format import number
-
-    means = [one.mean for one in scores if one]
-    return " to ".join(dict.fromkeys(number(pick(means)) for pick in (min, max) if means))
+    ends = {one.generation: one.mean for one in _ends(run).values() if one}
+    scores = " -> ".join(map(number, ends.values()))
+    if run.best and run.best.mean not in ends.values():
+        scores += f", best {number(run.best.mean)} ({run.best.generation})"
+    done = f"{run.done}/{run.config.generations}"
+    about = run.config.task.title, _model(run), done, scores or "-", run.shown_state
+    return str(run.path), *about, _age(_age_s(run))
 
 
 def _age(seconds: float) -> str:

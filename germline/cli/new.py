@@ -42,7 +42,6 @@ def new(
         typer.Option(
             metavar="MODEL",
             help="A folder, a GGUF file, a Hugging Face id, or nano.",
-            autocompletion=shell_completion.complete_folders,
         ),
     ] = None,
     task: Annotated[

@@ -1,10 +1,7 @@
-"""Print sentences, tables and JSON: wrapped for a terminal, plain in a pipe or a file."""
+"""Print sentences, tables and JSON, for a terminal or a pipe."""
 
 import json
-import re
-import shutil
 import sys
-import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,44 +18,11 @@ INTERRUPTED = 130
 
 AsJson = Annotated[bool, typer.Option(FLAG, help="Print one JSON document instead of text.")]
 
-COMMAND = re.compile(r"`[^`\n]*`|(?<=: )germline .*$|\(germline [^()\n]*\)", re.MULTILINE)
-"""Commands in a message: a line break in one would be copied with it."""
-
-PROSE = ("meaning", "remark")
-"""Columns of tables that are wrapped; cells of others are names, numbers and paths."""
-
-NARROWEST_PROSE, MOST_COLUMNS = 24, 100_000
-
-
-def wrap_words(text: str, width: int) -> str:
-    """Break the lines that are longer than `width` between words, and keep their indent."""
-    kept = COMMAND.sub(lambda found: found[0].replace(" ", "\0"), text)
-    lines = [
-        textwrap.fill(
-            line,
-            width,
-            subsequent_indent=line[: len(line) - len(line.lstrip())],
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        if len(line) > width
-        else line
-        for line in kept.split("\n")
-    ]
-    return "\n".join(lines).replace("\0", " ")
-
-
-def print_stdout(message: str) -> None:
-    """Print a message on stdout, wrapped for a terminal."""
-    if sys.stdout.isatty():
-        message = wrap_words(message, shutil.get_terminal_size().columns)
-    typer.echo(message)
-
 
 def print_stderr(message: str, color: str | None = None) -> None:
-    """Print a message on stderr, wrapped for a terminal."""
+    """Print a message on stderr, on a terminal in a color."""
     if sys.stderr.isatty():
-        message = typer.style(wrap_words(message, shutil.get_terminal_size().columns), fg=color)
+        message = typer.style(message, fg=color)
     # Not `typer.echo`, which writes past the stderr of a live view, onto its last line.
     sys.stderr.write(f"{message}\n")
     sys.stderr.flush()
@@ -67,11 +31,10 @@ def print_stderr(message: str, color: str | None = None) -> None:
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows under their headings: a table on a terminal, tab-separated lines in a pipe.
 
-    A terminal that is too narrow for the table shows a paragraph per row; paths stay whole, so that
-    they can be copied. In a pipe, two columns explain themselves without headings.
+    In a pipe, two columns explain themselves without headings.
     """
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
     from germline.report.text_format import escape_control_characters
@@ -82,26 +45,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         for row in [columns, *rows] if len(columns) > 2 else rows:
             typer.echo("\t".join(row))
         return
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for place, name in enumerate(columns):
-        width = max(Text(text).cell_len for text in (name, *(row[place] for row in rows)))
-        narrowest = min(width, NARROWEST_PROSE) if name in PROSE else width
-        style = "" if place else "bold"
-        table.add_column(
-            name, style, no_wrap=name not in PROSE, min_width=narrowest, overflow="fold"
-        )
+    headings = (Column(name, overflow="fold") for name in columns)
+    table = Table(*headings, box=None, padding=(0, 2, 0, 0), header_style="dim")
     for row in rows:
         table.add_row(*map(Text, row))
-    unbounded = console.options.update(width=MOST_COLUMNS)
-    if console.measure(table, options=unbounded).minimum <= console.width:
-        console.print(table)
-        return
-    for first, *others in rows:
-        pairs = [pair for pair in zip(columns[1:], others, strict=True) if pair[1]]
-        cells = [text if name in PROSE else f"{name} {text}".strip() for name, text in pairs]
-        console.print(first, style="bold", soft_wrap=True, markup=False, highlight=False)
-        rest = wrap_words(f"  {', '.join(cells)}", console.width)
-        console.print(rest, soft_wrap=True, markup=False, highlight=False)
+    console.print(table)
 
 
 def print_json(document: object) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from germline.cli.arguments import ConfigFile, Overrides
-from germline.cli.output import AsJson, print_json, print_stdout, print_table
+from germline.cli.output import AsJson, print_json, print_table
 
 if TYPE_CHECKING:
     from germline.studies.probe_advice import ProbeAdvice
@@ -56,7 +56,7 @@ def probe(
 
     def watch(now: str) -> None:
         if not as_json:
-            print_stdout(f"... {now}")
+            typer.echo(f"... {now}")
 
     keep = partial(write_json, folder / "probe.json")
     advice = run_probe(settings, minutes=minutes, watch=watch, keep=keep)
@@ -97,7 +97,7 @@ def _show(advice: "ProbeAdvice") -> None:
         columns = [name.replace("_", " ") for name in names]
         print_table((*columns, "score"), trials)
     for paragraph in (*advice.reasons(), *(f"Note: {note}." for note in advice.notes)):
-        print_stdout(f"\n{paragraph}")
+        typer.echo(f"\n{paragraph}")
     typer.secho("\nrecommended:", bold=True)
     for section, recommended in advice.overrides.items():
         for name, value in recommended.items():

@@ -4,13 +4,11 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 
-import numpy as np
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from germline.config import Config
@@ -27,13 +25,7 @@ STOPPING = "Finishing what is running, then stopping. Ctrl-C again stops at once
 OF_WEIGHTS = {"mean_abs": " x mean |W|", "std": " x std W", "rms": " x rms W"}
 """Units that are a fraction of the weights of each tensor, as they are shown after sigma."""
 
-NARROW = 60
-"""Columns of a terminal from which on the bar has room beside the numbers."""
-
 FRAMES_PER_SECOND = 4
-
-BARS, MOST_BARS = "▁▂▃▄▅▆▇█", 60
-"""Bars of the curve of the fitness, and the largest number of them."""
 
 
 class SilentView:
@@ -63,9 +55,8 @@ class Clock:
     The first one counts for nothing: it has the start of the run and the calibration of sigma.
     """
 
-    def __init__(self, run: RunDirectory, width: int = NARROW) -> None:
-        bar = [BarColumn(min(30, width // 4))] if width >= NARROW else []
-        columns = TextColumn("[bold]{task.description}"), MofNCompleteColumn(), *bar
+    def __init__(self, run: RunDirectory) -> None:
+        columns = TextColumn("[bold]{task.description}"), MofNCompleteColumn(), BarColumn(20)
         self.bar = Progress(*columns, TimeElapsedColumn(), speed_estimate_period=math.inf)
         total, done = run.config.generations, run.journal.last_generation() + 1
         self._task = self.bar.add_task("generations", total=total, completed=done)
@@ -105,19 +96,17 @@ class LineView(SilentView):
 
 def generation_line(record: GenerationRecord, left: str, config: Config) -> str:
     """Format a generation as one line."""
-    row = generation_row(record)
     width = len(str(record.generations - 1))
-    parts = [
-        f"generation {record.generation:>{width}} ({record.generation + 1}/{record.generations})",
-        f"fitness {number(row['fitness']['mean'])}",
-        _spread(row, config),
-        _search(row, config),
-        _cost_weight(row),
-        *(_held_out(record.held_out) if record.held_out else ()),
-        _speed(row),
-        left,
-    ]
-    return "  ".join(filter(None, parts))
+    number_of = f"generation {record.generation:>{width}} ({record.generation + 1}/"
+    scores = _held_out(record.held_out) if record.held_out else []
+    parts = _parts(generation_row(record), config)
+    return "  ".join([f"{number_of}{record.generations})", *parts, *scores, left]).rstrip()
+
+
+def _parts(row: Row, config: Config) -> list[str]:
+    """Describe what a generation measured, in parts of a line."""
+    parts = [_fitness(row, config), _search(row, config), _cost_weight(row)]
+    return [part for part in (*parts, f"{number(row['tokens_per_s'])} tokens/s") if part]
 
 
 class LiveView(SilentView):
@@ -126,15 +115,13 @@ class LiveView(SilentView):
     def __init__(self, console: Console, run: RunDirectory) -> None:
         self.console = console
         self.run = run
-        rows = run.generations()
-        self.rows = rows[-WINDOW:]
-        self.means = [row["fitness"]["mean"] for row in rows]
+        self.rows = run.generations()[-WINDOW:]
         self.scores = [row.score for row in run.held_out()]
         self.findings: Sequence[Finding] = ()
         self.record: GenerationRecord | None = None
         self.trials: list[SigmaTrial] = []
         self.footer = "Ctrl-C finishes the generation and stops."
-        self._clock = Clock(run, console.width)
+        self._clock = Clock(run)
 
     def start(self) -> None:
         """Show the panel."""
@@ -144,11 +131,9 @@ class LiveView(SilentView):
 
     def generation(self, record: GenerationRecord, findings: Sequence[Finding] = ()) -> None:
         """Show a new generation."""
-        row = generation_row(record)
         self._clock.tick(record.generation + 1)
         self.record, self.trials, self.findings = record, [], findings
-        self.rows = [*self.rows, row][-WINDOW:]
-        self.means.append(row["fitness"]["mean"])
+        self.rows = [*self.rows, generation_row(record)][-WINDOW:]
         if record.held_out is not None or not self.scores:
             self.scores = [row.score for row in self.run.held_out()]
         self._live.refresh()
@@ -170,70 +155,34 @@ class LiveView(SilentView):
         self._live.stop()
 
     def render(self) -> RenderableType:
-        """Build one frame."""
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(style="bold", no_wrap=True)
-        grid.add_column(ratio=1)
-        for name, text in self._lines():
-            grid.add_row(name, text)
+        """Build one frame; a low terminal cuts it at the bottom."""
         config = self.run.config
         title = Text(f"germline · {config.task.title} · {config.model} · {config.space.kind}")
         title.truncate(self.console.width - 6, overflow="ellipsis")
-        # A low terminal cuts the panel at the bottom, so the answer to Ctrl-C is at the top.
-        lines = [Text(self.footer, style="dim")] * bool(self.footer)
-        return Panel(Group(*lines, self._clock.bar, grid), title=title, title_align="left")
+        hint = [Text(self.footer, style="dim")] * bool(self.footer)
+        return Panel(Group(*hint, self._clock.bar, *self._lines()), title=title, title_align="left")
 
-    @property
-    def _width(self) -> int:
-        """Columns beside the names of the lines."""
-        return max(20, self.console.width - 18)
-
-    def _lines(self) -> Iterator[tuple[str, Text]]:
-        """Yield the name and the content of each line that has any."""
+    def _lines(self) -> Iterator[Text]:
         if self.record is None:
             doing = "the first generation" if self.scores else "the score before training"
-            yield "", Text(f"running: {doing}", style="dim")
+            yield Text(f"running: {doing}", style="dim")
         for trial in self.trials[-2:]:
-            yield "calibration", Text(_trial_line(trial).strip())
+            yield Text(_trial_line(trial).strip())
         if self.record is not None:
-            yield from self._generation_lines(self.rows[-1])
-        if self.scores:
-            done = self.record.generation + 1 if self.record else 0
-            lines = text_format.score_lines(self.scores, counted_by(self.run.config), done)
-            yield "held-out", Text("\n".join(one.removeprefix("held-out ") for one in lines))
+            row = self.rows[-1]
+            rubric = "  ".join(f"{name} {number(p)}" for name, p in row.get("parts", {}).items())
+            options = text_format.most_likely_options(row.get("option_probabilities", {}))
+            for part in (*_parts(row, self.run.config), rubric, _signal(self.rows), *options):
+                if part:
+                    yield Text(part)
+            yield Text(self._clock.left, style="dim")
+        done = self.record.generation + 1 if self.record else 0
+        for line in text_format.score_lines(self.scores, counted_by(self.run.config), done):
+            yield Text(line, style="bold blue")
         for finding in self.findings:
-            yield finding.level, Text(finding.sentence, style="red")
+            yield Text(f"{finding.level}: {finding.sentence}", style="red")
         if self.record is not None and (rollouts := self.run.last_rollouts):
-            yield "sample", _sample(rollouts, self._width)
-
-    def _generation_lines(self, row: Row) -> Iterator[tuple[str, Text]]:
-        config = self.run.config
-        yield "speed", Text("  ".join(filter(None, (_speed(row), self._clock.left))))
-        yield "search", Text(_search(row, config))
-        mean = (number(row["fitness"]["mean"]), "bold blue")
-        yield "fitness", Text.assemble(mean, f"  {_spread(row, config)}".rstrip())
-        yield "", Text(sparkline(self.means, min(MOST_BARS, self._width)), style="blue")
-        parts = "  ".join(f"{name} {number(one)}" for name, one in row.get("parts", {}).items())
-        options = text_format.most_likely_options(row.get("option_probabilities", {}))
-        for name, text in {
-            "signal": _signal(self.rows),
-            "parts": parts,
-            "cost": _cost_weight(row),
-            "options": ", ".join(options),
-        }.items():
-            if text:
-                yield name, Text(text)
-
-
-def sparkline(values: Sequence[float | None], width: int) -> str:
-    """Draw values as a row of bars, the newest at the right; long series are averaged in groups."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    if not known:
-        return ""
-    means = [group.mean() for group in np.array_split(known, min(width, len(known)))]
-    low, high = min(means), max(means)
-    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(BARS[round((mean - low) * scale)] for mean in means)
+            yield _sample(rollouts, self.console.width - 4)
 
 
 def _trial_line(trial: SigmaTrial) -> str:
@@ -244,13 +193,14 @@ def _trial_line(trial: SigmaTrial) -> str:
     return f"  sigma {trial.sigma:g}: KL {number(trial.kl)} nats per token{source}"
 
 
-def _spread(row: Row, config: Config) -> str:
+def _fitness(row: Row, config: Config) -> str:
     """Describe the fitness of members; samples of one model have no spread to show."""
-    if not config.method.members_generate:
-        return ""
     fitness = {name: number(value) for name, value in row["fitness"].items()}
-    between = f"{fitness['p20']} to {fitness['p80']}"
-    return f"20-80 % of members {between}  best {fitness['max']}"
+    parts = [f"fitness {fitness['mean']}"]
+    if config.method.members_generate:
+        between = f"{fitness['p20']} to {fitness['p80']}"
+        parts.append(f"20-80 % of members {between}  best {fitness['max']}")
+    return "  ".join(parts)
 
 
 def _search(row: Row, config: Config) -> str:
@@ -272,10 +222,6 @@ def _cost_weight(row: Row) -> str:
     cost = row["center_cost"]
     of_center = "" if cost is None else f"  cost of the center {number(cost)}"
     return f"lambda {number(row['lambda'])}{of_center}"
-
-
-def _speed(row: Row) -> str:
-    return f"{number(row['tokens_per_s'])} tokens/s"
 
 
 def _held_out(score: HeldOutScore) -> list[str]:

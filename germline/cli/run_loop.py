@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from germline.cli.output import INTERRUPTED, print_json, print_stdout, print_table, score_values
+from germline.cli.output import INTERRUPTED, print_json, print_table, score_values
 from germline.cli.progress_view import LineView, LiveView, SilentView
 from germline.errors import count_of
 from germline.record import HeldOutRow, RunDirectory
@@ -106,7 +106,7 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool) -> No
             _run(training, quiet=quiet)
         except typer.Exit:
             folder = shlex.quote(str(study.out))
-            print_stdout(f"To train all seeds to their end: germline resume {folder}")
+            typer.echo(f"To train all seeds to their end: germline resume {folder}")
             raise
     summary = study.summary()
     report = study.write_results(summary)
@@ -118,18 +118,10 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool) -> No
         (str(run.config.seed), *map(text_format.score, scores))
         for run, scores in zip(summary.counted, summary.ends, strict=True)
     ]
-    statistics, number = summary.statistics.values(), text_format.number
-    ends = (f"{number(one.smallest)} to {number(one.largest)}" for one in statistics)
-    rows.append(("mean", *map(text_format.over_seeds, statistics)))
-    rows.append(("smallest to largest", *ends))
+    rows.append(("mean", *map(text_format.over_seeds, summary.statistics.values())))
     typer.echo("")
     print_table(("seed", "before", "best", "after"), rows)
-    print_stdout(f"{text_format.MEANS_OVER_SEEDS}\nreport over all seeds: {report}")
-    if not quiet:
-        print_stdout(
-            "To compare it with another config, train that with the same seeds, and then: "
-            f"germline report {shlex.quote(str(study.out))} OTHER_FOLDER"
-        )
+    typer.echo(f"{text_format.MEANS_OVER_SEEDS}\nreport over all seeds: {report}")
 
 
 def run_as_json(run: RunDirectory) -> dict[str, Any]:
@@ -174,7 +166,7 @@ def print_result(run: RunDirectory, *, quiet: bool) -> None:
     lines += [f"prompt options of the center: {one}" for one in options]
     lines += [f"{finding.level}: {finding.sentence}" for finding in findings(run)]
     for line in lines:
-        print_stdout(line)
+        typer.echo(line)
     typer.echo(f"run directory: {run.path}")
     for name, path in (("figure", run.figure), ("report", run.report)):
         if path.exists():
@@ -185,7 +177,7 @@ def print_state(run: RunDirectory) -> None:
     """Say where a training stopped, and the command that trains on; nothing at its planned end."""
     done, total = run.journal.last_generation() + 1, run.config.generations
     if ending := run.ending:
-        print_stdout(
+        typer.echo(
             f"Stopped early after {done} of {count_of(total, 'generations')}, as {ending.reason} "
             f"({ending.setting}). To train on: {resume_command(run)}"
         )
@@ -193,7 +185,7 @@ def print_state(run: RunDirectory) -> None:
         where = f"after generation {done - 1} ({done} of {total} done)"
         where = where if done else "before the first generation"
         path = shlex.quote(str(run.path))
-        print_stdout(f"Stopped {where}. Resume with: germline resume {path}")
+        typer.echo(f"Stopped {where}. Resume with: germline resume {path}")
 
 
 def _completions_table(before: HeldOutRow, after: HeldOutRow, width: int) -> Table:
@@ -244,12 +236,6 @@ def _print_position(run: RunDirectory) -> None:
     done = run.journal.last_generation() + 1
     total = count_of(run.config.generations, "generations")
     if done and run.has_ended:
-        print_stdout(f"This run is finished ({done} of {total}): nothing is trained.")
+        typer.echo(f"This run is finished ({done} of {total}): nothing is trained.")
     elif done:
-        print_stdout(f"Continuing after {done} of {total}.")
-    elif run.ancestors:
-        parent = run.ancestors[-1]
-        print_stdout(
-            f"A new run from the weights of {parent.path} after generation {parent.generation}, "
-            f"with run seed {run.config.seed}."
-        )
+        typer.echo(f"Continuing after {done} of {total}.")

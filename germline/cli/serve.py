@@ -1,5 +1,6 @@
 """The command `germline serve`: a run or a model over OpenAI's API, or reward models."""
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +34,7 @@ SERVE_EXAMPLES = (
 )
 
 
-def serve(  # noqa: PLR0913 - the options of a command
+def serve(
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -46,7 +47,8 @@ def serve(  # noqa: PLR0913 - the options of a command
     ] = None,
     generation: Generation = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; others than loopback need a token.")
+        str,
+        typer.Option(help="Address to listen at; beyond loopback, set $GERMLINE_TOKEN."),
     ] = "127.0.0.1",
     port: Annotated[
         int | None,
@@ -54,22 +56,6 @@ def serve(  # noqa: PLR0913 - the options of a command
             min=0,
             max=65535,
             help="Port to listen at; 0: any free one. Default: 8000, scorers 8100.",
-        ),
-    ] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar=TOKEN_VARIABLE,
-            metavar="TOKEN",
-            help="What requests must send as `Authorization: Bearer TOKEN`; other users of the "
-            "machine can read options, so prefer the variable.",
-        ),
-    ] = None,
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Longest completion that a request may ask for, in tokens. Default: 1024.",
         ),
     ] = None,
     reward: Annotated[
@@ -105,10 +91,9 @@ def serve(  # noqa: PLR0913 - the options of a command
             f"serve: found {', '.join([*sources, *scorers.values()]) or 'nothing to serve'}: name "
             "one run or model, or --reward MODEL, --cost MODEL or both"
         )
-    if scorers and (generation, max_new_tokens) != (None, None):
+    if scorers and generation is not None:
         raise GermlineError(
-            "serve: --generation and --max-new-tokens would be ignored with --reward and --cost, "
-            "which score texts: drop them"
+            "serve: --generation would be ignored with --reward and --cost: drop it"
         )
     if sources:
         check_source(Path(sources[0]))
@@ -116,6 +101,7 @@ def serve(  # noqa: PLR0913 - the options of a command
         from germline.endpoint.http_app import HttpLimits
         from germline.services.scorer import scorer_service
         from germline.services.serve import ServeSettings, endpoint
+    token = os.environ.get(TOKEN_VARIABLE) or None
     port = (8100 if scorers else 8000) if port is None else port
     if scorers:
         limits = HttpLimits(token, max_request_bytes=16_000_000)
@@ -125,7 +111,7 @@ def serve(  # noqa: PLR0913 - the options of a command
             lines = f"{' and '.join(scorers.values())} at {server.url}"
             _run_until_interrupt(server, lines, values, token, as_json=as_json)
         return
-    listening = ServeSettings(host, port, HttpLimits(token), max_new_tokens or 1024)
+    listening = ServeSettings(host, port, HttpLimits(token))
     with endpoint(sources[0], generation, settings, listening) as (server, weights):
         names, center = weights.names(), weights.select("center").fingerprint
         values = {"base_url": f"{server.url}/v1", "models": names, "center": center}

@@ -1,10 +1,9 @@
-"""Shell completion: run directories, configs, tasks and settings.
+"""Shell completion: run directories, shipped configs, tasks and settings; else the shell's files.
 
 typer executes the command to complete a word, so heavy modules are imported inside the functions.
 A shell must never show a traceback: anything that cannot be read is not offered.
 """
 
-import os
 from pathlib import Path
 
 Offers = list[tuple[str, str]]
@@ -12,7 +11,7 @@ Offers = list[tuple[str, str]]
 
 
 def complete_runs(incomplete: str) -> Offers:
-    """Offer run directories in runs/ and in the folder that is being typed, or folders."""
+    """Offer run directories in runs/ and in the folder that is being typed."""
     from germline.record.run_paths import run_directories
     from germline.types import GermlineError
 
@@ -22,7 +21,7 @@ def complete_runs(incomplete: str) -> Offers:
             offers |= {str(path): "" for path in run_directories(place)}
         except (GermlineError, OSError):
             continue
-    return _matching(offers, incomplete) or complete_folders(incomplete)
+    return _matching(offers, incomplete)
 
 
 def complete_models(incomplete: str) -> Offers:
@@ -30,65 +29,33 @@ def complete_models(incomplete: str) -> Offers:
     return _matching({"nano": "the embedded model"}, incomplete) + complete_runs(incomplete)
 
 
-def complete_folders(incomplete: str) -> Offers:
-    """Offer folders."""
-    return _files(incomplete)
-
-
 def complete_configs(incomplete: str) -> Offers:
-    """Offer config files, and the names of shipped configs."""
+    """Offer the names of shipped configs."""
     from germline.config.config_files import config_summary, preset_configs
 
     names = {name: config_summary(path) for name, path in preset_configs().items()}
-    return _files(incomplete, ".yaml", ".yml") + _matching(names, incomplete)
+    return _matching(names, incomplete)
 
 
 def complete_tasks(incomplete: str) -> Offers:
-    """Offer the short names of tasks, or files that are tasks."""
+    """Offer the short names of tasks."""
     from germline import registry
     from germline.config.reference import meaning_of
 
     kinds = {kind: meaning_of(one) for kind, one in registry.sections("task").items()}
-    return _matching(kinds, incomplete) or _files(incomplete, ".py", ".jsonl")
+    return _matching(kinds, incomplete)
 
 
 def complete_settings(incomplete: str) -> Offers:
-    """Offer settings with their default, after `=` their choices, else files of settings."""
+    """Offer settings with their default."""
     from germline.config.reference import OPEN, REQUIRED, override_names
 
-    name, equals, typed = _split_by_bash() or incomplete.partition("=")
-    if equals:
-        choices = [word for e in override_names() if e.name == name for word in e.setting.choices]
-        kept = incomplete.removesuffix(typed).lstrip("=")
-        return [(f"{kept}{word}", "") for word in dict.fromkeys(choices) if word.startswith(typed)]
     offers = {}
     for entry in override_names():
         default = entry.setting.default
         value = "" if default in (OPEN, REQUIRED) else default
         offers[f"{entry.name}={value}"] = entry.setting.meaning
-    return _matching(offers, incomplete) or _files(incomplete, ".yaml", ".yml")
-
-
-def _split_by_bash() -> tuple[str, str, str] | None:
-    """Join a word that bash splits at its equals sign into three words: `space`, `=`, `lo`."""
-    words = os.environ.get("COMP_WORDS", "").split()
-    here = int(os.environ.get("COMP_CWORD", "0") or 0)
-    cut = [*words[:here], words[here] if here < len(words) else ""][-3:]
-    if here < 2 or "=" not in cut[-2:]:
-        return None
-    return (cut[-2], "=", "") if cut[-1] == "=" else (cut[-3], "=", cut[-1])
-
-
-def _files(incomplete: str, *suffixes: str) -> Offers:
-    """Offer folders, and files of these suffixes, one level at a time."""
-    folder = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
-    try:
-        entries = sorted(folder.iterdir())
-    except OSError:
-        return []
-    words = [f"{path}/" for path in entries if path.is_dir() and not path.name.startswith(".")]
-    words += [str(path) for path in entries if path.suffix in suffixes and path.is_file()]
-    return _matching(dict.fromkeys(words, ""), incomplete)
+    return _matching(offers, incomplete)
 
 
 def _matching(offers: dict[str, str], incomplete: str) -> Offers:

@@ -5,13 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli.arguments import ConfigFile, Overrides
+from germline.cli.arguments import ConfigFile, Overrides, read_section
 from germline.cli.output import (
     INTERRUPTED,
     AsJson,
     print_json,
     print_stderr,
-    print_stdout,
     print_table,
 )
 
@@ -21,11 +20,11 @@ if TYPE_CHECKING:
 SWEEP_EXAMPLES = (
     "germline sweep arithmetic --over space.yaml --budget rollouts=400000",
     "germline sweep arithmetic budget.rollouts=5120 --over space.yaml --budget minutes=60 --jobs 2",
-    "germline sweep arithmetic --over space.yaml --sampler grid --seeds 4",
+    "germline sweep arithmetic --over space.yaml sweep.sampler=grid sweep.seeds=4",
 )
 
 
-def sweep(  # noqa: PLR0913 - the options of a command
+def sweep(
     config: ConfigFile,
     overrides: Overrides = None,
     *,
@@ -44,28 +43,7 @@ def sweep(  # noqa: PLR0913 - the options of a command
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder; default: runs/CONFIG-sweep.")
     ] = None,
-    sampler: Annotated[
-        str, typer.Option(help="What proposes trials: tpe, random, grid, cmaes or gp.")
-    ] = "tpe",
-    objective: Annotated[
-        list[str] | None,
-        typer.Option(help="score, peak_memory or tokens; repeatable. Default: score."),
-    ] = None,
-    seeds: Annotated[
-        int,
-        typer.Option(min=1, help="Run seeds of the best trials (up to 4), or of all of a grid."),
-    ] = 4,
-    test_seeds: Annotated[
-        int, typer.Option(min=0, help="New run seeds with which the best trials are trained again.")
-    ] = 2,
-    random: Annotated[
-        bool, typer.Option("--random/--no-random", help="Spend half on random search beside.")
-    ] = True,
     jobs: Annotated[int, typer.Option(min=1, help="Trials at the same time.")] = 1,
-    storage: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="Optuna's storage: a database or journal://FILE."),
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Search settings of a config: find the best values within a budget of all trials.
@@ -76,6 +54,9 @@ def sweep(  # noqa: PLR0913 - the options of a command
     seeds and scored on unseen rows. A grid maps the space instead: every trial is trained to its
     end with all run seeds. The same command continues a sweep, also from several processes at once.
     After Ctrl-C, runs finish their generation.
+
+    Settings of the search are sweep.sampler (tpe, random, grid, cmaes or gp), sweep.objectives
+    (score,peak_memory,tokens), sweep.seeds, sweep.test_seeds, sweep.random and sweep.storage.
     """
     from germline.cli.run_loop import stop_on_interrupt
     from germline.studies.sweep import Sweep, SweepOptions, read_budget
@@ -84,11 +65,15 @@ def sweep(  # noqa: PLR0913 - the options of a command
     from germline.studies.sweep_runner import SweepRunner
     from germline.studies.sweep_space import SweepSpace
 
-    limits, objectives = read_budget(budget or []), tuple(objective or ["score"])
-    options = SweepOptions(limits, sampler, objectives, seeds, test_seeds, random, storage)
+    words = overrides or []
+    of_sweep = [word for word in words if word.startswith("sweep.")]
+    options = read_section(
+        "sweep", SweepOptions, of_sweep, "sweep.", budget=read_budget(budget or [])
+    )
     folder = out or Path("runs") / f"{config.stem}-sweep"
-    plan = Sweep(str(config), overrides or [], SweepSpace.read(over), folder, options)
-    runner = SweepRunner(plan, jobs, lambda trial: None if as_json else print_stdout(_line(trial)))
+    others = [word for word in words if word not in of_sweep]
+    plan = Sweep(str(config), others, SweepSpace.read(over), folder, options)
+    runner = SweepRunner(plan, jobs, lambda trial: None if as_json else typer.echo(_line(trial)))
     try:
         with stop_on_interrupt(runner.stop):
             runner.search()
@@ -101,7 +86,7 @@ def sweep(  # noqa: PLR0913 - the options of a command
         best = SweepReport(results).best_trials()
         typer.echo("")
         print_table(best.columns, best.rows)
-        print_stdout("\n".join([*results.summary(), f"report: {page}"]))
+        typer.echo("\n".join([*results.summary(), f"report: {page}"]))
     if runner.is_stopping:
         print_stderr("Interrupted: the same command goes on.")
         raise typer.Exit(INTERRUPTED)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from germline.cli.arguments import ConfigFile, Overrides, Run, read_generation
-from germline.cli.output import AsJson, print_json, print_stdout, print_table
+from germline.cli.output import AsJson, print_json, print_table
 from germline.errors import count_of
 
 if TYPE_CHECKING:
@@ -224,57 +224,42 @@ def _show(plan: "DryRun", runs: int) -> None:
     from germline.report.diff import changed_settings
     from germline.report.text_format import size
 
-    typer.secho("config (what differs from the defaults; --json has all settings)", bold=True)
-    typer.echo(as_yaml(changed_settings(plan.config)))
-    typer.secho("run", bold=True)
-    for line in _run(plan, runs):
-        print_stdout(f"  {line}")
-    typer.echo("")
-    if plan.estimate is not None:
-        found, on_gpu = plan.estimate, plan.estimate.machine.on_gpu
+    texts, config, found = plan.texts, plan.config, plan.estimate
+    typer.echo(as_yaml(changed_settings(config)))
+    rollouts = config.method.generated_rows(config.strategy.population or 1)
+    training = "" if plan.training_examples is None else f" of {plan.training_examples:,}"
+    typer.echo(
+        f"{plan.out}{'' if runs == 1 else f', {runs} runs'}: "
+        f"{count_of(config.generations, 'generations')} of {rollouts:,} x "
+        f"{count_of(texts.examples, 'examples')}{training}\n"
+        f"prompts of at most {texts.prompt} tokens ({texts.prefix} of them shared), completions of "
+        f"at most {texts.new_tokens}"
+    )
+    if found is not None:
+        work = found.work
+        typer.echo(
+            f"{work.searched:,} numbers searched ({config.space.kind}); microbatches per "
+            f"generation: {work.microbatches} of {count_of(work.rows, 'rows')}\n"
+        )
+        parts = sorted((part for part in found.parts if part.bytes), key=lambda part: part.place)
+        on_gpu = found.machine.on_gpu
         rows = [
             (part.name, part.place if on_gpu else "host", part.phase, size(part.bytes))
-            for part in sorted(found.parts, key=lambda part: part.place)
-            if part.bytes
+            for part in parts
         ]
         print_table(("memory", "place", "phase", "size"), rows)
         for place in found.places:
             available = found.available(place)
             of = "" if math.isinf(available) else f" of {size(available)} available"
             needed = size(found.needed(place))
-            print_stdout(f"{place} memory of {found.machine.name}: {needed} at once{of}")
-        typer.echo("")
+            typer.echo(f"{place} memory of {found.machine.name}: {needed} at once{of}")
     for source in plan.sources:
         where = "on this machine" if source.is_here else "would be downloaded"
         bytes_of = "" if source.bytes is None else f", {size(source.bytes)}"
-        print_stdout(f"{source.what} {source.name}: {where}{bytes_of}")
+        typer.echo(f"{source.what} {source.name}: {where}{bytes_of}")
     if not plan.fits:
         typer.secho(f"It does not fit. Less is needed by {LESS_MEMORY}.", fg="red")
     typer.echo("Nothing was written.")
-
-
-def _run(plan: "DryRun", runs: int) -> list[str]:
-    texts, config = plan.texts, plan.config
-    population, per_member = config.strategy.population, ""
-    members = count_of(population, "members") if population else "some members"
-    if not config.method.members_generate:
-        per_member = f", scored by {members}" if config.method.perturbs else ""
-        members = count_of(config.method.generated_rows(1), "samples")
-    of_task = "" if plan.training_examples is None else f" of {plan.training_examples:,}"
-    batch = f"{members} x {count_of(texts.examples, 'examples')}{of_task}{per_member}"
-    count = "" if runs == 1 else f", {runs} times"
-    lines = [
-        f"in {plan.out}{count}: {count_of(config.generations, 'generations')} of {batch}",
-        f"prompts of at most {texts.prompt} tokens ({texts.prefix} of them shared), completions of "
-        f"at most {texts.new_tokens}",
-    ]
-    if plan.estimate is not None:
-        work = plan.estimate.work
-        lines.append(
-            f"{work.searched:,} numbers searched ({config.space.kind}); microbatches per "
-            f"generation: {work.microbatches} of {count_of(work.rows, 'rows')}"
-        )
-    return lines
 
 
 def _seeds(overrides: list[str]) -> tuple[str | None, list[str]]:

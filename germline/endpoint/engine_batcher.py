@@ -35,15 +35,14 @@ Waiting = tuple[EncodedRow, "Future[RowResult]"]
 class EngineBatcher:
     """See the module's docstring; only this object's thread uses the engine from now on.
 
-    `max_rows` are in a batch; `max_queue` wait or are being generated.
+    `max_rows` are in a batch.
     """
 
-    def __init__(self, weights: NamedWeights, *, max_rows: int, max_queue: int) -> None:
+    def __init__(self, weights: NamedWeights, *, max_rows: int) -> None:
         self.first_failure: Exception | None = None  # the error of the first batch that failed
         self._weights = weights
         self._generator = RowGenerator(weights)
         self._max_rows = max_rows
-        self._max_queue = max_queue
         self._arrived: deque[tuple[RowRequest, Future[RowResult]]] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -65,34 +64,17 @@ class EngineBatcher:
         return len(self._open)
 
     def submit(self, requests: Sequence[RowRequest]) -> "list[Future[RowResult]]":
-        """Put rows into the queue, all or none; cancel a future to take its row out."""
-        self.check_size(len(requests))
+        """Put rows into the queue; cancel a future to take its row out."""
         futures: list[Future[RowResult]] = [Future() for _ in requests]
         with self._changed:
             if self._closing:
                 raise RequestError(503, "the server is closing", code="closing")
-            if len(self._open) + len(futures) > self._max_queue:
-                raise RequestError(
-                    429,
-                    f"{len(self._open)} of {self._max_queue} places of the queue are taken, and "
-                    f"the request needs {len(futures)}: send it again",
-                    code="queue_full",
-                )
             self._open.update(futures)
             self._arrived.extend(zip(requests, futures, strict=True))
             self._changed.notify()
         for future in futures:
             future.add_done_callback(self._open.discard)
         return futures
-
-    def check_size(self, count: int) -> None:
-        """Refuse a request for more completions than the empty queue has room for."""
-        if count > self._max_queue:
-            raise RequestError(
-                400,
-                f"the request needs {count} completions, and the queue of this server has room for "
-                f"{self._max_queue}: send fewer prompts, or lower n",
-            )
 
     def close(self) -> None:
         """Answer no more rows, and close the engine."""

@@ -121,9 +121,7 @@ class EndpointGraders(GraderPool):
             "top_p": decoding.top_p,
             **({"stop": list(decoding.stop)} if decoding.stop else {}),
         }
-        batcher = EngineBatcher(
-            weights, max_rows=len(episodes), max_queue=limits.max_concurrent * 4
-        )
+        batcher = EngineBatcher(weights, max_rows=len(episodes))
         try:
             app = Endpoint(weights, batcher, decoding.max_new_tokens, log).app(limits)
             with (

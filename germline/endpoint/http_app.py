@@ -26,32 +26,6 @@ HEALTH = "/health"
 """The path that answers without a token, and however many requests are running."""
 
 
-MISTAKES = {
-    "extra_forbidden": "is not supported by this server: leave it out",
-    "missing": "is missing",
-    "less_than": "must be below {lt}",
-    "less_than_equal": "must be at most {le}",
-    "greater_than_equal": "must be at least {ge}",
-    "literal_error": "must be {expected}",
-    "too_short": "must have at least {min_length} item",
-    "too_long": "must have at most {max_length} items",
-    "string_too_short": "must have at least {min_length} character",
-    "string_type": "must be text",
-    "string_unicode": "must be Unicode text",
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "must be an integer"),
-    **dict.fromkeys(("float_type", "float_parsing"), "must be a number"),
-    "bool_type": "must be true or false",
-    "list_type": "must be a list",
-    "dict_type": "must be an object",
-    "model_attributes_type": "must be an object",
-    "value_error": "{error}",
-}
-"""Pydantic's name of a mistake -> what is wrong with the field."""
-
-LONGEST_VALUE = 60
-"""Characters of a wrong value that an error shows."""
-
-
 @dataclass(frozen=True)
 class HttpLimits:
     """What a service accepts: how many requests at a time, and how long and large each may be.
@@ -120,33 +94,17 @@ def make_app(title: str, limits: HttpLimits) -> FastAPI:
 
 
 def _as_request_error(error: RequestValidationError) -> RequestError:
-    """Name the first field that is wrong, and what each alternative of its type needs."""
-    if isinstance(error.body, bytes):  # FastAPI parses a body of the content type JSON only
-        return RequestError(
-            400, "the body is not JSON: send the header `content-type: application/json`"
-        )
+    """Name the first field that is wrong, and what pydantic says of each type that it may have."""
     first, *others = error.errors()
+    if isinstance(error.body, bytes):  # FastAPI parses a body of the content type JSON only
+        message = "send JSON, with the header `content-type: application/json`"
+        return RequestError(400, message)
+    place = [str(part)[:100] for part in first["loc"] if part != "body"]
     if first["type"] == "json_invalid":
         return RequestError(400, f"the body is not JSON: {first['ctx']['error']}")
-    # Pydantic adds the alternative of a type that it tried, such as constrained-str.
-    parts = [str(part)[:100] for part in first["loc"] if part != "body"]
-    place = [part for part in parts if not part.startswith(("constrained-", "list["))]
-    alternatives = [other for other in others if [*map(str, other["loc"][1:2])] == place[:1]]
-    needed = dict.fromkeys(
-        MISTAKES.get(problem["type"], problem["msg"]).format_map(problem.get("ctx", {}))
-        for problem in (first, *alternatives)
-    )
-    name = ".".join(place)
-    value = "" if first["type"] == "missing" or not name else f"={shown_value(first['input'])}"
-    return RequestError(
-        400, f"{name or 'the body'}{value} {' or '.join(needed)}", param=name or None
-    )
-
-
-def shown_value(value: Any) -> str:
-    """Return a value of a request as an error shows it: JSON, shortened."""
-    text = json.dumps(value, default=str)
-    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}..."
+    same = [one["msg"] for one in others if one["loc"][:2] == first["loc"][:2]]
+    said, name = " or ".join(dict.fromkeys([first["msg"], *same])), ".".join(place) or "the body"
+    return RequestError(400, f"{name}: {said}", param=place[0] if place else None)
 
 
 class RequestGuard:

@@ -22,7 +22,6 @@ from germline.endpoint.openai_requests import (
     ChatRequest,
     CompletionRequest,
     Message,
-    SamplingFields,
 )
 from germline.endpoint.openai_responses import Reply
 from germline.endpoint.rows import NamedWeights, RowRequest
@@ -71,10 +70,11 @@ class Endpoint:
 
     async def chat(self, request: ChatRequest) -> Response:
         """Answer the last message of a conversation."""
-        self._begin(request)
         asked, after = request.example(), None
         new = asked
         if self.log is not None:
+            if request.seed is None:  # the request belongs to no episode
+                request.seed = self.log.default_seed
             new, after = self.log.continued(request.model, request.seed or 0, asked)
         longest = request.max_completion_tokens or request.max_tokens
         reply = await self._reply(request, [new], longest, after=after)
@@ -88,16 +88,9 @@ class Endpoint:
 
     async def complete(self, request: CompletionRequest) -> Response:
         """Continue texts."""
-        self._begin(request)
         echo = bool(request.echo)
         reply = await self._reply(request, request.examples(), request.max_tokens, echo=echo)
         return _streamed(reply.text_events()) if request.stream else AsciiJson(reply.text())
-
-    def _begin(self, request: SamplingFields) -> None:
-        """Refuse too many completions; give a request without a seed that of the log."""
-        self.batcher.check_size(request.completions)
-        if self.log is not None and request.seed is None:
-            request.seed = self.log.default_seed
 
     async def _reply(
         self,
@@ -109,13 +102,6 @@ class Endpoint:
         after: LoggedTurn | None = None,
     ) -> Reply:
         top = request.top
-        if longest is not None and longest > self.max_new_tokens:
-            raise RequestError(
-                400,
-                f"max_tokens={longest} is above this server's {self.max_new_tokens} "
-                "(germline serve --max-new-tokens)",
-                param="max_tokens",
-            )
         # Members are drawn and the journal is read in a thread, as both may take a while.
         selected = await asyncio.to_thread(self.weights.select, request.model)
         row = RowRequest(

@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from germline.endpoint.http_app import RequestError, shown_value
+from germline.endpoint.http_app import RequestError
 from germline.environments.tools import schema_prompt, tool_call, tool_response, with_tools
 from germline.types import Decoding, Example
 
@@ -74,21 +74,8 @@ class Tool(BaseModel):
     function: ToolFunction
 
 
-def _with_content(schema: dict[str, Any]) -> None:
-    """Require the content of a message in its JSON schema.
-
-    Only a message with tool calls may do without, which a schema cannot say shortly.
-    """
-    schema["required"] = ["role", "content"]
-    content = schema["properties"]["content"]
-    content["anyOf"] = [kind for kind in content["anyOf"] if kind != {"type": "null"}]
-    del content["default"]
-
-
 class Message(BaseModel):
     """One message of a conversation."""
-
-    model_config = ConfigDict(json_schema_extra=_with_content)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Text | list[TextPart] | None = None
@@ -126,6 +113,12 @@ NEUTRAL: Mapping[str, Sequence[Any]] = {
 }
 """Settings that this server does not have, and the values of each that change nothing."""
 
+IGNORED = {
+    *("metadata", "parallel_tool_calls", "prediction", "priority", "prompt_cache_key"),
+    *("prompt_cache_retention", "request_id", "safety_identifier", "service_tier", "store", "user"),
+}
+"""Fields that change no result."""
+
 Tokens = Annotated[list[Annotated[StrictInt, Field(ge=0)]], Field(min_length=1)]
 Stop = NonEmptyText | Annotated[list[NonEmptyText], Field(max_length=16)]
 Prompt = Text | Tokens | Annotated[list[Text] | list[Tokens], Field(min_length=1)]
@@ -151,31 +144,18 @@ class SamplingFields(BaseModel):
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
 
-    # Ignored, as these change no result.
-    metadata: Any = None
-    parallel_tool_calls: Any = None
-    prediction: Any = None
-    priority: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_retention: Any = None
-    request_id: Any = None
-    safety_identifier: Any = None
-    service_tier: Any = None
-    store: Any = None
-    user: Any = None
-
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, values: Any) -> Any:
         """Drop nulls and settings that change nothing, and refuse their other values."""
         if not isinstance(values, dict):
             return values
-        given = {name: value for name, value in values.items() if value is not None}
+        given = {name: v for name, v in values.items() if v is not None and name not in IGNORED}
         for name in given.keys() & NEUTRAL.keys():
             if (value := given.pop(name)) not in NEUTRAL[name]:
                 raise RequestError(
                     400,
-                    f"{name}={shown_value(value)} is not supported by this server: leave it out",
+                    f"{name}={value!r:.60} is not supported by this server: leave it out",
                     param=name,
                     code="unsupported_parameter",
                 )
@@ -185,11 +165,6 @@ class SamplingFields(BaseModel):
     def choices(self) -> int:
         """Number of completions of each prompt."""
         return self.n or 1
-
-    @property
-    def completions(self) -> int:
-        """Number of completions in the response."""
-        return self.choices
 
     def decoding(self, max_new_tokens: int) -> Decoding:
         """Return how tokens are chosen; OpenAI's default temperature is 1."""
@@ -228,11 +203,6 @@ class CompletionRequest(SamplingFields):
         """The prompts: texts, or lists of token ids."""
         prompts: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
         return [prompts] if isinstance(prompts[0], int) else prompts
-
-    @property
-    def completions(self) -> int:
-        """Number of completions in the response."""
-        return len(self.prompts) * self.choices
 
     @property
     def top(self) -> int | None:

@@ -70,7 +70,7 @@ class RowRequest:
     """One completion to generate.
 
     Attributes:
-        decoding: how; `max_new_tokens` is the most that the server allows.
+        decoding: how; `max_new_tokens` counts where the client asks for no number.
         max_new_tokens: what the client asked for; None: as many as there is room for.
         top: how many of the most likely tokens to report; None: no log-probabilities at all.
         echo: whether the tokens of the prompt are scored as well.

@@ -20,14 +20,14 @@ GRACE_S = 5
 def check_address(host: str, token: str | None) -> None:
     """Refuse a token that no header can hold, and an address without one beyond this machine."""
     if token is not None and not re.fullmatch(r"[!-~]+", token):
-        raise GermlineError("token: use printable ASCII characters without spaces (--token)")
+        raise GermlineError("GERMLINE_TOKEN: use printable ASCII characters without spaces")
     is_loopback = host == "localhost"
     with suppress(ValueError):  # a name
         is_loopback = ipaddress.ip_address(host).is_loopback
     if token is None and not is_loopback:
         raise GermlineError(
             f"host={host} is reachable from other machines, so requests need a token: set "
-            "GERMLINE_TOKEN or --token, or serve on --host=127.0.0.1"
+            "GERMLINE_TOKEN, or serve on --host=127.0.0.1"
         )
 
 

@@ -1,7 +1,6 @@
 """Evaluation: held-out scores, divergence from the start model, and behavior of answers.
 
 statistics.py        bootstrap intervals, tests of pairs, pass@k, and rliable's figures over seeds
-samples.py           several samples per example: pass@k, best@k and majority@k
 held_out.py          held-out scores of the center, by the task and by scorers, with intervals
 score_difference.py  difference of two scores on the same examples, and a score that declines
 seed_statistics.py   statistics over several run seeds of one config

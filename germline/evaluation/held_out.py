@@ -1,5 +1,8 @@
 """Held-out scores of the center, by the task and by scorers, with intervals over examples.
 
+Several samples per example have pass@k (the share of examples of which one of k samples is right),
+best@k where the metric is not a share, and majority@k where a task extracts answers.
+
 The scorers of `held_out.scorers` judge held-out completions only: what is trained never sees their
 scores. A run that is trained on a reward model or a judge may learn what that judge likes and
 nobody else does. Another judge, beside it, shows it.
@@ -13,11 +16,18 @@ from functools import partial
 from itertools import islice
 
 import numpy as np
+from jaxtyping import Float64
 
 from germline.config.scorers import ScorerBase
-from germline.evaluation.samples import answers_by_sample, reductions, values_by_sample
-from germline.evaluation.statistics import Z_95, Interval, bootstrap_interval, wilson_interval
-from germline.protocols import Task
+from germline.evaluation.statistics import (
+    Z_95,
+    Interval,
+    best_of_k,
+    bootstrap_interval,
+    majority_at_k,
+    wilson_interval,
+)
+from germline.protocols import EpisodeTask, Task, VotableTask
 from germline.record.metrics_rows import mean_parts, rollout_text
 from germline.scorers.scored_graders import ScorerPart, start_scorer
 from germline.scorers.types import Score
@@ -30,6 +40,13 @@ HELD_OUT_NOISE = "held out"
 
 TRIED = 4
 """Completions that a scorer is tried on before a run begins."""
+
+
+FEWEST_VOTES = 3
+"""Of two votes, no majority outvotes the other."""
+
+Answers = Sequence[Sequence[str | None]]
+"""The answers that a task extracts, `[samples][examples]`."""
 
 
 class HeldOutScorers:
@@ -183,3 +200,53 @@ def mean_and_error(values: Sequence[float] | np.ndarray) -> tuple[float, float]:
         return math.nan, math.nan
     error = float(array.std(ddof=1) / math.sqrt(len(array))) if len(array) > 1 else math.nan
     return float(array.mean()), error
+
+
+def values_by_sample(
+    evaluation: Evaluation, metric: str, examples: Sequence[Example]
+) -> Float64[np.ndarray, "samples examples"]:
+    """Return the metric of every sample of an evaluation of the center; NaN: missing."""
+    values = np.full((len(evaluation.rewards), len(examples)), math.nan)
+    places = {example.index: place for place, example in enumerate(examples)}
+    for rollout in evaluation.rollouts:
+        value = rollout.grade.parts.get(metric, math.nan)
+        values[rollout.member, places[rollout.example]] = value
+    return values
+
+
+def answers_by_sample(
+    evaluation: Evaluation, task: Task, examples: Sequence[Example]
+) -> Answers | None:
+    """Return the answer of every sample; None where the task extracts none."""
+    if not isinstance(task, VotableTask) or isinstance(task, EpisodeTask):
+        return None
+    answers: list[list[str | None]] = [[None] * len(examples) for _ in evaluation.rewards]
+    places = {example.index: place for place, example in enumerate(examples)}
+    for rollout in evaluation.rollouts:
+        place = places[rollout.example]
+        answer = task.answer_of(rollout.completion.text, examples[place])
+        answers[rollout.member][place] = answer
+    return answers
+
+
+def reductions(
+    values: Float64[np.ndarray, "samples examples"],
+    answers: Answers | None,
+    *,
+    higher_is_better: bool,
+) -> dict[str, Float64[np.ndarray, " examples"]]:
+    """Return pass@k or best@k, and majority@k, of each example by name; NaN where one is missing.
+
+    Where lower is better, the best sample is the lowest.
+    """
+    count, sign = len(values), 1.0 if higher_is_better else -1.0
+    known = values[np.isfinite(values)]
+    name = "pass" if higher_is_better and np.isin(known, (0.0, 1.0)).all() else "best"
+    reduced = {
+        f"{name}@{k}": sign * best_of_k(sign * values, k)
+        for k in sorted({*(2**power for power in range(count.bit_length())), count})
+    }
+    if answers is not None and count >= FEWEST_VOTES:
+        reduced[f"majority@{count}"] = majority_at_k(values, answers, count)
+    missing = np.isnan(values).any(axis=0)
+    return {name: np.where(missing, math.nan, one) for name, one in reduced.items()}

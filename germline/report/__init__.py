@@ -2,5 +2,5 @@
 
 `html_page` writes the page. `run_facts` reads a run directory, `comparison` compares several,
 `charts` makes charts as data and `plots` draws them, `findings` says what the numbers mean, `diff`
-compares texts and settings, `text_format` formats numbers, and `run_list` lists runs.
+compares configs, and `text_format` formats numbers.
 """

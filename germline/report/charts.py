@@ -13,7 +13,6 @@ import numpy as np
 from germline.evaluation.held_out import confidence_interval, score_of_values
 from germline.record.atomic_files import Row
 from germline.record.metrics_rows import (
-    calibrated_kl,
     has_groups,
     mean_signal,
     scores_by_retained,
@@ -100,12 +99,9 @@ def curves(run: RunFacts) -> list[Chart]:
     if run.config.method.trains_center:
         made.append(_sigma(run))
     if run.config.search.has_measured_rate:
-        caption = f"Root mean square of the steps, in sigmas.{calibrated(run)}"
-        made.append(_column(run, "step_in_sigmas", caption))
-    caption = "Weight of the cost in the reward; fitness falls as it grows."
-    made.append(_column(run, "lambda", caption))
-    caption = "Mean cost of the center's completions in the batch."
-    made.append(_column(run, "center_cost", caption))
+        made.append(_column(run, "step_in_sigmas", "Root mean square of the steps, in sigmas."))
+    made.append(_column(run, "lambda", "Weight of the cost in the reward."))
+    made.append(_column(run, "center_cost", "Mean cost of the center's completions."))
     return [chart for chart in made if chart and chart.series]
 
 
@@ -214,11 +210,11 @@ def options(rows: Sequence[Row]) -> list[Chart]:
     return charts
 
 
-def compared(runs: Sequence[RunFacts], colors: Sequence[int]) -> list[Chart]:
+def compared(runs: Sequence[RunFacts]) -> list[Chart]:
     """Chart runs side by side: two charts for the runs that share task and metric."""
     charts: list[Chart] = []
     groups: dict[tuple[str, str], list[tuple[int, RunFacts]]] = {}
-    for color, run in zip(colors, runs, strict=True):
+    for color, run in enumerate(runs):
         task = bounded_text(run.config.task.title, LONGEST_NAME)
         groups.setdefault((task, run.metric), []).append((color, run))
     for (task, metric), same in groups.items():
@@ -245,18 +241,6 @@ def over_seeds(groups: Sequence[SeedGroup]) -> list[Chart]:
         Chart(f"held-out {metric} over seeds", caption, "updates", series)
         for metric, series in by_metric.items()
     ]
-
-
-def calibrated(run: RunFacts) -> str:
-    """Return the result of the calibration of sigma, if any; begins with a space."""
-    first = next((row for row in run.rows if row.get("calibration")), None)
-    if first is None:
-        return ""
-    kl = number(calibrated_kl(first, first["sigma"]))
-    return (
-        f" Sigma was calibrated to {number(first['sigma'])} before generation "
-        f"{first['generation']} (KL divergence about {kl} nats per token)."
-    )
 
 
 def thin_out(values: Sequence[Number]) -> list[Number]:
@@ -326,7 +310,7 @@ def _column(run: RunFacts, name: str, caption: str) -> Chart | None:
 
 def _sigma(run: RunFacts) -> Chart | None:
     """Chart sigma with the band over tensors that have one of their own; None if constant."""
-    chart = _column(run, "sigma", f"Sigma of the members.{calibrated(run)}")
+    chart = _column(run, "sigma", "Sigma of the members.")
     if chart is None or not all("sigmas" in row for row in run.rows):
         return chart
     low, high = (thin_out([row["sigmas"][end] for row in run.rows]) for end in ("min", "max"))

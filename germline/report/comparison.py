@@ -6,7 +6,7 @@ run seeds.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64
@@ -20,15 +20,10 @@ from germline.evaluation.seed_statistics import (
 )
 from germline.record.seed_study import counted_seeds, is_seed_study
 from germline.report.run_facts import RunFacts
-from germline.report.text_format import number, seed_difference_text
+from germline.report.text_format import difference, escape_control_characters, over_seeds, score
 from germline.types import HeldOutScore
 
 SMALLEST_GROUP = 2
-
-MORE_SEEDS = (
-    "More seeds may decide: repeat germline train of both configs with more seeds (such as "
-    "seeds=0..9) and the same --out, which keeps the seeds that are trained."
-)
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ class SeedGroup:
     def statistics(self) -> dict[str, SeedStatistics]:
         """Scores before training, best ones, and newest ones, over the counted seeds."""
         columns = zip(("start", "best", "end"), zip(*self.ends, strict=True), strict=False)
-        return {name: seed_statistics([one.mean for one in scores]) for name, scores in columns}
+        return {name: seed_statistics([one.mean for one in some]) for name, some in columns}
 
     def as_json(self) -> dict[str, Any]:
         """Return the scores of every counted seed, and their statistics, as in `seeds.json`."""
@@ -85,7 +80,7 @@ class SeedGroup:
 
     def over_updates(self) -> tuple[list[float], Float64[np.ndarray, "updates seeds"]]:
         """Return the updates after which every counted seed has a score, and those scores."""
-        by_run = [{score.generation: score.mean for score in run.scores} for run in self.counted]
+        by_run = [{one.generation: one.mean for one in run.scores} for run in self.counted]
         updates = sorted(set(by_run[0]).intersection(*by_run[1:]))
         values = np.array([[one[update] for one in by_run] for update in updates])
         return [float(update) for update in updates], values
@@ -98,19 +93,6 @@ class SeedGroup:
             {run.config.seed: run.scores[-1].mean for run in one.counted} for one in (self, first)
         ]
         return seed_difference(*scores)
-
-    def verdict(self, first: "SeedGroup") -> str:
-        """Say in a sentence whether this config is better than the first one; empty for that."""
-        found = self.minus(first)
-        if found is None:
-            return ""
-        about = f"{self.name} minus {first.name} is {seed_difference_text(found)}"
-        if not found.decides:
-            more = f" {MORE_SEEDS}" if found.interval else ""
-            return f"The seeds do not decide: {about}.{more}"
-        higher_is_better = self.counted[0].scores[-1].higher_is_better
-        word = "better" if (found.mean > 0) == higher_is_better else "worse"
-        return f"{self.name} is {word} than {first.name} by {number(abs(found.mean))}: {about}."
 
 
 def seed_groups(runs: Sequence[RunFacts]) -> list[SeedGroup]:
@@ -134,28 +116,54 @@ def seed_groups(runs: Sequence[RunFacts]) -> list[SeedGroup]:
     return groups
 
 
-def compared_runs(
-    runs: Sequence[RunFacts], groups: Sequence[SeedGroup]
-) -> list[PairedDifference | str]:
+def compared_runs(runs: Sequence[RunFacts]) -> list[PairedDifference | str]:
     """Return the last score of each run less that of the first run, or why there is no difference.
 
-    Where several configs have several run seeds each, a run is compared with the run of the first
-    config that has the same seed. The reason is empty for a run that is compared with itself.
+    The reason is empty for the first run.
     """
-    if len(groups) < 2:
-        return [_compared(run, runs[0]) for run in runs]
-    by_seed = {run.config.seed: run for run in groups[0].runs}
-    return [_compared(run, by_seed.get(run.config.seed)) for run in runs]
+    return [_compared(run, runs[0]) for run in runs]
 
 
-def comparison_heading(groups: Sequence[SeedGroup]) -> str:
-    """Name the runs that `compared_runs` compares with, as the heading of a column."""
-    return "the first" if len(groups) < 2 else f"{groups[0].name}, same seed"
+class TextTable(NamedTuple):
+    """A table of texts."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
-def _compared(run: RunFacts, other: RunFacts | None) -> PairedDifference | str:
-    if other is None:
-        return "none: no run has the same seed"
+def comparison_tables(
+    runs: Sequence[RunFacts], groups: Sequence[SeedGroup]
+) -> dict[str, TextTable]:
+    """Return tables of the held-out scores of runs, and of the means over run seeds if any."""
+    rows = [
+        (
+            str(run.path),
+            run.metric,
+            score(run.scores[0]) if run.scores else "",
+            score(run.scores[-1]) if run.scores[1:] else "",
+            str(run.scores[-1].n) if run.scores else "",
+            found if isinstance(found, str) else difference(found),
+        )
+        for run, found in zip(runs, compared_runs(runs), strict=True)
+    ]
+    columns = ("run", "metric", "before", "after", "n", "difference to the first")
+    tables = {"Results": TextTable(columns, rows)}
+    if groups:
+        means = [
+            (
+                escape_control_characters(group.name),
+                group.metric,
+                str(len(group.counted)),
+                *map(over_seeds, group.statistics.values()),
+            )
+            for group in groups
+        ]
+        columns = ("config", "metric", "seeds", "before", "best", "after")
+        tables["Over run seeds"] = TextTable(columns, means)
+    return tables
+
+
+def _compared(run: RunFacts, other: RunFacts) -> PairedDifference | str:
     if run is other:
         return ""
     for one, name in ((run, "this run"), (other, other.name)):
@@ -163,10 +171,10 @@ def _compared(run: RunFacts, other: RunFacts | None) -> PairedDifference | str:
             return f"none: {name} has no score after training"
     if run.metric != other.metric:
         return f"none: the metrics differ ({run.metric}, {other.metric} of {other.name})"
-    difference = paired_difference(run.scores[-1], other.scores[-1])
-    if _asked(run) != _asked(other) or not difference:
+    found = paired_difference(run.scores[-1], other.scores[-1])
+    if _asked(run) != _asked(other) or not found:
         return "none: scored on other examples (germline eval scores both on the same)"
-    return difference
+    return found
 
 
 def _asked(run: RunFacts) -> list[tuple[str, str]]:

@@ -1,41 +1,14 @@
-"""Differences between two texts, by word, and between configs or a config and the defaults."""
+"""Differences between configs, or between a config and the defaults."""
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from difflib import SequenceMatcher
 from typing import Any
 
 from pydantic import BaseModel
 
 from germline.config import Config
 
-WORD = re.compile(r"\s*\w+|\s*[^\w\s]|\s+")
-"""A word or a sign, with the white space before it."""
-
 ALWAYS = ("model", "task", "space", "strategy", "generations", "seed")
 """Settings that are shown even if they are the defaults."""
-
-
-@dataclass(frozen=True, slots=True)
-class DiffPiece:
-    """A piece of text that is in both of two texts, or only in one (`changed`)."""
-
-    text: str
-    changed: bool
-
-
-def diff_words(before: str, after: str) -> tuple[list[DiffPiece], list[DiffPiece]]:
-    """Split two texts into pieces, so that the pieces of only one of them can be marked."""
-    one, other = WORD.findall(before), WORD.findall(after)
-    # The first word is the same as one after a space; other changes of white space are marked.
-    old, new = ([f" {words[0]}", *words[1:]] if words else [] for words in (one, other))
-    # Without junk detection, which would not match the most frequent words of a long text.
-    codes = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
-    return (
-        [DiffPiece("".join(one[a:b]), tag != "equal") for tag, a, b, _, _ in codes if b > a],
-        [DiffPiece("".join(other[c:d]), tag != "equal") for tag, _, _, c, d in codes if d > c],
-    )
 
 
 def changed_settings(config: Config) -> dict[str, Any]:

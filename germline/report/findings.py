@@ -33,8 +33,8 @@ WINDOW, QUIET = 10, 3
 """Number of latest generations that are averaged, as a single one is noisy; number of generations
 with little or no signal from which on it is a finding."""
 
-FEW_EXAMPLES, FEW_PAIRS, LOW_AGREEMENT, FEW_MOVED = 0.1, 0.3, 0.05, 0.01
-MANY_FAILED, MANY_EMPTY, MANY_TRUNCATED, FAR_DRIFT = 0.1, 0.5, 0.5, 4.0
+FEW_EXAMPLES, FEW_PAIRS, LOW_AGREEMENT = 0.1, 0.3, 0.05
+MANY_FAILED, MANY_EMPTY, MANY_TRUNCATED = 0.1, 0.5, 0.5
 
 FAR_BELOW, NEAR_THE_EDGE = 0.5, 0.8
 """Loss against the start that is a collapse, in standard deviations of the examples' scores; share
@@ -184,19 +184,6 @@ def _collapse(run: Recorded) -> Iterator[Values]:
 
 
 @_rule(
-    "note",
-    "scores",
-    "The held-out answers are {ratio} times as long as at the start (median): look at them.",
-    GETS_WORSE,
-)
-def _length_drift(run: Recorded) -> Iterator[Values]:
-    found = verdict_of(run.scores)
-    ratio = found.length_drift if found and found.is_other_length else 1.0
-    if found and found.word == "changed" and not 1 / FAR_DRIFT <= ratio <= FAR_DRIFT:
-        yield {"ratio": ratio}
-
-
-@_rule(
     "warning",
     "scores",
     "The held-out {metric} has declined since update {since}: it went from {best} to {now} (95 % "
@@ -314,19 +301,6 @@ def _walk(run: Recorded) -> Iterator[Values]:
 
 @_rule(
     "warning",
-    "rows",
-    "An update changes {share} of the served weights; the fp32 masters keep the rest, but a larger "
-    "learning rate has an effect sooner.",
-    "tuning.md#signals",
-)
-def _small_steps(run: Recorded) -> Iterator[Values]:
-    share = mean_signal([row for row in run.latest if not row["zero_signal"]], "step.moved")
-    if share is not None and share < FEW_MOVED:
-        yield {"share": share}
-
-
-@_rule(
-    "warning",
     "rollouts",
     "The reward is not deterministic: in generation {generation} members {members} gave the same "
     "answer to the same prompt and earned {rewards}. Such noise hides what members differ in: "
@@ -367,18 +341,6 @@ def _truncated(run: Recorded) -> Iterator[Values]:
 @_rule(
     "note",
     "scores",
-    "The held-out {metric} is 1 on all of {examples}, so little is left to learn there: take "
-    "more or harder examples.",
-)
-def _solved(run: Recorded) -> Iterator[Values]:
-    last = run.scores[-1] if run.scores else None
-    if last is not None and last.proportion and last.mean == 1:
-        yield {"metric": last.metric.replace("_", " "), "examples": count_of(last.n, "examples")}
-
-
-@_rule(
-    "note",
-    "scores",
     "The held-out {metric} has not clearly improved: {before} before training, {after} now "
     "(difference {difference}, 95 % interval {interval}, {differing}). More held-out examples or "
     "generations decide it.",
@@ -387,9 +349,10 @@ def _not_learned(run: Recorded) -> Iterator[Values]:
     best = best_score(run.scores)
     if best is None or len(run.scores) < 2 or is_clearly_better(best, run.scores[0]):
         return
-    if any([*_solved(run), *_decline(run), *_collapse(run)]):
-        return
     start, last = run.scores[0], run.scores[-1]
+    is_solved = last.proportion and last.mean == 1
+    if is_solved or any([*_decline(run), *_collapse(run)]):
+        return
     found = paired_difference(last, start)
     changed = found.higher + found.lower if found else "some"
     values = {"metric": start.metric.replace("_", " "), "before": start.mean, "after": last.mean}

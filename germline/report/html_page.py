@@ -14,25 +14,15 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from germline.config.config_files import as_yaml
-from germline.evaluation.behavior import DETECTORS
 from germline.record.atomic_files import explain_write_errors, write_atomically
 from germline.record.metrics_rows import batch_examples
 from germline.record.run_directory import installed_version
-from germline.record.seed_study import is_seed_study, seed_runs
+from germline.record.seed_study import is_seed_study
 from germline.report import charts, diff, text_format
-from germline.report.comparison import SeedGroup, compared_runs, comparison_heading, seed_groups
+from germline.report.comparison import comparison_tables, seed_groups
 from germline.report.run_facts import RunFacts, next_commands
 from germline.report.text_format import bounded_text
 from germline.types import GermlineError
-
-MOST_ROWS = 50
-"""Rows of the table of numbers; of a longer run, evenly spaced generations are shown."""
-
-DOCTYPE = b"<!doctype html"
-"""How a page begins, in lower case."""
-
-MOST_NAMED, LONGEST_FILE_NAME = 4, 40
-"""Runs, and characters of a run, in the default file name of a comparison."""
 
 
 def write_report(paths: Path | str | Sequence[Path | str], out: Path | str | None = None) -> Path:
@@ -61,22 +51,19 @@ def read_runs(paths: Path | str | Sequence[Path | str]) -> list[RunFacts]:
 
 
 def page_path(runs: Sequence[RunFacts], out: Path | str | None = None) -> Path:
-    """Return the file of the page about these runs, and refuse to replace anything but a page.
+    """Return the file of the page about these runs, and refuse any that is no HTML file.
 
-    The default is `report.html` in the run directory, or in the folder of run seeds where these are
-    all of its runs; of other runs, a file in the working directory whose name has those of the
-    runs.
+    The default is `report.html` in the run directory, or in the folder of run seeds where all runs
+    are in one; of other runs, `report.html` in the working directory.
     """
-    path = _default_path(runs) if out is None else Path(out)
-    if path.exists() and not path.is_file():  # a folder, or a device, which it would replace
-        raise GermlineError(f"out: {path} is no file; name the file to write (--out)")
-    if path.is_file():
-        start = path.read_bytes().lstrip()[: len(DOCTYPE)]
-        if start and start.lower() != DOCTYPE:
-            raise GermlineError(
-                f"out: {path} exists and is no HTML page, so the report does not replace it; name "
-                "another file (--out)"
-            )
+    if out is None:
+        folders = {run.path.parent for run in runs}
+        is_study = len(folders) == 1 and is_seed_study(runs[0].path.parent)
+        folder = runs[0].path.parent if is_study else Path()
+        return runs[0].run.report if len(runs) == 1 else folder / "report.html"
+    path = Path(out)
+    if path.suffix != ".html" or (path.exists() and not path.is_file()):
+        raise GermlineError(f"out={path}: name the file of the page, such as report.html (--out)")
     return path
 
 
@@ -92,16 +79,14 @@ def write_page(runs: Sequence[RunFacts], path: Path) -> Path:
 def render_page(runs: Sequence[RunFacts]) -> str:
     """Return the page about these runs."""
     groups = seed_groups(runs)
-    colors = _colors(runs, groups)
     return render_template(
         "page.html",
         title=f"{', '.join(run.name for run in runs)} · germline report",
-        sections=[_section(run, at, colors[at]) for at, run in enumerate(runs)],
+        sections=[_section(run, at) for at, run in enumerate(runs)],
         groups=groups,
         over_seeds=charts.over_seeds(groups),
-        compared=compared_runs(runs, groups),
-        compared_with=comparison_heading(groups),
-        curves=charts.compared(runs, colors) if len(runs) > 1 else [],
+        tables=comparison_tables(runs, groups) if len(runs) > 1 else {},
+        curves=charts.compared(runs) if len(runs) > 1 else [],
         different=_differing(runs),
     )
 
@@ -119,12 +104,12 @@ def render_template(name: str, **values: Any) -> str:
     )
 
 
-def _section(run: RunFacts, place: int, color: int) -> dict[str, Any]:
+def _section(run: RunFacts, place: int) -> dict[str, Any]:
     """Return what the page shows of one run."""
     return {
         "run": run,
         "id": f"run-{place}",
-        "tone": charts.COLORS[color % len(charts.COLORS)],
+        "tone": charts.COLORS[place % len(charts.COLORS)],
         "title": [*map(text_format.escape_control_characters, text_format.run_title(run.config))],
         "charts": {
             "Curves": charts.curves(run),
@@ -133,26 +118,15 @@ def _section(run: RunFacts, place: int, color: int) -> dict[str, Any]:
             "Signals": charts.signals(run),
             "Prompt options": charts.options(run.rows),
         },
-        "numbers": _numbers(run),
         "rows_each": run.config.method.generated_rows(run.config.strategy.population or 1),
         "examples": batch_examples(run.rows, run.config),
-        "counted": text_format.counted_by(run.config),
+        "scores": text_format.score_lines(run.scores, text_format.counted_by(run.config), run.done),
         "ensemble": run.run.ensemble(),
-        "behavior": _behavior(run),
+        "behavior": text_format.behavior_change(run.behavior) if run.behavior else "",
         "settings": _yaml(diff.changed_settings(run.config)),
-        "all_settings": diff.flatten_settings(run.config.model_dump(mode="json")),
         "commands": [] if run.damage else next_commands(run.run),
         "provenance": _provenance(run),
     }
-
-
-def _behavior(run: RunFacts) -> dict[str, tuple[float, float]]:
-    """Return the shares of held-out answers that detectors flag, at the start and now, if any."""
-    if run.behavior is None:
-        return {}
-    start, now = run.scores[0].behavior, run.scores[-1].behavior
-    shares = {name: (start.get(name, 0.0), now.get(name, 0.0)) for name in DETECTORS}
-    return {name.replace("_", " "): both for name, both in shares.items() if any(both)}
 
 
 def _provenance(run: RunFacts) -> dict[str, str]:
@@ -172,50 +146,6 @@ def _provenance(run: RunFacts) -> dict[str, str]:
     except GermlineError as error:  # the page of what is there helps to mend it
         facts["starts from"] = str(error)
     return {name: bounded_text(str(value), 300) for name, value in facts.items() if value != ""}
-
-
-def _default_path(runs: Sequence[RunFacts]) -> Path:
-    if len(runs) == 1:
-        return runs[0].run.report
-    given = {run.path.resolve() for run in runs}
-    sources = dict.fromkeys(
-        parent if is_seed_study(parent) and given.issuperset(seed_runs(parent)) else run.path
-        for run in runs
-        for parent in [run.path.resolve().parent]
-    )
-    if len(sources) == 1:
-        (study,) = sources
-        named = runs[0].path.parent  # relative, if the run was named so
-        return (named if named.resolve() == study else study) / "report.html"
-    names = [_file_name(source.resolve()) for source in sources]
-    more = [f"{len(names) - MOST_NAMED}-more"] if len(names) > MOST_NAMED else []
-    return Path("-".join(["report", *names[:MOST_NAMED], *more]) + ".html")
-
-
-def _file_name(run: Path) -> str:
-    """Return the name of a run, with that of the folder of its seeds, for a file name."""
-    names = [run.parent.name, run.name] if is_seed_study(run.parent) else [run.name]
-    return text_format.escape_control_characters("-".join(names))[:LONGEST_FILE_NAME]
-
-
-def _colors(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> list[int]:
-    """Return the color of each run: of its config, where several have several run seeds each."""
-    if len(groups) < 2:
-        return list(range(len(runs)))
-    of_group = {id(run): place for place, group in enumerate(groups) for run in group.runs}
-    return [of_group.get(id(run), len(groups) + place) for place, run in enumerate(runs)]
-
-
-def _numbers(run: RunFacts) -> list[dict[str, Any]]:
-    """Return the rows of the table of numbers: the start, and evenly spaced generations."""
-    scores = {score.generation: score for score in run.scores}
-    step, last = -(-len(run.rows) // MOST_ROWS), len(run.rows) - 1
-    fitness = {0: None} | {
-        row["generation"] + 1: row["fitness"]
-        for place, row in enumerate(run.rows)
-        if place % step == 0 or place == last or row["generation"] + 1 in scores
-    }
-    return [{"updates": n, "fitness": one, "score": scores.get(n)} for n, one in fitness.items()]
 
 
 def _differing(runs: Sequence[RunFacts]) -> Mapping[str, Sequence[str]]:
@@ -259,8 +189,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    names = ("signed", "score", "error", "difference_error", "directions", "mean_rewards")
-    for name in (*names, "kind_of_error", "seconds", "size", "number", "percent", "best_between"):
+    for name in ("seconds", "size", "number"):
         environment.filters[name] = getattr(text_format, name)
     environment.filters |= {"setting": _value, "svg": _svg}
     return environment

@@ -36,6 +36,9 @@ SVG_DPI = 72
 MARKERS = "osD^v*Px"
 """Markers of the series of a figure that is read without color, in order."""
 
+MOST_MARKED = 30
+"""Points of a line from which on markers would cover it."""
+
 LONGEST_HALF = 18
 """Characters of a label, of which two fit beside each other in a narrow figure."""
 
@@ -55,32 +58,11 @@ def evolution_charts(run: RunDirectory) -> list[Chart]:
     return [charts.fitness(facts), charts.held_out(facts)]
 
 
-def draw_panels(path: Path, title: str, panels: Sequence[Chart], *, log_x: bool = False) -> None:
-    """Write charts below each other over one horizontal axis as a PNG file."""
-    figure = Figure(figsize=(8, 1.2 + 5 / (1 + len(panels)) * len(panels)), dpi=150)
-    figure.suptitle(title, fontsize=11, color=INK, x=0.01, ha="left")
-    rows = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-    for axes, panel in zip(rows, panels, strict=True):
-        _draw_chart(axes, panel)
-        axes.set_ylabel(panel.title, color=INK)
-        if axes.get_legend_handles_labels()[0]:  # above the axes, where it covers no curve
-            axes.legend(
-                loc="lower right", bbox_to_anchor=(1, 0.99), frameon=False, fontsize=8, ncols=3
-            )
-    if log_x:
-        rows[-1].set_xscale("log")
-        rows[-1].xaxis.set_major_formatter(LogFormatter())
-        rows[-1].xaxis.set_minor_formatter(LogFormatter())  # 20, not 2 x 10^1
-    rows[-1].set_xlabel(panels[-1].x_label, color=INK)
-    figure.align_ylabels()
-    _write_png(path, figure)
+def draw_panels(path: Path, title: str, panels: Sequence[Chart]) -> None:
+    """Write charts below each other, each over its own axis, as a PNG file.
 
-
-def draw_narrow(path: Path, title: str, panels: Sequence[Chart]) -> None:
-    """Write charts below each other, each over its own axis, as a PNG file for narrow screens.
-
-    At 375 pixels its type is 12 pixels high. Every series of a chart that is not dashed has a
-    marker of its own, so that the figure is read without color.
+    At 375 pixels its type is 12 pixels high. Series of few points have markers of their own, so
+    that the figure is read without color.
     """
     with rc_context({"font.size": 11.0}):
         figure = Figure(figsize=(4.8, 0.4 + 3.4 * len(panels)), dpi=200)
@@ -182,6 +164,7 @@ def _draw_chart(axes: Axes, chart: Chart, markers: str = "") -> None:
 
 def _draw_series(axes: Axes, series: Series, marker: str) -> None:
     color, alone = series.tone, len(series.x) == 1
+    marker = marker if len(series.x) <= MOST_MARKED else ""
     y, low, high = (np.array(values, dtype=float) for values in (series.y, series.low, series.high))
     if series.style == "points":
         known = np.array([np.nan_to_num(y - low), np.nan_to_num(high - y)]) if len(low) else None

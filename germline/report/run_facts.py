@@ -15,15 +15,16 @@ from typing import Literal
 
 import numpy as np
 
+from germline.config.loader import MissingPluginError
 from germline.evaluation.behavior import Verdict, flags, recorded_answers, verdict_of
 from germline.evaluation.score_difference import PairedDifference, paired_difference
 from germline.record import HeldOutRow, HeldOutSample, JournalEntry, RunDirectory
 from germline.record.atomic_files import Row
-from germline.record.best_generation import best_score, rank, signed_score
+from germline.record.best_generation import best_score, rank
 from germline.record.lock import is_locked
-from germline.record.metrics_rows import paired_samples, scores_by_retained, transcript
-from germline.record.seed_study import folder_to_resume, is_seed_study
-from germline.report.diff import DiffPiece, diff_words
+from germline.record.metrics_rows import paired_samples, transcript
+from germline.record.run_paths import run_directories
+from germline.record.seed_study import folder_to_resume, is_seed_study, seed_runs
 from germline.report.findings import Finding, find, recorded
 from germline.report.text_format import bounded_text, escape_control_characters
 from germline.types import GermlineError, HeldOutScore
@@ -53,15 +54,14 @@ RARE = ("calibrate_s", "held_out_s")
 class HeldOutAnswer:
     """One held-out prompt with the center's answers before and, once there is one, after training.
 
-    The pieces of an answer mark the words that the other answer lacks. `flags` are the detectors
-    (`evaluation.behavior`) that flag the later answer.
+    `flags` are the detectors (`evaluation.behavior`) that flag the later answer.
     """
 
     prompt: str
     gold: str
-    before: Sequence[DiffPiece]
+    before: str
     reward_before: float | None
-    after: Sequence[DiffPiece] | None
+    after: str | None
     reward_after: float | None
     flags: Sequence[str] = ()
 
@@ -134,14 +134,6 @@ class RunFacts:
         return f"{ending.reason} ({ending.setting})" if ending else ""
 
     @cached_property
-    def kept(self) -> dict[str, tuple[Sequence[HeldOutScore], PairedDifference | None]]:
-        """Of each of `retained`: its scores, and by how much the last is higher than the first."""
-        return {
-            bounded_text(name, LONGEST_NAME): (one, paired_difference(one[-1], one[0]))
-            for name, one in scores_by_retained(self.scores).items()
-        }
-
-    @cached_property
     def findings(self) -> list[Finding]:
         """What the numbers of the run mean."""
         return find(recorded(self.run))
@@ -183,14 +175,6 @@ class RunFacts:
         """Which direction of the metric is better; empty where it is not known."""
         higher = self.scores[0].higher_is_better if self.scores else None
         return "" if higher is None else f"{'higher' if higher else 'lower'} is better"
-
-    @property
-    def verdict(self) -> str:
-        """Whether the last held-out score is `better` or `worse` than the first, if either."""
-        if len(self.scores) < 2 or not self.better:
-            return ""
-        gain = signed_score(self.scores[-1]) - signed_score(self.scores[0])
-        return "better" if gain > 0 else "worse" if gain < 0 else ""
 
     @property
     def behavior(self) -> Verdict | None:
@@ -279,6 +263,35 @@ class RunFacts:
         return sum(row.get(name, 0) for row in self.rows)
 
 
+@dataclass(frozen=True, slots=True)
+class UnreadableRun:
+    """A run directory that cannot be opened, or whose journal lost lines, and why."""
+
+    path: Path
+    reason: str
+    state: Literal["damaged", "missing plugin"] = "damaged"
+
+
+def list_runs(folder: Path) -> list[RunFacts | UnreadableRun]:
+    """Read every run directory in a folder, newest first; unreadable ones hold the error."""
+    return [
+        _run(run)
+        for path in run_directories(folder)
+        for run in (seed_runs(path) if is_seed_study(path) else [path])
+    ]
+
+
+def _run(path: Path) -> RunFacts | UnreadableRun:
+    try:
+        run = RunFacts(path)
+        _ = run.held_out  # a damaged file of scores is found here
+    except MissingPluginError as error:
+        return UnreadableRun(path, str(error), "missing plugin")
+    except (GermlineError, OSError) as error:
+        return UnreadableRun(path, str(error))
+    return UnreadableRun(path, run.damage) if run.damage else run
+
+
 def next_commands(run: RunDirectory) -> list[str]:
     """Return the commands that use a run in its present state: export, train on, write its page."""
     # `.` and `..` would not mean the run in another working directory.
@@ -290,7 +303,7 @@ def next_commands(run: RunDirectory) -> list[str]:
         commands.append(f"germline export {path}{best} --out my-model")
     if resume := resume_command(run, folder):
         commands.append(resume)
-    return [*commands, f"germline report {path} --open"]
+    return [*commands, f"germline report {path}"]
 
 
 def resume_command(run: RunDirectory, folder: Path | None = None) -> str:
@@ -316,15 +329,12 @@ def _is_best_earlier(run: RunDirectory) -> bool:
 def _answer(
     before: HeldOutSample, after: HeldOutSample | None, names: Sequence[str]
 ) -> HeldOutAnswer:
-    old = bounded_text(before.transcript)
-    new = bounded_text(after.transcript) if after else old
-    one, other = diff_words(old, new)
     return HeldOutAnswer(
         bounded_text(before.prompt),
         bounded_text(before.answer),
-        one,
+        bounded_text(before.transcript),
         before.reward,
-        other if after else None,
+        bounded_text(after.transcript) if after else None,
         after.reward if after else None,
         names,
     )

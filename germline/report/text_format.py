@@ -6,10 +6,9 @@ from os.path import commonprefix
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
 from rich.filesize import decimal
 
-from germline.config import Config, Nes
+from germline.config import Config
 from germline.errors import count_of
 from germline.evaluation import confidence_interval
 from germline.evaluation.behavior import DETECTORS, Verdict
@@ -335,15 +334,13 @@ def without_common_start(prompts: Sequence[str]) -> list[str]:
 
 
 def run_title(config: Config) -> tuple[str, str]:
-    """Return a run's title in two lines: task, model and space; population, steps and seed."""
-    strategy = config.strategy
+    """Return a run's title in two lines: task, model, space and method; population and seed."""
     rank = f" r = {config.space.rank}" if hasattr(config.space, "rank") else ""
-    model = Path(config.model).name
-    how = config.method.title(strategy.kind)
-    population = [f"N = {strategy.population}"] if config.method.perturbs else []
+    how = config.method.title(config.strategy.kind)
+    population = f"N = {config.strategy.population}, " if config.method.perturbs else ""
     return (
-        f"{config.task.title} · {model} · {config.space.kind}{rank} · {how}",
-        ", ".join([*population, *_steps(config), f"run seed {config.seed}"]),
+        f"{config.task.title} · {Path(config.model).name} · {config.space.kind}{rank} · {how}",
+        f"{population}run seed {config.seed}",
     )
 
 
@@ -355,26 +352,3 @@ def scored_as(config: Config) -> str:
 def counted_by(config: Config) -> str:
     """Return the unit in which held-out scores are counted: generations if nothing is updated."""
     return "updates" if config.method.trains_center else "generations"
-
-
-def _steps(config: Config) -> list[str]:
-    """Return sigma and the learning rate, if the method uses them."""
-    strategy = config.strategy
-    sigma: Any = getattr(strategy, "sigma", "of its own")
-    sigmas = config.method.member_sigmas(sigma)
-    steps = [f"sigma {' or '.join(map(_setting, sigmas))}"] if sigmas else []
-    if isinstance(strategy, Nes) and config.method.trains_center:
-        steps.append(f"learning rate {_setting(strategy.learning_rate)}")
-    return steps
-
-
-def _setting(value: float | str | BaseModel) -> str:
-    """Format a number, the ends of a schedule, or the kind of an adaptive value."""
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, BaseModel):
-        return f"{value:g}"
-    ends = value.model_dump(include={"start", "end"})
-    if not ends:
-        return str(getattr(value, "kind", ""))
-    return " to ".join(f"{ends[name]:g}" for name in ("start", "end") if name in ends)

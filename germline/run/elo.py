@@ -48,7 +48,7 @@ from germline.scorers.batch_queue import BatchQueue
 from germline.scorers.judges import PairwiseJudge
 from germline.scorers.types import NotScoredError, full_prompt
 from germline.tasks.thinking import scored_text_of
-from germline.types import Example, GermlineError, HeldOutScore, Split
+from germline.types import Example, GermlineError, HeldOutScore
 
 ELO_SCALE = 400 / math.log(10)
 """Elo points per unit of log-odds."""
@@ -115,7 +115,6 @@ def open_models(
     task: TaskBase | None = None,
     generations: Sequence[int | Literal["best"] | None] = (None,),
     *,
-    split: Split = "test",
     limit: int | None = None,
     overrides: Sequence[str] = (),
 ) -> dict[str, SourceEvaluation]:
@@ -127,7 +126,7 @@ def open_models(
             name = source if generation is None else f"{source}@{generation}"
             if name in opened:
                 raise GermlineError(f"elo: {name} is given twice: name each model once")
-            opened[name] = open_evaluation(source, task, split, limit, overrides, generation)
+            opened[name] = open_evaluation(source, task, "test", limit, overrides, generation)
             task = opened[name].config.task
     if len(opened) < 2:
         raise GermlineError(
@@ -141,17 +140,13 @@ def compare_models(
     models: Mapping[str, SourceEvaluation],
     judge: PairwiseJudge,
     file: Path,
-    anchor: str | None = None,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> EloResult:
     """Generate completions with every model, let a judge compare them, and rate the models.
 
-    The replies go to a file; one that exists is continued. The anchor, by default the first model,
-    has the rating 1000.
+    The replies go to a file; one that exists is continued. The rating of the first model is 1000.
     """
-    anchor = next(iter(models)) if anchor is None else anchor
-    if anchor not in models:
-        raise GermlineError(f"elo: --anchor={anchor} is not compared: use {' or '.join(models)}")
+    anchor = next(iter(models))
     check_writable(file)
     needed = ("preferred", "failure")
     rows = read_each(

@@ -43,11 +43,6 @@ class BatchQueue(Generic[AnyItem, Result]):
             for number in range(threads)
         ]
 
-    def __len__(self) -> int:
-        """Return how many items wait, without those whose caller has canceled."""
-        with self._changed:
-            return sum(call.is_pending() for call, _, _ in self._waiting)
-
     def submit(self, items: Sequence[AnyItem]) -> "Future[list[Result]]":
         """Process items in the background; the future holds their results in order."""
         call = ResultCollector[Result](len(items))

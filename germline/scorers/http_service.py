@@ -1,20 +1,19 @@
 """A service that is asked over HTTP: its token, retries, and a circuit breaker.
 
-A request that fails because the service is away is repeated for `retry_timeout_s`, with growing
-pauses. When the service has answered no request for that long, the circuit opens: requests fail at
-once, except one every `PROBE_EVERY_S`, which tries whether the service is back. The first response
-closes the circuit. All threads share it, so they wait for the service together and not one after
-the other.
+A request that fails because the service is away is repeated for `retry_timeout_s`. When the service
+has answered no request for that long, the circuit opens: requests fail at once, except one every
+`PROBE_EVERY_S`, which tries whether the service is back. The first response closes the circuit. All
+threads share it, so they wait for the service together and not one after the other.
 """
 
 import logging
 import math
 import os
-import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NoReturn
 
 from germline.config.scorers import HttpScorer, HttpSettings
 from germline.engines.served.http_client import HttpConnection, RequestRefused
@@ -23,12 +22,7 @@ from germline.types import EngineLost, GermlineError
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 PROBE_EVERY_S = 5.0
-
-SERVER_ERROR = 500
-ERROR_ATTEMPTS = 3
-"""Attempts at a request that the service answers with an error of its own (status 500)."""
 
 REFUSED_FOR_ALL = (401, 403, 404)
 """Statuses that concern every request, such as a wrong token or a model that is not there."""
@@ -52,27 +46,27 @@ class HttpService:
     ) -> None:
         self.config = config
         self.concurrency = config.concurrency
-        self.name_of = name_of
         self._place = f"{name_of('url')}={config.url}"
         self._connection = HttpConnection(
             self._place,
             config.url,
             config.timeout_s,
+            config.retry_timeout_s,
+            self._check_open,
             headers=request_headers(config, name_of("token_env")),
             timeout_setting=name_of("timeout_s"),
         )
+        self._probe = replace(self._connection, retry_timeout_s=0.0)
         self._clock = clock
         self._lock = threading.Lock()
-        self._closed = threading.Event()
-        self._pauses = random.Random(0)
-        self._failing_since: float | None = None
-        self._next_probe: float | None = None  # a time: the circuit is open
-        self._failure_logged = False
-        self._last_failure = ""
+        self._is_closed = False
+        self._answered_at = -math.inf
+        self._next_probe = 0.0
+        self._failure = ""  # of the request that opened the circuit
 
     def close(self) -> None:
-        """End the pauses of all threads; their requests fail."""
-        self._closed.set()
+        """Repeat no further request."""
+        self._is_closed = True
 
     def post(self, path: str, body: object) -> Any:
         """Send an object and return the parsed response; repeat while the service is away.
@@ -82,71 +76,43 @@ class HttpService:
             ServiceAwayError: the service answers no request.
             NotScoredError: it does not answer this one.
         """
-        gives_up_at, pause_s, errors = math.inf, FIRST_PAUSE_S, 0
-        while True:
-            self._check_circuit()
-            failure: EngineLost | RequestRefused
-            try:
-                response = self._connection.post(path, body)
-            except EngineLost as error:
-                failure = error
-            except RequestRefused as refusal:
-                errors += 1
-                if refusal.status != SERVER_ERROR or errors == ERROR_ATTEMPTS:
-                    self._close_circuit(is_back=False)
-                    raise
-                failure = refusal
-            else:
-                self._close_circuit(is_back=True)
-                return response
-            now = self._clock()
-            self._count_failure(str(failure), now)
-            gives_up_at = min(gives_up_at, now + self.config.retry_timeout_s)
-            if now >= gives_up_at:
-                raise NotScoredError(str(failure))
-            # Threads that failed together do not ask again at the same moment.
-            self._closed.wait(pause_s * self._pauses.uniform(0.5, 1.0))
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        self._check_open()
+        begun = self._clock()
+        with self._lock:
+            connection = self._probe if self._failure else self._connection
+            if self._failure and begun < self._next_probe:
+                raise ServiceAwayError(f"not asked, as it is away: {self._failure}")
+            self._next_probe = begun + PROBE_EVERY_S
+        try:
+            response = connection.post(path, body)
+        except EngineLost as error:
+            self._count_failure(str(error))
+        except RequestRefused:  # a response, which says nothing of other requests
+            self._close_circuit()
+            raise
+        self._close_circuit()
+        return response
 
-    def _check_circuit(self) -> None:
-        if self._closed.is_set():
+    def _check_open(self) -> None:
+        if self._is_closed:
             raise ServiceAwayError(f"{self._place}: closed while a request was waiting")
-        with self._lock:
-            if self._next_probe is None:
-                return
-            now = self._clock()
-            if now < self._next_probe:
-                raise ServiceAwayError(
-                    f"{self._place}: not asked, as it has not answered for a while; the last "
-                    f"attempt failed: {self._last_failure}"
-                )
-            self._next_probe = now + PROBE_EVERY_S
 
-    def _count_failure(self, failure: str, now: float) -> None:
-        """Open the circuit if it is time, and raise an error if it is open."""
+    def _count_failure(self, failure: str) -> NoReturn:
+        """Open the circuit, unless another request was answered lately; raise the error."""
         with self._lock:
-            self._last_failure = failure.removeprefix(f"{self._place}: ")
-            is_first, self._failure_logged = not self._failure_logged, True
-            self._failing_since = now if self._failing_since is None else self._failing_since
-            was_open = self._next_probe is not None
-            if now - self._failing_since >= self.config.retry_timeout_s:
-                self._next_probe = now + PROBE_EVERY_S
-            is_open = self._next_probe is not None
-        if is_open and not was_open:
+            if self._clock() - self._answered_at < self.config.retry_timeout_s:
+                raise NotScoredError(failure)
+            was_open, self._failure = bool(self._failure), failure
+            self._next_probe = self._clock() + PROBE_EVERY_S
+        if not was_open:
             log.warning("%s; its scores are missing until it answers again", failure)
-        elif is_first:
-            setting = self.name_of("retry_timeout_s")
-            log.warning("%s; retrying for %g s (%s)", failure, self.config.retry_timeout_s, setting)
-        if is_open:
-            raise ServiceAwayError(failure)
+        raise ServiceAwayError(failure)
 
-    def _close_circuit(self, *, is_back: bool) -> None:
-        """Note a response; a refusal, such as status 500, is one, but says nothing of others."""
+    def _close_circuit(self) -> None:
         with self._lock:
-            self._failing_since = self._next_probe = None
-            is_announced = is_back and self._failure_logged
-            self._failure_logged = self._failure_logged and not is_back
-        if is_announced:
+            was_open, self._failure = bool(self._failure), ""
+            self._answered_at = self._clock()
+        if was_open:
             log.warning("%s: answers again", self._place)
 
 

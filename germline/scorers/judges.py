@@ -197,7 +197,7 @@ class PairwiseJudge(HttpService):
     config: PairwiseJudgeSettings
 
     def __init__(self, settings: PairwiseJudgeSettings) -> None:
-        super().__init__(settings, lambda field: "--judge" if field == "url" else f"judge.{field}")
+        super().__init__(settings, lambda field: f"judge.{field}")
         self.model = self._find_model(settings.model)
 
     def request(self, prompt: str, first: str, second: str) -> dict[str, Any]:
@@ -246,7 +246,7 @@ class PairwiseJudge(HttpService):
             return name
         if len(served) != 1:
             raise GermlineError(
-                f"--judge={self.config.url} lists {', '.join(served) or 'no models'}: name one, "
+                f"judge.url={self.config.url} lists {', '.join(served) or 'no models'}: name one, "
                 "judge.model=NAME"
             )
         return served[0]

@@ -37,7 +37,6 @@ def scorer_service(
     host: str = "127.0.0.1",
     port: int = 8100,
     limits: HttpLimits | None = None,
-    max_queue: int = 4096,
 ) -> Iterator[UvicornService]:
     """Load models and listen during a `with` block; call `run` of the server.
 
@@ -47,7 +46,6 @@ def scorer_service(
         host: name or address of an interface.
         port: 0 takes any free one.
         limits: of requests.
-        max_queue: texts that wait, beyond which requests are refused.
     """
     limits = limits or HttpLimits()
     check_address(host, limits.token)
@@ -58,7 +56,7 @@ def scorer_service(
             model = SequenceClassifier(source, classifier, partial(_option, role))
             queue = BatchQueue[Item | str, Score](model.score_items, rows, 1, f"scorer-{role}")
             queues[role] = opened.enter_context(closing(queue))
-        app = _make_app(queues, sources, limits, max_queue)
+        app = _make_app(queues, sources, limits)
         yield opened.enter_context(closing(UvicornService(app, host, port)))
 
 
@@ -93,9 +91,7 @@ class ScoreTexts(BaseModel):
     texts: list[str]
 
 
-def _make_app(
-    queues: Queues, sources: Mapping[str, str], limits: HttpLimits, max_queue: int
-) -> FastAPI:
+def _make_app(queues: Queues, sources: Mapping[str, str], limits: HttpLimits) -> FastAPI:
     """Return the application of a scorer service; `/health` shows the sources."""
     app = make_app("germline serve --reward", limits)
 
@@ -114,11 +110,11 @@ def _make_app(
                 param="responses",
             )
         items = list(zip(responses, map(_example, prompts), strict=True))
-        return await _scored(queues, items, max_queue)
+        return await _scored(queues, items)
 
     @app.post("/score_texts")
     async def score_texts(request: ScoreTexts) -> dict[str, Any]:
-        return await _scored(queues, request.texts, max_queue)
+        return await _scored(queues, request.texts)
 
     return app
 
@@ -132,20 +128,8 @@ def _example(prompt: str | list[Message]) -> Example:
     return Example(0, last.content, "", chat=True, context=context)
 
 
-async def _scored(queues: Queues, items: Sequence[Item | str], max_queue: int) -> dict[str, Any]:
-    """Return the fields of the response, unless there is no room for the texts."""
-    if len(items) > max_queue:
-        raise RequestError(
-            413,
-            f"the request has {len(items)} texts, and at most {max_queue} are taken: send several "
-            "requests",
-            code="too_many_texts",
-        )
-    waiting = max(len(queue) for queue in queues.values())
-    if waiting + len(items) > max_queue:
-        raise RequestError(
-            429, f"{waiting} texts are waiting: send the request again", code="queue_full"
-        )
+async def _scored(queues: Queues, items: Sequence[Item | str]) -> dict[str, Any]:
+    """Return the fields of the response."""
     futures = [asyncio.wrap_future(queue.submit(items)) for queue in queues.values()]
     scores = dict(zip(queues, await asyncio.gather(*futures), strict=True))
     return _fields("rewards", scores.get("reward")) | _fields("costs", scores.get("cost"))

@@ -52,6 +52,9 @@ STATES_KEPT = 2
 POPULATIONS_KEPT = 4
 """Generations whose members are kept."""
 
+LONGEST_DEFAULT = 1024
+"""Tokens of the longest completion of a request without `max_tokens`."""
+
 ENSEMBLE = -2
 """Stands for the best member of a run whose members vote, where a generation would stand."""
 
@@ -213,13 +216,11 @@ class ServedWeights(NamedWeights):
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """How a server listens, and what it accepts; `max_queue` completions wait or are generated."""
+    """How a server listens, and what it accepts."""
 
     host: str = "127.0.0.1"
     port: int = 8000
     limits: HttpLimits = field(default_factory=HttpLimits)
-    max_new_tokens: int = 1024
-    max_queue: int = 1024
 
 
 @contextmanager
@@ -237,11 +238,9 @@ def endpoint(
     settings = settings or ServeSettings()
     check_address(settings.host, settings.limits.token)
     weights = ServedWeights.open(source, generation, overrides)
-    batcher = EngineBatcher(
-        weights, max_rows=weights.config.microbatch.rows, max_queue=settings.max_queue
-    )
+    batcher = EngineBatcher(weights, max_rows=weights.config.microbatch.rows)
     try:
-        app = Endpoint(weights, batcher, settings.max_new_tokens).app(settings.limits)
+        app = Endpoint(weights, batcher, LONGEST_DEFAULT).app(settings.limits)
         with closing(UvicornService(app, settings.host, settings.port)) as server:
             yield server, weights
     finally:

@@ -179,10 +179,11 @@ def _sentence(task: TaskResult) -> str:
     return f"{task.name}: {best.name} ends better than {' and '.join(worse)}{rest} {ends}."
 
 
-def write_report(results: StudyResults, axis: str, failures: Sequence[str] = ()) -> Path:
+def write_report(results: StudyResults, failures: Sequence[str] = ()) -> Path:
     """Write compare.json, .md, .html and figures into the study's folder; return the page."""
     out, name = results.study.out, results.study.name
     out.mkdir(parents=True, exist_ok=True)
+    axis = next(iter(results.study.file.budget.limits), "rollouts")
     charts = [_chart(task.name, task.target, axis, results) for task in results.tasks]
     curves = [one for one in charts if one.series]
     fronts = front_charts(results)
@@ -207,7 +208,7 @@ def write_report(results: StudyResults, axis: str, failures: Sequence[str] = ())
             plots.draw_panels(out / "compare.png", title, curves)
         if fronts:
             title = f"{name}: score and KL, mean and range of the seeds"
-            plots.draw_narrow(out / FIGURE, title, fronts)
+            plots.draw_panels(out / FIGURE, title, fronts)
     return out / "compare.html"
 
 

@@ -10,19 +10,20 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from filelock import FileLock
+from pydantic import Field, field_validator
 
 from germline.config import Budget, Config, load_config, validate_config
-from germline.config.base import as_override
+from germline.config.base import Section, as_override
 from germline.config.overrides import without_warnings
 from germline.methods.method import check_task
 from germline.record.atomic_files import explain_write_errors, write_json
 from germline.report.diff import differing_settings, flatten_settings
 from germline.studies.study_file import SAME
 from germline.studies.sweep_files import SHARED, SWEEP_FILE, TESTS, TRIALS, read_json
-from germline.studies.sweep_samplers import SAMPLERS, Samplers, without_password
+from germline.studies.sweep_samplers import Sampler, Samplers, without_password
 from germline.studies.sweep_selection import rungs_of
 from germline.studies.sweep_space import Settings, SweepSpace, overrides_of
 from germline.tasks import make_task
@@ -41,25 +42,28 @@ RACE_SHARE = 0.3
 """Share of the budget for more run seeds of the best trials."""
 
 
-@dataclass(frozen=True)
-class SweepOptions:
-    """How a sweep searches.
+class SweepOptions(Section):
+    """How a sweep searches: `sweep.sampler=grid` on the command line."""
 
-    Attributes:
-        budget: limits of all trials together: names of the settings of `budget`, and `trials`.
-        seeds: largest number of run seeds of a trial; the first one is `seed` of the config.
-        test_seeds: further run seeds, with which the best trials are trained again.
-        random: whether half of the budget is spent on random search, to compare with.
-        storage: URL of Optuna's storage; default: `study.db` in the folder.
-    """
-
-    budget: Mapping[str, float]
-    sampler: str = "tpe"
-    objectives: tuple[str, ...] = ("score",)
-    seeds: int = 4
-    test_seeds: int = 2
+    budget: Mapping[str, float] = Field({})
+    """Limits of all trials together: names of the settings of `budget`, and `trials`."""
+    sampler: Sampler = "tpe"
+    """What proposes trials."""
+    objectives: tuple[Literal["score", "peak_memory", "tokens"], ...] = ("score",)
+    """What is optimized; of several, the Pareto front."""
+    seeds: int = Field(4, ge=1)
+    """Largest number of run seeds of a trial; the first one is `seed` of the config."""
+    test_seeds: int = Field(2, ge=0)
+    """Further run seeds, with which the best trials are trained again."""
     random: bool = True
+    """Whether half of the budget is spent on random search, to compare with."""
     storage: str | None = None
+    """URL of Optuna's storage; default: `study.db` in the folder."""
+
+    @field_validator("objectives", mode="before")
+    @classmethod
+    def _names(cls, value: object) -> object:
+        return tuple(value.split(",")) if isinstance(value, str) else value
 
     @property
     def samplers(self) -> list[str]:
@@ -281,17 +285,11 @@ def read_budget(limits: Sequence[str]) -> dict[str, float]:
 
 
 def _check_options(options: SweepOptions, space: SweepSpace) -> None:
-    for name, given, known in (
-        ("sampler", options.sampler, SAMPLERS),
-        *(("objective", one, tuple(OBJECTIVES)) for one in options.objectives),
-    ):
-        if given not in known:
-            raise GermlineError(f"--{name} {given}: use one of {', '.join(known)}")
     if not options.budget and options.sampler != "grid":
         raise GermlineError("sweep: give a budget of all trials, such as --budget rollouts=40000")
     if options.sampler == "cmaes" and (not space.is_numeric or len(space.dimensions) < 2):
         raise GermlineError(
-            "--sampler cmaes searches two numbers or more, without lists and conditions: use tpe"
+            "sweep.sampler=cmaes searches two numbers or more, and no lists or conditions: use tpe"
         )
     if options.sampler == "cmaes" and len(options.objectives) > 1:
-        raise GermlineError("--sampler cmaes has one objective: use tpe or gp")
+        raise GermlineError("sweep.sampler=cmaes has one objective: use tpe or gp")

@@ -21,6 +21,7 @@ NOT_RUN = {
     r"ray\.yaml": "starts Ray: tests/test_ray_runs.py",
     r"^germline (train|check|eval|serve).*(Qwen/|qwen|my-mixture)": "needs another model",
     r"runs/qwen": "is a run of a model that is not here",
+    r"models/SmolLM2|capital_letters_grpo|runs/capitals": "tests/test_smollm2.py",
     r"http://localhost": "asks a service that is not here: tests/test_scorer_runs.py",
     r"^germline elo": "asks a judge that is not here: tests/test_elo.py",
     r"^germline analyze": "compares runs that are not here: tests/test_analysis.py",

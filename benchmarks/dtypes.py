@@ -46,8 +46,8 @@ import torch
 from torch import Tensor
 
 from germline.config import Full, Lora, LowRank, Singular, SpaceConfig, Subspace
-from germline.engines.dtypes import DTYPES
 from germline.engines.inprocess import InProcessEngine
+from germline.engines.model_tensors import DTYPES
 from germline.types import Completion, Decoding, SeedPerturbation
 from tests.merged_models import merged, teacher_forced
 from tests.tiny_engines import (

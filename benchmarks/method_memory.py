@@ -77,7 +77,7 @@ def save_endless(model: str, folder: Path) -> None:
     if model in SHAPES:
         save_random(model, folder)
         return
-    from germline.nano import model_source
+    from germline.config.config_files import model_source
 
     loaded = AutoModelForCausalLM.from_pretrained(model_source(MODELS[model]), dtype="auto")
     loaded.generation_config.eos_token_id = loaded.config.eos_token_id = None

@@ -117,7 +117,8 @@ class Work:
         space = self.variant if self.variant in SPACES else "low_rank"
         engine: dict[str, object] = {"kind": "inprocess", "device": self.device}
         if self.variant == VLLM:
-            engine = {"kind": VLLM, "adapters": self.members, "kv_cache_gb": 0.5}
+            options = {"kv_cache_memory_bytes": 500_000_000}
+            engine = {"kind": VLLM, "adapters": self.members, "options": options}
         return load_config(
             {
                 "model": self.folder,

@@ -13,7 +13,6 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from germline import noise
 from germline.optimizers.base import StoredState
 from germline.protocols import MasterWeights, Strategy
 from germline.record import JournalEntry
@@ -100,12 +99,6 @@ def restore(
     for entry in included[start + 1 :]:
         if follows_gradients([entry]):
             raise _without_snapshot(folder, generation)
-        if entry.noise_version != noise.NOISE_VERSION:
-            raise GermlineError(
-                f"journal: generation {entry.update.generation} was drawn with noise version "
-                f"{entry.noise_version}; this germline has version {noise.NOISE_VERSION}: replay "
-                "it with the germline that wrote it"
-            )
         weights.apply(entry.update)
     digest = weights.digest()
     expected = base_digest if generation < 0 else entries[generation].digest

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from germline import noise
 from germline.evaluation.kl_divergence import Keep, MemberKl, nothing_kept
-from germline.fleet.engine_queries import ScalesQuery
+from germline.fleet import Fleet
+from germline.fleet.worker_jobs import ScalesQuery
 from germline.methods.method import Method
-from germline.protocols import Fleet
 from germline.signal_metrics import SignalMetrics
 from germline.types import Decoding, Example, GenerationRecord, Update
 

@@ -1,4 +1,4 @@
-"""What strategies, engines, fleets and tasks must be able to do: the contract between packages.
+"""What strategies, engines and tasks must be able to do: the contract between packages.
 
 Arguments and results are data types of `types.py`, without torch; what a space must be able to do
 is in `germline.spaces.base`.
@@ -34,7 +34,6 @@ from germline.types import (
 if TYPE_CHECKING:
     import torch
 
-    from germline.record import JournalEntry
 
 Answer = TypeVar("Answer")
 
@@ -221,58 +220,6 @@ class TextScorer(Protocol):
         self, members: Members, examples: Sequence[Example], completions: Texts
     ) -> "list[list[torch.Tensor]]":
         """Return the logits before each token: `[members][examples]`, `[tokens, vocabulary]`."""
-
-
-@runtime_checkable
-class Fleet(Protocol):
-    """Engines with equal weights, which apply the same updates."""
-
-    def evaluate(
-        self, population: Population, batch: Sequence[Example], decoding: Decoding
-    ) -> Evaluation:
-        """Generate the completions of all members for the batch, and grade them."""
-
-    def evaluate_center(
-        self,
-        examples: Sequence[Example],
-        decoding: Decoding,
-        samples: int = 1,
-        graders: "GraderProtocol | None" = None,
-    ) -> Evaluation:
-        """Evaluate the unperturbed weights: `rewards[samples, examples]`.
-
-        Every sample of an example has sampling noise of its own. `graders` are those of another
-        task; None: those of the fleet.
-        """
-
-    def score(self, groups: Sequence[ScoringGroup]) -> list[list[Sequence[float]]]:
-        """Return the log-probabilities of the tokens that each group's members read.
-
-        They are at temperature 1, `[members of all groups][completions][tokens]`.
-        """
-
-    def query(self, query: EngineQuery[Answer]) -> Answer:
-        """Return the answer of one engine to a read-only question: all have the same weights."""
-
-    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Apply the update on every engine; return the step's size, as one of them measured it."""
-
-    def digest(self) -> str:
-        """Return the digest all engines agree on."""
-
-    def save_snapshot(self, folder: Path, generation: int) -> None:
-        """Write masters and moments, as they are after `generation`."""
-
-    def restore(
-        self, entries: "Sequence[JournalEntry]", folder: Path | None, base_digest: str
-    ) -> None:
-        """Bring the base weights to the state after the last entry of a journal.
-
-        A snapshot in the folder shortens the replay. The result is verified by its digest.
-        """
-
-    def close(self) -> None:
-        """End the processes and connections of the engines."""
 
 
 @runtime_checkable

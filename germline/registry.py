@@ -109,8 +109,6 @@ def implementation(group: str, kind: str) -> Any:
     if kind not in known:
         raise GermlineError(f"{group}.kind: {unknown_kind(group, kind)}")
     made_by = known[kind].implementation
-    if made_by is None:
-        raise GermlineError(f"{group}.kind={kind} has no implementation to construct")
     if not isinstance(made_by, str):
         return made_by
     module, _, attribute = made_by.partition(":")
@@ -148,26 +146,22 @@ def load_plugins() -> Mapping[str, str]:
     return _failures
 
 
-def package_of(entry: Entry) -> "Distribution | None":
-    """Return the package that a kind comes from, None where it is built in or no plugin's."""
-    top = _top_package(entry)
-    points = () if is_builtin(entry) else _entry_points()  # reading them takes 30 ms
+def package_of(registered: Any) -> "Distribution | None":
+    """Return the package that a section or reward comes from; None if it is no plugin's."""
+    top = str(registered.__module__).partition(".")[0]
+    points = () if top == "germline" else _entry_points()  # reading them takes 30 ms
     return next((one.dist for one in points if one.module.partition(".")[0] == top), None)
+
+
+def plugin_packages() -> set[str]:
+    """Return the names of the installed packages that add kinds."""
+    return {point.dist.name for point in _entry_points() if point.dist}
 
 
 def _entry_points() -> "EntryPoints":
     from importlib.metadata import entry_points  # grader processes need none
 
     return entry_points(group=PLUGINS)
-
-
-def is_builtin(entry: Entry) -> bool:
-    """Whether a kind comes with germline."""
-    return _top_package(entry) == "germline"
-
-
-def _top_package(entry: Entry) -> str:
-    return str(entry.registered.__module__).partition(".")[0]
 
 
 def unknown_kind(group: str, kind: str) -> str:

@@ -186,28 +186,6 @@ class SigmaUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class StrategyState:
-    """What a strategy needs of one generation to `recall` a stopped run; opaque to all others.
-
-    Attributes:
-        values: JSON values by name, with lists for sequences; a journal returns them unchanged.
-        version: of the meaning of the values; a strategy that changes it raises the number.
-    """
-
-    values: Mapping[str, Any] = field(default_factory=dict, hash=False)
-    version: int = 1
-
-    def read(self, known_version: int = 1) -> Mapping[str, Any]:
-        """Return the values; raise a GermlineError where their version is not known yet."""
-        if self.version > known_version:
-            raise GermlineError(
-                f"journal: the state of the strategy has version {self.version}, the installed one "
-                f"reads up to {known_version}: install the germline or plugin that wrote the run"
-            )
-        return self.values
-
-
-@dataclass(frozen=True, slots=True)
 class Update:
     """What `tell` returns: theta <- theta + step(sum_k coefficients[k] * noise(direction k)).
 
@@ -218,7 +196,8 @@ class Update:
         sigma_update: how the sigmas of tensors change, where each tensor has its own.
         skipped: whether `apply` changes nothing: neither theta nor moments, and no weight decays.
         backpropagated: whether theta followed a backpropagated gradient; seeds cannot repeat it.
-        strategy_state: for the strategy alone; applying the update does not read it.
+        strategy_state: what the strategy needs to `recall` a stopped run: JSON values by name, with
+            lists for sequences, which a journal returns unchanged and nobody else reads.
     """
 
     run_seed: int
@@ -230,7 +209,7 @@ class Update:
     sigma_update: SigmaUpdate | None = None
     skipped: bool = False
     backpropagated: bool = False
-    strategy_state: StrategyState = field(default_factory=StrategyState)
+    strategy_state: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def has_no_signal(self) -> bool:
@@ -253,14 +232,14 @@ class MeanUpdate:
         sigma: step size of the generation, in the unit the space gives each tensor.
         utilities: one per member; from them the strategy computes the same offsets again.
         offsets: new mean minus old mean; None in a journal. They follow from all utilities so far.
-        strategy_state: for the strategy alone; applying the update does not read it.
+        strategy_state: as of an `Update`.
     """
 
     generation: int
     sigma: float
     utilities: tuple[float, ...]
     offsets: Float32[np.ndarray, " dimension"] | None = field(default=None, compare=False)
-    strategy_state: StrategyState = field(default_factory=StrategyState)
+    strategy_state: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from germline.config import Config
-from germline.fleet import LocalFleet
+from germline.fleet import Fleet, LocalFleet
 from germline.fleet.remote_engine import (
     EngineFault,
     JobDone,
@@ -28,7 +28,7 @@ from germline.fleet.worker_jobs import EngineJob
 from germline.fleet.worker_pool import WorkerPool
 from germline.generation_loop import batches, generations
 from germline.methods.method import Method
-from germline.protocols import Engine, Fleet
+from germline.protocols import Engine
 from germline.run.build_parts import build_run_parts, make_decoding, make_engine
 from germline.shaping import utilities
 from germline.strategies import make_strategy

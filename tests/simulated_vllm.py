@@ -9,7 +9,7 @@ import pytest
 
 from germline.config import Config, load_config
 from germline.engines.master_weights import Masters
-from germline.engines.served.engine import masters_of_config
+from germline.engines.served_engine import masters_of_config
 from germline.engines.vllm.in_process import GenerateRequest
 from germline.run.build_parts import make_engine
 from germline.types import Decoding, Perturbation

@@ -15,9 +15,9 @@ from germline.config import (
     RunningMeanBaseline,
     SuccessRateSigma,
 )
+from germline.config.schedules import scale_within
 from germline.optimizers import Sgd
 from germline.record import RunDirectory
-from germline.schedules import scale_within
 from germline.shaping import utilities
 from germline.strategies.adaptive_values import RunningMeanFitness
 from germline.strategies.nes import NaturalEvolution
@@ -26,7 +26,6 @@ from germline.types import (
     Decoding,
     SeedPerturbation,
     SigmaUpdate,
-    StrategyState,
     Update,
 )
 from tests.evaluations import of_rewards
@@ -56,7 +55,7 @@ def test_what_adapts_is_recorded(tmp_path):
     rows = RunDirectory.open(success).generations()
     assert len({row["sigma"] for row in rows}) > 3
     assert [row["success"] for row in rows] == [
-        one.strategy_state.read()["success"] for one in entries(success)
+        one.strategy_state["success"] for one in entries(success)
     ]
     natural = "strategy.sigma={kind: natural, start: 0.3, rate: 20}"
     folder = run(tmp_path / "natural", natural, "space=full", "strategy.optimizer=adam")
@@ -70,7 +69,7 @@ def test_what_adapts_is_recorded(tmp_path):
 
 def update_with(generation, success):
     state = {} if success is None else {"success": success}
-    return Update(0, generation, 0.1, 0.1, (1.0,), strategy_state=StrategyState(state))
+    return Update(0, generation, 0.1, 0.1, (1.0,), strategy_state=state)
 
 
 def test_sigma_follows_the_equation_of_success():

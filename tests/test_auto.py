@@ -8,7 +8,7 @@ import pytest
 
 import germline
 from germline.config import AutoLearningRate, Nes, ZScore
-from germline.fleet.engine_queries import LogProbabilitiesQuery
+from germline.fleet.worker_jobs import LogProbabilitiesQuery
 from germline.generation_loop import generations
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts
@@ -21,7 +21,6 @@ from germline.types import (
     Population,
     SeedPerturbation,
     SignalPower,
-    StrategyState,
     Update,
 )
 from tests import toy_runs
@@ -47,7 +46,7 @@ def pairs(count):
 
 
 def update(generation, *coefficients, sigma=0.1, power=None):
-    state = StrategyState({"power": asdict(power)} if power else {})
+    state = {"power": asdict(power)} if power else {}
     return Update(0, generation, sigma, 0.1, coefficients, strategy_state=state)
 
 
@@ -144,7 +143,7 @@ def test_a_run_writes_down_what_it_measured(tmp_path):
     path = toy_runs.run(tmp_path / "run", *AUTO)
     for entry in entries(path):
         assert isinstance(entry.update, Update)
-        assert entry.update.strategy_state.read()["power"]["total"] > 0
+        assert entry.update.strategy_state["power"]["total"] > 0
         assert entry.update.learning_rate > 0
     assert germline.replay(path, generation=3) == entries(path)[-1].digest
 

@@ -15,7 +15,7 @@ import pytest
 import germline
 from germline.record import RunDirectory
 from germline.record.atomic_files import append_rows, write_atomically
-from germline.run.tensorboard import TensorBoard
+from germline.run.trackers import TensorBoard
 from germline.types import GermlineError
 from tests.command_line import command
 from tests.synthetic_runs import record

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 import germline
 from germline.config import Full, Lora, LowRank
-from germline.engines import hub_access
+from germline.engines import pretrained
 from germline.engines.pretrained import load_pretrained
 from germline.engines.sampling import choose_tokens
 from germline.estimates.model_shape import shape_of
@@ -270,7 +270,7 @@ def cache(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("name", ["no such", "a/b/c", "no such/model", "org/"])
 def test_what_is_no_name_of_the_hub_is_refused_without_a_request(cache, monkeypatch, name):
-    monkeypatch.setattr(hub_access, "get_session", lambda: pytest.fail("the network was used"))
+    monkeypatch.setattr(pretrained, "get_session", lambda: pytest.fail("the network was used"))
     for load in (load_pretrained, shape_of):
         with pytest.raises(GermlineError, match=rf"model: '{name}' is no folder in .*OWNER/NAME"):
             load(name)

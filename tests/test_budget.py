@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import germline
-from germline.config import Budget
+from germline.config import Budget, MicrobatchSettings
+from germline.fleet import LocalFleet
 from germline.protocols import ScoringGroup
 from germline.record import RunDirectory
-from germline.record.budget import reached_limit
+from germline.record.early_stopping import reached_limit
 from germline.report.run_facts import RunFacts
-from germline.run.budget_meter import CountingFleet, _cpu_s
+from germline.run.budget_meter import _cpu_s
 from germline.types import Completion, Example, GermlineError
 from tests.command_line import command
 from tests.hang_limit import wait_until
@@ -87,14 +88,18 @@ def test_scoring_members_count_what_they_read(tmp_path: Path, model: Path) -> No
 
 def test_each_member_of_a_group_counts_every_text_that_it_scores() -> None:
     class Scored:
-        def score(self, groups):
-            return [[[0.0]]]
+        def log_probabilities(self, members, examples, completions):
+            return [[[0.0] * len(one.tokens) for one in row] for row in completions]
 
-    fleet = CountingFleet(Scored())  # type: ignore[arg-type]
+    fleet = LocalFleet(Scored(), None, MicrobatchSettings())  # type: ignore[arg-type]
     texts = [Completion("ab", (1, 2), "eos", 5), Completion("c", (3,), "eos", 4)]
     prompts = [Example(0, "a", "", chat=False), Example(1, "b", "", chat=False)]
-    fleet.score([ScoringGroup([None] * 3, prompts, texts), ScoringGroup([None], [], [])])
-    assert fleet.counts == {"forward_tokens": 3 * (7 + 5)}
+    groups = [
+        ScoringGroup([None] * 3, prompts, texts),
+        ScoringGroup([None], prompts[1:], texts[1:]),
+    ]
+    assert fleet.score(groups) == [[[0.0, 0.0], [0.0]]] * 3 + [[[0.0]]]
+    assert fleet.counts == {"forward_tokens": 3 * (7 + 5) + 5}
 
 
 def test_a_method_that_backpropagates_counts_its_gradient(tmp_path: Path, model: Path) -> None:

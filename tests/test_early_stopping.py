@@ -9,7 +9,7 @@ import pytest
 
 import germline
 from germline.record import RunDirectory
-from germline.record.best_generation import best_score, early_stop
+from germline.record.early_stopping import best_score, early_stop
 from germline.report.run_facts import list_runs
 from germline.types import GermlineError, HeldOutScore
 from tests.command_line import command

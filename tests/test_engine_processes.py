@@ -15,7 +15,6 @@ from germline.fleet.remote_engine import EngineFault
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import WorkerPool
 from germline.record import RunDirectory
-from germline.run.budget_meter import CountingFleet
 from germline.run.build_fleet import engine_placement
 from germline.types import GermlineError, Update
 from tests import loaded_engines
@@ -105,9 +104,7 @@ def test_a_quorum_goes_on_without_a_process_that_stands_still(tmp_path, started)
     training = germline.train(
         settings(*ADAM_FULL, fleet, "strategy.antithetic=false"), tmp_path / "run"
     )
-    counting = training._parts.fleet
-    assert isinstance(counting, CountingFleet)
-    remote = counting.inner
+    remote = training._parts.fleet
     assert isinstance(remote, RemoteFleet)
     remote.quorum = 1.0
     for record in training:

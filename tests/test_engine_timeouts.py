@@ -5,11 +5,17 @@ from dataclasses import replace
 
 import pytest
 
-from germline.fleet.engine_queries import LogProbabilitiesQuery
-from germline.fleet.hang_detector import HangDetector
+from germline.fleet.deadlines import HangDetector
 from germline.fleet.remote_engine import JobDone, JobRaised, Outcome, RemoteEngine, RemoteEngineLost
 from germline.fleet.remote_fleet import RemoteFleet
-from germline.fleet.worker_jobs import ApplyJob, DigestJob, EpisodesJob, GenerateJob, RestoreJob
+from germline.fleet.worker_jobs import (
+    ApplyJob,
+    DigestJob,
+    EpisodesJob,
+    GenerateJob,
+    LogProbabilitiesQuery,
+    RestoreJob,
+)
 from germline.fleet.worker_pool import LONGEST_WAIT_S, WorkerPool
 from germline.types import (
     Completion,

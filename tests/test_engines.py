@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from germline.config import LowRank
-from germline.engines.dtypes import serving_dtype
+from germline.engines.model_tensors import serving_dtype
 from germline.engines.prompt_batch import encode_prompt
 from germline.engines.toy import ToyEngine
 from germline.optimizers import Sgd
@@ -69,7 +69,7 @@ def test_a_dtype_that_nothing_here_serves_is_refused(monkeypatch):
             serving_dtype("auto", stored, on_gpu=True)
         assert serving_dtype("auto", stored, on_gpu=False) == torch.float32
         assert serving_dtype("bfloat16", stored, on_gpu=True) == torch.bfloat16
-    monkeypatch.setattr("germline.engines.dtypes.has_bfloat16", lambda: False)
+    monkeypatch.setattr("germline.engines.model_tensors.has_bfloat16", lambda: False)
     with pytest.raises(GermlineError, match=r"^engine\.dtype=auto .* engine\.dtype=float16"):
         serving_dtype("auto", torch.bfloat16, on_gpu=True)  # it would be emulated
     assert serving_dtype("bfloat16", torch.bfloat16, on_gpu=True) == torch.bfloat16

@@ -13,7 +13,6 @@ from germline.example import Transcript, Turn, joined
 from germline.fleet.local_fleet import LocalFleet
 from germline.graders.pool import GraderPool
 from germline.rollout import evaluate_members
-from germline.run.budget_meter import CountingFleet
 from germline.types import Completion, Decoding, Example, Grade, Rollout
 from tests.python_rewards import fails_midway
 from tests.tiny_engines import SPACES, engine, inprocess, population
@@ -75,7 +74,7 @@ def test_every_turn_is_recorded_with_its_author_and_tokens(made):
 def test_an_episode_has_read_each_token_of_its_conversation_once(made):
     batch = game(3, 1)
     with pool(4) as graders:
-        fleet = CountingFleet(LocalFleet(made, graders, MicrobatchSettings()))
+        fleet = LocalFleet(made, graders, MicrobatchSettings())
         evaluation = fleet.evaluate_center(batch, DECODING)
     lengths = []
     for example, rollout in zip(batch, evaluation.rollouts, strict=True):

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from germline.fleet.hang_detector import HangDetector
+from germline.fleet.deadlines import HangDetector
 from germline.fleet.remote_engine import JobDone, JobRaised, Outcome, RemoteEngineLost
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import ApplyJob, DigestJob, EngineJob, GenerateJob

@@ -12,9 +12,9 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.dtypes import logit_bound
 from germline.config import Config, InProcess, load_config
-from germline.engines import dtypes
-from germline.engines.dtypes import DTYPES
+from germline.engines import model_tensors
 from germline.engines.inprocess import InProcessEngine
+from germline.engines.model_tensors import DTYPES
 from germline.estimates import machine
 from germline.record import RunDirectory
 from germline.run import export, replay, resume, train
@@ -208,7 +208,7 @@ def begun(tmp_path, *overrides):
 
 @pytest.fixture
 def fast_bfloat16(monkeypatch):
-    monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda: True)
+    monkeypatch.setattr(model_tensors, "multiplies_bfloat16", lambda: True)
     monkeypatch.setattr(machine, "BFLOAT16_FROM", 0)
 
 
@@ -218,7 +218,7 @@ SEARCH = ("space=low_rank", "strategy={population: 4, sigma: 0.01, learning_rate
 def test_a_run_keeps_the_dtype_that_was_faster_where_it_began(tmp_path, fast_bfloat16, monkeypatch):
     run = begun(tmp_path, *SEARCH)
     assert dtype_of(run.config) == "bfloat16"
-    monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda: False)  # on another machine
+    monkeypatch.setattr(model_tensors, "multiplies_bfloat16", lambda: False)  # on another machine
     resumed = resume(run.path, ["generations=2"]).run().directory
     given = run.config.model_copy(update={"generations": 2})
     whole = train(given, tmp_path / "whole").run().directory
@@ -239,7 +239,7 @@ def test_a_run_keeps_the_dtype_that_was_faster_where_it_began(tmp_path, fast_bfl
     ids=["slow", "small", "given", "backpropagation"],
 )
 def test_auto_stays_fp32_on_a_cpu(fast, least, override, dtype, tmp_path, monkeypatch):
-    monkeypatch.setattr(dtypes, "multiplies_bfloat16", lambda: fast)
+    monkeypatch.setattr(model_tensors, "multiplies_bfloat16", lambda: fast)
     monkeypatch.setattr(machine, "BFLOAT16_FROM", least)
     config = tiny_run(save_tiny(tmp_path / "model", "llama"), override)
     assert dtype_of(machine.with_dtype(config)) == dtype
@@ -249,6 +249,6 @@ def test_auto_stays_fp32_on_a_cpu(fast, least, override, dtype, tmp_path, monkey
 def test_one_kind_of_instruction_is_enough(instruction, monkeypatch):
     for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
         monkeypatch.setattr(torch.cpu, name, lambda: False)
-    assert not dtypes.multiplies_bfloat16()
+    assert not model_tensors.multiplies_bfloat16()
     monkeypatch.setattr(torch.cpu, instruction, lambda: True)
-    assert dtypes.multiplies_bfloat16()
+    assert model_tensors.multiplies_bfloat16()

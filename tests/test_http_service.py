@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from germline.config.scorers import HttpSettings
-from germline.engines.served.http_client import RequestRefused
+from germline.engines.http_client import RequestRefused
 from germline.scorers import http_service
 from germline.scorers.http_service import HttpService, ServiceAwayError
 from germline.scorers.types import NotScoredError

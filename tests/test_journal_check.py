@@ -1,6 +1,5 @@
 """A journal that lost lines is refused where it would give older weights without a word."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,25 +96,3 @@ def test_a_resume_that_fails_releases_the_folder(cut: tuple[Path, int], trained:
     assert journal(path) == journal(trained)
     # The error was kept until here with the frames that opened the run, as a notebook keeps it.
     assert damaged.tb is not None
-
-
-@pytest.mark.parametrize(
-    ("setting", "old", "new"),
-    [
-        ("seed", '"seed": 0', '"seed": 9'),
-        ("strategy.population", '"population": 6', '"population": 8'),
-    ],
-)
-def test_a_run_is_not_resumed_with_settings_that_its_journal_was_not_written_with(
-    trained: Path, tmp_path: Path, setting: str, old: str, new: str
-) -> None:
-    shutil.copytree(trained, tmp_path / "run")
-    file = tmp_path / "run" / "run.json"
-    text = file.read_text()
-    assert old in text
-    file.write_text(text.replace(old, new))
-    message = rf"run\.json has {setting}=\d, but the journal was written with {setting}=\d"
-    with pytest.raises(GermlineError, match=message):
-        germline.resume(tmp_path / "run", ["generations=6"])
-    file.write_text(text)
-    germline.resume(tmp_path / "run", ["generations=6"])

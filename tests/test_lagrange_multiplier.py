@@ -21,7 +21,6 @@ from germline.types import (
     Example,
     Grade,
     Rollout,
-    StrategyState,
     Update,
 )
 from tests.hang_limit import HANG_S
@@ -142,7 +141,7 @@ def test_lambda_stays_where_the_cost_of_the_center_is_missing():
     assert told(lagrange_term(), [math.nan, 3.0])["center_cost"] == 3.0
     values = told(search, [math.nan, math.nan], 0)
     assert "center_cost" not in values
-    update = Update(0, 0, 0.1, 0.1, (), strategy_state=StrategyState(values))
+    update = Update(0, 0, 0.1, 0.1, (), strategy_state=values)
     assert search.metrics(update)["center_cost"] is None
     assert next_lambda(search, 1) == 2.0
 

@@ -113,7 +113,7 @@ def test_placing_a_model_holds_one_tensor_more_than_the_final_state(stored, serv
 
 
 def test_masters_of_a_served_engine_are_fp32_only_where_they_are_searched(stored):
-    from germline.engines.served.engine import make_masters
+    from germline.engines.served_engine import make_masters
 
     pretrained = load_pretrained(str(stored["bfloat16"]))
     weights = make_masters(pretrained, make_space(Full(include=(LAST,))), Sgd(), "constant")

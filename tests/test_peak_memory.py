@@ -11,7 +11,6 @@ from benchmarks.memory import peak as peak_of
 from germline.checkpoint import restore, save_snapshot
 from germline.config import Full, LowRank
 from germline.engines.master_weights import Masters
-from germline.noise import NOISE_VERSION
 from germline.optimizers import Adam, Sgd
 from germline.record import JournalEntry
 from germline.spaces import make_space
@@ -102,7 +101,7 @@ def test_a_snapshot_is_loaded_without_a_second_copy_of_masters_or_moments(optimi
     trained, base = weights(), weights().digest()
     update = Update(0, 0, 0.1, 1.0, (0.3, -0.2))
     trained.apply(update)
-    entries = [JournalEntry(update, trained.digest(), NOISE_VERSION)]
+    entries = [JournalEntry(update, trained.digest())]
     save_snapshot(trained, tmp_path, 0)
     resumed = weights()
     with LiveTensors() as live:

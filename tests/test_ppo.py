@@ -14,7 +14,7 @@ from germline.methods import policy_gradient
 from germline.methods.es_sample_gd import AdvantageRow, PolicyGradient
 from germline.methods.policy_gradient import Sample, SampledGradientMethod
 from germline.methods.ppo import VALUE_HEAD, generalized_advantages, surrogate
-from germline.methods.trl_gradient import model_that_learns
+from germline.methods.trl_policy_gradient import model_that_learns
 from germline.record import RunDirectory
 from germline.run import build_run_parts
 from tests.tiny import save_tiny

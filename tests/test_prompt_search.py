@@ -105,7 +105,7 @@ def test_probabilities_follow_the_equation():
             [[one.temperature == t for t in (0, 0.5, 1)] for one in population.prompt_variants]
         )
         expected = expected + 0.3 / 12 * (shaped[:, None] * (shown - expected)).sum(0)
-        np.testing.assert_allclose(update.strategy_state.read()["choices"][0], expected, rtol=1e-12)
+        np.testing.assert_allclose(update.strategy_state["choices"][0], expected, rtol=1e-12)
 
 
 def test_no_option_falls_below_the_smallest_probability():
@@ -117,7 +117,7 @@ def test_no_option_falls_below_the_smallest_probability():
         probabilities = strategy.tell(
             population,
             np.array([1.0 if one.temperature else -1.0 for one in population.prompt_variants]),
-        ).strategy_state.read()["choices"][0]
+        ).strategy_state["choices"][0]
         assert math.fsum(probabilities) == pytest.approx(1, abs=1e-12)
         assert min(probabilities) >= 0.1 - 1e-12
     assert probabilities[0] == pytest.approx(0.1)
@@ -247,5 +247,5 @@ def test_every_generation_records_the_odds(whole):
         assert list(row["option_probabilities"]) == ["template", "temperature"]
         assert isinstance(entry.update, Update)
         assert tuple(row["option_probabilities"]["temperature"].values()) == tuple(
-            entry.update.strategy_state.read()["choices"][1]
+            entry.update.strategy_state["choices"][1]
         )

@@ -32,7 +32,6 @@ from germline.types import (
     Population,
     Rollout,
     SeedPerturbation,
-    StrategyState,
     Update,
 )
 from tests.toy_runs import finish, journal, run, settings, stopped_after
@@ -128,7 +127,7 @@ def test_a_generation_whose_members_are_equally_fit_has_no_signal():
     nes = make_strategy(Nes(population=2, sigma=0.005), run_seed=0, generations=1)
     method = make_method(randopt(), nes)
     for fitness, zero in (([1.0, 1.0], True), ([1.0, 2.0], False), ([1.0, None], True)):
-        update = Update(0, 0, 0.1, 0.0, (), strategy_state=StrategyState({"told": fitness}))
+        update = Update(0, 0, 0.1, 0.0, (), strategy_state={"told": fitness})
         assert method.is_zero_signal(update) is zero
 
 

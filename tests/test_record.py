@@ -16,7 +16,7 @@ import pytest
 
 from germline.config import Config, load_config
 from germline.record import HeldOutRow, HeldOutSample, Journal, RunDirectory
-from germline.record.lock import is_locked
+from germline.record.run_paths import is_locked
 from germline.report.run_facts import RunFacts, UnreadableRun, list_runs
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
@@ -97,7 +97,7 @@ def test_rows_without_their_journal_line_are_dropped(run: RunDirectory) -> None:
 
 def test_two_trainings_of_one_process_cannot_write_one_folder(run: RunDirectory) -> None:
     twin = RunDirectory.open(run.path)
-    with pytest.raises(GermlineError, match="this process is training in this folder already"):
+    with pytest.raises(GermlineError, match="another training writes to this folder"):
         twin.acquire_lock()
     run.release_lock()
     twin.acquire_lock()
@@ -222,7 +222,7 @@ def test_another_process_sees_the_claim_and_asking_does_not_break_it(run: RunDir
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert [pool.apply(is_locked, (run.path,)) for _ in range(2)] == [True, True]
         assert is_locked(run.path)
-        assert "another process is training" in pool.apply(_claim, (run.path,))
+        assert "another training writes" in pool.apply(_claim, (run.path,))
         run.release_lock()
         assert not pool.apply(is_locked, (run.path,))
 

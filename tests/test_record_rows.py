@@ -198,7 +198,7 @@ def _scalars(
     folder: Path, records: list[tuple[int, GenerationRecord]]
 ) -> dict[str, list[tuple[int, float]]]:
     """Write records, one tracker per first generation, and read them."""
-    from germline.run.tensorboard import TensorBoard
+    from germline.run.trackers import TensorBoard
 
     for first in dict.fromkeys(first for first, _ in records):
         tracker = TensorBoard(folder, first)

@@ -6,13 +6,18 @@ import pytest
 
 from germline.checkpoint import list_snapshots
 from germline.config import Full, MicrobatchSettings
-from germline.fleet import LocalFleet
-from germline.fleet.engine_queries import DimensionQuery, LogProbabilitiesQuery, ScalesQuery
+from germline.fleet import Fleet, LocalFleet
 from germline.fleet.remote_engine import JobRaised, Outcome
-from germline.fleet.worker_jobs import ApplyJob, DigestJob, GenerateJob, RestoreJob
+from germline.fleet.worker_jobs import (
+    ApplyJob,
+    DigestJob,
+    DimensionQuery,
+    GenerateJob,
+    LogProbabilitiesQuery,
+    RestoreJob,
+    ScalesQuery,
+)
 from germline.fleet.worker_pool import WorkerPool
-from germline.noise import NOISE_VERSION
-from germline.protocols import Fleet
 from germline.record import JournalEntry
 from germline.run.build_parts import make_engine
 from germline.types import Decoding, EngineLost, GermlineError, Update
@@ -206,7 +211,7 @@ def test_an_engine_serves_what_it_was_restored_to():
     for generation in range(2):
         update = Update(3, generation, 0.05, 5.0, (1.0, -0.5))
         engines[0].apply(update)
-        entries.append(JournalEntry(update, engines[0].weights.digest(), NOISE_VERSION))
+        entries.append(JournalEntry(update, engines[0].weights.digest()))
     before = engines[1].generate([None], PROMPTS, Decoding(8))
     assert before != engines[0].generate([None], PROMPTS, Decoding(8))
     RestoreJob(entries, None, engines[1].weights.digest())(engines[1])

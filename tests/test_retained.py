@@ -10,11 +10,11 @@ import pytest
 
 import germline
 from germline.config import load_config
+from germline.config.config_files import model_source
 from germline.engines.pretrained import load_tokenizer
 from germline.evaluation.held_out import score_of_values
-from germline.nano import model_source
 from germline.record import RunDirectory
-from germline.record.best_generation import best_score, exceeded_drop, mark_forgotten
+from germline.record.early_stopping import best_score, exceeded_drop, mark_forgotten
 from germline.report.text_format import retained_change
 from germline.run.weights import find_generation, load_engine
 from germline.types import Completion, Example, GermlineError

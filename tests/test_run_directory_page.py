@@ -30,7 +30,6 @@ NOT_HERE = {
     "kl": "of method.beta: tests/test_trl_policy_gradient.py",
     "explained_variance": "tests/test_ppo.py",
     "samples_kept": "tests/test_ppo.py",
-    "state_version": "of strategies of plugins: tests/test_record_journal.py",
 }
 
 RUNS = {

@@ -14,7 +14,7 @@ import germline
 from germline.cli.application import app
 from germline.evaluation.seed_statistics import seed_statistics
 from germline.record import RunDirectory
-from germline.record.best_generation import best_score
+from germline.record.early_stopping import best_score
 from germline.report.comparison import seed_groups
 from germline.report.run_facts import RunFacts, next_commands
 from germline.report.text_format import number

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from germline.record import RunDirectory, lock
+from germline.record import RunDirectory, run_paths
 from germline.run import resume, train
 from germline.types import GermlineError
 from tests.toy_runs import finish, journal, run, settings
@@ -51,7 +51,7 @@ def test_a_folder_with_a_file_of_value_is_not_cleared(tmp_path, name):
 def test_a_folder_in_which_a_run_is_calibrating_is_not_cleared(tmp_path):
     folder = refused_at_its_start(tmp_path / "run")
     owner = RunDirectory.open(folder)
-    release = lock.acquire_lock(folder, owner)
+    release = run_paths.acquire_lock(folder, owner)
     with pytest.raises(GermlineError, match=r"exists and is not empty"):
         train(settings(), folder)
     release()

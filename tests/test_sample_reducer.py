@@ -9,7 +9,7 @@ import pytest
 
 import germline
 from germline.config import load_config
-from germline.methods.sample_reducer import SampleReducer
+from germline.methods.method import SampleReducer
 from germline.record import RunDirectory
 from germline.record.member_rewards import read_rewards
 from germline.rollout import repeat_examples

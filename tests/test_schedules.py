@@ -10,9 +10,8 @@ from germline.config import (
 )
 from germline.record import RunDirectory
 from germline.run import resume, train
-from germline.schedules import value_at
-from germline.strategies.sigma_rules import PlateauSigma
-from germline.types import GermlineError, StrategyState, Update
+from germline.strategies.sigma_rules import PlateauSigma, value_at
+from germline.types import GermlineError, Update
 from tests.toy_runs import journal, run, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -55,7 +54,7 @@ def test_warmup_rises_to_the_start_and_the_cosine_has_the_rest_of_the_run():
 
 def update_with(generation, fitness):
     state = {} if fitness is None else {"fitness": fitness}
-    return Update(0, generation, 1.0, 0.1, (1.0,), strategy_state=StrategyState(state))
+    return Update(0, generation, 1.0, 0.1, (1.0,), strategy_state=state)
 
 
 def fallen(fitness, **settings):
@@ -131,6 +130,6 @@ def test_only_a_journal_that_needs_it_carries_fitness(tmp_path):
     assert b"fitness" not in journal(run(tmp_path / "constant"))
     falling = run(tmp_path / "falling", FALLING_SIGMA)
     updates = [entry.update for entry in RunDirectory.open(falling).journal.read()]
-    fitness = [update.strategy_state.read()["fitness"] for update in updates]
+    fitness = [update.strategy_state["fitness"] for update in updates]
     rows = RunDirectory.open(falling).generations()
     assert fitness == pytest.approx([row["fitness"]["mean"] for row in rows])

@@ -11,7 +11,7 @@ import pytest
 import germline
 from germline.config.scorers import ClassifierSettings
 from germline.endpoint.http_app import HttpLimits
-from germline.engines.served.http_client import HttpConnection, RequestRefused
+from germline.engines.http_client import HttpConnection, RequestRefused
 from germline.scorers.sequence_classifier import SequenceClassifier
 from germline.services.scorer import scorer_service
 from germline.types import Example, GermlineError

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from germline.config import Full, Lora, LowRank, Subspace
 from germline.engines.pretrained import load_pretrained
 from germline.engines.rows_in_progress import CompletionDecoder
-from germline.engines.served.engine import example_sampling_seeds
+from germline.engines.served_engine import example_sampling_seeds
 from germline.nano import NANO_DIR
 from germline.types import Decoding, Example, SeedPerturbation
 from tests.tiny_engines import inprocess as tiny

@@ -9,7 +9,7 @@ import pytest
 from germline.config import load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.pretrained import load_pretrained
-from germline.engines.served.engine import Prompts, ServedEngine
+from germline.engines.served_engine import Prompts, ServedEngine
 from germline.optimizers import Sgd
 from germline.protocols import Members
 from germline.spaces import make_space

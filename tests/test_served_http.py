@@ -5,8 +5,8 @@ from itertools import count
 
 import pytest
 
-from germline.engines.served import http_client
-from germline.engines.served.http_client import HttpConnection, RequestRefused
+from germline.engines import http_client
+from germline.engines.http_client import HttpConnection, RequestRefused
 from germline.types import EngineLost
 from tests.hang_limit import HANG_S
 from tests.scripted_server import listening

@@ -1,4 +1,4 @@
-"""Snapshots within a budget of bytes and of time; the journal does without them."""
+"""Snapshots within a budget of bytes; the journal does without them."""
 
 from dataclasses import replace
 
@@ -13,35 +13,13 @@ from tests.toy_runs import settings
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
 
-def written(generations: int, *, generation_s: float, write_s: float, keep: int = 2) -> list[int]:
-    """Run generations; return after which ones a snapshot was written, every second being due."""
-    now, found = 0.0, []
-
-    def save(generation: int, kept: int) -> None:
-        nonlocal now
-        assert kept == 2
-        now += write_s
-        found.append(generation)
-
-    snapshots = Snapshots(2, keep, save, lambda: now)
-    for generation in range(generations):
-        now += generation_s
+@pytest.mark.parametrize(("keep", "expected"), [(2, [1, 3, 5, 7]), (0, [])])
+def test_snapshots_come_when_they_are_due_if_any_is_kept(keep: int, expected: list[int]) -> None:
+    written: list[int] = []
+    snapshots = Snapshots(2, keep, lambda generation, _: written.append(generation))
+    for generation in range(8):
         snapshots.on_generation(replace(record(generation), generations=99))
-    return found
-
-
-def test_snapshots_that_cost_little_come_when_they_are_due():
-    assert written(8, generation_s=0.1, write_s=2.9) == [1, 3, 5, 7]
-    assert written(8, generation_s=90, write_s=9.0) == [1, 3, 5, 7]
-
-
-def test_writing_large_snapshots_takes_a_twentieth_of_the_time_since_the_one_before():
-    # The first one has to be written for its cost to be known: 20 x 6 s are 12 generations of 10 s.
-    assert written(30, generation_s=10, write_s=6.0) == [1, 13, 25]
-
-
-def test_no_snapshot_is_written_where_none_is_kept():
-    assert written(8, generation_s=1, write_s=1.0, keep=0) == []
+    assert written == expected
 
 
 @pytest.mark.parametrize(

@@ -67,11 +67,9 @@ def test_the_state_has_the_mean_fitness_of_members_that_have_one_where_sigma_nee
     utility, fitness = np.zeros(4), np.array([1.0, np.nan, 2.0, np.nan])
     adaptive, constant = nes(population=4, sigma=FALLING), nes(population=4)
     missing = np.full(4, np.nan)
-    assert adaptive.tell(adaptive.ask(0), utility, fitness).strategy_state.read() == {
-        "fitness": 1.5
-    }
-    assert adaptive.tell(adaptive.ask(1), utility, missing).strategy_state.read() == {}
-    assert constant.tell(constant.ask(0), utility, fitness).strategy_state.read() == {}
+    assert adaptive.tell(adaptive.ask(0), utility, fitness).strategy_state == {"fitness": 1.5}
+    assert adaptive.tell(adaptive.ask(1), utility, missing).strategy_state == {}
+    assert constant.tell(constant.ask(0), utility, fitness).strategy_state == {}
 
 
 def directions(population: Population) -> list[tuple[int, int, int]]:

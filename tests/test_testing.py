@@ -9,7 +9,7 @@ from germline import noise
 from germline.config import Nes, load_config
 from germline.strategies.nes import NaturalEvolution
 from germline.testing import StrategyConformance, noisy_steps, rosenbrock, rotated_ellipsoid, sphere
-from germline.types import Population, StrategyState
+from germline.types import Population
 
 TOP = noise.weight_noise(7, 0, 0, "top", 10).astype(np.float64)
 
@@ -51,7 +51,7 @@ class ForgetsItsSeed(Sound):
 class Forgets(Sound):
     def recall(self, updates):
         for update in updates:
-            self._follow(replace(update, strategy_state=StrategyState({"fitness": 0.0})))
+            self._follow(replace(update, strategy_state={"fitness": 0.0}))
 
 
 class ClimbsDown(Sound):

@@ -13,8 +13,7 @@ from germline.config import load_config
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet import LocalFleet
 from germline.methods.method import check_task
-from germline.methods.trl_gradient import largest_divisor, token_rows
-from germline.methods.trl_policy_gradient import TrlMethod
+from germline.methods.trl_policy_gradient import TrlMethod, largest_divisor, token_rows
 from germline.run import build_run_parts
 from germline.tasks import make_task
 from germline.types import GermlineError

@@ -14,7 +14,7 @@ import yaml
 import germline
 from checks.reference import DOCS
 from germline.record import RunDirectory
-from germline.run import wandb_tracker
+from germline.run import trackers
 from germline.types import GermlineError
 from tests.toy_runs import finish, journal, run, settings
 
@@ -140,7 +140,7 @@ def test_a_start_that_fails_stops_the_run_with_a_sentence(wandb_here, monkeypatc
 @pytest.mark.parametrize("spec", [None, ModuleSpec("wandb", None)])
 def test_a_package_that_is_missing_is_named(wandb_here, monkeypatch, spec):
     # The second one is what Python finds where W&B has written a folder named `wandb`.
-    monkeypatch.setattr(wandb_tracker, "find_spec", lambda _name: spec)
+    monkeypatch.setattr(trackers, "find_spec", lambda _name: spec)
     with pytest.raises(GermlineError, match=r"pip install 'germline\[wandb\]'"):
         germline.train(settings(*TRACKED), wandb_here / "run")
 

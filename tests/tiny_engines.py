@@ -15,9 +15,9 @@ import torch
 
 from germline import noise
 from germline.config import Full, InProcess, Lora, LowRank, Nes, Singular, SpaceConfig, Subspace
-from germline.engines.dtypes import DTYPES
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.master_weights import Masters
+from germline.engines.model_tensors import DTYPES
 from germline.engines.pretrained import PretrainedModel, load_pretrained
 from germline.engines.toy import ToyEngine
 from germline.optimizers import AscentOptimizer, Sgd

@@ -1,15 +1,16 @@
 """Base classes of an engine or a fleet around another one, which change some methods, for tests.
 
-`EngineWrapper` and `FleetWrapper` have every member of their protocol and pass
-each call on to `inner`; a subclass defines only the methods that it changes. The delegating members
-are made from the protocol, so a member that is added to a protocol needs no line here.
+`EngineWrapper` has every member of the protocol and passes each call on to `inner`; a subclass
+defines only the methods that it changes. The delegating members are made from the protocol, so a
+member that is added to it needs no line here.
 """
 
 from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from germline.protocols import Engine, Fleet
+from germline.fleet import Fleet, LocalFleet
+from germline.protocols import Engine
 
 WrapperClass = TypeVar("WrapperClass", bound=type)
 
@@ -42,6 +43,10 @@ class EngineWrapper(_Wrapper):
     """An engine around another one: a subclass defines the methods that it changes."""
 
 
-@_delegates(Fleet)
-class FleetWrapper(_Wrapper):
-    """A fleet around another one: a subclass defines the methods that it changes."""
+class FleetWrapper(LocalFleet):
+    """A fleet around the engine of another one: a subclass defines the methods that it changes."""
+
+    def __init__(self, inner: Fleet) -> None:
+        assert isinstance(inner, LocalFleet)
+        super().__init__(inner.engine, inner.graders, inner.microbatch)
+        self.inner = inner

@@ -23,11 +23,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from germline.config import load_config
+from germline.config.config_files import model_source
 from germline.engines.checkpoint_files import FLOATS
 from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import root_digest, tensor_digests
 from germline.engines.pretrained import local_model_folder
-from germline.nano import model_source
 from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.record.atomic_files import atomic_replace

@@ -133,8 +133,8 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     task_of_all = section or _task_of_first_run(sources)
 
     # After the cheap checks, because they import torch.
+    from germline.config.config_files import model_source
     from germline.engines.pretrained import load_tokenizer
-    from germline.nano import model_source
     from germline.run.inference import score_to_file
 
     overrides = [setting for setting in settings if not setting.startswith("task.")]

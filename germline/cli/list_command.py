@@ -101,7 +101,7 @@ def _names(what: str) -> Rows:
     for name, entry in registry.entries(group).items():
         if what == "environments" and not issubclass(entry.registered, EpisodeSettings):
             continue
-        package = registry.package_of(entry)
+        package = registry.package_of(entry.registered)
         mark = f"(plugin {package.name}) " if package else ""
         is_reward = group == "reward"
         described = registry.implementation(group, name).grade if is_reward else entry.registered

@@ -16,7 +16,7 @@ from germline.cli.output import INTERRUPTED, print_json, print_table, score_valu
 from germline.cli.progress_view import LineView, LiveView, SilentView
 from germline.errors import count_of
 from germline.record import HeldOutRow, RunDirectory
-from germline.record.best_generation import best_score
+from germline.record.early_stopping import best_score
 from germline.record.metrics_rows import paired_samples
 from germline.report import text_format
 from germline.report.findings import findings

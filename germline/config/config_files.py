@@ -21,6 +21,9 @@ from germline.types import GermlineError
 PLACES = (Path(__file__).parents[1] / "configs", Path(__file__).parents[2] / "configs")
 """Their folder in a wheel, and in a checkout."""
 
+NANO_DIR = Path(__file__).parents[1] / "nano"
+"""The folder of the embedded model."""
+
 TASK_SUFFIXES = {
     ".py": "python",
     ".jsonl": "jsonl",
@@ -178,6 +181,11 @@ def absolute_path(name: str) -> str:
     if is_gguf(name):  # The file may be a link of the Hugging Face cache, whose targets differ.
         return str(path.parent.resolve() / path.name)
     return str(path.resolve()) if path.exists() else name
+
+
+def model_source(model: str) -> str:
+    """Return the folder of the embedded model for `nano`, and any other source as it is."""
+    return str(NANO_DIR) if model == "nano" else model
 
 
 def is_gguf(model: str) -> bool:

@@ -62,16 +62,10 @@ class Vllm(EngineBase):
     adapters: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
     """Members evaluated at once as adapters (vLLM's max_loras); `auto`: as many as fit into a tenth
     of the memory, at most 64."""
-    adapter_rank: int | None = Field(None, ge=1)
-    """Largest rank of adapters (vLLM's max_lora_rank: 1, 8, 16, 32, 64, 128, 256, 320 or 512);
-    default: the smallest value that is enough for the space."""
-    gpu_memory_utilization: float | None = Field(None, gt=0, le=1)
-    """Fraction of a GPU's memory for vLLM; default: vLLM's."""
-    kv_cache_gb: float | None = Field(None, gt=0)
-    """Memory of the KV cache, in GB of 10^9 bytes; default: 1 on a CPU, the rest of
-    `gpu_memory_utilization` on a GPU."""
     options: dict[str, Any] = Field({})
-    """Further arguments of `vllm.LLM`, such as `{max_model_len: 4096}`, which go first."""
+    """Further arguments of `vllm.LLM`, such as `{max_model_len: 4096}` or `gpu_memory_utilization`,
+    which go first. By default the KV cache has 1 GB on a CPU, and adapters have the smallest
+    `max_lora_rank` that is enough for the space."""
 
 
 @register("engine", "germline.engines.sglang.engine:SglangEngine")

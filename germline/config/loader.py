@@ -1,6 +1,5 @@
 """YAML, overrides and run directories to a Config, with one clear line per mistake."""
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,16 +8,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from germline import registry
-from germline.config.base import KindSection, Section
+from germline.config.base import Section
 from germline.config.config_files import TASK_SUFFIXES, find_config, read_file, resolve_file_paths
 from germline.config.errors import PlaceOf, format_errors, shortened
-from germline.config.overrides import apply_overrides, group_at, place_in_files
+from germline.config.overrides import apply_overrides, place_in_files
 from germline.config.rules import check_rules
 from germline.config.run_config import Config
 from germline.config.scorers import smoke_scorer
 from germline.types import GermlineError
-
-log = logging.getLogger(__name__)
 
 FORMAT_VERSION = 2
 """Format of the whole run directory; raised if another germline could misread a folder.
@@ -154,56 +151,32 @@ def check_format_version(file: Path, facts: object) -> None:
         )
 
 
-def plugins_of(configs: Iterable[Config]) -> dict[str, dict[str, str]]:
-    """Return `setting=kind` -> package for every kind and reward that is not built in.
-
-    If a kind belongs to no installed package, the module that registered it is named instead.
-    """
-    plugins = {}
-    for setting, entry in (named for config in configs for named in _entries(config)):
-        if package := registry.package_of(entry):
-            plugins[setting] = {"package": package.name, "version": package.version}
-        elif not registry.is_builtin(entry):
-            plugins[setting] = {"module": str(entry.registered.__module__)}
-    return plugins
+def plugins_of(configs: Iterable[Config]) -> dict[str, str]:
+    """Return the packages that the kinds and rewards of configs come from, and their versions."""
+    found = (registry.package_of(one) for config in configs for one in _registered(config))
+    return {package.name: package.version for package in found if package}
 
 
-def check_plugins(place: Path, recorded: Mapping[str, Mapping[str, str]]) -> None:
-    """Check that the plugins of a run directory are installed, and warn about other versions."""
-    for setting, source in recorded.items():
-        place_of_kind, _, name = setting.partition("=")
-        group = group_at(place_of_kind.removesuffix(".kind").split("."))
-        entry = registry.entries(group).get(name)
-        package, version = source.get("package"), source.get("version")
-        if entry is None:
-            why = registry.load_plugins().get(str(package))
-            state = f"cannot be imported here ({why})" if why else "is not installed here"
-            raise MissingPluginError(
-                f"{place}: {setting} comes from the package {package} {version}, which {state}: "
-                f"pip install '{package}=={version}'"
-                if package
-                else f"{place}: {setting}: import the module {source['module']} first"
-            )
-        installed = registry.package_of(entry)
-        if installed and version not in (None, installed.version):
-            log.warning(
-                "%s: %s was recorded with %s %s, and %s is installed: a replay that computes "
-                "other weights stops at the first digest that differs",
-                *(place, setting, package, version, installed.version),
-            )
+def check_plugins(place: Path, recorded: Mapping[str, str]) -> None:
+    """Check that the plugins of a run directory are installed."""
+    for package, version in recorded.items():
+        why = registry.load_plugins().get(package)
+        if why is None and package in registry.plugin_packages():
+            continue
+        state = f"cannot be imported here ({why})" if why else "is not installed here"
+        raise MissingPluginError(
+            f"{place}: this run uses the package {package} {version}, which {state}: "
+            f"pip install '{package}=={version}'"
+        )
 
 
-def _entries(
-    values: Iterable[tuple[str, Any]], path: str = ""
-) -> Iterator[tuple[str, registry.Entry]]:
-    """Yield the registered kinds and rewards that settings name, at any depth."""
+def _registered(values: Iterable[tuple[str, Any]]) -> Iterator[Any]:
+    """Yield the sections of settings at any depth, and what is registered for their rewards."""
     for name, value in values:
-        place = f"{path}{name}"
-        known = registry.entries(group_at(place.split(".")))
-        if isinstance(value, KindSection) and value.kind in known:
-            yield f"{place}.kind={value.kind}", known[value.kind]
         if name == "reward" and isinstance(value, Mapping):
-            yield from ((f"{place}={one}", known[one]) for one in value if one in known)
-        elif isinstance(value, Section | Mapping):
-            inner = value.items() if isinstance(value, Mapping) else value
-            yield from _entries(inner, f"{place}.")
+            yield from (registry.entries(name)[one].registered for one in value)
+        elif isinstance(value, Section):
+            yield value
+            yield from _registered(value)
+        elif isinstance(value, Mapping):
+            yield from _registered(value.items())

@@ -169,8 +169,7 @@ class Recording(Section):
     """The files of a run directory."""
 
     snapshot_every: int = Field(25, ge=1)
-    """Generations between snapshots of masters and optimizer moments, or more where writing would
-    take over 5 % of the time."""
+    """Generations between snapshots of masters and optimizer moments."""
     keep_snapshots: int = Field(2, ge=1)
     """Newest snapshots kept; older generations are replayed from the journal. After gradients,
     which are not, that of the best held-out score is kept as well."""

@@ -1,5 +1,6 @@
 """Settings that may change during a run: a number, a schedule, or a value that adapts."""
 
+from decimal import Context, Decimal
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -154,3 +155,14 @@ Adaptive = Annotated[
     NumberOrKindOf("sigma", default="auto"),
 ]
 """A number, a schedule over the generations, or a sigma that adapts."""
+
+_DIGITS = Context(prec=28)
+
+
+def scale_within(value: float, log_step: float, least: float, most: float) -> float:
+    """Return value * exp(log_step), cut to [least, most], with the same bits on every machine.
+
+    The exponential is a decimal one of 28 digits: those of C libraries differ in the last bit, and
+    a replay elsewhere would end at another digest.
+    """
+    return min(max(value * float(Decimal(log_step).exp(_DIGITS)), least), most)

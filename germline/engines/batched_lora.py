@@ -27,9 +27,8 @@ from torch import Tensor, nn
 from germline.engines.master_weights import Masters
 from germline.engines.module_forwards import replaced_forwards
 from germline.protocols import Members
-from germline.spaces.base import SharedDirections
 from germline.spaces.lora import Lora
-from germline.spaces.low_rank import LowRank
+from germline.spaces.low_rank import LowRank, SharedDirections
 from germline.types import SeedPerturbation, TensorInfo, VectorPerturbation
 
 COLUMNWISE_RANK = 4

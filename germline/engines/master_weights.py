@@ -111,14 +111,6 @@ class Masters:
         self._coordinates = dict(zip(names, map(slice, ends, ends[1:]), strict=True))
         optimizer.begin({info.name: self.tensors[info.name] for info in self.searched})
 
-    def check_members_supported(self, members: Members) -> None:
-        """Check that all members are the center where there is no space."""
-        if self.space is None and any(member is not None for member in members):
-            raise GermlineError(
-                "members cannot be evaluated with no space: choose space.kind=full, low_rank or "
-                "lora"
-            )
-
     def displacements(
         self, members: Sequence[Perturbation], info: TensorInfo, device: torch.device | None = None
     ) -> Tensor:
@@ -146,7 +138,6 @@ class Masters:
         """Return all tensors by name; those searched are center + displacement of the member."""
         values = dict(self.tensors)
         if member is not None:
-            self.check_members_supported([member])
             for info in self.searched:
                 values[info.name] = self._member_value(member, info)
         return values
@@ -218,11 +209,6 @@ class Masters:
     def _by_coordinates(
         self, offsets: Float32[np.ndarray, " dimension"], info: TensorInfo
     ) -> Tensor:
-        if len(offsets) != self.dimension:
-            raise GermlineError(
-                f"{len(offsets)} coordinates were given, but the space searches {self.dimension} "
-                "numbers of this model: they belong to another run"
-            )
         # Multiplied in numpy: the offsets may lie in read-only memory, of which torch warns.
         changed = offsets[self._coordinates[info.name]] * np.float32(self.units[info.name])
         return torch.from_numpy(changed).reshape(info.shape)
@@ -232,10 +218,7 @@ class Masters:
 
         A `MeanUpdate` is added without the optimizer, because it is no gradient.
         """
-        if self.space is None:
-            raise GermlineError(
-                "these weights were loaded without a space, so nothing can be applied"
-            )
+        assert self.space is not None
         if isinstance(update, MeanUpdate):
             self._add_mean_update(update)
             return
@@ -266,11 +249,7 @@ class Masters:
         return {info.name: self._scales.of(info.name) for info in self.searched}
 
     def _add_mean_update(self, update: MeanUpdate) -> None:
-        if update.offsets is None:
-            raise GermlineError(
-                f"generation {update.generation} was read from a journal, which holds the fitness "
-                "values and not the new mean: let the strategy replay it first"
-            )
+        assert update.offsets is not None  # a strategy recalls those that a journal leaves out
         for info in self.searched:
             master = self.tensors[info.name]
             master.add_(self._by_coordinates(update.offsets, info).to(master.device))
@@ -309,7 +288,7 @@ class Masters:
         """Return all that updates change: masters, moments, scales, `method_state`; no copies."""
         searched = {info.name: self.tensors[info.name] for info in self.searched}
         moments = dict(sorted(self.optimizer.state.items()))
-        return {**searched, **moments, **self._scales.state_dict(), **self.method_state}
+        return {**searched, **moments, **self._scales.state, **self.method_state}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Load the result of `state`, in place and bit for bit; refuse that of another model."""
@@ -328,5 +307,5 @@ class Masters:
         others = scales.keys() | self.method_state.keys()
         moments = [name for name in rest if name not in others]
         self.optimizer.load_state_dict(StoredState(state.__getitem__, moments))
-        self._scales.load_state_dict(scales)
+        self._scales.state = {name: scale.clone() for name, scale in scales.items()}
         self._rescale()

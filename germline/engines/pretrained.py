@@ -1,12 +1,21 @@
-"""Load a Hugging Face causal language model and its tokenizer, with errors a user can act on."""
+"""Load a Hugging Face causal language model and its tokenizer, with errors a user can act on.
+
+The libraries of Hugging Face repeat every request to a hub that they cannot reach, also for models
+that are in its cache. So one request shows whether the hub can be reached.
+"""
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from huggingface_hub import constants, get_session
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -35,14 +44,17 @@ from germline.engines.checkpoint_files import (
     check_tied,
     stored_dtype,
 )
-from germline.engines.context_length import context_limit
-from germline.engines.dtypes import parameter_dtype
 from germline.engines.gguf_file import unpacked_folder
-from germline.engines.hub_access import hub_access
-from germline.engines.model_tensors import first_not_finite
+from germline.engines.model_tensors import first_not_finite, parameter_dtype
 from germline.types import GermlineError
 
 log = logging.getLogger(__name__)
+
+HUB_NAME = re.compile(r"\w[\w.-]*(/[\w.-]+)?")
+"""OWNER/NAME; the hub knows the oldest models, such as gpt2, without an owner."""
+
+REACH_S = 10.0
+"""How long to wait for the hub, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +110,23 @@ def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, int | None]:
     config, tokenizer = _config_and_tokenizer(source)
     text = config.get_text_config()
     return tokenizer, context_limit(lambda name: getattr(text, name, None))[0]
+
+
+def context_limit(setting: Callable[[str], Any]) -> tuple[int | None, str]:
+    """Return the longest text of a model, in tokens, and what the limit is called.
+
+    With longrope (Phi-3, Phi-4), the rotary angles of all texts of a batch change when one of them
+    exceeds `original_max_position_embeddings`, so an answer would depend on the rest of its batch.
+    `setting` returns a setting of the config of a text model, or None.
+    """
+    rope = setting("rope_parameters") or setting("rope_scaling") or {}
+    name, original = "max_position_embeddings", "original_max_position_embeddings"
+    limits = [(setting(name), name)]
+    for kind in (rope, *rope.values()):
+        if isinstance(kind, Mapping) and "longrope" in (kind.get("rope_type"), kind.get("type")):
+            limits.append((kind.get(original) or setting(original), f"{original}, as of longrope"))
+    known = [limit for limit in limits if isinstance(limit[0], int) and limit[0] > 0]
+    return min(known, default=(None, name))
 
 
 def unpacked_source(source: str, *, weights: bool = True) -> str:
@@ -276,3 +305,51 @@ def end_ids(pretrained: PretrainedModel) -> tuple[int, ...]:
             value if isinstance(value, (list, tuple)) else [value] if value is not None else []
         )
     return tuple(ends)
+
+
+@contextmanager
+def hub_access(source: str, setting: str) -> Iterator[None]:
+    """Let the libraries load a model from a folder, the hub, or its cache."""
+    is_folder = Path(source).expanduser().exists()
+    if not is_folder and not HUB_NAME.fullmatch(source):
+        raise GermlineError(
+            f"{setting}: {source!r} is no folder in {Path.cwd()}, and no name of a model on the "
+            "Hugging Face hub, which is OWNER/NAME, such as Qwen/Qwen2.5-0.5B-Instruct (a run "
+            "whose model was moved: `germline resume RUN model=FOLDER`)"
+        )
+    with nullcontext() if is_folder or _is_hub_reached() else without_network():
+        yield
+
+
+@contextmanager
+def without_network() -> Iterator[None]:
+    """Let the libraries of Hugging Face read their caches only.
+
+    They read HF_HUB_OFFLINE when they are imported, so imported modules are changed as well.
+    """
+    before = os.environ.get("HF_HUB_OFFLINE")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    names = ("huggingface_hub.constants", "datasets.config")
+    loaded: list[Any] = [sys.modules[name] for name in names if name in sys.modules]
+    values = [module.HF_HUB_OFFLINE for module in loaded]
+    for module in loaded:
+        module.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for module, value in zip(loaded, values, strict=True):
+            module.HF_HUB_OFFLINE = value
+        if before is None:
+            del os.environ["HF_HUB_OFFLINE"]
+        else:
+            os.environ["HF_HUB_OFFLINE"] = before
+
+
+def _is_hub_reached() -> bool:
+    if constants.HF_HUB_OFFLINE:
+        return False
+    try:
+        get_session().head(constants.ENDPOINT, timeout=REACH_S)
+    except Exception:  # noqa: BLE001 - its class belongs to the HTTP library of the version
+        return False
+    return True

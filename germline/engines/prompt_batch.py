@@ -1,4 +1,4 @@
-"""Prompts as token ids: chat template or raw text, left padding, and the shared prefix.
+"""Prompts as token ids: template, context of the model, left padding, and the shared prefix.
 
 A conversation is continued by appending tokens: what the model wrote stays as it was generated, as
 the cache holds it, even where a chat template would write it in another way (templates may drop the
@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from germline.engines.context_length import context_error, context_limit
-from germline.engines.pretrained import PretrainedModel, end_ids
+from germline.engines.pretrained import PretrainedModel, context_limit, end_ids
 from germline.engines.rows_in_progress import control_ids
 from germline.types import Completion, Example, GermlineError
 
 CLOCK = "strftime_now"
 """The function by which a chat template reads the clock."""
+
+LEAST_ROOM = 16
+"""Tokens of a completion below which `max_new_tokens` is not recommended: few answers fit."""
 
 
 def encode_prompt(
@@ -269,3 +271,29 @@ def _common_prefix(prompts: Sequence[Sequence[int]]) -> tuple[int, ...]:
     while same < shortest and len({prompt[same] for prompt in prompts}) == 1:
         same += 1
     return tuple(prompts[0][:same])
+
+
+def context_error(
+    prompt: int, new: int, context: int, named: str, which: str = "the longest prompt"
+) -> GermlineError:
+    """Return the error of a prompt and `max_new_tokens` beyond a context that is called `named`."""
+    return GermlineError(
+        f"task: {which} takes {prompt} tokens and max_new_tokens={new}, "
+        f"together {prompt + new}, above the model's context ({named}) of {context}: "
+        f"{context_remedy(prompt, context)}"
+    )
+
+
+def context_remedy(prompt: int, context: int) -> str:
+    """Say what helps where the longest prompt and a completion do not fit the context.
+
+    A lower `max_new_tokens` helps only where it leaves room for an answer.
+    """
+    shorten = (
+        "shorten the prompts (examples in the prompt, the system prompt, the number and the "
+        "descriptions of tools) or use a model with a longer context"
+    )
+    room = context - prompt
+    return (
+        f"set task.max_new_tokens={room} or less, or {shorten}" if room >= LEAST_ROOM else shorten
+    )

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from germline import noise
 from germline.config import Config
-from germline.engines.context_length import context_error
 from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import list_tensors
 from germline.engines.sampling import choose_tokens, draw_sampling_noise
@@ -226,6 +225,8 @@ def _length(example: Example) -> int:
 def _check_lengths(examples: Sequence[Example], decoding: Decoding) -> None:
     longest = max(map(_length, examples), default=0)
     if longest + decoding.max_new_tokens > CONTEXT_TOKENS:
+        from germline.engines.prompt_batch import context_error  # it imports transformers: slow
+
         raise context_error(longest, decoding.max_new_tokens, CONTEXT_TOKENS, "of engine=toy")
 
 

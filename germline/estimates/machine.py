@@ -50,8 +50,8 @@ def machine_here(config: Config) -> Machine:
     """
     import torch
 
-    from germline.engines.dtypes import has_bfloat16
     from germline.engines.inprocess import torch_device
+    from germline.engines.model_tensors import has_bfloat16
 
     host = available_bytes()
     if getattr(config.engine, "base_url", None) is not None:
@@ -79,8 +79,8 @@ def with_dtype(config: Config, shape: "ModelShape | None" = None) -> Config:
     instructions for it; otherwise `auto` stays, which is fp32 there. Gradients by backpropagation
     are too small for bfloat16.
     """
-    from germline.engines.dtypes import multiplies_bfloat16, serving_dtype
     from germline.engines.inprocess import torch_device
+    from germline.engines.model_tensors import multiplies_bfloat16, serving_dtype
     from germline.estimates.model_shape import shape_of
 
     engine = config.engine

@@ -47,8 +47,7 @@ from germline.engines.decode import (
     SMALLEST_BATCH,
     prefill_tokens_on_gpu,
 )
-from germline.engines.dtypes import serving_dtype
-from germline.engines.model_tensors import holds_exactly
+from germline.engines.model_tensors import holds_exactly, serving_dtype
 from germline.estimates.machine import Machine
 from germline.estimates.model_shape import ModelShape, classifier_shape_of
 from germline.estimates.workload import TextLengths, Workload, workload

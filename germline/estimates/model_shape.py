@@ -18,18 +18,17 @@ from transformers import (
     PreTrainedConfig,
 )
 
-from germline.config.config_files import is_gguf
+from germline.config.config_files import is_gguf, model_source
 from germline.engines.checkpoint_files import stored_dtype, weight_files
-from germline.engines.hub_access import hub_access
 from germline.engines.model_tensors import list_tensors
 from germline.engines.pretrained import (
     check_causal,
+    hub_access,
     local_model_folder,
     silence_transformers,
     unpacked_source,
 )
 from germline.engines.start_check import unserved_family
-from germline.nano import model_source
 from germline.types import GermlineError, TensorInfo
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import torch
 
 from germline.config import Config, InProcess
+from germline.config.config_files import model_source
 from germline.engines.batched_dense import AUTO_BYTES
-from germline.engines.dtypes import serving_dtype
+from germline.engines.model_tensors import serving_dtype
 from germline.engines.pretrained import load_tokenizer, local_model_folder, silence_transformers
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.estimates.model_shape import ModelShape
-from germline.nano import model_source
 from germline.optimizers import make_optimizer
 from germline.protocols import EpisodeTask, Task
 from germline.rollout import generation_grid, members_per_microbatch

@@ -39,8 +39,9 @@ from torch import Tensor
 
 from germline.episodes import model_turns
 from germline.evaluation.held_out import mean_and_error
-from germline.fleet.engine_queries import LogProbabilitiesQuery
-from germline.protocols import Fleet, TextScorer
+from germline.fleet import Fleet
+from germline.fleet.worker_jobs import LogProbabilitiesQuery
+from germline.protocols import TextScorer
 from germline.types import (
     Completion,
     Decoding,

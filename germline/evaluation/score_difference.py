@@ -34,7 +34,7 @@ from jaxtyping import Float64
 
 from germline.evaluation.held_out import confidence_interval, mean_and_error
 from germline.evaluation.statistics import Z_95, Interval, bootstrap_interval, mcnemar
-from germline.record.best_generation import best_score, signed_score
+from germline.record.early_stopping import best_score, signed_score
 from germline.types import HeldOutScore
 
 FEW_CHANGED = 10

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, Pipe
 from multiprocessing.connection import wait as wait_for_any
@@ -42,17 +42,14 @@ _LAST_LINES = 8
 class EngineProcess:
     """One engine in a process of its own, which never waits for resources.
 
-    `load` makes the engine there and is pickled; `environment` is added to that of this process.
+    `load` makes the engine there and is pickled.
     """
 
     waits_for_resources = False
 
-    def __init__(
-        self, number: int, load: Callable[[], Engine], environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, number: int, load: Callable[[], Engine]) -> None:
         self.name = f"engine {number}"
         self._load = load
-        self._environment = dict(environment or {})
         self._popen: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._output: IO[bytes] | None = None
@@ -71,7 +68,7 @@ class EngineProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=self._output,
                 stderr=self._output,
-                env={**os.environ, "PYTHONPATH": module_search_path(), **self._environment},
+                env={**os.environ, "PYTHONPATH": module_search_path()},
                 pass_fds=(descriptor,),
                 start_new_session=True,
             )

@@ -53,12 +53,9 @@ class RayCluster:
     Args:
         address: of a cluster, `auto` for the one this machine belongs to; None starts one here.
         cpus: that Ray may assign, where it is started here.
-        environment: variables of engines, where Ray is started here.
     """
 
-    def __init__(
-        self, address: str | None, cpus: int, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, address: str | None, cpus: int) -> None:
         # A script that uses germline may have started Ray already; then the script stops it.
         self._ours = not ray.is_initialized()
         if not self._ours:
@@ -72,7 +69,7 @@ class RayCluster:
         # Ray's processes inherit them. The second one says whether engines without a GPU of their
         # own see any; Ray warns of a coming change where it is unset.
         variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1"}
-        for name, value in {**variables, **(environment or {})}.items():
+        for name, value in variables.items():
             os.environ.setdefault(name, value)
         own = {"num_cpus": cpus, "object_store_memory": STORE_BYTES, "include_dashboard": False}
         with _restored_signals():

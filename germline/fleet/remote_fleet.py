@@ -23,8 +23,8 @@ from typing import Any
 
 from germline.checkpoint import newest_snapshot
 from germline.config import MicrobatchSettings
-from germline.fleet.engine_queries import joined_scores, scoring_jobs, without_answer
-from germline.fleet.quorum import Place, Quorum
+from germline.fleet.deadlines import Place, Quorum
+from germline.fleet.local_fleet import Fleet, Key, without_answer
 from germline.fleet.remote_engine import EngineFault, WorkerSlot, WorkerState
 from germline.fleet.worker_jobs import (
     ApplyJob,
@@ -37,18 +37,14 @@ from germline.fleet.worker_jobs import (
     RestoreJob,
     StateTransfer,
 )
-from germline.fleet.worker_pool import Key, WorkerPool
-from germline.noise import NOISE_VERSION
-from germline.protocols import Answer, EngineQuery, GraderProtocol, ScoringGroup
+from germline.fleet.worker_pool import WorkerPool
+from germline.protocols import GraderProtocol, Members
 from germline.record import JournalEntry
 from germline.rollout import (
     GeneratedMicrobatch,
     Microbatch,
-    center_microbatch,
     cut_microbatches,
     gather_rewards,
-    repeat_examples,
-    rewards_by_sample,
 )
 from germline.types import (
     Decoding,
@@ -56,8 +52,6 @@ from germline.types import (
     Example,
     GermlineError,
     MeanUpdate,
-    Perturbation,
-    Population,
     Update,
     UpdateSize,
 )
@@ -66,7 +60,7 @@ ATTEMPTS = 2
 """Engines that disagree are rebuilt; after this many disagreements the run stops."""
 
 
-class RemoteFleet:
+class RemoteFleet(Fleet):
     """Several remote engines, with the graders on the machine of the run.
 
     A generation may close with a share of the members (`quorum`); `on_close` is called when the
@@ -82,9 +76,8 @@ class RemoteFleet:
         transfer: StateTransfer | None = None,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
+        super().__init__(graders, microbatch)
         self.pool = pool
-        self.graders = graders
-        self.microbatch = microbatch
         self.quorum = quorum
         self._transfer = transfer or StateTransfer()
         self._on_close = on_close
@@ -98,42 +91,6 @@ class RemoteFleet:
         # An update that was applied, and whose digest the engines have not agreed on yet.
         self._pending_update: Update | MeanUpdate | None = None
         self._updates_when_late: dict[WorkerSlot, int] = {}
-
-    def evaluate(
-        self, population: Population, batch: Sequence[Example], decoding: Decoding
-    ) -> Evaluation:
-        """Evaluate every member on the batch, or a quorum of them if that is enough."""
-        paired = 2 if population.antithetic else 1
-        paired = 0 if population.needs_every_member else paired
-        return self._evaluate_members(
-            population.members, batch, self.microbatch, decoding, paired=paired
-        )
-
-    def evaluate_center(
-        self,
-        examples: Sequence[Example],
-        decoding: Decoding,
-        samples: int = 1,
-        graders: GraderProtocol | None = None,
-    ) -> Evaluation:
-        """Evaluate the center alone: one member, so a microbatch holds as many rows in examples."""
-        repeated = repeat_examples(examples, samples)
-        evaluation = self._evaluate_members(
-            [None], repeated, center_microbatch(self.microbatch), decoding, graders=graders
-        )
-        return rewards_by_sample(evaluation, samples)
-
-    def score(self, groups: Sequence[ScoringGroup]) -> list[list[Sequence[float]]]:
-        """Return the log-probabilities of every group's completions, from all engines."""
-        self._agree()
-        self._resync_newcomers()
-        return joined_scores(self._results(scoring_jobs(groups, self.microbatch)))
-
-    def query(self, query: EngineQuery[Answer]) -> Answer:
-        """Return one engine's answer to a read-only question: all have the same weights."""
-        self._agree()
-        answer: Answer = self._ask_any(query)
-        return answer
 
     def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
         """Apply the update on every engine, and return what one of them measured of it."""
@@ -170,15 +127,13 @@ class RemoteFleet:
 
     def _evaluate_members(
         self,
-        members: Sequence[Perturbation | None],
+        members: Members,
         examples: Sequence[Example],
         microbatch: MicrobatchSettings,
         decoding: Decoding,
-        paired: int = 0,
-        graders: GraderProtocol | None = None,
+        graders: GraderProtocol,
+        paired: int,
     ) -> Evaluation:
-        """Evaluate all members, or a quorum of them in groups of `paired` (0: all)."""
-        graders = graders or self.graders
         self._agree()
         started = time.perf_counter()
         generated_s = 0.0
@@ -258,7 +213,7 @@ class RemoteFleet:
                 if not majority or digest != agreed:
                     self.pool.replace(slot, _differs(digest, agreed))
             if majority:
-                self._entries.append(JournalEntry(update, agreed, NOISE_VERSION))
+                self._entries.append(JournalEntry(update, agreed))
                 self._pending_update = None
                 return
         raise GermlineError(
@@ -304,7 +259,12 @@ class RemoteFleet:
         return self._transfer.from_folder(folder) if folder else None
 
     def _results(self, jobs: Mapping[Key, EngineJob]) -> dict[Key, Any]:
-        """Return the results of jobs that any engine can do."""
+        self._agree()
+        self._resync_newcomers()
+        return self._dispatched(jobs)
+
+    def _dispatched(self, jobs: Mapping[Key, EngineJob]) -> dict[Key, Any]:
+        """Return the results of jobs that any engine with the weights of the fleet can do."""
         results: dict[Key, Any] = {}
         while True:
             missing = {key: job for key, job in jobs.items() if key not in results}
@@ -314,7 +274,7 @@ class RemoteFleet:
             self._resync_newcomers()
 
     def _ask_any(self, job: EngineJob) -> Any:
-        return self._results({0: job})[0]
+        return self._dispatched({0: job})[0]
 
 
 def _job(

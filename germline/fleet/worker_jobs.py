@@ -1,15 +1,17 @@
 """The jobs that are sent to a remote engine, and how states are brought to other engines.
 
 A job carries seeds, coefficients, prompts and completions, never weights. Every engine loads the
-model and applies every update itself. The read-only jobs are in `engine_queries`.
+model and applies every update itself. Read-only questions (`Fleet.query`) are jobs as well: a new
+one is one class here and the method of `Engine` or `MasterWeights` that answers it.
 
 Only an engine that was started again takes over a state: 4 bytes for each searched number, and
 moments. Engines that share a disk write it there; otherwise a subclass of `StateTransfer` sends it.
 """
 
+import math
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,12 +30,17 @@ from germline.types import (
     GermlineError,
     MeanUpdate,
     Rollout,
+    SeedPerturbation,
     Update,
     UpdateSize,
 )
 
 EngineJob = Callable[[Engine], Any]
 """Work for an engine; the job and its result are picklable."""
+
+
+LARGE_SIGMA = 0.1
+"""Noise that every serving dtype shows, in any unit of sigma."""
 
 
 @runtime_checkable
@@ -151,6 +158,69 @@ class CatchUpJob:
             engine.apply(entry.update)
         if (digest := engine.weights.digest()) != self.digest:
             raise GermlineError(f"it caught up to digest {digest[:16]}, not {self.digest[:16]}")
+
+
+@dataclass(frozen=True)
+class DimensionQuery:
+    """How many numbers are searched."""
+
+    def __call__(self, engine: Any) -> int:
+        """Return their number, of anything with masters."""
+        return int(engine.weights.dimension)
+
+
+@dataclass(frozen=True)
+class WeightsQuery:
+    """How many weights a token is multiplied by: all but an embedding that is looked up alone."""
+
+    def __call__(self, engine: Any) -> int:
+        """Return their number; of weights without a list of tensors, that of the searched ones."""
+        base = getattr(engine.weights, "base", None)
+        if base is None:
+            return int(engine.weights.dimension)
+        looked_up = ("embedding", "non_text")
+        used = (one for one in base.tensors if one.kind not in looked_up or one.aliases)
+        return sum(math.prod(one.shape) for one in used)
+
+
+@dataclass(frozen=True)
+class ScalesQuery:
+    """By how much the sigma of each searched tensor differs from that of its members."""
+
+    def __call__(self, engine: Any) -> Mapping[str, float]:
+        """Return the factor of each searched tensor, by name."""
+        scales: Mapping[str, float] = engine.weights.scales()
+        return scales
+
+
+@dataclass(frozen=True)
+class LogProbabilitiesQuery:
+    """The log-probability, at temperature 1, of each token of completions `[members][examples]`."""
+
+    members: Members
+    examples: Sequence[Example]
+    completions: Sequence[Sequence[Completion]]
+
+    def __call__(self, engine: Engine) -> list[list[Sequence[float]]]:
+        """Return one number per token, `[members][examples][tokens]`."""
+        return engine.log_probabilities(self.members, self.examples, self.completions)
+
+
+@dataclass(frozen=True)
+class MembersDifferQuery:
+    """Whether two members with opposite noise of `LARGE_SIGMA` write or score texts differently."""
+
+    run_seed: int
+
+    def __call__(self, engine: Engine) -> bool:
+        """Compare short greedy texts, then the log-probabilities of one of them."""
+        members = [SeedPerturbation(self.run_seed, 0, 0, sign, LARGE_SIGMA) for sign in (1, -1)]
+        example = Example(0, "1 + 1 =", "", chat=False)
+        plus, minus = engine.generate(members, [example], Decoding(max_new_tokens=8))
+        if plus[0].tokens != minus[0].tokens:
+            return True
+        first, second = engine.log_probabilities(members, [example], [plus, plus])
+        return [*first[0]] != [*second[0]]
 
 
 def fits(job: EngineJob, result: object) -> bool:

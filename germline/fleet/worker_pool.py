@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from germline.fleet.hang_detector import HangDetector
+from germline.fleet.deadlines import HangDetector
 from germline.fleet.remote_engine import (
     JobDone,
     JobRaised,

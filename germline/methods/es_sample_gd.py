@@ -38,6 +38,7 @@ from torch import Tensor
 
 from germline.config import Config, EsSampleGradientDescent
 from germline.engines.inprocess import InProcessEngine
+from germline.fleet import Fleet
 from germline.methods.method import Evaluated, Learned
 from germline.methods.policy_gradient import (
     GradientMethod,
@@ -49,7 +50,7 @@ from germline.methods.policy_gradient import (
     token_outputs,
 )
 from germline.methods.reward_term import RewardTerm
-from germline.protocols import Fleet, Strategy, Task
+from germline.protocols import Strategy, Task
 from germline.shaping import utilities
 from germline.types import (
     Decoding,

@@ -22,9 +22,10 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from germline.config.tasks import KL_PART, KlPenalty
-from germline.fleet.engine_queries import LogProbabilitiesQuery
+from germline.fleet import Fleet
+from germline.fleet.worker_jobs import LogProbabilitiesQuery
 from germline.methods.reward_term import RewardTerm, replace_grades
-from germline.protocols import Engine, Fleet, Members
+from germline.protocols import Engine, Members
 from germline.types import Evaluation, Example, Grade, Rollout
 
 

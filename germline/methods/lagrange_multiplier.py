@@ -27,8 +27,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from germline.config.row_tasks import SafeAlignment
+from germline.config.schedules import scale_within
 from germline.methods.reward_term import RewardTerm, replace_grades
-from germline.schedules import scale_within
 from germline.strategies.adaptive_values import AdaptiveValue
 from germline.types import Evaluation, Example, Grade, MeanUpdate, Rollout, Update
 
@@ -95,11 +95,11 @@ class LagrangeTerm(RewardTerm):
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> None:
         """Restore lambda from the updates of a stopped run."""
         for update in updates:
-            self._follow(update.generation, update.strategy_state.read())
+            self._follow(update.generation, update.strategy_state)
 
     def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
         """Report lambda and the mean cost of the center."""
-        state = update.strategy_state.values
+        state = update.strategy_state
         return {LAMBDA: state[LAMBDA], CENTER_COST: state.get(CENTER_COST)}
 
     def _follow(self, generation: int, values: Mapping[str, Any]) -> None:

@@ -22,9 +22,12 @@ from jaxtyping import Float64
 
 from germline import registry
 from germline.config import Config
+from germline.config.methods import SampleFitness
+from germline.evaluation.statistics import majority_at_k
+from germline.fleet import Fleet
 from germline.methods.reward_term import RewardTerm
-from germline.methods.sample_reducer import SampleReducer
-from germline.protocols import Fleet, Members, Shaping, Strategy, Task
+from germline.protocols import Members, Shaping, Strategy, Task
+from germline.rollout import repeat_examples
 from germline.shaping import fitness, utilities
 from germline.signal_metrics import is_zero_signal, signal_power
 from germline.types import (
@@ -85,6 +88,68 @@ class Learned:
     update: Update | MeanUpdate
     power: SignalPower | None
     metrics: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SampleReducer:
+    """The reward of several samples of an example by one member.
+
+        mean        mean of the n rewards
+        pass_at_k   the largest of them: for rewards of 0 and 1, pass@k with k = n
+        worst_of_k  the smallest of them
+        majority    reward of the answer that most samples give, as majority@k of `germline eval`
+
+    An example of which a sample has no reward has none. Sample k of an example has the same
+    sampling noise for every member.
+
+    Attributes:
+        samples: `method.samples`.
+        fitness: `method.fitness`.
+        task: a `VotableTask` for `majority`, whose answers it extracts.
+    """
+
+    samples: int = 1
+    fitness: SampleFitness = "mean"
+    task: Any = None
+
+    def repeated(self, examples: Sequence[Example]) -> Sequence[Example]:
+        """Return the examples, each as often as it is sampled."""
+        return repeat_examples(examples, self.samples)
+
+    def reduced(self, evaluation: Evaluation, examples: Sequence[Example]) -> Evaluation:
+        """Return the evaluation of repeated examples with a reward for each example."""
+        if self.samples == 1:
+            return evaluation
+        members = len(evaluation.rewards)
+        rewards = evaluation.rewards.reshape(members, len(examples), self.samples)
+        if self.fitness == "majority":
+            reduced = self._majorities(rewards, evaluation, examples)
+        else:
+            names = {"mean": "mean", "pass_at_k": "max", "worst_of_k": "min"}
+            reduced = getattr(rewards, names[self.fitness])(axis=2)
+        known = np.isfinite(rewards).all(axis=2)
+        return replace(evaluation, rewards=np.where(known, reduced, np.nan))
+
+    def _majorities(
+        self,
+        rewards: Float64[np.ndarray, "members examples samples"],
+        evaluation: Evaluation,
+        examples: Sequence[Example],
+    ) -> Float64[np.ndarray, "members examples"]:
+        found = np.full(rewards.shape[:2], np.nan)
+        texts: dict[int, list[str]] = {}
+        for rollout in evaluation.rollouts:  # of a member, or of none of its examples
+            texts.setdefault(rollout.member, []).append(rollout.completion.text)
+        for member, of_member in texts.items():
+            answers = [
+                [
+                    self.task.answer_of(of_member[place * self.samples + sample], example)
+                    for place, example in enumerate(examples)
+                ]
+                for sample in range(self.samples)
+            ]
+            found[member] = majority_at_k(rewards[member].T, answers, self.samples)
+        return found
 
 
 class Method:
@@ -292,10 +357,7 @@ def check_task(config: Config, task: Task) -> None:
 
 def with_state(update: Update | MeanUpdate, values: Mapping[str, Any]) -> Update | MeanUpdate:
     """Return an update whose strategy state, which the journal keeps, has more values."""
-    if not values:
-        return update
-    state = update.strategy_state
-    return replace(update, strategy_state=replace(state, values={**state.values, **values}))
+    return replace(update, strategy_state={**update.strategy_state, **values})
 
 
 def evaluate_again(evaluate: Callable[[], Evaluation], generation: int) -> Evaluation:

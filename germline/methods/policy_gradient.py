@@ -24,10 +24,11 @@ from germline import noise
 from germline.config import Config, PolicyGradientSection
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.module_forwards import replaced_forwards
+from germline.fleet import Fleet
 from germline.methods.method import Evaluated, Learned, Method
 from germline.methods.reward_term import RewardTerm
 from germline.methods.sampled_batch import mean_rewards
-from germline.protocols import EpisodeTask, Fleet, Strategy, Task
+from germline.protocols import EpisodeTask, Strategy, Task
 from germline.types import (
     Completion,
     Decoding,

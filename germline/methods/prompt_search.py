@@ -33,10 +33,10 @@ from jaxtyping import Float
 from germline import noise
 from germline.config import Config, PromptSearch
 from germline.config.methods import EvolutionStrategy
-from germline.methods.method import Evaluated, Learned, Method, with_state
+from germline.fleet import Fleet
+from germline.methods.method import Evaluated, Learned, Method, SampleReducer, with_state
 from germline.methods.reward_term import RewardTerm
-from germline.methods.sample_reducer import SampleReducer
-from germline.protocols import EpisodeTask, Fleet, Shaping, Strategy, Task, VotableTask
+from germline.protocols import EpisodeTask, Shaping, Strategy, Task, VotableTask
 from germline.shaping import utilities
 from germline.strategies.adaptive_values import AdaptiveValue
 from germline.tasks.task_settings import PromptFormatter
@@ -249,7 +249,7 @@ def _formatter(config: Config, task: Task) -> PromptFormatter:
 
 
 def _recorded_probabilities(update: Update | MeanUpdate) -> Probabilities:
-    return tuple(map(tuple, update.strategy_state.read()[STATE]))
+    return tuple(map(tuple, update.strategy_state[STATE]))
 
 
 def _option_at(probabilities: Sequence[float], uniform: float) -> int:

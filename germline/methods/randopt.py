@@ -35,10 +35,11 @@ import numpy as np
 
 from germline.config import Config, RandOpt
 from germline.evaluation import mean_and_error
+from germline.fleet import Fleet
 from germline.graders.builtin_rewards import normalize_answer
 from germline.methods.method import Evaluated, Learned, Method
 from germline.methods.reward_term import RewardTerm
-from germline.protocols import Fleet, Strategy, Task, VotableTask
+from germline.protocols import Strategy, Task, VotableTask
 from germline.shaping import fitness, utilities
 from germline.signal_metrics import signal_power
 from germline.types import (
@@ -50,7 +51,6 @@ from germline.types import (
     Population,
     Rollout,
     SeedPerturbation,
-    StrategyState,
     Update,
 )
 
@@ -74,7 +74,7 @@ STATE = "told"
 
 def recorded_fitness(update: Update | MeanUpdate) -> list[float]:
     """Return the fitness of each member as the journal has it; NaN: missing."""
-    return [math.nan if f is None else f for f in update.strategy_state.read()[STATE]]
+    return [math.nan if f is None else f for f in update.strategy_state[STATE]]
 
 
 class RandOptMethod(Method):
@@ -144,9 +144,7 @@ class RandOptMethod(Method):
             learning_rate=0.0,
             coefficients=(),
             skipped=True,
-            strategy_state=StrategyState(
-                {STATE: [None if math.isnan(f) else f for f in fit.tolist()]}
-            ),
+            strategy_state={STATE: [None if math.isnan(f) else f for f in fit.tolist()]},
         )
         self.strategy.recall([update])  # its sigma may be calibrated
         shaped = self.shape(

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from germline.protocols import Fleet, Members
+from germline.fleet import Fleet
+from germline.protocols import Members
 from germline.types import Evaluation, Example, Grade, MeanUpdate, Rollout, Update
 
 

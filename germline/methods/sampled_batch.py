@@ -17,7 +17,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64
 
 from germline.episodes import model_turns
-from germline.protocols import Fleet, Members, ScoringGroup
+from germline.fleet import Fleet
+from germline.protocols import Members, ScoringGroup
 from germline.shaping import all_equal
 from germline.types import Completion, Evaluation, Example
 

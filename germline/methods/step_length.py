@@ -84,7 +84,7 @@ class StepLength:
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> None:
         """Continue after the updates of a stopped run."""
         for update in reversed(updates):
-            if state := update.strategy_state.values.get(STATE):
+            if state := update.strategy_state.get(STATE):
                 self._power, self._weight = state["power"], state["weight"]
                 self._start = state["start"]
                 return
@@ -117,8 +117,7 @@ class StepLength:
             square = change * min(self._start, log_probs)
             rate = update.sigma * math.sqrt(square * self._weight / self._power) / length
         state = {"power": self._power, "weight": self._weight, "start": self._start}
-        values = {**update.strategy_state.values, STATE: state}
-        kept = replace(update.strategy_state, values=values)
+        kept = {**update.strategy_state, STATE: state}
         return replace(update, learning_rate=rate, strategy_state=kept), square / 2
 
 

@@ -15,32 +15,160 @@ otherwise, a constant rate unless it has a schedule, no dropout, RLOO without a 
 groups of 8. A reward that is missing has no advantage, as in TRL; with more than half of them
 missing, the run stops.
 
-In an episode of several turns, tokens of the environment are masked (GRPO only).
+A trainer of TRL is given tokens and rewards, computes advantages and loss, and PyTorch goes back
+through a model that shares its tensors with the engine. So no weight is in memory twice. In an
+episode of several turns, tokens of the environment are masked (GRPO only).
 
 Limits: seeds cannot repeat a gradient, so a run resumes from its newest snapshot, to the same bits
 on the same machine; one engine, in this process. Needs the extra `trl`.
 """
 
+import copy
 import importlib.util
-from collections.abc import Mapping, Sequence
+import logging
+import math
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
-from germline.config import Config
+from germline.config import Config, Grpo, Rloo
 from germline.engines.inprocess import InProcessEngine
+from germline.episodes import model_turns
+from germline.fleet import Fleet
 from germline.methods.method import Evaluated
 from germline.methods.policy_gradient import (
     SampledGradientMethod,
     engine_that_learns,
     step_theta,
+    tracked,
 )
 from germline.methods.reward_term import RewardTerm
-from germline.methods.trl_gradient import TokenRow, TrlGradient, import_trl, token_rows
-from germline.protocols import EpisodeTask, Fleet, Strategy, Task
+from germline.protocols import EpisodeTask, Strategy, Task
 from germline.shaping import all_equal
-from germline.types import Decoding, Example, GermlineError, Population, Update
+from germline.spaces.peft_files import PREFIX
+from germline.types import (
+    Completion,
+    Decoding,
+    Evaluation,
+    Example,
+    GermlineError,
+    Population,
+    Update,
+)
+
+LOGGED = {"entropy": "entropy", "kl": "kl", "clip_ratio/region_mean": "clipped"}
+"""Metrics of TRL, and their names in generations.jsonl."""
+
+MASK = 2**63 - 1
+"""Of the seeds that torch takes."""
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """A sample as TRL reads it.
+
+    Attributes:
+        completion: what follows the prompt: tokens of the model, and of an environment.
+        mask: 1 for each token of the model, 0 for one of an environment.
+        reward: NaN where it is missing.
+    """
+
+    prompt: Sequence[int]
+    completion: Sequence[int]
+    mask: Sequence[int]
+    reward: float
+
+
+class TrlGradient:
+    """Computes gradients by a trainer of TRL, whose model shares its tensors with an engine.
+
+    Attributes:
+        metrics: of the last update, by their names in generations.jsonl.
+    """
+
+    def __init__(self, engine: InProcessEngine, section: Grpo | Rloo, max_new_tokens: int) -> None:
+        self.engine = engine
+        self.section = section
+        self._max_new_tokens = max_new_tokens
+        self.metrics: dict[str, float] = {}
+        self._model, self._parameters = model_that_learns(engine)
+        self._trainer: Any = None
+
+    def of(
+        self, rows: Sequence[TokenRow], update: Update, steps: int
+    ) -> Iterator[Mapping[str, Tensor]]:
+        """Yield the gradient of each step, uphill, in fp32; the caller applies it in between.
+
+        Args:
+            rows: the samples of an example side by side.
+            update: its generation seeds the order in which TRL sums rows.
+            steps: number of steps.
+        """
+        per_pass = largest_divisor(len(rows), self.section.rows)
+        passes = len(rows) // per_pass
+        trainer = self._trainer_of(len(rows), per_pass)
+        trainer.given_rows = rows
+        trainer._metrics["train"].clear()
+        inputs = [{"prompt": ""} for _ in rows]
+        norms, trained = [], [*self._parameters.values()]
+        for _ in range(steps):
+            with tracked(trained), _no_future_warnings(), torch.random.fork_rng(devices=[]):
+                # TRL orders the rows by the global generator, which is not used elsewhere.
+                torch.manual_seed((update.run_seed << 20) + update.generation & MASK)  # noqa: TID251
+                with _refusals(self.section):
+                    for _ in range(passes):
+                        trainer.training_step(trainer.model, inputs, None)
+                norm = nn.utils.clip_grad_norm_(trained, self.section.max_grad_norm)
+                gradients = {
+                    name: -one.grad.float()
+                    for name, one in self._parameters.items()
+                    if one.grad is not None
+                }
+            norms.append(float(norm))
+            yield gradients
+            self._read_masters()
+        logged = trainer._metrics["train"]  # TRL shows them to `on_log` alone
+        found = {name: logged[key] for key, name in LOGGED.items() if logged.get(key)}
+        self.metrics = {
+            "backward_tokens": steps * sum(len(one.prompt) + len(one.completion) for one in rows),
+            **{name: float(np.mean(values)) for name, values in found.items()},
+            "grad_norm": float(np.mean(norms)),
+        }
+
+    def _read_masters(self) -> None:
+        """Copy what the engine does not share: an adapter."""
+        for name, one in self._parameters.items():
+            master = self.engine.weights.tensors[name]
+            if name not in self.engine.serving and one.data_ptr() != master.data_ptr():
+                one.data.copy_(master)
+
+    def _trainer_of(self, count: int, per_pass: int) -> Any:
+        """Return a trainer for batches of a size; the examples of all batches are as many."""
+        if self._trainer is None:
+            self._read_masters()
+            pretrained = self.engine.pretrained
+            with torch.random.fork_rng(devices=[]):  # a trainer seeds the generator of torch
+                self._trainer = make_trainer(
+                    self.section,
+                    self._model,
+                    pretrained.tokenizer,
+                    max_completion_length=self._max_new_tokens,
+                    per_device_train_batch_size=per_pass,
+                    gradient_accumulation_steps=count // per_pass,
+                )
+            self._trainer.current_gradient_accumulation_steps = count // per_pass
+        return self._trainer
 
 
 class TrlMethod(SampledGradientMethod):
@@ -101,3 +229,161 @@ class TrlMethod(SampledGradientMethod):
         for number, gradient in enumerate(self._gradient.of(self._rows, update, steps)):
             step_theta(engine, gradient, update, update.generation * steps + number)
         return self._gradient.metrics
+
+
+def import_trl(kind: str) -> tuple[type, type]:
+    """Import the trainer of TRL and its config, which takes seconds."""
+    import trl
+
+    if kind == "grpo":
+        return trl.GRPOTrainer, trl.GRPOConfig
+    return trl.RLOOTrainer, trl.RLOOConfig
+
+
+def make_trainer(
+    section: Grpo | Rloo,
+    model: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    **sizes: int,
+) -> Any:
+    """Make a trainer of TRL that is given its samples, as its `given_rows`.
+
+    Args:
+        section: the method.
+        model: whose parameters are trained.
+        tokenizer: of the model; a copy of it is used.
+        sizes: further arguments of its config.
+
+    Raises:
+        GermlineError: TRL refuses an argument of `method.args`.
+    """
+    from datasets import Dataset
+
+    base, config = import_trl(section.kind)
+
+    class GivenSamples(base):  # type: ignore[misc, valid-type]
+        given_rows: Sequence[TokenRow] = ()
+
+        def _send_telemetry(self) -> None: ...
+
+        def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
+            rows = self.given_rows
+            prompt_ids = [list(row.prompt) for row in rows]
+            completion_ids = [list(row.completion) for row in rows]
+            texts = [""] * len(rows)
+            if section.kind == "rloo":
+                return prompt_ids, completion_ids, texts
+            masks = [list(row.mask) for row in rows]
+            return prompt_ids, completion_ids, masks, texts, None, {}, None, []
+
+    def rewards(completions: Sequence[str], **_columns: object) -> list[float | None]:
+        given = [row.reward for row in trainer.given_rows]
+        return [None if math.isnan(one) else one for one in given]
+
+    logging.getLogger("trl").setLevel(logging.ERROR)
+    given: Mapping[Any, Any] = section.args
+    with _no_future_warnings(), _refusals(section):
+        arguments = config(
+            output_dir=tempfile.gettempdir(),  # nothing is written
+            report_to="none",
+            use_cpu=next(model.parameters()).device.type == "cpu",
+            bf16=False,
+            disable_dropout=True,
+            num_generations=section.group_size,
+            temperature=section.temperature,
+            num_iterations=section.num_iterations,
+            beta=section.beta,
+            **sizes,
+            **{"gradient_checkpointing": False, **given},
+        )
+        trainer = GivenSamples(
+            model=model,
+            reward_funcs=rewards,
+            args=arguments,
+            train_dataset=Dataset.from_dict({"prompt": [""]}),
+            processing_class=copy.deepcopy(tokenizer),
+        )
+    return trainer
+
+
+def model_that_learns(engine: InProcessEngine) -> tuple[nn.Module, dict[str, nn.Parameter]]:
+    """Return a model with the tensors of an engine, and what is trained, by canonical name.
+
+    It is another tree of modules, as a trainer changes methods of its model. An adapter is that of
+    peft, with parameters of its own.
+    """
+    kept = {id(one): one for one in chain(engine.model.parameters(), engine.model.buffers())}
+    model = copy.deepcopy(engine.model, kept)
+    searched = [info.name for info in engine.weights.searched]
+    if not engine.weights.adapted:
+        named = dict(model.named_parameters())
+        return model, {name: named[name] for name in searched}
+    from peft import PeftModel
+
+    with tempfile.TemporaryDirectory() as folder, _no_future_warnings():
+        engine.weights.save_adapter(Path(folder))
+        adapted = PeftModel.from_pretrained(model, folder, is_trainable=True)
+    of_peft = {
+        name.removeprefix(PREFIX).replace(".default.", "."): one
+        for name, one in adapted.named_parameters()
+    }
+    adapted.requires_grad_(requires_grad=False)
+    return adapted, {name: of_peft[name] for name in searched}
+
+
+def token_rows(
+    engine: InProcessEngine, samples: Evaluation, batch: Sequence[Example]
+) -> list[TokenRow]:
+    """Return the samples as tokens, those of an example side by side."""
+    count, examples = samples.rewards.shape
+    rows = []
+    for place, example in enumerate(batch):
+        prompt = engine.encoder.encode(example)
+        for sample in range(count):
+            rollout = samples.rollouts[sample * examples + place]
+            reward = float(samples.rewards[sample, place])
+            rows.append(_token_row(engine, prompt, model_turns(example, rollout), reward))
+    return rows
+
+
+def _token_row(
+    engine: InProcessEngine,
+    prompt: Sequence[int],
+    turns: Sequence[tuple[Example, Completion]],
+    reward: float,
+) -> TokenRow:
+    written: list[int] = []
+    mask: list[int] = []
+    start = prompt
+    for place, (asked, completion) in enumerate(turns):
+        before = engine.encoder.encode(asked)
+        if place == 0:
+            start = before  # an environment may choose the first message
+        reply = before[len(start) + len(written) :]
+        written += [*reply, *completion.tokens]
+        mask += [0] * len(reply) + [1] * len(completion.tokens)
+    if not written:  # TRL looks at the last token of every completion
+        return TokenRow(start, [engine.encoder.padding_id], [0], math.nan)
+    return TokenRow(start, written, mask, reward)
+
+
+@contextmanager
+def _refusals(section: Grpo | Rloo) -> Iterator[None]:
+    """Name the setting where TRL refuses a value."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise GermlineError(f"method.kind={section.kind}: {error} (method.args)") from error
+
+
+@contextmanager
+def _no_future_warnings() -> Iterator[None]:
+    """Hide that TRL uses names which transformers will drop."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """Return the largest divisor of a number that is not above a limit."""
+    return next(one for one in range(min(number, limit), 0, -1) if number % one == 0)

@@ -49,6 +49,7 @@ from jaxtyping import Float64
 from germline import noise
 from germline.config import Config, ZerothOrderGrpo
 from germline.config.methods import LEAST_EXAMPLES
+from germline.fleet import Fleet
 from germline.methods.method import Evaluated, Learned, Method
 from germline.methods.reward_term import RewardTerm
 from germline.methods.sampled_batch import (
@@ -66,7 +67,7 @@ from germline.methods.sampled_batch import (
     scoring_group,
 )
 from germline.methods.step_length import StepLength, TokenSlopes
-from germline.protocols import Fleet, Strategy, Task
+from germline.protocols import Strategy, Task
 from germline.shaping import fitness, utilities
 from germline.signal_metrics import signal_power
 from germline.types import (

@@ -4,15 +4,7 @@ The folder is a Hugging Face model folder as well as a package, so `NANO_DIR` lo
 `AutoModelForCausalLM.from_pretrained`; README.md is its model card.
 """
 
-from pathlib import Path
-
-NANO_DIR = Path(__file__).parent
-
-
-def model_source(model: str) -> str:
-    """Return the folder of the embedded model for `nano`, and any other source as it is."""
-    return str(NANO_DIR) if model == "nano" else model
-
+from germline.config.config_files import NANO_DIR as NANO_DIR
 
 WEIGHTS_SHA256 = "f5e9d77c5f015d5df3a49384bafafa6bb3f9e51cec4eb0258ca3c6a039fa5468"
 """Digest of the shipped model.safetensors, printed by benchmarks/nano_training/train_model.py."""

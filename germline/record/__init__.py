@@ -2,8 +2,7 @@
 
 `run_directory` names the files and the order in which they are written. `journal` is the replayable
 list of updates. `metrics_rows` defines the rows of the other files, and `atomic_files` reads and
-writes JSON lines. `run_paths` chooses the folder of a new run, and `lock` allows one writer per
-folder.
+writes JSON lines. `run_paths` chooses the folder of a new run, and allows one writer per folder.
 """
 
 from germline.record.journal import Journal, JournalEntry

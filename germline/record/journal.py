@@ -4,8 +4,7 @@ A line holds the fields of an update that `apply` needs (run seed, generation, s
 coefficients), the digest the masters must have afterwards, the version of the noise, and a checksum
 of the line. For a strategy of coordinates it holds the utilities instead: the strategy computes the
 same step from them again. All other keys of a line are the strategy's state: the journal returns
-them as `StrategyState` and does not know what they mean. Its version is `state_version`, which is
-written from version 2 on.
+them and does not know what they mean.
 
 Floats are written so that they read back to the same bits. Lines hold no time and no machine: the
 same config and seed give the same bytes.
@@ -18,7 +17,7 @@ a replay from a damaged line would give wrong weights.
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from germline.record.atomic_files import (
     sync_folder,
     write_atomically,
 )
-from germline.types import GermlineError, MeanUpdate, SigmaUpdate, StrategyState, Update
+from germline.types import GermlineError, MeanUpdate, SigmaUpdate, Update
 
 UPDATE_KEYS = frozenset(
     {
@@ -41,7 +40,7 @@ UPDATE_KEYS = frozenset(
 """Keys of a line that are fields of its update, by their names."""
 
 JOURNAL_KEYS = UPDATE_KEYS | {
-    *("digest", "noise_version", "checksum", "missing", "absent", "stretch", "state_version")
+    *("digest", "noise_version", "checksum", "missing", "absent", "stretch")
 }
 """Keys of a line that the journal reads; all other keys are the strategy's state."""
 
@@ -55,7 +54,6 @@ class JournalEntry:
 
     update: Update | MeanUpdate
     digest: str
-    noise_version: int
     missing: int = 0
     absent: tuple[int, ...] = ()
 
@@ -72,7 +70,6 @@ class Journal:
         self,
         update: Update | MeanUpdate,
         digest: str,
-        noise_version: int,
         missing: int = 0,
         absent: Sequence[int] = (),
     ) -> None:
@@ -90,7 +87,7 @@ class Journal:
                 f"{self._next - 1}; continue the run with `germline resume`, which starts at "
                 "the right one"
             )
-        line = _encode(JournalEntry(update, digest, noise_version, missing, tuple(absent)))
+        line = _encode(JournalEntry(update, digest, missing, tuple(absent)))
         append_durably(self.path, line, sync=True)
         if self._next == 0:
             sync_folder(self.path.parent)
@@ -164,10 +161,7 @@ def write_journal(path: Path, entries: Sequence[JournalEntry]) -> None:
 
 def _entry(values: dict[str, Any]) -> JournalEntry:
     """Read a line; the names of `stretch` are those that journals have held from the beginning."""
-    state = StrategyState(
-        {name: value for name, value in values.items() if name not in JOURNAL_KEYS},
-        values.get("state_version", 1),
-    )
+    state = {name: value for name, value in values.items() if name not in JOURNAL_KEYS}
     fields: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
         for name, value in values.items()
@@ -183,7 +177,7 @@ def _entry(values: dict[str, Any]) -> JournalEntry:
         )
         update = Update(**fields, sigma_update=sizes, strategy_state=state)
     missing, absent = values.get("missing", 0), tuple(values.get("absent", ()))
-    return JournalEntry(update, values["digest"], values["noise_version"], missing, absent)
+    return JournalEntry(update, values["digest"], missing, absent)
 
 
 def _encode(entry: JournalEntry) -> bytes:
@@ -194,11 +188,10 @@ def _encode(entry: JournalEntry) -> bytes:
     values: dict[str, Any] = {
         "digest": entry.digest,
         "generation": int(update.generation),
-        "noise_version": int(entry.noise_version),
+        "noise_version": NOISE_VERSION,
         "sigma": float(update.sigma),
         "missing": int(entry.missing) or None,
         "absent": [int(member) for member in entry.absent] or None,
-        "state_version": int(state.version) if state.version > 1 else None,
     }
     if isinstance(update, MeanUpdate):
         values["utilities"] = [float(utility) for utility in update.utilities]
@@ -215,7 +208,7 @@ def _encode(entry: JournalEntry) -> bytes:
             "backpropagated": update.backpropagated or None,
         }
     values = {name: value for name, value in values.items() if value is not None}
-    values |= state.values
+    values |= state
     try:
         return _sealed(values)
     except ValueError:
@@ -225,9 +218,9 @@ def _encode(entry: JournalEntry) -> bytes:
         ) from None
 
 
-def _check_state(state: StrategyState, generation: int) -> None:
+def _check_state(state: Mapping[str, Any], generation: int) -> None:
     """Refuse a strategy state that a journal cannot return unchanged."""
-    for name, value in state.values.items():
+    for name, value in state.items():
         if name in JOURNAL_KEYS:
             raise GermlineError(
                 f"generation {generation}: the strategy state has a value named {name!r}, which is "
@@ -240,8 +233,7 @@ def _check_state(state: StrategyState, generation: int) -> None:
         if not same:
             raise GermlineError(
                 f"generation {generation}: {name}={value!r} of the strategy state does not read "
-                "back from JSON as it is: use lists instead of tuples and arrays, text as keys of "
-                "mappings, None for missing numbers, and Python's numbers"
+                "back from JSON as it is: use lists, text as keys, None and Python's numbers"
             )
 
 

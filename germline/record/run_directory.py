@@ -41,8 +41,7 @@ from germline.config.loader import (
     plugins_of,
 )
 from germline.errors import count_of
-from germline.noise import NOISE_VERSION
-from germline.record import lock, metrics_rows
+from germline.record import metrics_rows
 from germline.record.ancestry import Ancestor, read_ancestry, write_ancestry
 from germline.record.atomic_files import (
     Row,
@@ -54,11 +53,23 @@ from germline.record.atomic_files import (
     read_rows,
     write_json,
 )
-from germline.record.best_generation import Ending, early_stop, exceeded_drop, mark_forgotten
-from germline.record.budget import Spent, amounts, reached_limit
+from germline.record.early_stopping import (
+    Ending,
+    Spent,
+    amounts,
+    early_stop,
+    exceeded_drop,
+    mark_forgotten,
+    reached_limit,
+)
 from germline.record.journal import Journal
 from germline.record.member_rewards import drop_rewards, write_rewards
-from germline.record.run_paths import check_unused, clear_unbegun, missing_run_error
+from germline.record.run_paths import (
+    acquire_lock,
+    check_unused,
+    clear_unbegun,
+    missing_run_error,
+)
 from germline.record.seed_study import check_single_run
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
 
@@ -211,7 +222,7 @@ class RunDirectory:
             append_rows(self._held_out, [metrics_rows.held_out_row(record.held_out)])
         is_missing = np.isnan(record.evaluation.rewards)
         absent = [int(member) for member in np.flatnonzero(is_missing.all(axis=1))]
-        self.journal.append(record.update, record.digest, NOISE_VERSION, row["missing"], absent)
+        self.journal.append(record.update, record.digest, row["missing"], absent)
         self.last_row, self.last_rollouts = row, tuple(rollouts)
 
     def write_held_out(
@@ -276,7 +287,8 @@ class RunDirectory:
         is_asked = config.max_drops or patience is not None
         scores = [row.score for row in self.held_out()] if is_asked else []
         if setting := exceeded_drop(scores, config.max_drops):
-            return Ending(setting, "more was lost than that allows", _unset(setting))
+            drop = f"{setting.partition('=')[0]}=null"
+            return Ending(setting, "more was lost than that allows", drop)
         if patience and (best := early_stop(scores, patience)):
             after = count_of(best.generation, "updates")
             reason = f"no held-out score was better than that after {after}"
@@ -320,7 +332,7 @@ class RunDirectory:
         """
         if self._claim is not None and self._claim.alive:
             return
-        self._claim = lock.acquire_lock(self.path, self)
+        self._claim = acquire_lock(self.path, self)
 
     def release_lock(self) -> None:
         """Release the lock, if this object holds it."""
@@ -355,11 +367,6 @@ class RunDirectory:
                 f"weights after generation {before} (germline export {self.path} --generation "
                 f"{before})"
             )
-
-
-def _unset(setting: str) -> str:
-    """Return the override that takes a limit away."""
-    return f"{setting.partition('=')[0]}=null"
 
 
 def describe_environment(threads: int) -> dict[str, Any]:

@@ -1,17 +1,22 @@
-"""Paths of runs: the directory of a new one, those in a folder, and the refusal of other paths.
+"""Folders of runs: of a new one, those in a folder, their lock, and the refusal of other paths.
 
 A run directory without a generation, left by a run that was refused or killed at its start, counts
 as unused: what its files say, the same command computes again.
+
+The lock allows one writer per run directory. The operating system releases it when the process ends
+in any way.
 """
 
+import fcntl
 import logging
+import os
 import shutil
+import weakref
 from datetime import datetime
 from pathlib import Path
 
 from germline.config import Config
-from germline.record.atomic_files import check_writable
-from germline.record.lock import is_locked
+from germline.record.atomic_files import check_writable, explain_write_errors
 from germline.record.seed_study import SEEDS_FILE, check_single_run, is_seed_study, seed_runs
 from germline.registry import did_you_mean
 from germline.types import GermlineError
@@ -23,6 +28,8 @@ RUNS_FOLDER = "runs"
 
 SOURCE_FILES = ("run.json", "config.json", "adapter_config.json")
 """What the folder of a run, a model or an adapter has."""
+
+LOCK_FILE = ".writer.lock"
 
 MOST_NAMED = 5
 
@@ -164,3 +171,46 @@ def written_at(path: Path) -> float:
         except FileNotFoundError:
             continue
     return 0.0
+
+
+def acquire_lock(folder: Path, owner: object) -> "weakref.finalize[..., object]":
+    """Lock a folder until `owner` is garbage collected or the returned finalizer is called.
+
+    Raises:
+        GermlineError: another training run writes to this folder.
+    """
+    with explain_write_errors(folder):
+        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise GermlineError(
+            f"{folder}: another training writes to this folder: stop it first (Ctrl-C, once); one "
+            "of this process has to end, or be dropped"
+        ) from None
+    except OSError:
+        pass  # some network file systems have no locks; there, a second writer is not detected
+    return weakref.finalize(owner, _unlock, lock)
+
+
+def is_locked(folder: Path) -> bool:
+    """Return whether a training run writes to a folder; False on file systems without locks."""
+    try:
+        lock = os.open(folder / LOCK_FILE, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(lock)
+    return False
+
+
+def _unlock(lock: int) -> None:
+    fcntl.flock(lock, fcntl.LOCK_UN)  # also where a forked process has a copy of the descriptor
+    os.close(lock)

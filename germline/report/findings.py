@@ -24,7 +24,7 @@ from germline.evaluation.score_difference import (
 )
 from germline.record import RunDirectory
 from germline.record.atomic_files import Row
-from germline.record.best_generation import best_score
+from germline.record.early_stopping import best_score
 from germline.record.metrics_rows import has_groups, mean_signal, scores_by_scorer, signal
 from germline.report.text_format import behavior_change, bounded_text, number, percent, signed
 from germline.types import HeldOutScore

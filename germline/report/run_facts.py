@@ -20,10 +20,9 @@ from germline.evaluation.behavior import Verdict, flags, recorded_answers, verdi
 from germline.evaluation.score_difference import PairedDifference, paired_difference
 from germline.record import HeldOutRow, HeldOutSample, JournalEntry, RunDirectory
 from germline.record.atomic_files import Row
-from germline.record.best_generation import best_score, rank
-from germline.record.lock import is_locked
+from germline.record.early_stopping import best_score, rank
 from germline.record.metrics_rows import paired_samples, transcript
-from germline.record.run_paths import run_directories
+from germline.record.run_paths import is_locked, run_directories
 from germline.record.seed_study import folder_to_resume, is_seed_study, seed_runs
 from germline.report.findings import Finding, find, recorded
 from germline.report.text_format import bounded_text, escape_control_characters

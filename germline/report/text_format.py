@@ -14,7 +14,7 @@ from germline.evaluation import confidence_interval
 from germline.evaluation.behavior import DETECTORS, Verdict
 from germline.evaluation.score_difference import PairedDifference, paired_difference
 from germline.evaluation.seed_statistics import SeedDifference, SeedStatistics
-from germline.record.best_generation import best_score
+from germline.record.early_stopping import best_score
 from germline.record.metrics_rows import scores_by_retained, scores_by_scorer
 from germline.types import HeldOutScore
 

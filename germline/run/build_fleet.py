@@ -12,12 +12,12 @@ from importlib.util import find_spec
 
 from germline.config import Config, InProcess, Local, Ray
 from germline.estimates.machine import usable_cores
-from germline.fleet import LocalFleet
+from germline.fleet import Fleet, LocalFleet
+from germline.fleet.deadlines import HangDetector
 from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
-from germline.fleet.hang_detector import HangDetector
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import WorkerPool
-from germline.protocols import Engine, Fleet, GraderProtocol
+from germline.protocols import Engine, GraderProtocol
 from germline.types import GermlineError
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Grader
     if isinstance(config.fleet, Ray):
         return _on_ray(config, config.fleet, load, graders)
     processes = [
-        EngineProcess(number, partial(load, engine_placement(config, number)), _patience(config))
+        EngineProcess(number, partial(load, engine_placement(config, number)))
         for number in range(config.fleet.engines)
     ]
     pool = WorkerPool(processes, wait_for_outcome, hangs=_hangs(config.fleet))
@@ -56,9 +56,7 @@ def _on_ray(
 
     with ExitStack() as opened:
         # Ray only counts CPUs, so one per engine is requested, as for processes.
-        joined = ray_engines.RayCluster(
-            fleet.address, max(usable_cores(), fleet.engines), _patience(config)
-        )
+        joined = ray_engines.RayCluster(fleet.address, max(usable_cores(), fleet.engines))
         opened.callback(joined.close)
         engine = config.engine
         automatic = isinstance(engine, InProcess) and engine.device == "auto"
@@ -90,11 +88,6 @@ def _hangs(fleet: Local | Ray) -> HangDetector:
     return HangDetector(fleet.hang_factor, fleet.hang_timeout_s)
 
 
-def _patience(config: Config) -> dict[str, str]:
-    """Let waiting OpenMP threads sleep if there are more threads than cores."""
-    return {"OMP_WAIT_POLICY": "PASSIVE"} if _crowded(config) else {}
-
-
 def engine_placement(config: Config, number: int) -> Config:
     """Return the config of an engine with its device, and the threads of a single engine."""
     fleet, engine = config.fleet, config.engine
@@ -121,10 +114,14 @@ def engine_threads(config: Config) -> int:
 
 def warn_if_crowded(config: Config) -> None:
     """Log fewer threads or engines if several engines have more threads than there are cores."""
-    engines, cores = config.fleet.engines, usable_cores()
-    if engines == 1 or not _crowded(config):
+    fleet, engine, cores = config.fleet, config.engine, usable_cores()
+    # The engines of a cluster do not share this machine's cores.
+    on_cpu = isinstance(engine, InProcess) and engine.device in ("auto", "cpu") and not _gpus()
+    if fleet.engines == 1 or fleet.is_elsewhere or not on_cpu:
         return
-    threads, each = engine_threads(config), max(1, cores // engines)
+    threads, each = engine_threads(config), max(1, cores // fleet.engines)
+    if fleet.engines * threads <= cores:
+        return
     better = (
         f"engine.threads={each} (it may change the last bits of an evaluation, so choose it when a "
         "run begins)"
@@ -133,7 +130,7 @@ def warn_if_crowded(config: Config) -> None:
     )
     log.warning(
         "fleet.engines=%d with %d threads each on %d cores: threads wait for cores; try %s",
-        *(engines, threads, cores, better),
+        *(fleet.engines, threads, cores, better),
     )
 
 
@@ -141,11 +138,3 @@ def _gpus() -> int:
     import torch
 
     return torch.cuda.device_count()
-
-
-def _crowded(config: Config) -> bool:
-    if not isinstance(config.engine, InProcess) or config.engine.device not in ("auto", "cpu"):
-        return False
-    if config.fleet.is_elsewhere:
-        return False  # the engines of a cluster do not share this machine's cores
-    return not _gpus() and config.fleet.engines * engine_threads(config) > usable_cores()

@@ -10,12 +10,14 @@ from pathlib import Path
 from germline import registry
 from germline.checkpoint import restore
 from germline.config import Config, Local, SafeAlignment
+from germline.config.config_files import model_source
 from germline.config.run_config import Retained
 from germline.endpoint import serve_extra
 from germline.engines.master_weights import Masters
 from germline.evaluation.held_out import HELD_OUT_NOISE, HeldOutScorers
 from germline.evaluation.kl_divergence import Keep
-from germline.fleet.engine_queries import DimensionQuery
+from germline.fleet import Fleet
+from germline.fleet.worker_jobs import DimensionQuery
 from germline.generation_loop import batches, generations
 from germline.graders.pool import (
     GraderPool,
@@ -28,18 +30,17 @@ from germline.methods.kl_penalty import KlPenaltyTerm
 from germline.methods.lagrange_multiplier import LagrangeTerm
 from germline.methods.method import Method, make_method
 from germline.methods.reward_term import RewardTerm
-from germline.nano import model_source
 from germline.optimizers import make_optimizer
-from germline.protocols import Engine, EpisodeTask, Fleet, Strategy, Task
+from germline.protocols import Engine, EpisodeTask, Strategy, Task
 from germline.record.ancestry import Ancestor
 from germline.record.journal import JournalEntry
 from germline.run.build_fleet import engine_placement, make_fleet, warn_if_crowded
 from germline.run.model_prompts import check_prompt_lengths, fit_task
 from germline.run.preflight import (
-    check_counts,
     check_episode_rewards,
     check_memory,
     check_run,
+    check_workers,
 )
 from germline.run.retained import RetainedScores, RetainedTask, RetainedText, read_text
 from germline.run.run_inputs import check_model_is_named
@@ -209,7 +210,7 @@ def make_graders(config: Config, task: Task) -> Graders:
     Raises:
         GermlineError: the pool or a scorer cannot be started.
     """
-    check_counts(config, ["graders.workers"])
+    check_workers(config, "graders.workers")
     check_episode_rewards(config, task)
     pool = _make_pool(config, task)
     if not config.task.scorers and config.task.weight_field is None:
@@ -306,7 +307,6 @@ def make_engine(
     seed = ancestors[0].config.seed if ancestors else config.seed
     config = config.model_copy(update={"seed": seed})
     check_model_is_named(config)
-    check_counts(config, ["engine.threads"])
     check_memory(config, searched=searched)
     engine: Engine = registry.create(
         "engine",

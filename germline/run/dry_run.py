@@ -13,7 +13,7 @@ from typing import Any
 
 from germline.config import Config, Local, load_config
 from germline.config.row_tasks import Dataset
-from germline.engines.hub_access import without_network
+from germline.engines.pretrained import without_network
 from germline.estimates.machine import machine_here, with_dtype
 from germline.estimates.memory import Estimate, classifiers, estimate
 from germline.estimates.model_shape import (

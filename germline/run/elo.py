@@ -40,7 +40,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from germline.config import TaskBase
-from germline.engines.served.http_client import RequestRefused
+from germline.engines.http_client import RequestRefused
 from germline.record.atomic_files import Row, append_rows, check_writable, keep_rows, read_each
 from germline.record.metrics_rows import rollout_text
 from germline.run.inference import SourceEvaluation, open_evaluation

@@ -24,9 +24,9 @@ from huggingface_hub.constants import HF_ASSETS_CACHE
 
 import germline
 from germline.config import AutoSigma
+from germline.config.config_files import model_source
 from germline.engines.pretrained import local_model_folder
 from germline.evaluation.kl_divergence import Keep, nothing_kept
-from germline.nano import model_source
 from germline.protocols import EpisodeTask, Task
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_json

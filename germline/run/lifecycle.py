@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from germline.checkpoint import newest_snapshot, recall_updates
-from germline.config import Config, CustomTask, InProcess, Nes, TaskBase, load_config
+from germline.config import Config, CustomTask, InProcess, TaskBase, load_config
 from germline.config.config_files import absolute_path
 from germline.estimates.machine import with_dtype
 from germline.graders.reward_functions import Rewards
@@ -44,7 +44,7 @@ RESUMABLE = ("generations", "budget", "held_out", "retained", "record", "graders
 """Settings that a resumed run may change; changing others would make it another run."""
 SERVER = (
     *("base_url", "launch", "python", "startup_timeout_s", "timeout_s", "retry_timeout_s"),
-    *("adapters", "gpu_memory_utilization", "kv_cache_gb"),
+    "adapters",
 )
 """Settings of an engine that a resumed run may change: its place and its memory."""
 DEFINES_WEIGHTS = ("model", "space")
@@ -249,7 +249,6 @@ def _cannot_change(setting: str, was: object, asked: object) -> GermlineError:
 def _entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEntry]:
     """Return the generations after which a run continues."""
     entries = directory.journal.read()
-    _check_recorded(directory.path, config, entries)
     if lost := directory.lost_generations:
         log.warning(
             "%s: the journal lines of generations %d to %d are missing: they are trained again. To "
@@ -270,24 +269,6 @@ def _entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalE
             f"value, such as {ending.override}"
         )
     return entries
-
-
-def _check_recorded(path: Path, config: Config, entries: Sequence[JournalEntry]) -> None:
-    """Check that run.json has the seed and the population that the journal was written with."""
-    strategy, update = config.strategy, entries[-1].update if entries else None
-    if not isinstance(update, Update):
-        return
-    trained: dict[str, tuple[int, object]] = {"seed": (update.run_seed, config.seed)}
-    if isinstance(strategy, Nes) and config.method.kind == "es":
-        members = len(update.coefficients) * (2 if strategy.antithetic else 1)
-        trained["strategy.population"] = members, strategy.population
-    for name, (was, now) in trained.items():
-        if was != now:
-            raise GermlineError(
-                f"resume: {path / 'run.json'} has {name}={now}, but the journal was written with "
-                f"{name}={was}: write {was} into run.json again, or begin another run with the "
-                "changed setting (germline resume RUN --from GENERATION --out NEW)"
-            )
 
 
 def _as_ancestor(directory: RunDirectory, generation: int) -> Ancestor:

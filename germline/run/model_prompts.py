@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from germline.config import Config, InProcess
+from germline.config.config_files import model_source
 from germline.config.row_tasks import PythonFile
-from germline.engines.context_length import context_error, context_limit
-from germline.nano import model_source
 from germline.protocols import EpisodeTask, Task
 from germline.record import RunDirectory
 from germline.tasks import make_task
@@ -81,6 +80,8 @@ def check_prompt_lengths(config: Config, task: Task) -> None:
         ((limit.tokens(one), split, one) for split, one in longest), key=lambda found: found[0]
     )
     if tokens > limit.prompt:
+        from germline.engines.prompt_batch import context_error
+
         prompt = f"{example.prompt[:BEGINNING]!r}..."
         which = f"the prompt of row {example.index} of the {split} split, {prompt},"
         error = context_error(tokens, limit.new, limit.context, limit.named, which)
@@ -234,6 +235,8 @@ def _context_limit(file: Path) -> tuple[int | None, str]:
 
     `load_tokenizer` says it too, but loads the vocabulary, which most runs need not do twice.
     """
+    from germline.engines.pretrained import context_limit
+
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
         return context_limit((values.get("text_config") or values).get)

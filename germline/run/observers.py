@@ -2,14 +2,13 @@
 
 A training calls its observers in a fixed order. For each generation all of them see
 `on_generation`, the recorder first, which commits it; where the generation was scored, all of them
-then see `on_held_out`. TensorBoard and W&B are observers as well: `tensorboard`, `wandb_tracker`.
+then see `on_held_out`. TensorBoard and W&B are observers as well (`trackers`).
 """
 
 import logging
 import re
 import resource
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,12 +37,6 @@ EVENTS = ("on_generation", "on_held_out", "on_end")
 Callback = Callable[[GenerationRecord], object] | object
 """A function that sees every generation, once it is on disk, or an object with any of `EVENTS`:
 `on_generation(record)`, `on_held_out(score)`, and `on_end(training)`, after the report."""
-
-SNAPSHOT_SHARE = 0.05
-"""Largest share of a run's time that writing snapshots may take."""
-
-SHORT_S = 3.0
-"""Snapshots that are written faster than this are never delayed, in seconds."""
 
 
 class Observer:
@@ -150,12 +143,10 @@ class FindingLog(Observer):
 
 
 class Snapshots(Observer):
-    """Writes snapshots, within a budget of disk space and time.
+    """Writes snapshots, which only save replaying the journal: no digest depends on them.
 
-    A snapshot only saves replaying the journal, so the time at which it is written changes no
-    digest. Snapshots are at least `every` generations apart; `save(generation, keep)` writes one. A
-    large one is delayed while writing it would take more than `SNAPSHOT_SHARE` of the time since
-    the previous one. Where only snapshots hold the weights, `best` returns the generation before
+    One is written every `every` generations and after the last one by `save(generation, keep)`;
+    none if `keep` is 0. Where only snapshots hold the weights, `best` returns the generation before
     the best held-out score, and its snapshot is written at once.
     """
 
@@ -164,25 +155,19 @@ class Snapshots(Observer):
         every: int,
         keep: int,
         save: Callable[[int, int], object],
-        clock: Callable[[], float] = time.perf_counter,
         best: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._every = every
         self._keep = keep
         self._save = save
-        self._clock = clock
         self._best = best
-        self._written_at = clock()
-        self._cost_s = 0.0
         self._unsaved: int | None = None
 
     def on_generation(self, record: GenerationRecord) -> None:
         """Write a snapshot if one is due, and after the last generation."""
         done = record.generation + 1
         self._unsaved = record.generation
-        spent = self._clock() - self._written_at
-        is_cheap = self._cost_s < SHORT_S or self._cost_s <= SNAPSHOT_SHARE * spent
-        if done == record.generations or (done % self._every == 0 and is_cheap):
+        if done == record.generations or done % self._every == 0:
             self._write()
 
     def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
@@ -195,13 +180,9 @@ class Snapshots(Observer):
         self._write()
 
     def _write(self) -> None:
-        if self._unsaved is None or not self._keep:
-            return
-        begun = self._clock()
-        self._save(self._unsaved, self._keep)
-        self._unsaved = None
-        self._written_at = self._clock()
-        self._cost_s = self._written_at - begun
+        if self._unsaved is not None and self._keep:
+            self._save(self._unsaved, self._keep)
+            self._unsaved = None
 
 
 def snapshots_to_keep(config: Config, dimension: int) -> int:

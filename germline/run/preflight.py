@@ -25,7 +25,7 @@ from germline.methods.method import check_task
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_fleet import check_ray_installed
 from germline.run.model_prompts import check_prompt_lengths
-from germline.run.wandb_tracker import check_wandb_installed
+from germline.run.trackers import check_wandb_installed
 from germline.scorers.http_service import request_headers
 from germline.scorers.scored_graders import Graders
 from germline.types import Example, GermlineError, Grade
@@ -36,20 +36,15 @@ FORCE_VARIABLE = "GERMLINE_FORCE"
 """Environment variable that turns refusals into warnings; processes of engines inherit it."""
 
 MEMORY_SHARE = 0.8
-"""Share of the available memory that processes or rollouts may take; other programs need the
-rest."""
+"""Share of the available memory that engines may take; other programs need the rest."""
 
-ENGINE_BYTES, TOY_BYTES, GRADER_BYTES, ROLLOUT_BYTES = 346e6, 196e6, 23e6, 1080
-"""Memory of an engine process with nano and with the toy model, of a grader process, and of a
-rollout of one token: the least, measured on Linux without shared pages."""
+ENGINE_BYTES, TOY_BYTES, GRADER_BYTES = 346e6, 196e6, 23e6
+"""Memory of an engine process with nano and with the toy model, and of a grader process: the least,
+measured on Linux without shared pages."""
 
-MOST_PER_CORE, MOST_GRADERS, MOST_THREADS = 16, 192, 256
-"""Grader processes and threads of an engine for each core, and the numbers that are allowed on any
-machine: graders open 4 files each, of which a process may have 1024, and a resumed run keeps the
-threads it began with."""
-
-COUNTED = ("engine.threads", "fleet.engines", "strategy.population", "graders.workers")
-"""Settings of how many processes, threads and members there are."""
+MOST_PER_CORE, MOST_GRADERS = 16, 192
+"""Grader processes for each core, and the number that is allowed on any machine: they open 4 files
+each, of which a process may have 1024."""
 
 QUICK = 4
 """Number of examples with which a custom reward is tried."""
@@ -71,11 +66,9 @@ def _refuse(setting: str, found: str, remedy: str) -> None:
 
 def check_run(config: Config, task: Task | None) -> None:
     """Refuse settings that this machine or the task cannot have, memory for the weights apart."""
-    examples = config.batch_size
     if task is not None:
         check_episode_rewards(config, task)
         check_task(config, task)
-        examples = len(task.examples("train"))
         if both := prompts_in_both(task):
             log.warning(
                 "held-out prompts that are also trained on: %d, such as %s, so the held-out score "
@@ -83,7 +76,7 @@ def check_run(config: Config, task: Task | None) -> None:
                 *(len(both), short_text(both[0])),
             )
         _warn_of_small_splits(config, task)
-    check_counts(config, examples=examples)
+    check_workers(config, "graders.workers", "fleet.engines")
     if isinstance(config.fleet, Ray):
         check_ray_installed()
     elif isinstance(config.engine, Vllm):
@@ -126,25 +119,15 @@ def check_episode_rewards(config: Config, task: Task) -> None:
         )
 
 
-def check_counts(config: Config, settings: Sequence[str] = COUNTED, examples: int = 1) -> None:
-    """Refuse numbers of processes, threads and rollouts that this machine cannot hold."""
+def check_workers(config: Config, *settings: str) -> None:
+    """Refuse more processes of graders or engines than this machine can hold."""
     cores, free = usable_cores(), available_bytes()
-    population, batch = config.strategy.population or 1, min(config.batch_size, examples)
-    rollouts = config.method.generated_rows(population) * batch
-    members = MEMORY_SHARE * free / (rollouts * ROLLOUT_BYTES) * population
     engine = TOY_BYTES if config.engine.has_own_model else ENGINE_BYTES
+    engines = 1 if config.fleet.is_elsewhere else config.fleet.engines
     graders = min(max(MOST_GRADERS, MOST_PER_CORE * cores), free / GRADER_BYTES)
-    counts: dict[str, tuple[int, float]] = {
-        "engine.threads": (
-            getattr(config.engine, "threads", None) or 1,
-            max(MOST_THREADS, MOST_PER_CORE * cores),
-        ),
-        "fleet.engines": (
-            1 if config.fleet.is_elsewhere else config.fleet.engines,
-            MEMORY_SHARE * free / engine,
-        ),
-        "strategy.population": (population, max(2, int(members) // 2 * 2)),
+    counts = {
         "graders.workers": (config.graders.workers, graders),
+        "fleet.engines": (engines, MEMORY_SHARE * free / engine),
     }
     for setting in settings:
         asked, most = counts[setting][0], max(1, int(counts[setting][1]))

@@ -12,11 +12,12 @@ from functools import partial
 from pathlib import Path
 
 from germline.config import Config
+from germline.config.config_files import model_source
 from germline.config.run_config import Retained
 from germline.evaluation import score_center
 from germline.evaluation.held_out import score_of_values
-from germline.nano import model_source
-from germline.protocols import Fleet, ScoringGroup, Task
+from germline.fleet import Fleet
+from germline.protocols import ScoringGroup, Task
 from germline.scorers.scored_graders import Graders
 from germline.types import Completion, Decoding, Example, GermlineError, HeldOutScore
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from germline.config import Config, TaskBase, load_config
+from germline.config.config_files import model_source
 from germline.config.loader import read_task
 from germline.environments.adapters import ToolAdapter, adapt
 from germline.environments.grader import RAISED, RETURNED, EnvironmentGrader, ToolCallGrader
@@ -20,7 +21,6 @@ from germline.environments.tools import describe
 from germline.episodes import first_message
 from germline.example import Transcript, Turn
 from germline.graders.pool import GraderPool
-from germline.nano import model_source
 from germline.protocols import EpisodeTask, GraderProtocol, Task
 from germline.run.build_parts import make_decoding, make_graders
 from germline.run.model_prompts import without_overlong
@@ -166,7 +166,7 @@ def _prompts(
     episode: ExampleEpisode | None,
 ) -> tuple[TaskCheckRow, tuple[ShownPrompt, ...]]:
     """Encode every prompt as the engine does, and decode some of them for display."""
-    from germline.engines.context_length import context_remedy
+    from germline.engines.prompt_batch import context_remedy
 
     everything = [*task.examples("train"), *task.examples("test")]
     try:

@@ -5,20 +5,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import cast
 
 from germline.checkpoint import drop_snapshots
 from germline.errors import count_of
 from germline.evaluation import score_center
 from germline.evaluation.behavior import answers_of, behavior, recorded_answers
-from germline.fleet.engine_queries import LARGE_SIGMA, DimensionQuery, MembersDifferQuery
-from germline.protocols import Fleet
+from germline.fleet.worker_jobs import LARGE_SIGMA, DimensionQuery, MembersDifferQuery
 from germline.record import RunDirectory
 from germline.record.ancestry import inherited_walk
-from germline.record.best_generation import best_score
-from germline.record.budget import reached_limit
+from germline.record.early_stopping import best_score, reached_limit
 from germline.report.findings import Finding
-from germline.run.budget_meter import BudgetMeter, CountingFleet
+from germline.run.budget_meter import BudgetMeter
 from germline.run.build_parts import RunParts, held_out_decoding
 from germline.run.kept_divergences import kept_divergences
 from germline.run.observers import (
@@ -32,9 +29,8 @@ from germline.run.observers import (
     snapshots_to_keep,
 )
 from germline.run.run_inputs import RunInputs
-from germline.run.shared_rollouts import SharingFleet
-from germline.run.tensorboard import TensorBoard
-from germline.run.wandb_tracker import WandbTracker
+from germline.run.shared_rollouts import SharedRollouts
+from germline.run.trackers import TensorBoard, WandbTracker
 from germline.signal_metrics import RandomWalk, SignalMetrics
 from germline.types import GenerationRecord, GermlineError, HeldOutScore, Rollout, SigmaTrial
 
@@ -68,12 +64,11 @@ class Training:
         self.config = directory.config
         self._inputs = inputs  # holds the copy of a loaded model
         self._callbacks = CallbackList(callbacks)
+        self._meter = BudgetMeter(parts.fleet, directory.spent)
+        self._parts = parts
         self._first = directory.journal.last_generation() + 1
-        shares = self.config.record.shared and not self._first
-        fleet = SharingFleet(parts.fleet, self.config) if shares else CountingFleet(parts.fleet)
-        self._counts = fleet.counts
-        self._meter = BudgetMeter(fleet, directory.spent)
-        self._parts = replace(parts, fleet=cast(Fleet, fleet))  # it has all of its members
+        if self.config.record.shared and not self._first:
+            parts.fleet.shared = SharedRollouts(parts.fleet, self.config)
         self._stopping = False
         self._begun = False
         for graders in (parts.graders, *parts.retained.graders):
@@ -226,7 +221,7 @@ class Training:
             observer.on_stop()
 
     def _generations(self, observers: Sequence[Observer]) -> Iterator[GenerationRecord]:
-        span = range(self._first, self.config.generations)
+        span, has_limits = range(self._first, self.config.generations), self.config.budget.limits
         inherited = inherited_walk(self.directory.ancestors, self.config.search.unit)
         diagnosis = SignalMetrics(
             walk=RandomWalk(self.config.optimizer, inherited),
@@ -237,7 +232,9 @@ class Training:
         self._meter.restart()
         keep = kept_divergences(self.directory, self._parts.task)
         for record in self._parts.generations(span, diagnosis, keep):
-            if shared := self._counts["shared_rollouts"]:
+            fleet = self._parts.fleet
+            fleet.shared = None  # after an update, runs differ
+            if shared := fleet.counts["shared_rollouts"]:
                 metrics = {**record.strategy_metrics, "shared_rollouts": shared}
                 record = replace(record, strategy_metrics=metrics)
             self._meter.training(record.strategy_metrics)
@@ -245,7 +242,8 @@ class Training:
             if done % self.config.held_out.every == 0 and done < span.stop:
                 record = self._with_score(record, done)
             record = replace(record, budget=self._meter.spent())
-            self._stopping |= reached_limit(self.config.budget, record.budget) is not None
+            if has_limits:
+                self._stopping |= reached_limit(self.config.budget, record.budget) is not None
             for observer in observers:
                 observer.on_generation(record)
             if record.held_out:

@@ -18,7 +18,7 @@ from germline.nano import NANO_DIR
 from germline.protocols import Engine, Task
 from germline.record import RunDirectory
 from germline.record.atomic_files import check_writable, explain_write_errors
-from germline.record.best_generation import best_score
+from germline.record.early_stopping import best_score
 from germline.record.run_paths import check_source
 from germline.run.build_parts import make_engine, strategy_of_run
 from germline.run.model_card import Form, write_model_card

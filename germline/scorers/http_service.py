@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from germline.config.scorers import HttpScorer, HttpSettings
-from germline.engines.served.http_client import HttpConnection, RequestRefused
+from germline.engines.http_client import HttpConnection, RequestRefused
 from germline.scorers.types import Item, NotScoredError, Score, Scorer, missing
 from germline.types import EngineLost, GermlineError
 

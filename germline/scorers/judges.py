@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from germline.config.scorers import ChatSettings, Judge, PairwiseJudgeSettings
-from germline.engines.served.http_client import RequestRefused
+from germline.engines.http_client import RequestRefused
 from germline.scorers.http_service import (
     REFUSED_FOR_ALL,
     HttpService,

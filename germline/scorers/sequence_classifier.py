@@ -24,8 +24,8 @@ from transformers import (
 )
 
 from germline.config.scorers import Classifier, ClassifierSettings
-from germline.engines.dtypes import serving_dtype
 from germline.engines.inprocess import torch_device
+from germline.engines.model_tensors import serving_dtype
 from germline.engines.pretrained import check_finite, loading_errors
 from germline.engines.prompt_batch import at_date, longest_token
 from germline.scorers.types import (

@@ -16,12 +16,13 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from germline import tensor_noise
+from germline import registry, tensor_noise
+from germline.config import SpaceConfig
 from germline.protocols import Members
 from germline.spaces.peft_files import write_adapter
 from germline.spaces.sigma_units import exact_mean_square, measure_unit, measured_name
 from germline.tensor_noise import NoiseStream
-from germline.types import Perturbation, SeedPerturbation, TensorInfo, Update, as_seed_perturbation
+from germline.types import Perturbation, SeedPerturbation, TensorInfo, Update
 
 
 @dataclass(frozen=True)
@@ -294,32 +295,13 @@ class CoordinateSpace(DenseSpace):
             add_to_matrix(values, matrix, (directions.a * z) @ directions.b.T)
 
 
-class SharedDirections(NamedTuple):
-    """The directions of some members, each once: an antithetic pair shares one.
-
-    Attributes:
-        drawn: one member for every direction; the center (None) has none.
-        which: `[members]`, the place in `drawn` of each member's direction; 0 for the center.
-        scale: `[members]`, sign times sigma; 0 for the center.
-    """
-
-    drawn: list[SeedPerturbation]
-    which: Tensor
-    scale: Tensor
-
-    @classmethod
-    def of(cls, members: Members, device: torch.device | None = None) -> "SharedDirections":
-        """List the directions of members, in the order of first appearance."""
-        named = [None if member is None else as_seed_perturbation(member) for member in members]
-        drawn = {member.direction: member for member in named if member is not None}
-        places = {direction: place for place, direction in enumerate(drawn)}
-        which = [places[member.direction] if member is not None else 0 for member in named]
-        scale = [member.sign * member.sigma if member is not None else 0.0 for member in named]
-        numbers = torch.tensor(which, device=device), torch.tensor(scale, device=device)
-        return cls(list(drawn.values()), *numbers)
-
-
 def add_to_matrix(values: dict[str, Tensor], matrix: TensorInfo, change: Tensor) -> None:
     """Replace a frozen matrix, of any device and dtype, by its sum with an fp32 `[out, in]`."""
     change = change.T if matrix.transposed else change
     values[matrix.name] = values[matrix.name].to(change) + change
+
+
+def make_space(config: SpaceConfig, run_seed: int = 0) -> BaseSpace:
+    """Construct the space that a config section names; some draw their start by the run seed."""
+    space: BaseSpace = registry.create("space", config, run_seed=run_seed)
+    return space

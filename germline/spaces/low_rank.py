@@ -11,17 +11,43 @@ stores weights as `[in, out]` (GPT-2), A is `[in, rank]` and B `[out, rank]`.
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
 from germline import config, tensor_noise
 from germline.protocols import Members
-from germline.spaces.base import BaseSpace, MemberAdapter, SharedDirections, Theta
+from germline.spaces.base import BaseSpace, MemberAdapter, Theta
 from germline.spaces.peft_files import PREFIX
 from germline.spaces.sigma_units import UNITS, exact_dot
 from germline.spaces.tensor_selection import check_rank, factor_sides, select_linear
 from germline.tensor_noise import NoiseStream
-from germline.types import SeedPerturbation, TensorInfo, Update
+from germline.types import SeedPerturbation, TensorInfo, Update, as_seed_perturbation
+
+
+class SharedDirections(NamedTuple):
+    """The directions of some members, each once: an antithetic pair shares one.
+
+    Attributes:
+        drawn: one member for every direction; the center (None) has none.
+        which: `[members]`, the place in `drawn` of each member's direction; 0 for the center.
+        scale: `[members]`, sign times sigma; 0 for the center.
+    """
+
+    drawn: list[SeedPerturbation]
+    which: torch.Tensor
+    scale: torch.Tensor
+
+    @classmethod
+    def of(cls, members: Members, device: torch.device | None = None) -> "SharedDirections":
+        """List the directions of members, in the order of first appearance."""
+        named = [None if member is None else as_seed_perturbation(member) for member in members]
+        drawn = {member.direction: member for member in named if member is not None}
+        places = {direction: place for place, direction in enumerate(drawn)}
+        which = [places[member.direction] if member is not None else 0 for member in named]
+        scale = [member.sign * member.sigma if member is not None else 0.0 for member in named]
+        numbers = torch.tensor(which, device=device), torch.tensor(scale, device=device)
+        return cls(list(drawn.values()), *numbers)
 
 
 class LowRank(BaseSpace):

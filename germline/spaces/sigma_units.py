@@ -35,7 +35,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from germline.schedules import scale_within
+from germline.config.schedules import scale_within
 from germline.types import GermlineError, SeedPerturbation, SigmaUpdate, TensorInfo, Update
 
 if TYPE_CHECKING:
@@ -57,11 +57,9 @@ def measure_unit(sigma_unit: str, name: str, tensor: Tensor) -> float:
         return 1.0
     if sigma_unit == "rms":
         unit = root_mean_square(tensor)
-    elif sigma_unit in ("mean_abs", "std"):
+    else:
         values = tensor.detach().cpu().double().numpy()
         unit = float(np.abs(values).mean() if sigma_unit == "mean_abs" else values.std())
-    else:
-        raise ValueError(f"{sigma_unit!r} is no unit of sigma; a config says `search.unit`")
     if not unit > 0:
         raise GermlineError(
             f"strategy.sigma_unit={sigma_unit}: {name} has {sigma_unit} {unit}, so it would never "
@@ -90,14 +88,14 @@ def _sum_of_squares(piece: Tensor) -> float:
 
 
 class SigmaScales:
-    """The scales of the searched tensors; a scale is stored once it differs from 1."""
+    """The scales of the searched tensors, by `<tensor>.scale`, once they have changed."""
 
     def __init__(self) -> None:
-        self._scales: dict[str, Tensor] = {}
+        self.state: dict[str, Tensor] = {}
 
     def of(self, name: str) -> float:
         """Return the scale of a tensor."""
-        return float(self._scales[name]) if name in self._scales else 1.0
+        return float(self.state.get(f"{name}{SUFFIX}", 1.0))
 
     def apply(
         self, update: Update, sigma_update: SigmaUpdate, space: "BaseSpace", tensor: TensorInfo
@@ -112,15 +110,7 @@ class SigmaScales:
         step = sum(coefficient * (square - 1) for coefficient, square in terms)
         limits = sigma_update.min, sigma_update.max
         scale = scale_within(self.of(tensor.name), step, *limits)
-        self._scales[tensor.name] = torch.tensor([scale], dtype=torch.float32)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the scales by `<tensor>.scale`, sorted."""
-        return {f"{name}{SUFFIX}": self._scales[name] for name in sorted(self._scales)}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Replace the scales by copies of those given."""
-        self._scales = {key.removesuffix(SUFFIX): scale.clone() for key, scale in state.items()}
+        self.state[f"{tensor.name}{SUFFIX}"] = torch.tensor([scale], dtype=torch.float32)
 
 
 def exact_dot(left: Float32[np.ndarray, " n"], right: Float32[np.ndarray, " n"]) -> int:

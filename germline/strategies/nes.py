@@ -35,9 +35,13 @@ from germline.config import (
     SkipZeroSignal,
 )
 from germline.protocols import Strategy
-from germline.schedules import value_at
 from germline.strategies.adaptive_values import RunningMeanFitness
-from germline.strategies.sigma_rules import ZeroSignalGrowth, make_sigma_rule, success_rate
+from germline.strategies.sigma_rules import (
+    ZeroSignalGrowth,
+    make_sigma_rule,
+    success_rate,
+    value_at,
+)
 from germline.strategies.signal_learning_rate import SignalLearningRate
 from germline.types import (
     GermlineError,
@@ -46,7 +50,6 @@ from germline.types import (
     Population,
     SeedPerturbation,
     SignalPower,
-    StrategyState,
     Update,
 )
 
@@ -147,7 +150,7 @@ class NaturalEvolution(Strategy):
             coefficients=in_order,
             noise_generation=None if noise_generation == generation else noise_generation,
             sigma_update=self.sigma.update_of([shares[direction] for direction in sorted(shares)]),
-            strategy_state=StrategyState(self._state(fitness, center, power)),
+            strategy_state=self._state(fitness, center, power),
         )
         if update.has_no_signal and isinstance(self.config.zero_signal, SkipZeroSignal):
             update = replace(update, skipped=True)
@@ -163,7 +166,7 @@ class NaturalEvolution(Strategy):
 
     def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
         """Report the success rate, where sigma adapts to it."""
-        return {k: v for k, v in update.strategy_state.values.items() if k == "success"}
+        return {k: v for k, v in update.strategy_state.items() if k == "success"}
 
     def _rate(
         self,
@@ -195,7 +198,7 @@ class NaturalEvolution(Strategy):
         return {name: value for name, value in state.items() if value is not None}
 
     def _follow(self, update: Update) -> None:
-        state = update.strategy_state.read()
+        state = update.strategy_state
         self.sigma.tell(update)
         if self.growth:
             self.growth.tell(update.generation, no_signal=update.has_no_signal)

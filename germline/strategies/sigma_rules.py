@@ -17,15 +17,17 @@ from jaxtyping import Float
 
 from germline import registry
 from germline.config import (
+    CosineSchedule,
     GrowSigmaOnZeroSignal,
     KindSection,
+    LinearSchedule,
     NaturalGradientSigma,
     Nes,
     PlateauSchedule,
     Scheduled,
     SuccessRateSigma,
 )
-from germline.schedules import scale_within, value_at
+from germline.config.schedules import scale_within
 from germline.shaping import all_equal
 from germline.strategies.adaptive_values import AdaptiveValue
 from germline.types import GermlineError, SigmaUpdate, Update
@@ -81,6 +83,36 @@ def make_sigma_rule(config: Nes, generations: int) -> SigmaRule:
     return rule
 
 
+def value_at(value: Scheduled, generation: int, generations: int) -> float:
+    """Return a setting's value in generation g of a run of G.
+
+        constant    value
+        linear      start (1 - d) + end d                       d = g / (G - 1)
+        cosine      start c + end (1 - c)                       c = (1 + cos(pi d)) / 2
+                    with d = (g - warmup) / (G - 1 - warmup), and before that, for g < warmup:
+                    start (g + 1) / (warmup + 1)
+
+    So it is exactly `start` in generation 0 (with warmup: in generation `warmup`) and exactly `end`
+    in the last; a run of one generation gets `start`. Source of the cosine: Loshchilov and Hutter
+    (2017, arXiv 1608.03983), equation 5, without restarts.
+
+    Args:
+        value: a number or a schedule.
+        generation: 0 to generations - 1.
+        generations: length of the whole run, so making a run longer moves a schedule.
+    """
+    if isinstance(value, LinearSchedule):
+        done = generation / (generations - 1) if generations > 1 else 0.0
+        return value.start * (1 - done) + value.end * done
+    if isinstance(value, CosineSchedule):
+        since, span = generation - value.warmup, generations - 1 - value.warmup
+        if since < 0:
+            return value.start * (generation + 1) / (value.warmup + 1)
+        share = (1 + math.cos(math.pi * since / span)) / 2 if span > 0 else 1.0
+        return value.start * share + value.end * (1 - share)
+    return float(value)
+
+
 class ScheduledSigma(SigmaRule):
     """A constant sigma, or one that follows a schedule over the run."""
 
@@ -116,7 +148,7 @@ class PlateauSigma(AdaptiveValue[float], SigmaRule):
 
     def tell(self, update: Update) -> None:
         """Adapt to the mean fitness of the next generation; a missing one changes nothing."""
-        fitness = update.strategy_state.read().get("fitness")
+        fitness = update.strategy_state.get("fitness")
         value, waited = self.newest, self._waited
         if fitness is not None:
             waited = 0 if fitness > self._best else waited + 1
@@ -144,7 +176,7 @@ class SuccessSigma(AdaptiveValue[float], SigmaRule):
 
     def tell(self, update: Update) -> None:
         """Adapt to the share of fitter members; a missing one changes nothing."""
-        settings, share = self._settings, update.strategy_state.read().get("success")
+        settings, share = self._settings, update.strategy_state.get("success")
         step = 0.0 if share is None else settings.rate * (share - settings.target)
         self.follow(update.generation, scale_within(self.newest, step, settings.min, settings.max))
 

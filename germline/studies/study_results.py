@@ -24,8 +24,7 @@ from germline.evaluation.statistics import (
     probability_of_improvement,
     stratified_interval,
 )
-from germline.record.best_generation import signed_score
-from germline.record.budget import amounts
+from germline.record.early_stopping import amounts, signed_score
 from germline.report.comparison import SeedGroup
 from germline.report.run_facts import RunFacts
 from germline.studies.run_processes import evaluation_of
@@ -40,7 +39,7 @@ AXES = {
     "cpu_minutes": "CPU minutes",
     "minutes": "minutes",
 }
-"""What scores are drawn over, by the names of `record.budget.amounts`."""
+"""What scores are drawn over, by the names of `record.early_stopping.amounts`."""
 
 OVERSPENT = 1.05
 """Factor of a budget above which the report says that a method spent more."""

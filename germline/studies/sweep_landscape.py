@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from germline.evaluation.behavior import verdict_of
-from germline.record.best_generation import signed_score
+from germline.record.early_stopping import signed_score
 from germline.report.charts import Chart, Series, Style
 from germline.report.heat_map import Cell, HeatMap
 from germline.report.text_format import number

@@ -15,7 +15,7 @@ from typing import Any
 from germline.config.config_files import as_yaml
 from germline.errors import count_of
 from germline.record.atomic_files import write_atomically
-from germline.record.best_generation import signed_score
+from germline.record.early_stopping import signed_score
 from germline.report.diff import changed_settings
 from germline.report.heat_map import HeatMap
 from germline.report.html_page import render_template

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from germline.errors import count_of
-from germline.record.best_generation import signed_score
-from germline.record.budget import amounts
+from germline.record.early_stopping import amounts, signed_score
 from germline.record.seed_study import seed_runs
 from germline.report.text_format import number, signed
 from germline.studies.study_results import CellResult, is_dominated

@@ -15,8 +15,8 @@ from typing import Any
 
 from germline.config.config_files import as_yaml
 from germline.record.atomic_files import write_atomically, write_json
-from germline.record.best_generation import signed_score
-from germline.record.lock import is_locked
+from germline.record.early_stopping import signed_score
+from germline.record.run_paths import is_locked
 from germline.record.seed_study import seed_run
 from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import train_seeds

@@ -9,7 +9,6 @@ from types import MappingProxyType
 import numpy as np
 
 from germline.config import ShapingConfig, ZScore
-from germline.noise import NOISE_VERSION
 from germline.protocols import Strategy
 from germline.record import Journal
 from germline.testing.benchmark_functions import ObjectiveFunction, sphere
@@ -115,5 +114,5 @@ def _read_back(updates: Sequence[Update | MeanUpdate]) -> list[Update | MeanUpda
     with tempfile.TemporaryDirectory(prefix="germline-testing-") as folder:
         journal = Journal(Path(folder) / "journal.jsonl")
         for update in updates:
-            journal.append(update, "0" * 64, NOISE_VERSION)
+            journal.append(update, "0" * 64)
         return [entry.update for entry in journal.read()] if updates else []

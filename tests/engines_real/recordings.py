@@ -39,7 +39,9 @@ class Case:
 
 CASES = {
     "inprocess": Case(INPROCESS),
-    "vllm": Case({"kind": "vllm", "threads": 1, "kv_cache_gb": 0.2}, "vllm"),
+    "vllm": Case(
+        {"kind": "vllm", "threads": 1, "options": {"kv_cache_memory_bytes": 2 * 10**8}}, "vllm"
+    ),
     "sglang": Case({"kind": "sglang", "launch": True, "threads": 1}, "sglang", "python"),
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from germline.config import load_config
-from germline.engines.served.http_client import RequestRefused
+from germline.engines.http_client import RequestRefused
 from germline.engines.sglang.engine import VERSION_PREFIX
 from germline.run.build_parts import make_engine
 from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation, Update

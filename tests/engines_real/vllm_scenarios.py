@@ -39,7 +39,7 @@ SAMPLED = Decoding(max_new_tokens=12, temperature=1.0, top_p=0.9)
 UPDATE = Update(7, 0, 0.02, 0.02, (0.5, -0.3, 0.2))
 # Members and updates above are in weight units: as fractions of the weights they change no text.
 WEIGHT_UNITS = {"strategy": {"sigma_unit": "constant"}}
-SMALL = {"kv_cache_gb": 0.1, "threads": 1, "options": {"block_size": 32}}
+SMALL = {"threads": 1, "options": {"block_size": 32, "kv_cache_memory_bytes": 10**8}}
 
 
 def opened(space: str, **section: Any) -> VllmEngine:

@@ -5,8 +5,8 @@ import pytest
 
 from germline import noise
 from germline.config import Nes
-from germline.schedules import value_at
 from germline.strategies import make_strategy
+from germline.strategies.sigma_rules import value_at
 from germline.testing import VectorFleet, rosenbrock, sphere
 
 

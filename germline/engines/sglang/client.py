@@ -17,7 +17,7 @@ import torch
 from pydantic import BaseModel
 from torch import Tensor
 
-from germline.engines.served.http_client import HttpConnection, RequestRefused
+from germline.engines.http_client import HttpConnection, RequestRefused
 from germline.spaces.base import MemberAdapter
 from germline.types import Decoding, EngineLost, GermlineError
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from germline.config import Config, Sglang
-from germline.engines.dtypes import serving_dtype
+from germline.engines.http_client import HttpConnection, RequestRefused
+from germline.engines.model_tensors import serving_dtype
 from germline.engines.pretrained import PretrainedModel
-from germline.engines.served.engine import Prompts, ServedEngine, Tokens
-from germline.engines.served.http_client import HttpConnection, RequestRefused
+from germline.engines.served_engine import Prompts, ServedEngine, Tokens
 from germline.engines.sglang.client import (
     GenerateRequest,
     GenerateResponse,

@@ -12,9 +12,9 @@ from collections.abc import Callable
 import torch
 from transformers import PreTrainedModel
 
-from germline.engines.dtypes import DTYPES
+from germline.engines.http_client import RequestRefused
 from germline.engines.master_weights import Masters
-from germline.engines.served.http_client import RequestRefused
+from germline.engines.model_tensors import DTYPES
 from germline.engines.sglang.client import GenerateRequest, ServerInfo, SglangClient
 from germline.types import GermlineError
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from germline.config import Config, Vllm
 from germline.engines.master_weights import Masters
 from germline.engines.pretrained import PretrainedModel
-from germline.engines.served.engine import Prompts, ServedEngine, Tokens
+from germline.engines.served_engine import Prompts, ServedEngine, Tokens
 from germline.engines.vllm.in_process import GenerateRequest, InProcessLlm
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Members

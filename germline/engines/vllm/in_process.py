@@ -10,7 +10,7 @@ import torch
 
 from germline.config import Vllm
 from germline.engines.master_weights import Masters
-from germline.engines.served.engine import Tokens
+from germline.engines.served_engine import Tokens
 from germline.types import Decoding, EngineLost, GermlineError
 
 EXTENSION = "germline.engines.vllm.worker_extension.GermlineWorkerExtension"
@@ -21,7 +21,7 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """The values of max_lora_rank that vLLM accepts."""
 MAX_AUTO_ADAPTERS = 64
 ADAPTER_MEMORY_FRACTION = 0.1
-CPU_KV_CACHE_GB = 1.0
+CPU_KV_CACHE_BYTES = 10**9
 
 
 class GenerateRequest(NamedTuple):
@@ -49,8 +49,8 @@ class InProcessLlm:
         except Exception as error:  # vLLM's libraries raise errors of many types
             raise GermlineError(
                 f"engine.kind=vllm could not be started ({type(error).__name__}: {error}): see "
-                "the lines above; where memory is short, lower engine.adapters, "
-                "engine.kv_cache_gb or engine.options.max_model_len"
+                "the lines above; where memory is short, lower engine.adapters or, in "
+                "engine.options, kv_cache_memory_bytes or max_model_len"
             ) from error
         finally:
             torch.set_num_threads = set_num_threads  # vLLM disables it on a CPU
@@ -165,11 +165,8 @@ def llm_arguments(section: Vllm, masters: Masters, dtype: torch.dtype) -> dict[s
         # On a CPU compilation takes minutes, and vLLM does not compile models with adapters.
         "enforce_eager": not on_gpu,
     }
-    if section.gpu_memory_utilization is not None:
-        arguments["gpu_memory_utilization"] = section.gpu_memory_utilization
-    cache_gb = section.kv_cache_gb or (None if on_gpu else CPU_KV_CACHE_GB)
-    if cache_gb is not None:
-        arguments["kv_cache_memory_bytes"] = int(cache_gb * 1e9)
+    if not on_gpu:
+        arguments["kv_cache_memory_bytes"] = CPU_KV_CACHE_BYTES
     if masters.adapter_rank is not None:
         arguments |= _adapter_arguments(section, masters, masters.adapter_rank, dtype)
     return arguments | section.options
@@ -178,7 +175,7 @@ def llm_arguments(section: Vllm, masters: Masters, dtype: torch.dtype) -> dict[s
 def _adapter_arguments(
     section: Vllm, masters: Masters, needed: int, dtype: torch.dtype
 ) -> dict[str, Any]:
-    rank = section.adapter_rank or next((one for one in RANKS if one >= needed), needed)
+    rank = next((one for one in RANKS if one >= needed), needed)
     slots = section.adapters
     if slots == "auto":
         memory = float(psutil.virtual_memory().total)

@@ -29,7 +29,7 @@ from vllm.lora.peft_helper import PEFTHelper
 
 from germline.config import Config
 from germline.engines.master_weights import Masters
-from germline.engines.served.engine import masters_of_config
+from germline.engines.served_engine import masters_of_config
 from germline.engines.vllm.in_process import ADAPTER_PATH
 from germline.spaces.base import MemberAdapter
 from germline.types import EngineLost, GermlineError, MeanUpdate, Perturbation, Update

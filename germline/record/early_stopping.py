@@ -1,10 +1,21 @@
-"""The best held-out score of a run, and why a setting ends a run early."""
+"""The best held-out score of a run, and the settings that end a run early.
+
+`generations.jsonl` holds what was spent up to each generation under `budget`, in units that all
+methods share; `run.budget_meter` counts.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from germline.config import Budget
 from germline.types import HeldOutScore
+
+Spent = Mapping[str, Any]
+"""The field `budget` of a row of generations.jsonl; empty before the first generation."""
+
+MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +87,23 @@ def signed_score(score: HeldOutScore) -> float:
 def rank(score: HeldOutScore) -> tuple[float, float]:
     """Return what scores are compared by: the metric so that higher is better, then the reward."""
     return signed_score(score), score.reward if math.isfinite(score.reward) else -math.inf
+
+
+def amounts(spent: Spent) -> dict[str, float]:
+    """Return what was spent by the names of the settings of `budget`."""
+    counts = {name: float(spent.get(name, 0)) for name in ("rollouts", "tokens", "forward_tokens")}
+    return {
+        **counts,
+        "flops": spent.get("forward_flops", 0.0) + spent.get("backward_flops", 0.0),
+        "cpu_minutes": spent.get("cpu_s", 0.0) / MINUTE_S,
+        "minutes": spent.get("wall_s", 0.0) / MINUTE_S,
+    }
+
+
+def reached_limit(budget: Budget, spent: Spent) -> str | None:
+    """Return the first limit that is reached, as a setting with its value; None without one."""
+    for name, amount in amounts(spent).items():
+        limit = getattr(budget, name, None)
+        if limit is not None and amount >= limit:
+            return f"budget.{name}={limit:.12g}"
+    return None

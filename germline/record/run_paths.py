@@ -180,7 +180,7 @@ def acquire_lock(folder: Path, owner: object) -> "weakref.finalize[..., object]"
         GermlineError: another training run writes to this folder.
     """
     with explain_write_errors(folder):
-        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+        lock = os.open(folder / LOCK_FILE, os.O_WRONLY | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

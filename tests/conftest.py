@@ -2,11 +2,13 @@
 
 import base64
 import gc
+import hashlib
 import logging
 import os
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -15,8 +17,8 @@ import pytest
 if TYPE_CHECKING:
     from germline.record import RunDirectory
 
-# Before anything imports huggingface_hub: a test that needs a download must fail, not wait, and no
-# test takes over what an earlier one measured.
+# Before anything imports huggingface_hub: a test that needs a download must fail, not wait, and
+# what a test measures is not left in the cache of the user.
 os.environ["HF_HUB_OFFLINE"] = "1"
 _assets = TemporaryDirectory(prefix="germline-tests-")
 os.environ["HF_ASSETS_CACHE"] = _assets.name
@@ -64,6 +66,14 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", _check_descriptor)
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_kept_divergences(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Let no run in this process take over what a run of an earlier test measured."""
+    if kept := sys.modules.get("germline.run.kept_divergences"):
+        name = hashlib.sha256(request.node.nodeid.encode()).hexdigest()
+        monkeypatch.setattr(kept, "FOLDER", Path(_assets.name, name))
 
 
 def _check_descriptor(descriptor: int) -> None:

@@ -119,8 +119,9 @@ def test_a_method_that_backpropagates_counts_its_gradient(tmp_path: Path, model:
 
 
 def test_a_resumed_run_has_counted_the_same(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole", "strategy.sigma=auto", *ADAM_FULL)
-    config = settings("strategy.sigma=auto", *ADAM_FULL)
+    measured = ("strategy.sigma=auto", "strategy.sigma.keep=false", *ADAM_FULL)
+    whole = run(tmp_path / "whole", *measured)
+    config = settings(*measured)
     part = stopped_after(germline.train(config, tmp_path / "part"), 2)
     finish(germline.resume(part))
     assert counted(part) == counted(whole)

@@ -195,15 +195,14 @@ class Training:
         return best.generation - 1 if best else None
 
     def _check_that_members_differ(self) -> None:
-        """Ask an engine whether it applies noise; the calibration of sigma would notice it too.
+        """Ask an engine whether it applies noise, whatever an earlier calibration has measured.
 
         Inference engines ignore adapters of layers that they do not support, some without an error.
         """
         config = self.config
         query = MembersDifferQuery(config.seed)
         sigma = getattr(config.strategy, "sigma", LARGE_SIGMA)
-        has_noise = config.method.member_sigmas(sigma) and not config.search.is_calibrated
-        if has_noise and not self._parts.fleet.query(query):
+        if config.method.member_sigmas(sigma) and not self._parts.fleet.query(query):
             raise GermlineError(
                 f"engine.kind={config.engine.kind}: two members with opposite noise of sigma "
                 f"{LARGE_SIGMA:g} write the same text with the same log-probabilities, so no "

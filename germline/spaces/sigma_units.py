@@ -55,17 +55,21 @@ def measure_unit(sigma_unit: str, name: str, tensor: Tensor) -> float:
     """Measure a tensor; refuse one of zeros, which would never change."""
     if sigma_unit == "constant":
         return 1.0
-    if sigma_unit == "rms":
-        unit = root_mean_square(tensor)
-    else:
-        values = tensor.detach().cpu().double().numpy()
-        unit = float(np.abs(values).mean() if sigma_unit == "mean_abs" else values.std())
+    unit = MEASURES[sigma_unit](tensor)
     if not unit > 0:
         raise GermlineError(
             f"strategy.sigma_unit={sigma_unit}: {name} has {sigma_unit} {unit}, so it would never "
             "change: exclude it (space.exclude) or use sigma_unit=constant"
         )
     return unit
+
+
+def _mean_abs(tensor: Tensor) -> float:
+    return float(np.abs(tensor.detach().cpu().double().numpy()).mean())
+
+
+def _standard_deviation(tensor: Tensor) -> float:
+    return float(tensor.detach().cpu().double().numpy().std())
 
 
 def measured_name(info: TensorInfo, tensors: Mapping[str, Tensor]) -> str:
@@ -80,6 +84,10 @@ def root_mean_square(tensor: Tensor) -> float:
     pieces = tensor.detach().flatten().split(CHUNK)
     total = math.fsum(_sum_of_squares(piece) for piece in pieces)
     return math.sqrt(total / tensor.numel())
+
+
+MEASURES = {"rms": root_mean_square, "mean_abs": _mean_abs, "std": _standard_deviation}
+"""Units that are measured, by the names of `strategy.sigma_unit`."""
 
 
 def _sum_of_squares(piece: Tensor) -> float:

@@ -18,7 +18,7 @@ from tests.toy_runs import run
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr("germline.engines.served.http_client.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("germline.engines.http_client.FIRST_PAUSE_S", 0.001)
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ GERMLINE_OWN = {"spaces": {"kind": "length", "start": 0, "end": 16}}
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr("germline.engines.served.http_client.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("germline.engines.http_client.FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(http_service, "PROBE_EVERY_S", 0.0)
 
 

@@ -22,7 +22,7 @@ from tests.toy_runs import SETTINGS, finish, journal, settings, stopped_after
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr("germline.engines.served.http_client.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("germline.engines.http_client.FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr(http_service, "PROBE_EVERY_S", 0.0)
 
 

@@ -22,7 +22,7 @@ ITEMS = [("three", SUM), ("Lyon {prompt}", CAPITAL)]
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr("germline.engines.served.http_client.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("germline.engines.http_client.FIRST_PAUSE_S", 0.001)
 
 
 def scorer(url, **section):

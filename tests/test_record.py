@@ -1,13 +1,16 @@
 """The run directory: the journal commits, rows describe, and a kill tears neither."""
 
 import dataclasses
+import fcntl
 import json
 import math
 import multiprocessing
+import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,7 +19,7 @@ import pytest
 
 from germline.config import Config, load_config
 from germline.record import HeldOutRow, HeldOutSample, Journal, RunDirectory
-from germline.record.run_paths import is_locked
+from germline.record.run_paths import LOCK_FILE, PAUSE_S, is_locked
 from germline.report.run_facts import RunFacts, UnreadableRun, list_runs
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
@@ -225,6 +228,17 @@ def test_another_process_sees_the_claim_and_asking_does_not_break_it(run: RunDir
         assert "another training writes" in pool.apply(_claim, (run.path,))
         run.release_lock()
         assert not pool.apply(is_locked, (run.path,))
+
+
+def test_a_training_begins_although_another_process_just_looks_at_the_lock(
+    run: RunDirectory,
+) -> None:
+    run.release_lock()
+    look = os.open(run.path / LOCK_FILE, os.O_RDONLY)
+    fcntl.flock(look, fcntl.LOCK_SH)
+    threading.Timer(PAUSE_S / 2, os.close, [look]).start()
+    run.acquire_lock()
+    assert is_locked(run.path)
 
 
 def _claim(path: Path) -> str:

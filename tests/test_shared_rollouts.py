@@ -1,10 +1,14 @@
 """Runs that differ only in the update rule share what they generate before their first update."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from germline.fleet import LocalFleet
 from germline.record import RunDirectory
+from germline.run import shared_rollouts
 from tests.toy_runs import journal, run
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -49,3 +53,27 @@ def test_damaged_files_are_generated_again(tmp_path) -> None:
     assert shared(again) == [0] * 4
     assert journal(again) == journal(first)
     assert shared(run(tmp_path / "third", folder)) == [ROLLOUTS, 0, 0, 0]
+
+
+def test_an_evaluation_that_lost_a_reward_is_not_shared(tmp_path, monkeypatch):
+    folder = f"record.shared={tmp_path / 'shared'}"
+    evaluate = LocalFleet._evaluate_members
+
+    def losing(self, *asked):
+        rewards = (found := evaluate(self, *asked)).rewards.copy()
+        rewards[0, 0] = math.nan
+        return replace(found, rewards=rewards)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFleet, "_evaluate_members", losing)
+        run(tmp_path / "lost", folder, "generations=1")
+    again, alone = run(tmp_path / "again", folder), run(tmp_path / "alone")
+    assert shared(again) == [0] * 4
+    assert journal(again) == journal(alone)
+
+
+def test_nothing_of_another_version_is_shared(tmp_path, monkeypatch):
+    folder = f"record.shared={tmp_path / 'shared'}"
+    run(tmp_path / "older", folder, "generations=1")
+    monkeypatch.setattr(shared_rollouts, "code_digest", lambda: "newer")
+    assert shared(run(tmp_path / "newer", folder, "generations=1")) == [0]

@@ -11,6 +11,7 @@ import fcntl
 import logging
 import os
 import shutil
+import time
 import weakref
 from datetime import datetime
 from pathlib import Path
@@ -30,6 +31,9 @@ SOURCE_FILES = ("run.json", "config.json", "adapter_config.json")
 """What the folder of a run, a model or an adapter has."""
 
 LOCK_FILE = ".writer.lock"
+
+LOOKS, PAUSE_S = 5, 0.01
+"""How often a lock is tried, as `is_locked` of another process holds it for a moment."""
 
 MOST_NAMED = 5
 
@@ -181,17 +185,20 @@ def acquire_lock(folder: Path, owner: object) -> "weakref.finalize[..., object]"
     """
     with explain_write_errors(folder):
         lock = os.open(folder / LOCK_FILE, os.O_WRONLY | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        raise GermlineError(
-            f"{folder}: another training writes to this folder: stop it first (Ctrl-C, once); one "
-            "of this process has to end, or be dropped"
-        ) from None
-    except OSError:
-        pass  # some network file systems have no locks; there, a second writer is not detected
-    return weakref.finalize(owner, _unlock, lock)
+    for _ in range(LOOKS):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(PAUSE_S)
+            continue
+        except OSError:
+            pass  # some network file systems have no locks; there, a second writer is not detected
+        return weakref.finalize(owner, _unlock, lock)
+    os.close(lock)
+    raise GermlineError(
+        f"{folder}: another training writes to this folder: stop it first (Ctrl-C, once); one of "
+        "this process has to end, or be dropped"
+    )
 
 
 def is_locked(folder: Path) -> bool:

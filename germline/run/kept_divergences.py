@@ -78,7 +78,7 @@ def kept_divergences(directory: RunDirectory, task: Task) -> Keep:
     settings = config.model_dump_json(include={"task", "space", "engine", "microbatch"})
     facts = [
         *(directory.base_digest, settings, config.strategy.unit, _digest(_files_of(config.model))),
-        *(sorted(directory.environment.items()), _code()),
+        *(sorted(directory.environment.items()), code_digest()),
         torch.cuda.get_device_name() if torch.cuda.is_available() else "",
     ]
 
@@ -97,7 +97,8 @@ def _files_of(model: str) -> Iterator[Path]:
 
 
 @cache
-def _code() -> str:
+def code_digest() -> str:
+    """Return the digest of the code of germline."""
     return _digest(Path(germline.__file__).parent.rglob("*.py"))
 
 

@@ -3,7 +3,8 @@
 Before their first update, runs that differ only in the update rule (learning rate, shaping,
 optimizer) or in their length generate the same. With `record.shared` the first such run keeps what
 it generated, and the others read that instead of generating it. Their journals and budgets are
-those of runs that generate everything. What cannot be read is generated again.
+those of runs that generate everything. What cannot be read is generated again. Nothing is kept in
+which a reward is missing, as the next run may have it.
 """
 
 import hashlib
@@ -13,23 +14,30 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from germline.config import Config
+import numpy as np
+
 from germline.fleet import Fleet
+from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
+from germline.run.kept_divergences import code_digest
 from germline.types import Evaluation
 
 EVALUATES = {"model", "task", "space", "engine", "microbatch", "prompt_search"}
-"""Sections that decide an evaluation, beside what it is asked for."""
+"""Sections that decide an evaluation, beside the machine, the code and what it is asked for."""
 
 
 class SharedRollouts:
     """The evaluations of a folder, for `Fleet.shared` of a run before its first update."""
 
-    def __init__(self, fleet: Fleet, config: Config) -> None:
+    def __init__(self, fleet: Fleet, directory: RunDirectory) -> None:
+        config = directory.config
         self._folder = Path(config.record.shared or "")
         self._counts = fleet.counts
-        sections = config.model_dump(mode="json", include=EVALUATES)
-        self._of_run = json.dumps([fleet.digest(), config.search.unit, sections], sort_keys=True)
+        facts = [
+            *(fleet.digest(), config.search.unit, directory.environment, code_digest()),
+            config.model_dump(mode="json", include=EVALUATES),
+        ]
+        self._of_run = json.dumps(facts, sort_keys=True)
 
     def __call__(self, make: Callable[[], Evaluation], asked: object) -> Evaluation:
         """Read an evaluation, and count `shared_rollouts`; or make it and keep it."""
@@ -39,8 +47,9 @@ class SharedRollouts:
             found: Evaluation = pickle.loads(file.read_bytes())
         except (OSError, EOFError, pickle.UnpicklingError):  # not there, or damaged
             found = make()
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, pickle.dumps(found))
+            if not np.isnan(found.rewards).any():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(file, pickle.dumps(found))
             return found
         self._counts["shared_rollouts"] += len(found.rollouts)
         return replace(found, decode_seconds=0.0)

@@ -68,7 +68,7 @@ class Training:
         self._parts = parts
         self._first = directory.journal.last_generation() + 1
         if self.config.record.shared and not self._first:
-            parts.fleet.shared = SharedRollouts(parts.fleet, self.config)
+            parts.fleet.shared = SharedRollouts(parts.fleet, directory)
         self._stopping = False
         self._begun = False
         for graders in (parts.graders, *parts.retained.graders):

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from benchmarks.dtypes import logit_bound
 from germline.config import Config, InProcess, load_config
+from germline.config.config_files import as_yaml
 from germline.engines import model_tensors
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.model_tensors import DTYPES
@@ -20,9 +21,10 @@ from germline.record import RunDirectory
 from germline.run import export, replay, resume, train
 from germline.run.build_parts import make_engine
 from germline.run.dry_run import dry_run
-from germline.run.weights import load_engine
+from germline.run.weights import load_engine, open_source
 from germline.spaces.base import CoordinateSpace
-from germline.types import Decoding
+from germline.studies.study_file import Study
+from germline.types import Decoding, GermlineError
 from tests.tiny import save_tiny
 from tests.tiny_engines import examples, folder, tokens
 from tests.tiny_runs import tiny_run
@@ -243,6 +245,28 @@ def test_auto_stays_fp32_on_a_cpu(fast, least, override, dtype, tmp_path, monkey
     monkeypatch.setattr(machine, "BFLOAT16_FROM", least)
     config = tiny_run(save_tiny(tmp_path / "model", "llama"), override)
     assert dtype_of(machine.with_dtype(config)) == dtype
+
+
+def test_a_study_does_not_compare_methods_in_different_dtypes(tmp_path, fast_bfloat16):
+    config = tiny_run(save_tiny(tmp_path / "model", "llama"))
+    sft = ["method=sft_on_best", "strategy.learning_rate=0.1"]
+    (tmp_path / "tiny.yaml").write_text(as_yaml(config.model_dump(mode="json")))
+    file = {
+        "seeds": 0,
+        "tasks": {"short": {"config": "tiny.yaml"}},
+        "methods": {"es": {}, "sft": {"settings": sft}},
+    }
+    (tmp_path / "study.yaml").write_text(as_yaml(file))
+    with pytest.raises(GermlineError, match=r"es bfloat16, sft float32.*set engine\.dtype="):
+        Study(tmp_path / "study.yaml", out=tmp_path / "out").prepare()
+    same = ["settings=[engine.dtype=float32]"]
+    Study(tmp_path / "study.yaml", same, tmp_path / "out").prepare()
+
+
+def test_a_model_is_scored_in_the_dtype_that_a_run_of_it_has(tmp_path, fast_bfloat16):
+    model = str(save_tiny(tmp_path / "model", "llama"))
+    assert dtype_of(open_source(model, None, [])[1]) == "bfloat16"
+    assert dtype_of(open_source(model, None, ["engine.dtype=float32"])[1]) == "float32"
 
 
 @pytest.mark.parametrize("instruction", ["_is_avx512_bf16_supported", "_is_amx_tile_supported"])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from germline.config import Config, Rows, TaskBase, load_config
+from germline.estimates.machine import with_dtype
 from germline.evaluation import score_center
 from germline.evaluation.behavior import Answer, behavior, recorded_answers
 from germline.evaluation.held_out import HeldOutScorers
@@ -243,6 +244,8 @@ def open_evaluation(  # noqa: PLR0913 - all that a score depends on
         )
     last = generation_of_source(source, directory, generation)
     config = with_model_folder(config, inputs.model)
+    if directory is None and inputs.model is not None:
+        config = with_dtype(config)  # its folder was not known before
     made = fit_task(config, make_task(config.task, inputs.task))
     if temperature is not None and _searches_temperature(directory):
         raise GermlineError(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from germline.checkpoint import follows_gradients, last_restorable_generation, restore
 from germline.config import Config, TaskConfig, load_config
 from germline.errors import count_of
+from germline.estimates.machine import with_dtype
 from germline.methods.method import Method, make_method
 from germline.nano import NANO_DIR
 from germline.protocols import Engine, Task
@@ -189,7 +190,10 @@ def generation_of_source(
 def open_source(
     source: str, task: TaskConfig | None, overrides: Sequence[str]
 ) -> tuple[RunDirectory | None, Config]:
-    """Return the run directory of a source, None for a model, and the config to use it with."""
+    """Return the run directory of a source, None for a model, and the config to use it with.
+
+    A model has the dtype with which a run of it would begin on this machine.
+    """
     path = Path(source)
     check_source(path)
     directory = RunDirectory.open(path) if (path / "run.json").exists() else None
@@ -199,7 +203,7 @@ def open_source(
         date = read_export_facts(path).get("prompt_date")
         if date and not (task and task.prompt_date):
             overrides = (f"task.prompt_date={date}", *overrides)
-        return None, load_config({**values, **tasks}, overrides)
+        return None, with_dtype(load_config({**values, **tasks}, overrides))
     config = directory.config
     if task is None:
         return directory, load_config(config, overrides)

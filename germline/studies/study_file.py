@@ -19,10 +19,11 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError
 
-from germline.config import Budget, Config, load_config
+from germline.config import Budget, Config, InProcess, load_config
 from germline.config.base import Section, as_override
 from germline.config.config_files import read_file
 from germline.config.overrides import apply_overrides, without_warnings
+from germline.estimates.machine import with_dtype
 from germline.methods.method import check_task
 from germline.report.diff import differing_settings
 from germline.studies.run_seeds import train_seeds
@@ -167,7 +168,12 @@ class Study:
         return self.configs[cell.task, cell.method].model_copy(update={"seed": cell.seed})
 
     def prepare(self) -> None:
-        """Write the folders of the runs, and refuse runs of other settings that are there."""
+        """Write the folders of the runs, and refuse runs of other settings that are there.
+
+        Methods that `engine.dtype=auto` serves in different dtypes are refused too.
+        """
+        for task in self.tasks:
+            self._check_same_dtype(task)
         for (task, method), config in self.configs.items():
             train_seeds(config, self.seeds, self._folder(task, method)).prepare()
 
@@ -206,6 +212,21 @@ class Study:
                     f"{task}: the methods would not answer the same questions: "
                     f"{'; '.join(unequal)}: set it for the task, or make two tasks of it"
                 )
+
+    def _check_same_dtype(self, task: str) -> None:
+        dtypes = {}
+        for method in self.methods:
+            engine = self.configs[task, method].engine
+            if isinstance(engine, InProcess) and engine.dtype == "auto":
+                served = with_dtype(self.configs[task, method]).engine
+                is_half = getattr(served, "dtype", "") == "bfloat16"
+                dtypes[method] = "bfloat16" if is_half else "float32"
+        if len({*dtypes.values()}) > 1:
+            found = ", ".join(f"{method} {dtype}" for method, dtype in dtypes.items())
+            raise GermlineError(
+                f"{task}: engine.dtype=auto differs on this machine, and so would the time and the "
+                f"rounding of the methods ({found}): set engine.dtype=float32 or bfloat16 for all"
+            )
 
     def _check_methods(self, task: str) -> None:
         """Refuse methods that cannot train on a task, or need a package that is missing."""

@@ -247,6 +247,19 @@ def test_a_service_that_hangs_times_out():
         released.set()
 
 
+def test_a_request_that_gets_no_answer_in_time_is_repeated():
+    released, replies = threading.Event(), iter([HANG_S])
+
+    def reply(*_):
+        released.wait(next(replies, 0))
+        return 200, {"rewards": [1, 2]}
+
+    with listening(reply) as server:
+        asked = scorer(server.url, kind="openrlhf", timeout_s=0.5)
+        assert values(asked.score(ITEMS)) == [1, 2]
+        released.set()
+
+
 # --- tokens
 
 

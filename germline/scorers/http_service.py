@@ -83,15 +83,21 @@ class HttpService:
             if self._failure and begun < self._next_probe:
                 raise ServiceAwayError(f"not asked, as it is away: {self._failure}")
             self._next_probe = begun + PROBE_EVERY_S
-        try:
-            response = connection.post(path, body)
-        except EngineLost as error:
-            self._count_failure(str(error))
-        except RequestRefused:  # a response, which says nothing of other requests
-            self._close_circuit()
-            raise
-        self._close_circuit()
-        return response
+        while True:
+            try:
+                response = connection.post(path, body)
+            except EngineLost as error:
+                # One that was not reached was asked for that long; a late one was asked once.
+                is_over = self._clock() - begun >= self.config.retry_timeout_s
+                if is_over or connection is self._probe:
+                    self._count_failure(str(error))
+                self._check_open()
+            except RequestRefused:  # a response, which says nothing of other requests
+                self._close_circuit()
+                raise
+            else:
+                self._close_circuit()
+                return response
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -47,3 +47,18 @@ class AsksTwice:
                 return json.load(response)["choices"][0]["message"]["content"]
         except urllib.error.HTTPError as error:
             raise GradeMissingError(f"{error.code}: {error.read().decode()}") from None
+
+
+@dataclass(frozen=True)
+class Completes(AsksTwice):
+    """Continues a text, without a seed and with a limit of its own; rewards the text's value."""
+
+    def _play(self, batch, episode):
+        body = {"model": episode.model, "prompt": "A", "max_tokens": 50, "temperature": 1.0}
+        headers = {"content-type": "application/json", "authorization": f"Bearer {batch.token}"}
+        address = f"{batch.url}/completions"
+        request = urllib.request.Request(address, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=HANG_S) as response:
+            answer = json.load(response)
+        tokens, text = answer["usage"]["completion_tokens"], answer["choices"][0]["text"]
+        return {"reward": tokens + int.from_bytes(text.encode()[:4]) / 2**32}

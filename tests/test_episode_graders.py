@@ -20,7 +20,7 @@ from germline.types import (
     Example,
     SeedPerturbation,
 )
-from tests.endpoint_graders import AsksTwice
+from tests.endpoint_graders import AsksTwice, Completes
 from tests.instant_engine import InstantEngine
 
 MEMBERS = [SeedPerturbation(0, 0, number, 1, 0.1) for number in range(4)]
@@ -96,6 +96,14 @@ def test_a_reply_is_read_again_as_its_tokens_and_not_as_its_text(nano):
         example = EXAMPLES[one.example]
         begun = (*nano.encoder.encode(example), *one.turns[0].tokens)
         assert any(read[: len(begun)] == begun for read in engine.read)
+
+
+def test_texts_that_an_agent_continues_have_the_noise_and_the_limit_of_the_run(nano):
+    first, again = (
+        [[one.grade.reward for one in row] for row in play(nano, Completes())] for _ in range(2)
+    )
+    assert first == again
+    assert all(reward < GREEDY.max_new_tokens + 1 for row in first for reward in row)
 
 
 def test_the_endpoint_asks_for_its_token():

@@ -70,11 +70,10 @@ class Endpoint:
 
     async def chat(self, request: ChatRequest) -> Response:
         """Answer the last message of a conversation."""
+        self._seed(request)
         asked, after = request.example(), None
         new = asked
         if self.log is not None:
-            if request.seed is None:  # the request belongs to no episode
-                request.seed = self.log.default_seed
             new, after = self.log.continued(request.model, request.seed or 0, asked)
         longest = request.max_completion_tokens or request.max_tokens
         reply = await self._reply(request, [new], longest, after=after)
@@ -88,9 +87,15 @@ class Endpoint:
 
     async def complete(self, request: CompletionRequest) -> Response:
         """Continue texts."""
+        self._seed(request)
         echo = bool(request.echo)
         reply = await self._reply(request, request.examples(), request.max_tokens, echo=echo)
         return _streamed(reply.text_events()) if request.stream else AsciiJson(reply.text())
+
+    def _seed(self, request: ChatRequest | CompletionRequest) -> None:
+        """Give a request that belongs to no episode the seed of the log."""
+        if self.log is not None and request.seed is None:
+            request.seed = self.log.default_seed
 
     async def _reply(
         self,
@@ -102,6 +107,8 @@ class Endpoint:
         after: LoggedTurn | None = None,
     ) -> Reply:
         top = request.top
+        if self.log is not None and longest is not None:
+            longest = min(longest, self.max_new_tokens)  # `task.max_new_tokens` holds for agents
         # Members are drawn and the journal is read in a thread, as both may take a while.
         selected = await asyncio.to_thread(self.weights.select, request.model)
         row = RowRequest(

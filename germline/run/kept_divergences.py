@@ -63,16 +63,16 @@ class KeptDivergences(UserDict[float, float]):
 def kept_divergences(directory: RunDirectory, task: Task) -> Keep:
     """Return what is known of sigmas, given the inputs of a measurement.
 
-    Nothing is known where the same inputs may give other bits: of an inference engine, of episodes,
-    which an environment plays, of an engine or a space of another package, whose code has no
-    digest, and of a model from Python, whose tokenizer has none. Under a
+    Nothing is known where the same inputs may give other bits: of an inference engine, of engines
+    on other machines, of episodes, which an environment plays, of an engine or a space of another
+    package, whose code has no digest, and of a model from Python, whose tokenizer has none. Under a
     budget of rollouts nothing is taken over either: the run would have more generations.
     """
     config = directory.config
     sigma = getattr(config.search, "sigma", None)
     unknown = config.engine.is_served or isinstance(task, EpisodeTask) or is_from_python(config)
     unknown = unknown or any(package_of(type(one)) for one in (config.engine, config.space))
-    unknown = unknown or not COUNTED.isdisjoint(config.budget.limits)
+    unknown = unknown or config.fleet.is_elsewhere or not COUNTED.isdisjoint(config.budget.limits)
     if unknown or not (isinstance(sigma, AutoSigma) and sigma.keep):
         return nothing_kept
     settings = config.model_dump_json(include={"task", "space", "engine", "microbatch"})

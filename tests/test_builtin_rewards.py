@@ -100,13 +100,19 @@ def test_the_last_number_counts(text, answer, value):
 
 
 @pytest.mark.parametrize(
-    "answer", ["1 000", "5-7", "5\u20137", "3 or 4", "10 - 5", "10^6", "1_000", "2026-11-27", "1|2"]
+    "answer",
+    [
+        *("1 000", "5-7", "5\u20137", "3 or 4", "10 - 5", "10^6", "1_000", "2026-11-27", "1|2"),
+        *("0.(6)", "1.2(34)", "0.333...", "0.3\u2026"),
+    ],
 )
 def test_numbers_that_are_joined_are_no_gold_answer(answer):
     assert "must be one number" in rewards()["numeric"].check_answer(answer)
 
 
-@pytest.mark.parametrize("answer", ["2 + 2 = 4", "In 3 days 4", "3.\n#### 4", "7/2 or so 4", "=4"])
+@pytest.mark.parametrize(
+    "answer", ["2 + 2 = 4", "In 3 days 4", "3.\n#### 4", "7/2 or so 4", "=4", "so it is 4..."]
+)
 def test_the_last_number_of_a_solution_is_its_gold_answer(answer):
     assert score("numeric", "4", answer) == 1
 

@@ -30,6 +30,7 @@ NOT_HERE = {
     "kl": "of method.beta: tests/test_trl_policy_gradient.py",
     "explained_variance": "tests/test_ppo.py",
     "samples_kept": "tests/test_ppo.py",
+    "shared_rollouts": "of record.shared: tests/test_shared_rollouts.py",
 }
 
 RUNS = {

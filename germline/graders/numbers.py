@@ -52,6 +52,7 @@ NUMBER = re.compile(SIGN + UNSIGNED)
 _GROUPED = re.compile(GROUPED)
 _EXPONENT = re.compile(r"[eE][-+]?[0-9]{4,}")
 _SLASH = re.compile(r"\s*/\s*")
+_ENDLESS = re.compile(r"[0-9]\.[0-9]*(?:\([0-9]|[0-9](?:\.\.\.|\u2026|\\[lc]?dots))")
 _JOINT = re.compile(r"(?:[^\w=#./\n]|_)*|\s*(?:and|or|to)\s*")  # of a list, a range, a power
 
 
@@ -80,8 +81,11 @@ def last_number(text: str) -> Fraction | None:
 def single_number(text: str) -> Fraction | None:
     """Return the last number of a text; None without one, or if another one is joined to it.
 
-    Examples of the latter: `3,4`, `3 or 4`, `1 000`, `5-7`, `10^6`.
+    Examples of the latter: `3,4`, `3 or 4`, `1 000`, `5-7`, `10^6`. What repeats without an end in
+    `0.(6)` or `0.333...` is not clear either.
     """
+    if _ENDLESS.search(text):
+        return None
     numbers = _last_numbers(f"={text}")  # after it, a sign may have a space
     if len(numbers) > 1 and _JOINT.fullmatch(_between(*numbers[-2:])):
         return None

@@ -26,8 +26,8 @@ def check(
         str,
         typer.Argument(
             metavar="FILE|NAME",
-            help="A task file (.py, .jsonl, .json, .csv, .parquet or .arrow), a config, or the "
-            "short name of a task (for the hub: dataset task.path=ORG/NAME).",
+            help="A task file (.py, .jsonl, .json, .csv, .tsv, .parquet or .arrow), a config, or "
+            "the short name of a task (for the hub: dataset task.path=ORG/NAME).",
             autocompletion=shell_completion.complete_tasks,
         ),
     ],

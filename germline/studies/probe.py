@@ -107,7 +107,7 @@ def probe(
             for rows in sweep(measure, first_sigma(bench, given, watch), center):
                 keep(measured(center, rows))
         if not rows:
-            raise GermlineError(f"probe: {clock.stopped} before a sigma was measured: allow more")
+            raise GermlineError(f"probe: {clock.stopped} before a sigma was measured")
         _check_signal(rows, center)
         edge = find_edge(rows, center)
         sigmas = _best([row for row in rows if is_sane(row, center)])
@@ -263,7 +263,7 @@ def _notes(
             "of members may be noise: try a larger batch, or a reward in finer steps"
         )
     if stopped:
-        yield f"{stopped} before the end of the short trainings: allow more --minutes"
+        yield f"{stopped} before the end of the short trainings"
 
 
 def _check_signal(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> None:

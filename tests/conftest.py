@@ -68,12 +68,26 @@ def no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_kept_by_other_modules(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let no run of a module's fixtures take over what a run of another module measured."""
+    with pytest.MonkeyPatch.context() as patch:
+        _keep_divergences_apart(patch, request)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def no_kept_divergences(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def nothing_kept_by_other_tests(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     """Let no run in this process take over what a run of an earlier test measured."""
+    _keep_divergences_apart(monkeypatch, request)
+
+
+def _keep_divergences_apart(patch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if kept := sys.modules.get("germline.run.kept_divergences"):
         name = hashlib.sha256(request.node.nodeid.encode()).hexdigest()
-        monkeypatch.setattr(kept, "FOLDER", Path(_assets.name, name))
+        patch.setattr(kept, "FOLDER", Path(_assets.name, name))
 
 
 def _check_descriptor(descriptor: int) -> None:

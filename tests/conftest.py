@@ -2,7 +2,6 @@
 
 import base64
 import gc
-import hashlib
 import logging
 import os
 import sys
@@ -22,6 +21,9 @@ if TYPE_CHECKING:
 os.environ["HF_HUB_OFFLINE"] = "1"
 _assets = TemporaryDirectory(prefix="germline-tests-")
 os.environ["HF_ASSETS_CACHE"] = _assets.name
+# A file in place of the folder: no run takes over the calibration of another one.
+Path(_assets.name, "germline").mkdir()
+Path(_assets.name, "germline", "calibration").touch()
 
 
 EMPTY_PNG = base64.b64decode(
@@ -66,28 +68,6 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", _check_descriptor)
         yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def nothing_kept_by_other_modules(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let no run of a module's fixtures take over what a run of another module measured."""
-    with pytest.MonkeyPatch.context() as patch:
-        _keep_divergences_apart(patch, request)
-        yield
-
-
-@pytest.fixture(autouse=True)
-def nothing_kept_by_other_tests(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    """Let no run in this process take over what a run of an earlier test measured."""
-    _keep_divergences_apart(monkeypatch, request)
-
-
-def _keep_divergences_apart(patch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    if kept := sys.modules.get("germline.run.kept_divergences"):
-        name = hashlib.sha256(request.node.nodeid.encode()).hexdigest()
-        patch.setattr(kept, "FOLDER", Path(_assets.name, name))
 
 
 def _check_descriptor(descriptor: int) -> None:

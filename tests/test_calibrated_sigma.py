@@ -324,6 +324,11 @@ def test_a_file_that_is_gone_or_damaged_or_not_writable_is_measured_again(
     assert not any(one.is_kept for one in trials_of(tmp_path / "fourth")[0])
 
 
+def test_no_run_of_a_test_takes_over_what_another_measured(tmp_path):
+    trials_of(tmp_path / "first")
+    assert not any(one.is_kept for one in trials_of(tmp_path / "second")[0])
+
+
 # --- settings that a measured search needs
 
 

@@ -3,12 +3,13 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from germline.fleet import LocalFleet
 from germline.record import RunDirectory
-from germline.run import shared_rollouts
+from germline.run import kept_divergences
 from tests.toy_runs import journal, run
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -72,8 +73,16 @@ def test_an_evaluation_that_lost_a_reward_is_not_shared(tmp_path, monkeypatch):
     assert journal(again) == journal(alone)
 
 
-def test_nothing_of_another_version_is_shared(tmp_path, monkeypatch):
+GPU = SimpleNamespace(is_available=lambda: True, get_device_name=lambda: "another GPU")
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("code_digest", lambda: "newer"), ("torch", SimpleNamespace(cuda=GPU))],
+    ids=["version", "GPU"],
+)
+def test_nothing_of_another_version_or_gpu_is_shared(name, other, tmp_path, monkeypatch):
     folder = f"record.shared={tmp_path / 'shared'}"
     run(tmp_path / "older", folder, "generations=1")
-    monkeypatch.setattr(shared_rollouts, "code_digest", lambda: "newer")
+    monkeypatch.setattr(kept_divergences, name, other)
     assert shared(run(tmp_path / "newer", folder, "generations=1")) == [0]

@@ -78,8 +78,7 @@ def kept_divergences(directory: RunDirectory, task: Task) -> Keep:
     settings = config.model_dump_json(include={"task", "space", "engine", "microbatch"})
     facts = [
         *(directory.base_digest, settings, config.strategy.unit, _digest(_files_of(config.model))),
-        *(sorted(directory.environment.items()), code_digest()),
-        torch.cuda.get_device_name() if torch.cuda.is_available() else "",
+        *machine_and_code(directory),
     ]
 
     def kept(inputs: object) -> KeptDivergences:
@@ -94,6 +93,12 @@ def _files_of(model: str) -> Iterator[Path]:
     folder = local_model_folder(model_source(model))
     if folder is not None:
         yield from (one for one in folder.iterdir() if one.suffix in SMALL_FILES)
+
+
+def machine_and_code(directory: RunDirectory) -> list[object]:
+    """Return what the bits of an engine depend on, beside the config and the weights."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
+    return [sorted(directory.environment.items()), gpu, code_digest()]
 
 
 @cache

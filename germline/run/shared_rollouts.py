@@ -19,7 +19,7 @@ import numpy as np
 from germline.fleet import Fleet
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
-from germline.run.kept_divergences import code_digest
+from germline.run.kept_divergences import machine_and_code
 from germline.types import Evaluation
 
 EVALUATES = {"model", "task", "space", "engine", "microbatch", "prompt_search"}
@@ -34,7 +34,7 @@ class SharedRollouts:
         self._folder = Path(config.record.shared or "")
         self._counts = fleet.counts
         facts = [
-            *(fleet.digest(), config.search.unit, directory.environment, code_digest()),
+            *(fleet.digest(), config.search.unit, *machine_and_code(directory)),
             config.model_dump(mode="json", include=EVALUATES),
         ]
         self._of_run = json.dumps(facts, sort_keys=True)

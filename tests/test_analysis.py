@@ -178,11 +178,12 @@ def test_the_cosine_of_known_changes(sign, start, tmp_path):
 
 def test_a_source_without_a_change_and_the_same_change_are_noted(start, tmp_path):
     end = changed(start, tmp_path / "end", up=noise(96, 64))
-    result = analyze("cosine", [start, end, end], start=start)
+    result = analyze("cosine", [start, start, end, end], start=start)
     (pair,) = (one for one in result.rows if one["module"] == "all")
     assert (pair["pairs"], pair["cosine"][0]) == (1, pytest.approx(1))
     unchanged = f"{start} has the weights of its start: nothing changed"
-    assert result.notes == [unchanged, f"{end} and {end}: the same change of every weight"]
+    alike = f"{end} and {end}: the same change of every weight"
+    assert result.notes == [unchanged, unchanged, alike]
     result = analyze("deltas", [start, end], start=start)
     assert result.notes[0] == f"{start.name} has the weights of its start: nothing changed"
     assert {one["source"] for one in result.rows} == {"end"}

@@ -1,5 +1,6 @@
 """Scores of weights between and around models: points, noise, and what is said of them."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -245,10 +246,14 @@ def test_coverage_counts_what_the_tries_solve(folders, tmp_path):
 
 def test_coverage_of_a_metric_that_is_no_share_counts_better_answers(folders, tmp_path):
     settings = {"task": "conciseness", "samples": 2, "scales": "0.05", "limit": 4}
-    result = analyze("coverage", ["nano"], start=folders["start"], settings=settings)
+    call: dict[str, Any] = {"start": folders["start"], "out": tmp_path, "settings": settings}
+    result = analyze("coverage", ["nano"], **call)
     assert "better than greedy" in result.columns.values()
     assert "best@2" in result.columns
-    assert all(0 <= row["solved"] <= 4 for row in result.rows)
+    lines = (tmp_path / "coverage.jsonl").read_text().splitlines()[1:]
+    kept = {row["key"]: np.array(row["samples"]) for row in map(json.loads, lines)}
+    shorter = kept["2 at 1.0: "] < kept["1 at 0.0: "]  # lower is better
+    assert result.rows[0]["solved"] == shorter.any(axis=0).sum()
 
 
 def test_an_interrupted_analysis_continues(folders, tmp_path):

@@ -150,6 +150,9 @@ def test_a_difference_within_the_noise_of_run_seeds_is_not_clear() -> None:
     best, other = faked(0, 5.0, 3.0), faked(1, 4.0, 2.0, spread=1.1)
     assert is_clearly_worse(other, best)
     assert not is_clearly_worse(other, best, 2.0)
+    # The gap is 1, and the bound over two seeds 1.96 sqrt(variance): .88 and 1.07.
+    assert is_clearly_worse(other, best, 0.2)
+    assert not is_clearly_worse(other, best, 0.3)
     assert faked_results(best, other).seed_variance == pytest.approx(2.0)
     assert {one.number for one, _ in race(faked_results(best, other), 4)} == {0, 1}
     assert faked_results(faked(0, 5.0)).seed_variance is None

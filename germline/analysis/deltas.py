@@ -169,10 +169,10 @@ def _overlaps(labels: Sequence[str], tensors: Sequence[Row]) -> list[dict[str, A
     ratios, chances = share(both.sum(axis=0)), share(expected)
     found = []
     for methods, pairs in pairs_by_method(labels).items():
-        of_pairs = ratios[tuple(zip(*pairs, strict=True))]
-        row = {"methods": methods, "pairs": len(pairs), "overlap": float(of_pairs.mean())}
-        row |= {"low": float(of_pairs.min()), "high": float(of_pairs.max())}
-        found.append({**row, "chance": float(chances[tuple(zip(*pairs, strict=True))].mean())})
+        at = tuple(zip(*pairs, strict=True))
+        row = {"methods": methods, "pairs": len(pairs), "overlap": float(ratios[at].mean())}
+        row |= {"low": float(ratios[at].min()), "high": float(ratios[at].max())}
+        found.append({**row, "chance": float(chances[at].mean())})
     return found
 
 

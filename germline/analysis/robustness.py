@@ -56,12 +56,12 @@ def measure(request: Request, settings: Settings) -> Result:
     rows: list[Row] = []
     with open_scorer(request, settings) as scorer:
         groups, units = tensor_groups(scorer), scorer.deviations()
+        if settings.groups == "all":
+            groups = {ALL: groups[ALL]}
         for weights in request.opened:
             center = ((1.0, weights),)
             clean = scorer.scores_at(Point(center)).score[0]
             for group, names in groups.items():
-                if group != ALL and settings.groups == "all":
-                    continue
                 numbers = sum(scorer.engine.serving[name].numel() for name in names)
                 for scale in sorted(settings.scales):
                     noise = {name: scale * units[name] for name in names}

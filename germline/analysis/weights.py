@@ -113,7 +113,9 @@ def open_weights(source: Source, generation: Generation = None, *, folder: Path)
     last = generation_of_source(str(source), directory, generation)
     if directory is not None:
         return _open_run(directory, last, folder)
-    return (_open_adapter if is_adapter(path) else _open_folder)(str(source), path, folder)
+    if is_adapter(path):
+        return _open_adapter(str(source), path, folder)
+    return _open_folder(str(source), path)
 
 
 def pieces(sources: Sequence[Weights], name: str) -> Iterator[tuple[Tensor, Tensor]]:
@@ -170,7 +172,7 @@ def _loaded(model: nn.Module, folder: Path) -> Weights:
     return _from_files(name, [path])
 
 
-def _open_folder(label: str, path: Path, _folder: Path | None = None) -> Weights:
+def _open_folder(label: str, path: Path) -> Weights:
     folder = local_model_folder(str(path))
     if folder is None or path.suffix == ".gguf":
         found = "is a file" if path.is_file() else "was not found on this machine"

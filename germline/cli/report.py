@@ -78,7 +78,7 @@ def report(
     else:
         if len(facts) > 1:
             for table in comparison_tables(facts, groups).values():
-                print_table(*table)
+                print_table(table.columns, table.rows)
             typer.echo(f"{ABOUT_DIFFERENCES}; {text_format.MEANS_OVER_SEEDS}")
             for group in groups:
                 if group.left_out:

@@ -6,7 +6,7 @@ run seeds.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
@@ -21,6 +21,7 @@ from germline.evaluation.seed_statistics import (
 from germline.record.seed_study import counted_seeds, is_seed_study
 from germline.report.run_facts import RunFacts
 from germline.report.text_format import difference, escape_control_characters, over_seeds, score
+from germline.report.text_table import Table
 from germline.types import HeldOutScore
 
 SMALLEST_GROUP = 2
@@ -124,16 +125,7 @@ def compared_runs(runs: Sequence[RunFacts]) -> list[PairedDifference | str]:
     return [_compared(run, runs[0]) for run in runs]
 
 
-class TextTable(NamedTuple):
-    """A table of texts."""
-
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-def comparison_tables(
-    runs: Sequence[RunFacts], groups: Sequence[SeedGroup]
-) -> dict[str, TextTable]:
+def comparison_tables(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> dict[str, Table]:
     """Return tables of the held-out scores of runs, and of the means over run seeds if any."""
     rows = [
         (
@@ -147,7 +139,7 @@ def comparison_tables(
         for run, found in zip(runs, compared_runs(runs), strict=True)
     ]
     columns = ("run", "metric", "before", "after", "n", "difference to the first")
-    tables = {"Results": TextTable(columns, rows)}
+    tables = {"Results": Table(columns, rows)}
     if groups:
         means = [
             (
@@ -159,7 +151,7 @@ def comparison_tables(
             for group in groups
         ]
         columns = ("config", "metric", "seeds", "before", "best", "after")
-        tables["Over run seeds"] = TextTable(columns, means)
+        tables["Over run seeds"] = Table(columns, means)
     return tables
 
 

@@ -8,8 +8,8 @@ import statistics
 
 from germline.report.charts import Chart, Series
 from germline.report.text_format import number, over_seeds
+from germline.report.text_table import Table
 from germline.studies.study_results import MethodResult, StudyResults, TaskResult
-from germline.studies.text_table import Table
 
 FIGURE = "compare-kl.png"
 """The figure of score and KL, in the folder of the study."""

@@ -14,9 +14,9 @@ from germline.record.atomic_files import write_atomically, write_json
 from germline.report.charts import Chart, Series
 from germline.report.html_page import render_template
 from germline.report.text_format import number, over_seeds, seed_difference_text
+from germline.report.text_table import Table
 from germline.studies.pareto_front import FIGURE, front, front_charts
 from germline.studies.study_results import AXES, MethodResult, StudyResults, TaskResult
-from germline.studies.text_table import Table
 from germline.types import GermlineError
 
 COSTS = {

@@ -20,6 +20,7 @@ from germline.report.diff import changed_settings
 from germline.report.heat_map import HeatMap
 from germline.report.html_page import render_template
 from germline.report.text_format import number, percent
+from germline.report.text_table import Table
 from germline.studies.sweep_importance import Importance, importances
 from germline.studies.sweep_landscape import (
     heat_maps,
@@ -32,7 +33,6 @@ from germline.studies.sweep_landscape import (
 )
 from germline.studies.sweep_results import SweepResults, SweepTrial
 from germline.studies.sweep_space import Dimension, overrides_of
-from germline.studies.text_table import Table
 
 MOST_SHOWN = 10
 """Trials in the table of the best ones."""

@@ -26,11 +26,7 @@ def unserved_family(config: PreTrainedConfig) -> str | None:
     """
     text = config.get_text_config(decoder=True)
     layers = getattr(text, "layer_types", None) or getattr(text, "attention_layers", None)
-    kinds = set(layers or ()) - {
-        FULL,
-        SLIDING,
-        "global",
-    }  # local ones, of GPT-Neo, count slots
+    kinds = set(layers or ()) - {FULL, SLIDING, "global"}  # local ones, of GPT-Neo, count slots
     model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     lacking = {"position_ids", "past_key_values"} - signature(model.forward).parameters.keys()
     if kinds:

@@ -79,13 +79,13 @@ def with_dtype(config: Config, shape: "ModelShape | None" = None) -> Config:
     instructions for it; otherwise `auto` stays, which is fp32 there. Gradients by backpropagation
     are too small for bfloat16.
     """
+    engine = config.engine
+    if not isinstance(engine, InProcess) or engine.dtype != "auto" or config.model == "nano":
+        return config
     from germline.engines.inprocess import torch_device
     from germline.engines.model_tensors import multiplies_bfloat16, serving_dtype
     from germline.estimates.model_shape import shape_of
 
-    engine = config.engine
-    if not isinstance(engine, InProcess) or engine.dtype != "auto" or config.model == "nano":
-        return config
     on_gpu = torch_device(engine.device).type == "cuda"
     if not on_gpu and (config.method.backpropagates or not multiplies_bfloat16()):
         return config

@@ -25,7 +25,6 @@ from huggingface_hub.constants import HF_ASSETS_CACHE
 import germline
 from germline.config import AutoSigma
 from germline.config.config_files import model_source
-from germline.engines.pretrained import local_model_folder
 from germline.evaluation.kl_divergence import Keep, nothing_kept
 from germline.protocols import EpisodeTask, Task
 from germline.record import RunDirectory
@@ -90,6 +89,8 @@ def kept_divergences(directory: RunDirectory, task: Task) -> Keep:
 
 def _files_of(model: str) -> Iterator[Path]:
     """Yield the files of a model beside its weights, whose digest the run has."""
+    from germline.engines.pretrained import local_model_folder  # it imports transformers: slow
+
     folder = local_model_folder(model_source(model))
     if folder is not None:
         yield from (one for one in folder.iterdir() if one.suffix in SMALL_FILES)

@@ -8,6 +8,7 @@ import pytest
 
 import germline
 from germline.config import AutoSigma, load_config
+from germline.engines.master_weights import Masters
 from germline.evaluation.kl_divergence import MemberKl
 from germline.record import RunDirectory
 from germline.record.metrics_rows import calibrated_kl
@@ -265,6 +266,13 @@ def test_prompts_that_the_model_does_not_answer_are_left_out_while_there_are_oth
         else:
             with pytest.raises(GermlineError, match=r"generated no token for any of .* number"):
                 divergence(pair)
+
+
+@pytest.mark.parametrize("strategy", [AUTO, ()], ids=["calibrated", "given"])
+def test_an_engine_that_ignores_noise_is_refused(strategy, tmp_path, monkeypatch):
+    monkeypatch.setattr(Masters, "merged_tensors", lambda masters, _member: dict(masters.tensors))
+    with pytest.raises(GermlineError, match="no reward can differ"):
+        germline.train(toy_runs.settings(*strategy), tmp_path / "run").run()
 
 
 # --- what the next run takes over

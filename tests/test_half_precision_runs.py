@@ -18,7 +18,7 @@ from germline.engines.inprocess import InProcessEngine
 from germline.engines.model_tensors import DTYPES
 from germline.estimates import machine
 from germline.record import RunDirectory
-from germline.run import export, replay, resume, train
+from germline.run import export, fork, replay, resume, train
 from germline.run.build_parts import make_engine
 from germline.run.dry_run import dry_run
 from germline.run.weights import load_engine, open_source
@@ -228,6 +228,14 @@ def test_a_run_keeps_the_dtype_that_was_faster_where_it_began(tmp_path, fast_bfl
     assert journal(resumed.path) == journal(whole.path)
     plan = dry_run(tiny_run(tmp_path / "model"), tmp_path / "dry")
     assert dtype_of(plan.config) == "auto"
+
+
+def test_a_fork_keeps_the_dtype_of_the_run_that_it_begins_from(tmp_path, fast_bfloat16):
+    run = begun(tmp_path, "engine.dtype=float32", *SEARCH)
+    file = run.path / "run.json"
+    file.write_text(file.read_text().replace('"dtype": "float32"', '"dtype": "auto"'))
+    assert dtype_of(RunDirectory.open(run.path).config) == "auto"  # as of a CPU without bfloat16
+    assert dtype_of(fork(run.path, 0, out=tmp_path / "fork").config) == "auto"
 
 
 @pytest.mark.parametrize(

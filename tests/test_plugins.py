@@ -11,7 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 import germline
+from germline import registry
 from germline.cli.application import app
+from germline.config.loader import check_plugins
 from germline.record import RunDirectory
 from germline.report.run_facts import UnreadableRun, list_runs
 from germline.types import GermlineError
@@ -177,6 +179,14 @@ def test_without_the_package_its_runs_name_what_to_install(facts, folder):
     assert "\tmissing plugin\t" in shown.stdout
     assert "uses the package germline-theirs" in shown.stderr
     assert "germline-theirs" in listed.reason
+
+
+def test_a_package_that_cannot_be_imported_says_why(monkeypatch):
+    monkeypatch.setattr(registry, "load_plugins", lambda: {"theirs": "ImportError: no jax"})
+    monkeypatch.setattr(registry, "plugin_packages", lambda: {"theirs"})
+    message = r"theirs 1\.0, which cannot be imported here \(ImportError: no jax\): pip install"
+    with pytest.raises(GermlineError, match=message):
+        check_plugins(Path("run.json"), {"theirs": "1.0"})
 
 
 def test_a_run_of_built_in_kinds_records_no_plugins(tmp_path):

@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +38,11 @@ class Fleet(ABC):
     """Engines with equal weights, which apply the same updates; it counts what they do.
 
     Attributes:
+        counts: what the engines did so far; a caller may clear it. `rollouts` are completions or
+            episodes, `tokens` those that were generated, and `forward_tokens` those that a model
+            read or generated. For each text that it writes or scores, a member counts the whole
+            prompt, even where an engine reads the beginning of several rows once. An episode counts
+            each token of its conversation once, those of the environment too.
         shared: reads an evaluation that another run has made, or makes it; given what makes it and
             what it depends on. None: all are made here.
     """
@@ -48,18 +52,7 @@ class Fleet(ABC):
     def __init__(self, graders: GraderProtocol, microbatch: MicrobatchSettings) -> None:
         self.graders = graders
         self.microbatch = microbatch
-
-    @cached_property
-    def counts(self) -> Counter[str]:
-        """What the engines did so far; a caller may clear it.
-
-        `rollouts` are completions or episodes, `tokens` those that were generated, and
-        `forward_tokens` those that a model read or generated. For each text that it writes or
-        scores, a member counts the whole prompt, even where an engine reads the beginning of
-        several rows once. An episode counts each token of its conversation once, those of the
-        environment too.
-        """
-        return Counter()
+        self.counts: Counter[str] = Counter()
 
     def evaluate(
         self, population: Population, batch: Sequence[Example], decoding: Decoding

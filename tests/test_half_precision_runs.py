@@ -8,7 +8,7 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.dtypes import logit_bound
 from germline.config import Config, InProcess, load_config
@@ -21,6 +21,8 @@ from germline.record import RunDirectory
 from germline.run import export, fork, replay, resume, train
 from germline.run.build_parts import make_engine
 from germline.run.dry_run import dry_run
+from germline.run.inference import open_evaluation
+from germline.run.run_inputs import read_run_inputs
 from germline.run.weights import load_engine, open_source
 from germline.spaces.base import CoordinateSpace
 from germline.studies.study_file import Study
@@ -275,6 +277,11 @@ def test_a_model_is_scored_in_the_dtype_that_a_run_of_it_has(tmp_path, fast_bflo
     model = str(save_tiny(tmp_path / "model", "llama"))
     assert dtype_of(open_source(model, None, [])[1]) == "bfloat16"
     assert dtype_of(open_source(model, None, ["engine.dtype=float32"])[1]) == "float32"
+    loaded = AutoModelForCausalLM.from_pretrained(model), AutoTokenizer.from_pretrained(model)
+    given = read_run_inputs(None, None, *loaded)
+    task = tiny_run(tmp_path / "model").task
+    found = open_evaluation("python:LlamaForCausalLM", task, "test", None, [], None, given)
+    assert dtype_of(found.config) == "bfloat16"
 
 
 @pytest.mark.parametrize("instruction", ["_is_avx512_bf16_supported", "_is_amx_tile_supported"])

@@ -1,6 +1,7 @@
 """Runs that differ only in the update rule share what they generate before their first update."""
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +11,9 @@ import pytest
 from germline.fleet import LocalFleet
 from germline.record import RunDirectory
 from germline.run import kept_divergences
-from tests.toy_runs import journal, run
+from germline.run.build_parts import build_run_parts
+from germline.types import Evaluation
+from tests.toy_runs import journal, run, settings
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -86,3 +89,17 @@ def test_nothing_of_another_version_or_gpu_is_shared(name, other, tmp_path, monk
     run(tmp_path / "older", folder, "generations=1")
     monkeypatch.setattr(kept_divergences, name, other)
     assert shared(run(tmp_path / "newer", folder, "generations=1")) == [0]
+
+
+def test_what_another_task_grades_is_not_shared() -> None:
+    asked: list[object] = []
+
+    def recorded(make: Callable[[], Evaluation], what: object) -> Evaluation:
+        asked.append(what)
+        return make()
+
+    with build_run_parts(settings()) as parts:
+        parts.fleet.shared = recorded
+        for graders in (None, parts.graders):
+            parts.fleet.evaluate_center(parts.batch(0), parts.decoding, graders=graders)
+    assert len(asked) == 1

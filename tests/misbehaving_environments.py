@@ -44,14 +44,6 @@ class Sleeper:
         return "slept", False, 0.25
 
 
-class NotFinite(Obedient):
-    """Has no reward that is a number."""
-
-    def get_reward(self) -> float:
-        """Return NaN."""
-        return float("nan")
-
-
 class Unclosable(Obedient):
     """Does in `close` what the row says; the episode goes on for one reply."""
 

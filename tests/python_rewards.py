@@ -14,10 +14,6 @@ def vowels(completion, example):
     return sum(one in "aeiou" for one in completion)
 
 
-def only_of_gold(completions, answer, **_):
-    return [1.0 if text == gold else None for text, gold in zip(completions, answer, strict=True)]
-
-
 def fails_midway(transcript, example):
     if example.facts["turns"] == len(transcript.replies):
         raise ValueError("no such move")

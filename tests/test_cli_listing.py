@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from germline.cli.shell_completion import (
 )
 from germline.config import load_config
 from germline.config.config_files import config_summary, find_config, preset_configs
-from germline.config.reference import override_names
 from germline.record import RunDirectory
 from germline.types import GermlineError
 from tests.command_line import command
@@ -52,11 +50,6 @@ def test_settings_are_listed_with_default_and_meaning() -> None:
     assert shown["held_out.scorers.NAME.max_new_tokens"][0] == "512"
 
 
-def test_the_version_is_that_of_the_package() -> None:
-    assert command("-h").output == command("--help").output
-    assert command("--version").stdout == f"germline {version('germline')}\n"
-
-
 # --- shipped configs
 
 
@@ -81,12 +74,6 @@ def test_a_shipped_config_goes_by_name_from_anywhere_and_a_file_of_ones_own_come
 
 
 # --- the catalog behind lists, completion and reference
-
-
-def test_one_name_with_two_meanings_stands_twice_with_its_owners() -> None:
-    owners = [entry.kinds for entry in override_names() if entry.name == "task.path"]
-    assert ("conciseness",) in owners
-    assert ("countdown",) in owners
 
 
 # --- completion
@@ -119,14 +106,8 @@ def test_every_offered_setting_with_a_default_is_one_a_config_takes() -> None:
         assert load_config({}, [word]) == load_config({})
 
 
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("germline eval nano --task co", {"conciseness", "countdown"}),
-    ],
-)
-def test_bash_is_offered_words(line, offered):
-    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+def test_bash_is_offered_words():
+    words = {"COMP_WORDS": "germline eval nano --task co", "COMP_CWORD": "4"}
     code = "import sys; sys.argv = ['germline']; from germline.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -136,4 +117,4 @@ def test_bash_is_offered_words(line, offered):
         cwd=ROOT,
         check=True,
     )
-    assert set(done.stdout.split()) == offered
+    assert set(done.stdout.split()) == {"conciseness", "countdown"}

@@ -87,14 +87,6 @@ def test_ctrl_c_stops_after_the_generation_and_the_run_goes_on(
     assert journal(run).splitlines()[:5] == journal(trained[0]).splitlines()
 
 
-def test_verify_rebuilds_any_generation(trained: tuple[Path, str]) -> None:
-    entries = RunDirectory.open(trained[0]).journal.read()
-    for generation in (0, 3, 4):
-        shown = command("export", trained[0], "--verify", "--generation", generation)
-        assert shown.exit_code == 0
-        assert shown.stdout.endswith(f"digest verified: {entries[generation].digest}\n")
-
-
 def test_mistake_17_split_task_and_settings_of_eval_take_effect(
     trained: tuple[Path, str], tmp_path: Path
 ) -> None:

@@ -286,14 +286,6 @@ def test_a_split_without_rows_is_refused(tmp_path: Path, split: str) -> None:
             examples(kind="dataset", path=str(path), **section)
 
 
-def test_a_parquet_file_without_rows_is_told(tmp_path: Path) -> None:
-    pq = pytest.importorskip("pyarrow.parquet")
-    pa = pytest.importorskip("pyarrow")
-    pq.write_table(pa.table({"prompt": [], "answer": []}), tmp_path / "rows.parquet")
-    with pytest.raises(GermlineError, match=r"rows\.parquet: the file holds no rows; add at least"):
-        examples(kind="dataset", path=str(tmp_path / "rows.parquet"))
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -309,14 +309,6 @@ def test_a_step_that_hangs_or_dies_earns_the_floor_and_loses_no_other_episode():
     ]
 
 
-def test_a_reward_that_is_not_finite_costs_the_floor_once_the_model_has_replied():
-    (grade,) = submit(misbehaving_environments.NotFinite, Transcript(("end",), 0))
-    assert (grade.reward, grade.observation) == (-1.0, None)
-    assert "the reward 'reward' is nan" in grade.failure
-    with pytest.raises(GermlineError, match=r"before the model's first reply.*'reward' is nan"):
-        submit(misbehaving_environments.NotFinite, Transcript((), 0, is_final=True))
-
-
 def test_replies_that_are_played_again_have_the_time_of_one_step_each():
     (late,) = submit(
         misbehaving_environments.Slow, Transcript(("a", "b", "c", "d", "end"), 0), timeout_s=2.0

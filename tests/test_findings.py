@@ -237,25 +237,6 @@ def test_every_view_shows_the_same_list(falling, capsys):
     )
 
 
-def test_scores_are_tested_only_when_there_is_a_new_one(falling, monkeypatch, caplog):
-    reads = []
-    held_out = RunDirectory.held_out
-
-    def counted(run):
-        reads.append(run)
-        return held_out(run)
-
-    monkeypatch.setattr(RunDirectory, "held_out", counted)
-    directory = RunDirectory.open(falling)
-    log = FindingLog(directory, make_task(CONFIG.task))
-    before = len(reads)
-    for generation in range(3):
-        written(directory, log, made(17 + generation))
-        assert [one.code for one in log.findings] == ["decline"]
-    assert len(reads) == before
-    assert caplog.text.count("has declined since update 4") == 1
-
-
 def test_a_training_logs_each_warning_once(tmp_path, caplog):
     directory = RunDirectory.create(tmp_path / "run", CONFIG, DIGEST, 1)
     log = FindingLog(directory, make_task(CONFIG.task))

@@ -11,7 +11,7 @@ from germline.generation_loop import batches, generations
 from germline.record import RunDirectory
 from germline.run import Training, build_run_parts, resume
 from germline.types import Example, GermlineError, Grade
-from tests.toy_runs import GradedHere, finish, journal, run, settings, stopped_after
+from tests.toy_runs import GradedHere, finish, journal, run, settings
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -224,33 +224,9 @@ def test_a_member_that_is_alone_does_not_differ_from_others():
     assert [one.signals.zero for one in records] == [True, False]
 
 
-def test_members_given_by_coordinates_have_signals_but_no_directions():
-    config = settings("strategy={kind: sep_cma, population: 6, sigma: 0.3}", "space=full")
-    signals = loop(config=config, span=range(1))[0][0].signals
-    assert signals.informative_examples > 0
-    assert (signals.agreement, signals.directions, signals.step.rank) == (None, None, None)
-    assert signals.step.moved > 0.9
-
-
 def test_what_is_measured_changes_nothing_that_is_learned(monkeypatch):
     expected = [one.digest for one in loop()[0]]
     monkeypatch.setattr("germline.engines.toy.UpdateSizeMeter.read", lambda self, update: None)
     records, _ = loop()
     assert [one.digest for one in records] == expected
     assert records[0].signals.step is None
-
-
-def test_a_resumed_run_counts_silent_generations_on_from_its_journal(tmp_path, monkeypatch):
-    # No noise changes a probability that is rounded to 1.
-    monkeypatch.setattr(Training, "_check_that_members_differ", lambda _self: None)
-    config = settings("generations=4")
-    with build_run_parts(config) as parts:
-        silenced(parts)
-        directory = RunDirectory.create(tmp_path / "run", config, parts.fleet.digest(), 1)
-        stopped_after(Training(replace(parts, fleet=silenced(parts)), directory), 2)
-    with build_run_parts(config) as parts:
-        again = Training(replace(parts, fleet=silenced(parts)), directory)
-        records = list(again)
-    assert [one.signals and one.signals.zeros_in_a_row for one in records] == [3, 4]
-    rows = directory.generations()
-    assert [row["signals"]["zeros"] for row in rows] == [1, 2, 3, 4]

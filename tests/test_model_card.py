@@ -69,18 +69,6 @@ def test_a_card_names_the_weights_and_all_files_have_one_mode(adapter, exported)
     assert len(modes) == 1  # whoever can read the config can read the weights
 
 
-def test_scores_have_their_intervals(adapter):
-    directory = RunDirectory.open(adapter)
-    text = model_card(directory, "here", "adapter", 1)
-    end = directory.held_out()[-1].score
-    rows = re.findall(
-        r"^\| (start|these weights) \| exact \| (\S+) \| (\S+) to (\S+) \| 6 \|", text, re.M
-    )
-    assert [row[0] for row in rows] == ["start", "these weights"]
-    assert float(rows[1][1]) == pytest.approx(end.mean, rel=1e-3)
-    assert float(rows[1][2]) <= end.mean <= float(rows[1][3])
-
-
 def test_the_config_is_that_of_the_run_without_local_folders(tmp_path):
     folder = run(tmp_path / "run", "held_out.temperature=1")
     directory = RunDirectory.open(folder)

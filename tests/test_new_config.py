@@ -77,14 +77,6 @@ def test_settings_of_the_task_are_used_and_written(tmp_path, monkeypatch):
     assert "generations=3 has no effect here" in new_config(*words, "d.yaml", "generations=3")[1]
 
 
-def test_nano_is_searched_where_the_other_configs_search_it(tmp_path):
-    done = CliRunner().invoke(app, ["new", str(tmp_path / "riddles")])
-    assert done.exit_code == 0, done.output
-    of_template = load_config(tmp_path / "riddles.yaml").space
-    assert recommended("nano", "arithmetic").config.space == of_template
-    assert load_config("configs/arithmetic.yaml").space == of_template
-
-
 @pytest.mark.parametrize("model", ["nano", QWEN, LLAMA])
 @pytest.mark.parametrize("gigabytes", [24.0, 80.0])
 def test_what_is_written_fits(model, gigabytes):

@@ -1,15 +1,14 @@
 """What a training shows while it runs: the live view of a terminal, and plain lines."""
 
-import math
 from pathlib import Path
 
 import pytest
 
-from germline.cli.progress_view import Clock, generation_line
+from germline.cli.progress_view import Clock
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.report.text_format import without_common_start
-from tests.synthetic_runs import DIGEST, record
+from tests.synthetic_runs import DIGEST
 
 
 @pytest.fixture
@@ -29,11 +28,6 @@ def test_the_time_left_is_that_of_the_generations_after_the_first(run: RunDirect
         now[0] += 100.0 if done == 1 else 2.5  # the first one has the start of the run
         clock.tick(done)
     assert clock.left == "0:18 min left"
-
-
-def test_a_generation_without_fitness_has_a_line_too() -> None:
-    nothing = record(0, [[math.nan, math.nan], [math.nan, math.nan]])
-    assert "fitness -  20-80 % of members - to -  best -" in generation_line(nothing, "", CONFIG)
 
 
 def test_prompts_with_the_same_instructions_are_shown_from_where_they_differ() -> None:

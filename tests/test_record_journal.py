@@ -30,16 +30,6 @@ def test_a_journal_reads_back_to_the_same_bits(tmp_path: Path) -> None:
     assert (entry.digest, entry.missing) == (DIGEST, 2)
 
 
-def test_numpy_numbers_stand_in_the_journal_as_python_ones(tmp_path: Path) -> None:
-    plain = Update(0, 0, 0.1, 0.2, (0.3,))
-    clothed = Update(
-        0, 0, float(np.float64(0.1)), float(np.float64(0.2)), tuple(np.array([0.3], np.float64))
-    )
-    Journal(tmp_path / "a").append(plain, DIGEST)
-    Journal(tmp_path / "b").append(clothed, DIGEST)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-
-
 def test_the_last_generation_of_an_empty_journal_is_minus_one(tmp_path: Path) -> None:
     assert Journal(tmp_path / "none.jsonl").last_generation() == -1
     assert written(tmp_path / "j", 3).last_generation() == 2
@@ -148,20 +138,13 @@ def test_the_state_of_a_strategy_is_written_as_by_earlier_versions(tmp_path: Pat
     assert (tmp_path / "j").read_bytes() == EARLIER_LINE
 
 
-@pytest.mark.parametrize(
-    "values", [{"x": (1.0, 2.0)}, {"x": {1: "a"}}, {"x": np.ones(2)}, {"x": [math.nan]}, {"x": {1}}]
-)
-def test_a_state_that_json_would_change_is_refused(
-    tmp_path: Path, values: Mapping[str, object]
-) -> None:
+@pytest.mark.parametrize("value", [(1.0, 2.0), {1: "a"}, np.ones(2), [math.nan], {1}])
+def test_a_state_that_json_would_change_is_refused(tmp_path: Path, value: object) -> None:
     with pytest.raises(GermlineError, match=r"x=.* does not read back from JSON"):
-        Journal(tmp_path / "j").append(with_state(values), DIGEST)
-    assert not (tmp_path / "j").exists()
-
-
-def test_a_state_with_the_name_of_a_field_of_the_journal_is_refused(tmp_path: Path) -> None:
+        Journal(tmp_path / "j").append(with_state({"x": value}), DIGEST)
     with pytest.raises(GermlineError, match="a value named 'digest', which is a field"):
         Journal(tmp_path / "j").append(with_state({"digest": "x"}), DIGEST)
+    assert not (tmp_path / "j").exists()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

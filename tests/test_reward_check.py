@@ -10,7 +10,6 @@ from germline.run.preflight import check_custom_reward
 from germline.tasks import make_task
 from germline.tasks.thinking import open_thinking
 from germline.types import GermlineError
-from tests.command_line import command
 from tests.toy_runs import SETTINGS, settings
 
 
@@ -18,28 +17,6 @@ def written(folder, name, text):
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def test_a_reward_that_fails_on_every_answer_is_refused(tmp_path):
-    rows = "train = [{'prompt': f'{n}?', 'answer': str(n)} for n in range(10)]\n"
-    reward = "def reward(completion, example):\n    return example['gold']\n"
-    path = written(tmp_path, "digits.py", rows + reward)
-    with pytest.raises(GermlineError, match=r"fails on every answer .*KeyError: 'gold'"):
-        germline.train(settings(f"task={path}"))
-    shown = command("check", path)
-    assert shown.exit_code == 1, shown.output
-    assert "gold answers\t10\t0\twrong\t10 cannot be graded: KeyError: 'gold'" in shown.stdout
-
-
-def test_a_reward_below_its_floor_for_a_wrong_number_is_refused_before_the_run(tmp_path):
-    reward = (
-        "def reward(completion, example):\n    return 1 - abs(int(completion) - example['n'])\n"
-    )
-    rows = "train = [{'prompt': f'{n}?', 'answer': str(n), 'n': n} for n in range(9)]\n"
-    path = written(tmp_path, "digits.py", rows + reward)
-    with pytest.raises(GermlineError, match=r"from reward\(\), worse than its floor 0\. .*'floor'"):
-        germline.train(settings(f"task={path}"), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_function_below_its_floor_for_a_wrong_number_is_refused_before_the_run(tmp_path):

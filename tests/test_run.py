@@ -135,13 +135,6 @@ def test_resuming_a_finished_run_changes_nothing(plain):
     assert (journal(plain), rows(plain)) == before
 
 
-def stopping(training, generations):
-    for done, record in enumerate(training, start=1):
-        if done == generations:
-            training.stop()
-        yield record
-
-
 def test_what_does_not_touch_the_bits_may_change(plain, tmp_path):
     path = stopped_after(train(settings(), tmp_path / "run"), 1)
     overrides = ["held_out.every=1", "record.snapshot_every=1", "graders.workers=2"]
@@ -156,33 +149,6 @@ def test_fewer_generations_than_were_run_are_refused(plain):
 
 
 # --- damage
-
-
-@pytest.fixture
-def halfway(tmp_path):
-    return stopped_after(train(settings("record.snapshot_every=1"), tmp_path / "run"), 3)
-
-
-@pytest.mark.parametrize("keep", [0, 40])
-def test_a_torn_last_line_counts_as_never_written(halfway, plain, keep):
-    file = halfway / "journal.jsonl"
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(lines[:-1]) + lines[-1][:keep])
-    finish(resume(halfway))
-    assert journal(halfway) == journal(plain)
-    assert rows(halfway) == rows(plain)
-
-
-def test_a_journal_with_a_flipped_byte_is_refused(halfway):
-    file = halfway / "journal.jsonl"
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(bytes(content))
-    with pytest.raises(GermlineError, match=r"journal\.jsonl, line 2"):
-        resume(halfway)
-    with pytest.raises(GermlineError, match=r"journal\.jsonl, line 2"):
-        replay(halfway, 1)
-    replay(halfway, 0)  # which the damaged line does not concern
 
 
 # --- replay

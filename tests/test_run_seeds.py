@@ -225,14 +225,6 @@ def test_what_needs_one_run_names_the_runs(study: Path, tmp_path: Path, words: l
         germline.evaluate(str(study))
 
 
-def test_the_runs_of_the_folder_are_listed(study: Path) -> None:
-    list(germline.train(CONFIG, out=study.parent / "one"))
-    lines = command("list", "runs", study.parent).stdout.splitlines()
-    assert len(lines) == 4
-    assert sum(line.startswith(f"{study}/seed-") for line in lines) == 2
-    assert len(command("list", "runs", study).stdout.splitlines()) == 3
-
-
 # --- trained on
 
 

@@ -92,12 +92,6 @@ def first_noise(run_seed: int, generation: int = 0) -> bytes:
     ).tobytes()
 
 
-def test_mistake_6_seed_0_is_seed_0():
-    assert {one.run_seed for one in nes(0).ask(0).seed_perturbations()} == {0}
-    assert nes(0).tell(nes(0).ask(0), np.zeros(32)).run_seed == 0
-    assert first_noise(0) != first_noise(42)
-
-
 def test_mistake_6_neighboring_run_seeds_share_no_population():
     """`default_rng(seed + generation)` gives generation 1 of run 0 to generation 0 of run 1."""
     drawn = {first_noise(seed, generation) for seed in range(5) for generation in range(10)}

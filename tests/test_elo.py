@@ -12,7 +12,7 @@ from germline.scorers.judges import PairwiseJudge
 from germline.types import GermlineError
 from tests.command_line import command
 from tests.hang_limit import HANG_S
-from tests.judges import completion_of, judging, longer
+from tests.judges import judging, longer
 from tests.toy_runs import run
 
 
@@ -89,17 +89,12 @@ def test_the_order_of_models_changes_neither_requests_nor_ratings(tmp_path, trai
 # --- replies without a verdict
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # test_verdict.py and test_scorers.py have what a reply may say
     ("reply", "failure"),
     [
-        ("Both are fine, I cannot say.", "no verdict, [[A]] or [[B]]"),
         ("and so on " * 500, "no verdict, [[A]] or [[B]]"),
-        ("It is [[A]]. Or [[B]]?", "mentions [[A]], [[B]], and its last line is no verdict alone"),
-        (completion_of(None, refusal="I will not."), "refuses: 'I will not.'"),
-        (completion_of(""), "gives no reply"),
         ((200, {"choices": []}), "no chat completion"),
-        ((200, "hello"), "no chat completion"),
-        ((400, {"error": "too long"}), r"too long"),
+        ((400, {"error": "too long"}), "too long"),
     ],
 )
 def test_a_reply_without_a_verdict_is_recorded_and_no_loss(tmp_path, trained, reply, failure):

@@ -259,14 +259,6 @@ def whole(request, model, tmp_path_factory):
     return request.param, finish(germline.train(config(model, request.param), path))
 
 
-def test_a_killed_run_goes_on_from_its_newest_snapshot_to_the_same_bits(model, whole, tmp_path):
-    kind, path = whole
-    part = stopped_after(germline.train(config(model, kind), tmp_path / "run"), 3)
-    list_snapshots(part / "snapshots")[-1].unlink()  # a kill writes no last one
-    finish(germline.resume(part))
-    assert journal(part) == journal(path)
-
-
 def test_the_value_head_and_its_moments_are_in_snapshots_and_in_no_export(whole, tmp_path):
     kind, path = whole
     heads = {VALUE_HEAD, f"{VALUE_HEAD}.m", f"{VALUE_HEAD}.v"} if kind == "ppo" else set()

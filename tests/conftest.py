@@ -70,6 +70,23 @@ def no_waiting_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_long_pauses() -> Iterator[None]:
+    """Let requests that failed be repeated at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        if client := sys.modules.get("germline.engines.http_client"):
+            patch.setattr(client, "FIRST_PAUSE_S", 0.001)
+        yield
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny Qwen2, which tests only read."""
+    from tests.tiny import save_tiny
+
+    return save_tiny(tmp_path_factory.mktemp("model"))
+
+
 def _check_descriptor(descriptor: int) -> None:
     os.fstat(descriptor)
 

@@ -20,7 +20,6 @@ from germline.types import Completion, Example, GermlineError
 from tests.command_line import command
 from tests.hang_limit import wait_until
 from tests.test_es_sample_gd import config as gradient_config
-from tests.tiny import save_tiny
 from tests.tiny_runs import zo_grpo_run
 from tests.toy_runs import ADAM_FULL, finish, journal, run, settings, stopped_after
 
@@ -30,11 +29,6 @@ COUNTS = (
     *("rollouts", "tokens", "forward_tokens", "backward_tokens"),
     *("forward_flops", "backward_flops"),
 )
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_tiny(tmp_path_factory.mktemp("model"))
 
 
 def counted(folder: Path) -> dict[str, float]:

@@ -16,11 +16,6 @@ from tests.judges import judging, longer
 from tests.toy_runs import run
 
 
-@pytest.fixture(autouse=True)
-def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr("germline.engines.http_client.FIRST_PAUSE_S", 0.001)
-
-
 @pytest.fixture(scope="module")
 def trained(graded_in_process, tmp_path_factory):
     """A toy run whose generations write different texts."""

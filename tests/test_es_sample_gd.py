@@ -23,18 +23,12 @@ from germline.record import RunDirectory
 from germline.run import Training, build_run_parts
 from germline.types import Evaluation, GermlineError
 from tests.command_line import command
-from tests.tiny import save_tiny
 from tests.tiny_runs import tiny_run
 from tests.toy_runs import finish, journal, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
 GENERATIONS = 4
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_tiny(tmp_path_factory.mktemp("model"))
 
 
 def config(model, *overrides):

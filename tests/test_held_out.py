@@ -15,7 +15,7 @@ from germline.run import evaluate
 from germline.scorers import http_service
 from germline.types import GermlineError, HeldOutScore
 from tests.command_line import command
-from tests.scripted_server import listening
+from tests.scripted_server import listening, vowels
 from tests.toy_runs import finish, journal, run, settings
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -24,14 +24,8 @@ GERMLINE_OWN = {"spaces": {"kind": "length", "start": 0, "end": 16}}
 
 
 @pytest.fixture(autouse=True)
-def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr("germline.engines.http_client.FIRST_PAUSE_S", 0.001)
+def _away_services_are_probed_at_once(monkeypatch):
     monkeypatch.setattr(http_service, "PROBE_EVERY_S", 0.0)
-
-
-def vowels(_path, body):
-    texts = [query.removeprefix(p) for query, p in zip(body["query"], body["prompts"], strict=True)]
-    return 200, {"rewards": [sum(one in "aeiou" for one in text) for text in texts]}
 
 
 def with_judge(url, *overrides, place="held_out", **section):

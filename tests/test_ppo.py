@@ -17,18 +17,12 @@ from germline.methods.ppo import VALUE_HEAD, generalized_advantages, surrogate
 from germline.methods.trl_policy_gradient import model_that_learns
 from germline.record import RunDirectory
 from germline.run import build_run_parts
-from tests.tiny import save_tiny
 from tests.tiny_runs import one_generation, tiny_run
 from tests.toy_runs import finish, journal, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
 METHODS = ("ppo", "sft_on_best")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_tiny(tmp_path_factory.mktemp("model"))
 
 
 def config(model: Path, kind: str, *overrides: str):

@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
 import germline
-from germline.cli.application import app
 from germline.evaluation.seed_statistics import seed_statistics
 from germline.record import RunDirectory
 from germline.record.early_stopping import best_score
@@ -20,6 +18,8 @@ from germline.report.run_facts import RunFacts, next_commands
 from germline.report.text_format import number
 from germline.studies.run_seeds import SeedStudy, parse_seeds, train_seeds
 from germline.types import GermlineError
+from tests.command_line import command
+from tests.toy_runs import journal
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -37,10 +37,6 @@ CONFIG = {
 def finish(study: SeedStudy) -> None:
     for training in study.trainings():
         list(training)
-
-
-def journal(path: Path) -> bytes:
-    return (path / "journal.jsonl").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -177,10 +173,6 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for _ in range(2):
         list(next(trainings))
     return folder
-
-
-def command(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def test_eval_says_the_mean_over_the_seeds_of_each_folder(study: Path, tmp_path: Path) -> None:

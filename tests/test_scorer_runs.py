@@ -16,20 +16,13 @@ from germline.scorers.batch_queue import BatchQueue
 from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
-from tests.scripted_server import listening
+from tests.scripted_server import listening, vowels
 from tests.toy_runs import SETTINGS, finish, journal, settings, stopped_after
 
 
 @pytest.fixture(autouse=True)
-def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr("germline.engines.http_client.FIRST_PAUSE_S", 0.001)
+def _away_services_are_probed_at_once(monkeypatch):
     monkeypatch.setattr(http_service, "PROBE_EVERY_S", 0.0)
-
-
-def by_length(_path, body):
-    """Reward the vowels of the responses."""
-    texts = [query.removeprefix(p) for query, p in zip(body["query"], body["prompts"], strict=True)]
-    return 200, {"rewards": [sum(one in "aeiou" for one in text) for text in texts]}
 
 
 def scored(url, *overrides, **section):
@@ -45,7 +38,7 @@ def grades(config, texts):
 
 
 def test_a_score_is_a_weighted_part_beside_the_rewards_of_the_task():
-    with listening(by_length) as server:
+    with listening(vowels) as server:
         alone = grades(settings(), ["aaa", "xyz"])
         both = grades(scored(server.url, weight=0.5), ["aaa", "xyz"])
     for plain, grade, value in zip(alone, both, (3.0, 0.0), strict=True):
@@ -65,7 +58,7 @@ def test_a_scorer_rewards_rows_that_no_function_applies_to(tmp_path, weight, mor
         f"train = {[{'prompt': str(number)} for number in range(9)]}\n"
         "def reward(completions):\n    return [None]\n"
     )
-    with listening(by_length) as server:
+    with listening(vowels) as server:
         scorer = {"kind": "openrlhf", "url": server.url, "weight": weight}
         task = {"kind": str(file), "scorers": {"vowels": scorer}, **more}
         text = "<think>ee</think>o" if more else "aaa"
@@ -92,7 +85,7 @@ def test_a_scorer_needs_a_name_that_no_reward_has():
 def test_rows_without_answers_are_rewarded_by_scorers_alone(tmp_path):
     rows = "".join(json.dumps({"prompt": f"Say {number}"}) + "\n" for number in range(20))
     (tmp_path / "prompts.jsonl").write_text(rows)
-    with listening(by_length) as server:
+    with listening(vowels) as server:
         config = scored(server.url, "generations=2")
         section = config.task.model_dump(include={"scorers", "stop", "temperature"})
         task = {"path": str(tmp_path / "prompts.jsonl"), "kind": "jsonl", "reward": {}, **section}
@@ -109,7 +102,7 @@ def test_rows_without_answers_are_rewarded_by_scorers_alone(tmp_path):
 
 
 def test_what_members_wrote_is_scored_in_few_requests(tmp_path):
-    with listening(by_length) as server:
+    with listening(vowels) as server:
         config = scored(server.url, "microbatch={members: 6, examples: 4}", concurrency=1)
         with build_run_parts(config) as parts:
             parts.fleet.evaluate(parts.method.ask(0), parts.batch(0), parts.decoding)
@@ -134,10 +127,10 @@ def test_a_service_that_is_away_changes_no_bits_and_its_token_is_in_no_file(tmp_
     def sometimes(path, body):
         nonlocal number
         number += 1
-        return (503, "restarting") if number % 5 else by_length(path, body)
+        return (503, "restarting") if number % 5 else vowels(path, body)
 
     def reply(path, body):
-        return (503, "gone") if down else by_length(path, body)
+        return (503, "gone") if down else vowels(path, body)
 
     with listening(sometimes) as server:
         config = scored(server.url, retry_timeout_s=HANG_S, concurrency=1)

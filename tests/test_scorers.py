@@ -20,11 +20,6 @@ CAPITAL = Example(1, "Of France?", "Paris", chat=True, context=(("user", "Name t
 ITEMS = [("three", SUM), ("Lyon {prompt}", CAPITAL)]
 
 
-@pytest.fixture(autouse=True)
-def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr("germline.engines.http_client.FIRST_PAUSE_S", 0.001)
-
-
 def scorer(url, **section):
     config = load_config(
         {"task": {"kind": "arithmetic", "scorers": {"good": section | {"url": url}}}}

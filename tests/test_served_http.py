@@ -5,16 +5,10 @@ from itertools import count
 
 import pytest
 
-from germline.engines import http_client
 from germline.engines.http_client import HttpConnection, RequestRefused
 from germline.types import EngineLost
 from tests.hang_limit import HANG_S
 from tests.scripted_server import listening
-
-
-@pytest.fixture(autouse=True)
-def _no_long_pauses(monkeypatch):
-    monkeypatch.setattr(http_client, "FIRST_PAUSE_S", 0.01)
 
 
 def connection(url, **settings):

@@ -4,10 +4,8 @@ import importlib
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 import germline
-from germline.cli.application import app
 from germline.run.preflight import wrong_answers
 from tests.command_line import command
 from tests.slow_cases import mostly_slow
@@ -16,10 +14,6 @@ from tests.tiny import save_tiny
 ROWS = "train = [{'prompt': f'Number {n}?', 'answer': str(n)} for n in range(10)]\n"
 RIGHT = "    return float(completion.strip() == example['answer'])\n"
 HEAD = "import random, time\ndef reward(completion, example):\n"
-
-
-def called(*words):
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 def file(folder, body, rows=ROWS):
@@ -155,7 +149,7 @@ class Environment:
 def test_gold_answers_need_not_earn_where_a_tool_must_be_called(tmp_path):
     path = tmp_path / "shelf.py"
     path.write_text(SHELF + ROWS)
-    shown = called("check", path)
+    shown = command("check", path)
     assert "only reply, without a tool call" in shown.stdout
     assert "as much as a gold answer" not in shown.stdout
     assert shown.exit_code == 0, shown.output
@@ -165,7 +159,7 @@ def test_a_config_stands_for_its_task(tmp_path):
     (tmp_path / "shelf.py").write_text(SHELF + ROWS)
     config = tmp_path / "shelf.yaml"
     config.write_text(f"task: {{path: {tmp_path / 'shelf.py'}, max_new_tokens: 7}}\nseed: 3\n")
-    shown = called("check", config)
+    shown = command("check", config)
     assert shown.exit_code == 0, shown.output
     assert "up to 7 new ones" in shown.stdout
 
@@ -213,14 +207,14 @@ def test_the_command_takes_rows_and_settings_and_refuses_those_without_effect(tm
     path = tmp_path / "rows.jsonl"
     path.write_text('{"q": "1?", "a": 1}\n{"q": "2?", "a": 2}\n')
     words = ("check", path, "task.template={q}", "task.answer=a", "task.reward=numeric")
-    assert called(*words).exit_code == 0
-    refused = called(*words, "batch_size=3")
+    assert command(*words).exit_code == 0
+    refused = command(*words, "batch_size=3")
     assert refused.exit_code == 2
     assert "batch_size=3 has no effect here" in refused.stderr
 
 
 def test_a_new_task_and_its_tests_work_as_written(tmp_path, monkeypatch):
-    shown = called("new", tmp_path / "riddles")
+    shown = command("new", tmp_path / "riddles")
     assert f"pytest {tmp_path / 'test_riddles.py'}\n" in shown.output
     names = ("riddles.py", "riddles.yaml", "test_riddles.py")
     assert tuple(sorted(path.name for path in tmp_path.iterdir())) == names
@@ -233,15 +227,15 @@ def test_a_new_task_and_its_tests_work_as_written(tmp_path, monkeypatch):
 
 def test_a_new_task_trains_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert called("new", "riddles").exit_code == 0
-    shown = called("train", "riddles.yaml", "--smoke", "--out", "run")
+    assert command("new", "riddles").exit_code == 0
+    shown = command("train", "riddles.yaml", "--smoke", "--out", "run")
     assert shown.exit_code == 0, shown.output
     assert "held-out reward" in shown.stdout
 
 
 def test_nothing_is_overwritten(tmp_path):
     (tmp_path / "test_riddles.py").write_text("mine")
-    shown = called("new", tmp_path / "riddles")
+    shown = command("new", tmp_path / "riddles")
     assert shown.exit_code == 2
     assert "test_riddles.py already exists" in shown.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["test_riddles.py"]

@@ -17,17 +17,11 @@ from germline.methods.trl_policy_gradient import TrlMethod, largest_divisor, tok
 from germline.run import build_run_parts
 from germline.tasks import make_task
 from germline.types import GermlineError
-from tests.tiny import save_tiny
 from tests.tiny_runs import one_generation, tiny_run
 from tests.toy_runs import finish, journal, stopped_after
 
 trl = pytest.importorskip("trl", reason="trl is not installed")
 pytestmark = pytest.mark.usefixtures("graded_in_process")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_tiny(tmp_path_factory.mktemp("model"))
 
 
 def config(model, kind="grpo", *overrides):

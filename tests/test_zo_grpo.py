@@ -19,18 +19,12 @@ from germline.run.weights import load_engine
 from germline.tasks import make_task
 from germline.types import GermlineError, Population, SeedPerturbation, Update
 from tests.slow_cases import mostly_slow
-from tests.tiny import save_tiny
 from tests.tiny_runs import one_generation, zo_grpo_run
 from tests.toy_runs import finish, journal, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
 TOY = ("method=zo_grpo", "strategy.learning_rate=auto", "method.rows_per_member=5")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_tiny(tmp_path_factory.mktemp("model"))
 
 
 @pytest.mark.parametrize("clip", ["0.1", "null"])

@@ -9,15 +9,9 @@ from germline.fleet import LocalFleet
 from germline.methods.es_sample_gd import AdvantageRow, PolicyGradient
 from germline.methods.sampled_batch import group_advantages
 from germline.run import build_run_parts
-from tests.tiny import save_tiny
 from tests.tiny_runs import one_generation, zo_grpo_run
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    return save_tiny(tmp_path_factory.mktemp("model"))
 
 
 @pytest.mark.parametrize(

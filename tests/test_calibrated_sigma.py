@@ -116,8 +116,13 @@ def of_the_reader(sigma):
 )
 def test_trials_of_a_steep_divergence_do_not_go_to_and_fro(steep, trials, end, caplog):
     tried = []
+
+    def divergence(sigma):
+        tried.append(sigma)
+        return steep(sigma)
+
     found = CalibratedSigma(AutoSigma(), 0.1)
-    found.calibrate(0, lambda sigma: tried.append(sigma) or steep(sigma))
+    found.calibrate(0, divergence)
     assert tried == trials
     assert found.at(0) == pytest.approx(end)
     assert not caplog.text

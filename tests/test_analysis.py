@@ -18,8 +18,8 @@ from germline.analysis import Analysis, analyze
 from germline.analysis import deltas as deltas_module
 from germline.analysis.spectrum import (
     eigenvalues_and_vectors,
-    largest_angle,
     power_law_exponent,
+    spectrum,
     stable_rank,
 )
 from germline.analysis.trajectory import _charts, path_statistics
@@ -77,10 +77,14 @@ def test_the_spectrum_of_known_matrices():
     values = np.random.default_rng(1).pareto(1.5, 2000) + 1  # density of exponent 2.5
     assert power_law_exponent(values) == pytest.approx(2.5, abs=0.15)
     assert math.isnan(power_law_exponent(values[:5]))
-    turned = torch.eye(20).double()
-    turned[:2, :2] = torch.tensor([[0.8, -0.6], [0.6, 0.8]])
-    basis = torch.eye(20).double()[:, [0, *range(2, 20), 1]]
-    assert largest_angle(basis, turned[:, [0, *range(2, 20), 1]]) == pytest.approx(36.87, abs=0.01)
+    # The direction of the largest singular value is turned into that of the smallest one.
+    turned = torch.eye(20)
+    turned[0, 0] = turned[19, 19] = 0.8
+    turned[0, 19], turned[19, 0] = -0.6, 0.6
+    matrix = torch.diag(torch.arange(20.0, 0, -1))
+    found = spectrum(matrix, matrix @ turned, widest=20)
+    assert found["angle"] == pytest.approx(36.87, abs=0.01)
+    assert "angle" not in spectrum(matrix, matrix @ turned, widest=19)
 
 
 @pytest.mark.parametrize("shape", [(30, 20), (20, 30)])
@@ -105,18 +109,18 @@ def test_deltas_are_those_of_the_tensors(start, tmp_path):
     assert up["start_norm"] == pytest.approx(float(before[UP].norm()), rel=1e-5)
     assert up["changed"] == pytest.approx(0.75, abs=1e-3)
     seen = before[UP].bfloat16() != (before[UP] + change).bfloat16()
-    assert up["visible"] == float(seen.float().mean())
-    assert 0.3 < up["visible"] < up["changed"]
+    assert up["visible_in_bf16"] == float(seen.float().mean())
+    assert 0.3 < up["visible_in_bf16"] < up["changed"]
     assert down["changed"] > 0.5
-    assert down["visible"] < 0.01  # below the rounding of bf16
-    assert up["walk"] is None
+    assert down["visible_in_bf16"] < 0.01  # below the rounding of bf16
+    assert up["random_walk"] is None
     totals = {one["module"]: one for one in result.rows}
     assert totals["all"]["norm"] == pytest.approx(math.hypot(up["norm"], down["norm"]))
     assert totals["up_proj"]["stable_rank"] == pytest.approx(up["stable_rank"])
     assert "q_proj" not in totals  # it did not change
     narrow = analyze("deltas", [end], start=start, settings={"spectrum_width": 63}).values
-    assert "alpha" in up
-    assert "alpha" not in narrow["tensors"][UP][0]
+    assert "alpha_after" in up
+    assert "alpha_after" not in narrow["tensors"][UP][0]
 
 
 def test_the_largest_matrices_have_no_spectrum(start, tmp_path, monkeypatch):
@@ -128,11 +132,14 @@ def test_the_largest_matrices_have_no_spectrum(start, tmp_path, monkeypatch):
 
 def test_pieces_of_tensors_make_the_same_deltas(start, tmp_path, monkeypatch):
     ends = [changed(start, tmp_path / f"{s}", up=noise(96, 64, seed=s) * 0.01) for s in (1, 2)]
-    whole = [analyze(what, ends, start=start).values for what in ("deltas", "cosine")]
+    whole = [analyze(what, ends, start=start) for what in ("deltas", "cosine")]
     monkeypatch.setattr("germline.analysis.weights.CHUNK", 2 * 7 * 64)
-    again = [analyze(what, ends, start=start).values for what in ("deltas", "cosine")]
-    assert again[0]["overlaps"] == whole[0]["overlaps"]
-    assert again[1]["pairs"][0]["cosine"] == pytest.approx(whole[1]["pairs"][0]["cosine"])
+    again = [analyze(what, ends, start=start) for what in ("deltas", "cosine")]
+    up, expected = (some[0].values["tensors"][UP][0] for some in (again, whole))
+    assert up == pytest.approx(expected)
+    row, expected = (some[1].rows[0] for some in (again, whole))
+    assert row["overlap"] == expected["overlap"]
+    assert row["cosine"][0] == pytest.approx(expected["cosine"][0])
 
 
 def test_the_norm_of_a_run_stands_beside_its_random_walk(toy):
@@ -146,7 +153,7 @@ def test_the_norm_of_a_run_stands_beside_its_random_walk(toy):
             for i in engine.weights.searched
         )
     )
-    assert row["walk"] == pytest.approx(expected)
+    assert row["random_walk"] == pytest.approx(expected)
     assert row["norm"] == pytest.approx(expected, rel=0.1)
 
 
@@ -154,9 +161,9 @@ def test_masks_of_two_runs_overlap(start, tmp_path):
     first, second = torch.zeros(96, 64), torch.zeros(96, 64)
     first[:48] = second[24:72] = 1.0
     ends = [changed(start, tmp_path / n, up=c) for n, c in (("a", first), ("b", second))]
-    (overlap,) = analyze("deltas", ends, start=start).values["overlaps"]
-    assert overlap["overlap"] == pytest.approx(24 / 72)
-    assert overlap["chance"] == pytest.approx(0.25 / 0.75)
+    row = next(one for one in analyze("cosine", ends, start=start).rows if one["module"] == "all")
+    assert row["overlap"] == pytest.approx(24 / 72)
+    assert row["overlap_by_chance"] == pytest.approx(0.25 / 0.75)
 
 
 @pytest.mark.parametrize("sign", [1, -1, 0])
@@ -176,14 +183,13 @@ def test_the_cosine_of_known_changes(sign, start, tmp_path):
     assert pair["chance"] == pytest.approx(1 / math.sqrt(96 * 64))
 
 
-def test_a_source_without_a_change_and_the_same_change_are_noted(start, tmp_path):
+def test_a_source_without_a_change_is_noted(start, tmp_path):
     end = changed(start, tmp_path / "end", up=noise(96, 64))
     result = analyze("cosine", [start, start, end, end], start=start)
     (pair,) = (one for one in result.rows if one["module"] == "all")
     assert (pair["pairs"], pair["cosine"][0]) == (1, pytest.approx(1))
     unchanged = f"{start} has the weights of its start: nothing changed"
-    alike = f"{end} and {end}: the same change of every weight"
-    assert result.notes == [unchanged, unchanged, alike]
+    assert result.notes == [unchanged, unchanged]
     result = analyze("deltas", [start, end], start=start)
     assert result.notes[0] == f"{start.name} has the weights of its start: nothing changed"
     assert {one["source"] for one in result.rows} == {"end"}
@@ -203,11 +209,11 @@ def test_the_statistics_of_known_paths():
     equal = path_statistics(np.ones((9, 9)))
     assert (equal["straightness"], equal["alignment"]) == pytest.approx((1, 1))
     assert equal["learned"] == pytest.approx(1 - 1 / 9)
-    assert equal["first"] == pytest.approx(1)
+    assert equal["1st_direction"] == pytest.approx(1)
     walk = path_statistics(np.eye(400) * 4)
     assert (walk["straightness"], walk["path"]) == pytest.approx((1 / 20, 800))
     assert (walk["learned"], walk["alignment"]) == pytest.approx((0, 0))
-    assert (walk["first"], walk["second"]) == pytest.approx((0.608, 0.152), abs=0.01)
+    assert (walk["1st_direction"], walk["2nd"]) == pytest.approx((0.608, 0.152), abs=0.01)
     assert path_statistics(np.array([[1.0, -1.0], [-1.0, 1.0]]))["learned"] is None  # and back
     assert path_statistics(np.diag([0.0, 4.0, 0.0]))["steps"] == 1
     with pytest.raises(GermlineError, match="no update moved"):

@@ -1,15 +1,12 @@
 """Sources by method, and cosines of changes of different tensors."""
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
 
-from germline.analysis.cosine import Products
+from germline.analysis.cosine import Sums
 from germline.analysis.groups import layer_series, pairs_by_method, sources_by_method
-from germline.analysis.request import _notes_on_starts
-from germline.analysis.weights import Weights
 
 
 @pytest.mark.parametrize(
@@ -41,10 +38,10 @@ def test_a_layer_that_one_pair_did_not_change_has_the_mean_of_the_others():
 def products(*changes):
     """Return the products of sources, each a list of changes of tensors."""
     by_tensor = [np.stack(some) for some in zip(*changes, strict=True)]
-    return Products(
+    return Sums(
         [f"t{n}" for n in range(len(by_tensor))],
         np.array([some.shape[1] for some in by_tensor], dtype=np.float64),
-        np.stack([some @ some.T for some in by_tensor]),
+        *(np.stack([some @ some.T for some in by_tensor]) for _ in range(2)),
     )
 
 
@@ -67,16 +64,3 @@ def test_one_tensor_in_common_has_no_interval():
     assert math.isnan(both.interval(names, [(0, 1)])[0])
     low, high = both.interval(names, [(0, 2)])
     assert math.sqrt(1 / 3) <= low < math.sqrt(2 / 3) < high < 1.001
-
-
-def test_a_lora_run_beside_its_export_is_noted():
-    def weights(label: str, start: Weights | None = None, **more: Any) -> Weights:
-        return Weights(label, {}, {}, start=start, **more)
-
-    model = weights("model")
-    lora = weights("lora", weights("lora@-1"), base=model, directory=True)
-    full = weights("full", model, base=model, directory=True)
-    export = weights("export", model, base=model)
-    (note,) = _notes_on_starts([lora, export])
-    assert note.startswith("lora: the change is measured from the random adapter")
-    assert _notes_on_starts([lora, lora]) == _notes_on_starts([full, export]) == []

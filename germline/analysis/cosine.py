@@ -4,6 +4,8 @@ With the changes D and E that two sources made, to p and q numbers of which d ar
 
     (1)  cosine = D E / (|D| |E|)
     (2)  chance = sqrt(d / (p q))           standard deviation of (1) for random directions
+    (3)  overlap = |A & B| / |A | B|        of the weights whose change is visible in bf16
+    (4)  overlap by chance = r s / (r + s - r s)     for shares r and s of each tensor
 
 Changes of few large weights agree by chance more often than (2) says. The interval of a cosine over
 many tensors is a bootstrap over the tensors: layers are not independent numbers, and training moves
@@ -15,13 +17,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float64
 
-from germline.analysis.groups import layer_series, names_by_module, pairs_by_method
+from germline.analysis.groups import layer_series, names_by_module, pairs_by_method, unchanged
 from germline.analysis.request import Request, Result
 from germline.analysis.weights import Weights, pieces
 from germline.config.base import Section
@@ -35,42 +36,48 @@ RESAMPLES = 1000
 MOST_CURVES = 6
 """Curves of a chart; of more methods, all pairs of different methods make one curve."""
 
-COLUMNS = {
-    "methods": "methods",
-    "module": "module",
-    "pairs": "pairs",
-    "cosine": "cosine",
-    "chance": "chance",
-}
+COLUMNS = ("methods", "module", "pairs", "cosine", "chance", "overlap", "overlap_by_chance")
 
 Pairs = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Products:
+class Sums:
     """Sums over the numbers of each tensor.
 
     Attributes:
         names: of the tensors.
         sizes: numbers in each, `[tensors]`.
         products: of the changes of two sources, `[tensors, sources, sources]`.
+        visible: weights whose change is visible in bf16 in both of two sources, likewise.
     """
 
     names: Sequence[str]
     sizes: Float64[np.ndarray, " tensors"]
     products: Float64[np.ndarray, "tensors sources sources"]
+    visible: Float64[np.ndarray, "tensors sources sources"]
 
     def of(self, names: Sequence[str]) -> dict[str, Float64[np.ndarray, "sources sources"]]:
-        """Return equations (1) and (2) over some tensors, NaN where two sources changed none."""
+        """Return equations (1) to (4) over some tensors; NaN where two sources changed none."""
         kept = np.isin(self.names, names)
-        moved = (np.einsum("tii->ti", self.products[kept]) > 0).astype(float)
-        shared = (moved.T * self.sizes[kept]) @ moved
+        sizes, products, visible = (
+            some[kept] for some in (self.sizes, self.products, self.visible)
+        )
+        moved = (np.einsum("tii->ti", products) > 0).astype(float)
+        shared = (moved.T * sizes) @ moved
         shared[shared == 0] = math.nan
-        products = self.products[kept].sum(axis=0)
-        lengths = np.sqrt(np.outer(np.diag(products), np.diag(products))) * (shared / shared)
+        summed, each = products.sum(axis=0), np.einsum("tii->ti", visible)
+        by_chance = np.einsum("ta,tb,t->ab", each, each, 1 / sizes)
+        either = np.add.outer(each.sum(axis=0), each.sum(axis=0))
+
+        def overlap(both: np.ndarray) -> np.ndarray:
+            return both / np.maximum(1.0, either - both)
+
         return {
-            "cosine": products / lengths,
-            "chance": np.sqrt(shared / np.outer(np.diag(shared), np.diag(shared))),
+            "cosine": summed / (_root_of_outer(np.diag(summed)) * (shared / shared)),
+            "chance": np.sqrt(shared) / _root_of_outer(np.diag(shared)),
+            "overlap": overlap(visible.sum(axis=0)),
+            "overlap_by_chance": overlap(by_chance),
         }
 
     def interval(self, names: Sequence[str], pairs: Pairs) -> Interval:
@@ -79,15 +86,16 @@ class Products:
         It is NaN where two sources have changed less than two tensors in common.
         """
         kept = self.products[np.isin(self.names, names)]
-        at, count = tuple(zip(*pairs, strict=True)), len(kept)
+        a, b = np.transpose(pairs)
         moved = np.einsum("tii->ti", kept) > 0
-        if (moved[:, at[0]] & moved[:, at[1]]).sum(axis=0).min() < 2:
+        if (moved[:, a] & moved[:, b]).sum(axis=0).min() < 2:
             return math.nan, math.nan
-        drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), RESAMPLES)
+        shares = np.full(len(kept), 1 / len(kept))
+        drawn = np.random.default_rng(0).multinomial(len(kept), shares, RESAMPLES)
         sums = np.tensordot(drawn.astype(float), kept, 1)
         lengths = np.sqrt(np.einsum("rii->ri", sums))
         with np.errstate(invalid="ignore"):  # draws without a tensor that a source changed
-            cosines = sums[:, at[0], at[1]] / (lengths[:, at[0]] * lengths[:, at[1]])
+            cosines = sums[:, a, b] / (lengths[:, a] * lengths[:, b])
         low, high = np.nanpercentile(cosines.mean(axis=1), [2.5, 97.5])
         return float(low), float(high)
 
@@ -99,62 +107,49 @@ def measure(request: Request, settings: Section) -> Result:
         raise GermlineError(
             "analyze cosine: compare two sources, or two generations of one: -g 10 -g 20"
         )
-    kept = request.kept_rows(settings)
-    found = []
-    for name in names:
-        request.watch(f"cosine: {name}")
-        found.append(kept.row(name, partial(_measure, opened, name)))
-    sums = ([row[key] for row in found] for key in ("size", "products"))
-    products = Products(names, *(np.array(some, dtype=np.float64) for some in sums))
+    kept = [request.row(name, _measure, opened, name) for name in names]
+    keys = ("size", "products", "visible")
+    sums = Sums(names, *(np.array([row[key] for row in kept], dtype=float) for key in keys))
     labels = [one.label for one in opened]
-    groups, whole = pairs_by_method(labels), products.of(names)["cosine"]
+    groups, whole = pairs_by_method(labels), sums.of(names)["cosine"]
     rows: list[Row] = []
     for methods, pairs in groups.items():
         for kind, some in {"all": names, **names_by_module(names)}.items():
-            values = products.of(some)
+            values = sums.of(some)
             known = [pair for pair in pairs if not math.isnan(values["cosine"][pair])]
             if known:
-                at = tuple(zip(*known, strict=True))
-                mean, chance = (float(one[at].mean()) for one in values.values())
-                cosine = mean, products.interval(some, known)
+                at = tuple(np.transpose(known))
+                means = {key: float(matrix[at].mean()) for key, matrix in values.items()}
+                cosine = means["cosine"], sums.interval(some, known)
                 row = {"methods": methods, "module": kind, "pairs": len(known)}
-                rows.append({**row, "cosine": cosine, "chance": chance})
+                rows.append({**row, **means, "cosine": cosine})
     of_pairs = [
         {"pair": [labels[a], labels[b]], "cosine": float(whole[a, b])}
-        for pairs in groups.values()
-        for a, b in pairs
+        for a, b in combinations(range(len(labels)), 2)
     ]
-    return Result(
-        "Cosine of the changes",
-        COLUMNS,
-        rows,
-        [_chart(products, groups)],
-        {"pairs": of_pairs},
-        _notes(labels, products.products.sum(axis=0)),
-    )
+    norms = zip(labels, np.diag(sums.products.sum(axis=0)), strict=True)
+    notes = [unchanged(label) for label, norm in norms if not norm]
+    charts = [_chart(sums, groups)]
+    return Result("Cosine of the changes", COLUMNS, rows, charts, {"pairs": of_pairs}, notes)
 
 
-def _measure(opened: Sequence[Weights], name: str) -> Mapping[str, Any]:
+def _measure(opened: Sequence[Weights], name: str) -> Row:
     products = torch.zeros(len(opened), len(opened), dtype=torch.float64)
+    visible = torch.zeros_like(products)
     for starts, values in pieces(opened, name):
+        seen = (values.bfloat16() != starts.bfloat16()).float()
+        visible += seen @ seen.T  # exact: counts of at most 2^24
         changes = (values - starts).double()
         products += changes @ changes.T
-    return {"size": math.prod(opened[0].shapes[name]), "products": products.tolist()}
+    size = math.prod(opened[0].shapes[name])
+    return {"size": size, "products": products.tolist(), "visible": visible.tolist()}
 
 
-def _notes(labels: Sequence[str], products: Float64[np.ndarray, "sources sources"]) -> list[str]:
-    """Name sources that did not change, and pairs that changed alike."""
-    norms = np.diag(products)
-    same = [label for label, norm in zip(labels, norms, strict=True) if not norm]
-    alike = [
-        f"{labels[a]} and {labels[b]}: the same change of every weight"
-        for a, b in combinations(range(len(labels)), 2)
-        if norms[a] and norms[a] == norms[b] == products[a, b]
-    ]
-    return [f"{label} has the weights of its start: nothing changed" for label in same] + alike
+def _root_of_outer(values: np.ndarray) -> np.ndarray:
+    return np.sqrt(np.outer(values, values))
 
 
-def _chart(products: Products, groups: Mapping[str, Pairs]) -> Chart:
+def _chart(sums: Sums, groups: Mapping[str, Pairs]) -> Chart:
     """Chart the cosines by layer, with the range of the pairs and the level of chance."""
     drawn = dict(groups)
     if len(drawn) > MOST_CURVES:
@@ -162,13 +157,13 @@ def _chart(products: Products, groups: Mapping[str, Pairs]) -> Chart:
         drawn["different methods"] = [pair for name in different for pair in drawn.pop(name)]
 
     def of_layer(pairs: Pairs, key: str, names: list[str]) -> list[float]:
-        return list(products.of(names)[key][tuple(zip(*pairs, strict=True))])
+        return list(sums.of(names)[key][tuple(np.transpose(pairs))])
 
     curves = [
-        layer_series(name, partial(of_layer, pairs, "cosine"), color, products.names)
+        layer_series(name, partial(of_layer, pairs, "cosine"), color, sums.names)
         for color, (name, pairs) in enumerate(drawn.items())
     ]
     every = [pair for pairs in drawn.values() for pair in pairs]
-    chance = layer_series("chance", partial(of_layer, every, "chance"), 6, products.names)
+    chance = layer_series("chance", partial(of_layer, every, "chance"), 6, sums.names)
     chance = replace(chance, style="dashed", low=(), high=())
     return Chart("cosine of the changes", "", "layer", [*curves, chance])

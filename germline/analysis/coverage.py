@@ -17,7 +17,6 @@ import numpy as np
 from jaxtyping import Float64
 from pydantic import Field
 
-from germline.analysis.groups import lines
 from germline.analysis.request import Request, Result
 from germline.analysis.scorer import (
     Numbers,
@@ -30,7 +29,7 @@ from germline.analysis.scorer import (
 from germline.evaluation.held_out import reductions
 from germline.evaluation.statistics import mcnemar
 from germline.record.atomic_files import Row
-from germline.report.charts import Chart
+from germline.report.charts import Chart, Series
 
 SAMPLED = "start, sampled"
 
@@ -64,9 +63,13 @@ def measure(request: Request, settings: Settings) -> Result:
             tries[name] = scorer.scores_at(point, count, temperature).samples
             change = sign * (scorer.scores_at(point).values - base)
             better, worse = int((change > 0).sum()), int((change < 0).sum())
-            greedy[name] = {"better": better, "worse": worse, "p": mcnemar(better, worse)}
+            greedy[name] = {"greedy_better": better, "worse": worse, "p": mcnemar(better, worse)}
     reached = {
-        name: reductions(some, None, higher_is_better=sign > 0) for name, some in tries.items()
+        name: {
+            key: mean_and_interval(values)
+            for key, values in reductions(some, None, higher_is_better=sign > 0).items()
+        }
+        for name, some in tries.items()
     }
     keys = [*reached[SAMPLED]]
     metric = keys[0].partition("@")[0]
@@ -74,13 +77,14 @@ def measure(request: Request, settings: Settings) -> Result:
         name: (some == 1 if metric == "pass" else sign * (some - base) > 0).any(axis=0)
         for name, some in tries.items()
     }
+    count_of = "solved" if metric == "pass" else "better_than_greedy"
     rows = [
         {
             "tries": name,
-            **{key: mean_and_interval(one) for key, one in reached[name].items()},
-            "solved": int(one.sum()),
-            "not_by_start": int((one & ~solved[SAMPLED]).sum()),
-            "only_by_start": int((solved[SAMPLED] & ~one).sum()),
+            **reached[name],
+            count_of: int(one.sum()),
+            "not_by_the_start's_samples": int((one & ~solved[SAMPLED]).sum()),
+            "only_by_these": int((solved[SAMPLED] & ~one).sum()),
             "overlap": {
                 other: int((one & some).sum()) / max(1, int((one | some).sum()))
                 for other, some in solved.items()
@@ -89,24 +93,12 @@ def measure(request: Request, settings: Settings) -> Result:
         }
         for name, one in solved.items()
     ]
-    at_k = [
-        {"tries": row["tries"], "k": int(key.partition("@")[2]), "reached": row[key]}
-        for row in rows
-        for key in keys
-    ]
-    return Result(
-        f"Coverage of {len(base)} examples",
-        {
-            "tries": "tries",
-            **{key: key for key in keys},
-            "solved": "solved" if metric == "pass" else "better than greedy",
-            "not_by_start": "not by the start's samples",
-            "only_by_start": "only by these",
-            "better": "greedy better",
-            "worse": "worse",
-            "p": "p",
-        },
-        rows,
-        [Chart(f"{metric}@k", "", "k", lines(at_k, "tries", "k", "reached"), log_x=True)],
-        {"examples": len(base)},
-    )
+    curves = []
+    for color, (name, at_k) in enumerate(reached.items()):
+        means, intervals = zip(*at_k.values(), strict=True)
+        low, high = zip(*intervals, strict=True)
+        ks = [int(key.partition("@")[2]) for key in at_k]
+        curves.append(Series(name, ks, means, low, high, color))
+    columns = [key for key in rows[-1] if key != "overlap"]
+    chart = Chart(f"{metric}@k", "", "k", curves, log_x=True)
+    return Result(f"Coverage of {len(base)} examples", columns, rows, [chart])

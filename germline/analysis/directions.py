@@ -17,8 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from germline.analysis.groups import lines
-from germline.analysis.request import Request, Result, cell
+from germline.analysis.request import Request, Result
 from germline.analysis.scorer import (
     Numbers,
     Point,
@@ -31,24 +30,16 @@ from germline.analysis.scorer import (
 )
 from germline.analysis.weights import Weights
 from germline.record.atomic_files import Row
-from germline.report.charts import Chart
+from germline.report.charts import Chart, Series
 from germline.types import GermlineError
-
-Parts = tuple[tuple[float, Weights], ...]
-Steps = Callable[[Parts, float], list[Point]]
 
 RANDOM = 3
 """Random directions, whose scores are averaged."""
 
-PARTS = ("slope", "cost", "gain")
-COLUMNS = {
-    "from": "from",
-    "direction": "direction",
-    "distance": "distance",
-    "minus": "score at -t",
-    "plus": "score at t",
-    **{part: part for part in PARTS},
-}
+MEAN = "mean"
+"""The distance in the rows of the means over all distances."""
+
+COLUMNS = ("from", "direction", "distance", "score_at_-t", "score_at_t", "slope", "cost", "gain")
 
 
 class Settings(ScoreSettings):
@@ -66,29 +57,32 @@ def measure(request: Request, settings: Settings) -> Result:
             f"directions takes a run, and a second one for the held-out direction, found "
             f"{len(opened)} sources: name fewer"
         )
+    steps = (*(-t for t in reversed(distances)), 0.0, *distances)
+    averaged: list[tuple[object, Sequence[float]]] = [(t, [t]) for t in distances]
+    averaged.append((MEAN, distances))
     rows: list[Row] = []
-    means: list[Row] = []
     charts = []
     with open_scorer(request, settings) as scorer:
-        sign, directions = scorer.sign, _directions(scorer, opened)
-        for center, base in {"start": (), "run": ((1.0, opened[0]),)}.items():
-            curve: list[Row] = []
-            for name, steps in directions.items():
-                facts, at = {"from": center, "direction": name}, {}
-                for t in (*(-t for t in reversed(distances)), 0.0, *distances):
-                    scores = [scorer.scores_at(point).values for point in steps(base, t)]
-                    at[t] = sign * np.mean(scores, axis=0)
-                    curve.append({**facts, "at": t, "score": sign * float(np.nanmean(at[t]))})
-                rows += [{**facts, "distance": t, **_parts(at, [t], sign)} for t in distances]
-                means.append({**facts, **_parts(at, distances, sign)})
-            drawn = lines(curve, "direction", "at", "score")
-            charts.append(Chart(f"score from the {center}", "", "distance", drawn))
-    note = _signal(opened[0].label, [one for one in means if one["from"] == "run"])
-    title = f"Directions of {opened[0].label}"
-    return Result(title, COLUMNS, rows, charts, {"over_distances": means}, [note])
+        directions = directions_of(scorer, opened)
+        for center, weights in {"start": None, "run": opened[0]}.items():
+            curves = []
+            for color, (name, along) in enumerate(directions.items()):
+                at = {t: scorer.sign * _mean_values(scorer, along(weights, t)) for t in steps}
+                scores = [scorer.sign * float(np.nanmean(values)) for values in at.values()]
+                curves.append(Series(name, steps, scores, color=color))
+                for distance, some in averaged:
+                    row = {"from": center, "direction": name, "distance": distance}
+                    rows.append({**row, **_parts(at, some, scorer.sign)})
+            charts.append(Chart(f"score from the {center}", "", "distance", curves))
+    label = opened[0].label
+    return Result(
+        f"Directions of {label}", COLUMNS, rows, charts, notes=[f"{label} {_signal(rows)}"]
+    )
 
 
-def _directions(scorer: WeightsScorer, opened: Sequence[Weights]) -> dict[str, Steps]:
+def directions_of(
+    scorer: WeightsScorer, opened: Sequence[Weights]
+) -> dict[str, Callable[[Weights | None, float], list[Point]]]:
     """Return by name what gives the points at a distance from a center, whose mean counts."""
     sizes = [scorer.deviations(one) for one in opened]
     norms = [scorer.norm(one) for one in sizes]
@@ -99,16 +93,23 @@ def _directions(scorer: WeightsScorer, opened: Sequence[Weights]) -> dict[str, S
                 "run with at least one update"
             )
 
-    def along(place: int, base: Parts, t: float) -> list[Point]:
+    def along(place: int, center: Weights | None, t: float) -> list[Point]:
         share = t * norms[0] / norms[place]
-        return [Point((*base, (share, opened[place])) if t else base)]
+        parts = ((1.0, center), (share, opened[place]))
+        return [Point(tuple((c, one) for c, one in parts if one and c))]
 
-    def random(base: Parts, t: float) -> list[Point]:
+    def random(center: Weights | None, t: float) -> list[Point]:
+        parts = ((1.0, center),) if center else ()
         drawn = {name: t * size for name, size in sizes[0].items()}
-        return [Point(base, drawn, trial) for trial in range(RANDOM)] if t else [Point(base)]
+        return [Point(parts, drawn, trial) for trial in range(RANDOM)] if t else [Point(parts)]
 
     named = zip(("learned", "held out"), range(len(opened)), strict=False)
     return {**{name: partial(along, place) for name, place in named}, "random": random}
+
+
+def _mean_values(scorer: WeightsScorer, points: Sequence[Point]) -> Values:
+    values: Values = np.mean([scorer.scores_at(point).values for point in points], axis=0)
+    return values
 
 
 def _parts(at: Mapping[float, Values], distances: Sequence[float], sign: float) -> Row:
@@ -119,19 +120,21 @@ def _parts(at: Mapping[float, Values], distances: Sequence[float], sign: float) 
         "cost": mean_and_interval((plus + minus) / 2 - at[0.0]),
         "gain": mean_and_interval(plus - at[0.0]),
         "gain_sign": certain_sign(plus - at[0.0]),
-        "minus": sign * float(np.nanmean(minus)),
-        "plus": sign * float(np.nanmean(plus)),
+        "score_at_-t": sign * float(np.nanmean(minus)),
+        "score_at_t": sign * float(np.nanmean(plus)),
     }
 
 
-def _signal(label: str, at_run: Sequence[Row]) -> str:
+def _signal(rows: Sequence[Row]) -> str:
     """Say whether a further step along a direction of the task improves the run."""
-    signs = {one["direction"]: one["gain_sign"] for one in at_run if one["direction"] != "random"}
+    signs = {
+        row["direction"]: row["gain_sign"]
+        for row in rows
+        if row["from"] == "run" and row["distance"] == MEAN and row["direction"] != "random"
+    }
     gains = [name for name, sign in signs.items() if sign > 0]
-    said = "may have signal left: no gain or loss is certain"
     if gains:
-        said = f"still has signal: a further step in the {gains[0]} direction improves it"
-    elif all(sign < 0 for sign in signs.values()):
-        said = "has no signal left: a further step costs more than its slope brings"
-    parts = [f"{one['direction']} {part} {cell(one[part])}" for one in at_run for part in PARTS]
-    return f"{label} {said} (means over the distances: {', '.join(parts)})"
+        return f"still has signal: a further step in the {gains[0]} direction improves it"
+    if all(sign < 0 for sign in signs.values()):
+        return "has no signal left: a further step costs more than its slope brings"
+    return "may have signal left: no gain or loss is certain"

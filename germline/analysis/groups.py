@@ -11,24 +11,12 @@ from germline.record.atomic_files import Row
 from germline.report.charts import Series
 
 
-def layer_of(name: str) -> int | None:
-    """Return the decoder block of a tensor, None outside the blocks."""
-    found = re.search(r"\.(\d+)\.", name)
-    return int(found[1]) if found else None
-
-
-def module_of(name: str) -> str:
-    """Return the kind of module that a tensor belongs to, such as `q_proj` or `q_proj.bias`."""
-    return name.removesuffix(".weight").removesuffix(".bias").rpartition(".")[2] + (
-        ".bias" if name.endswith(".bias") else ""
-    )
-
-
 def names_by_module(names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the tensors of each kind of module, in the order of the names."""
+    """Return the tensors of each kind of module, such as `q_proj` or `q_proj.bias`."""
     kinds: dict[str, list[str]] = {}
     for name in names:
-        kinds.setdefault(module_of(name), []).append(name)
+        kind = re.sub(r".*\.(?!bias$)", "", name.removesuffix(".weight"))
+        kinds.setdefault(kind, []).append(name)
     return kinds
 
 
@@ -43,29 +31,9 @@ def sources_by_method(labels: Sequence[str]) -> Mapping[str, list[int]]:
     """Return the places of sources by name; those of a folder of run seeds are one method."""
     groups: dict[str, list[int]] = {}
     for place, label in enumerate(labels):
-        path, generation = Path(label), re.search(r"@-?\d+$", label)
-        is_seed = path.name.startswith("seed-")
-        suffix = generation[0] if generation else ""
-        groups.setdefault(f"{path.parent}{suffix}" if is_seed else label, []).append(place)
+        method = re.sub(r"/seed-[^/@]*(@-?\d+)?$", r"\1", label)
+        groups.setdefault(method, []).append(place)
     return dict(zip(short_labels([*groups]), groups.values(), strict=True))
-
-
-def layer_series(
-    label: str, values: Callable[[list[str]], list[float]], color: int, names: Sequence[str]
-) -> Series:
-    """Return the mean over some values of each layer, with the range if there are several.
-
-    Values that are NaN do not count.
-    """
-    layers: dict[int, list[str]] = {}
-    for name in names:
-        if (layer := layer_of(name)) is not None:
-            layers.setdefault(layer, []).append(name)
-    found = {at: np.array(values(some)) for at, some in sorted(layers.items())}
-    known = {at: some[~np.isnan(some)] for at, some in found.items() if not np.isnan(some).all()}
-    means, low, high = ([f(some) for some in known.values()] for f in (np.mean, np.min, np.max))
-    is_range = any(len(some) > 1 for some in known.values())
-    return Series(label, [*known], means, low * is_range, high * is_range, color)
 
 
 def pairs_by_method(labels: Sequence[str]) -> Mapping[str, list[tuple[int, int]]]:
@@ -78,6 +46,24 @@ def pairs_by_method(labels: Sequence[str]) -> Mapping[str, list[tuple[int, int]]
     return pairs
 
 
+def layer_series(
+    label: str, values: Callable[[list[str]], list[float]], color: int, names: Sequence[str]
+) -> Series:
+    """Return the mean over some values of each layer, with the range if there are several.
+
+    Values that are NaN do not count.
+    """
+    layers: dict[int, list[str]] = {}
+    for name in names:
+        if layer := re.search(r"\.(\d+)\.", name):
+            layers.setdefault(int(layer[1]), []).append(name)
+    found = {at: np.array(values(some)) for at, some in sorted(layers.items())}
+    known = {at: some[~np.isnan(some)] for at, some in found.items() if not np.isnan(some).all()}
+    means, low, high = ([f(some) for some in known.values()] for f in (np.mean, np.min, np.max))
+    is_range = any(len(some) > 1 for some in known.values())
+    return Series(label, [*known], means, low * is_range, high * is_range, color)
+
+
 def lines(rows: Sequence[Row], by: str, x: str, y: str) -> list[Series]:
     """Return a line for each value of `by`, with a band where `y` is a mean with an interval."""
     found = []
@@ -88,3 +74,8 @@ def lines(rows: Sequence[Row], by: str, x: str, y: str) -> list[Series]:
         low, high = zip(*intervals, strict=True) if all(intervals) else ((), ())
         found.append(Series(label, [row[x] for row in some], means, low, high, color))
     return found
+
+
+def unchanged(label: str) -> str:
+    """Return the note of a source that has the weights of its start."""
+    return f"{label} has the weights of its start: nothing changed"

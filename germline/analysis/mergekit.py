@@ -6,11 +6,11 @@ With weights of 1 / models, as written, this is the mean of the models (model so
 """
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import yaml
 
-from germline.analysis.request import Request
 from germline.analysis.weights import Weights
 from germline.record.atomic_files import write_atomically
 from germline.run.weights import export
@@ -18,9 +18,8 @@ from germline.spaces.peft_files import is_adapter
 from germline.types import GermlineError
 
 
-def write_merge(request: Request) -> Path:
+def write_merge(opened: Sequence[Weights], folder: Path) -> Path:
     """Export the runs into folders beside `merge.yaml`, and return this file."""
-    opened, folder = request.opened, request.folder
     base = opened[0].base
     start = base.path if base and base.path else _exported(opened[0], -1, folder)
     models = []

@@ -14,7 +14,7 @@ the other half measures (1), and the other way around. At t = 1/2, D > 0 says th
 first and then sharp, D < 0 that the first half of the way brings most of the change.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,48 +26,76 @@ from germline.analysis.request import Request, Result, cell
 from germline.analysis.scorer import (
     COLUMNS,
     Point,
-    WeightsScorer,
+    PointScore,
+    Values,
     certain_sign,
     mean_and_interval,
     open_scorer,
 )
 from germline.analysis.scorer import ScoreSettings as Settings
-from germline.analysis.weights import Weights
-from germline.record.atomic_files import Row
 from germline.report.charts import Chart
 from germline.types import GermlineError
 
 LINE = tuple(step / 10 for step in range(11))
-SCALING = (*LINE, 1.25, 1.5)
-THIRDS = tuple((3 - b - c, b, c) for c in range(4) for b in range(4 - c))
+
+SHARES: Mapping[int, Sequence[tuple[float, ...]]] = {
+    1: [(t,) for t in (*LINE, 1.25, 1.5)],
+    2: [(1 - t, t) for t in LINE],
+    3: [((3 - b - c) / 3, b / 3, c / 3) for c in range(4) for b in range(4 - c)],
+}
+"""The shares of one, two or three models in each point."""
 
 
 def measure(request: Request, settings: Settings) -> Result:
     """Score the points between one, two or three models."""
-    models = request.opened
+    models, labels = request.opened, [one.label for one in request.opened]
     if len(models) > 3:
         raise GermlineError(
             f"modes takes 1 model (its delta is scaled), 2 (a line) or 3 (a plane), found "
             f"{len(models)}: name fewer"
         )
+    is_line = len(models) < 3
+    title = " to ".join(["start", *labels][-2:]) if is_line else ", ".join(labels)
+    scored: dict[tuple[float, ...], PointScore] = {}
     with open_scorer(request, settings) as scorer:
-        return _plane(scorer, models) if len(models) == 3 else _line(scorer, models)
+        for shares in SHARES[len(models)]:
+            parts = zip(shares, models, strict=True)
+            scored[shares] = scorer.scores_at(Point(tuple(part for part in parts if part[0])))
+    names = ("first", "second", "third")[: len(models)]
+    rows = [
+        {
+            **dict(zip(names, shares, strict=True)),
+            "line": title if is_line else f"{shares[2]:.2g} {labels[2]}",
+            **one.row,
+        }
+        for shares, one in scored.items()
+    ]
+    x, x_label = names[:2][-1], f"share of {labels[:2][-1]}"
+    charts = [
+        Chart(key.replace("kl_", "KL ").replace("_", " "), "", x_label, lines(rows, "line", x, key))
+        for key in ("score", "kl_per_token")
+    ]
+    values = {shares: one.values for shares, one in scored.items()}
+    if is_line:
+        line = [scorer.sign * values[shares] for shares in SHARES[len(models)][: len(LINE)]]
+        shape = line_shape(np.array(line))
+        found, notes = {"shape": shape}, [f"{title}: {shape_text(shape)}"]
+    else:
+        found, notes = {}, _averages(values, scorer.sign)
+    title = f"Scores {'from' if is_line else 'between'} {title}"
+    return Result(title, (*names, *COLUMNS), rows, charts, found, notes)
 
 
-def _line(scorer: WeightsScorer, models: Sequence[Weights]) -> Result:
-    title = f"{'start' if len(models) == 1 else models[0].label} to {models[-1].label}"
-    places = SCALING if len(models) == 1 else LINE
-    scored = {t: scorer.scores_at(_mixed([1 - t, t][-len(models) :], models)) for t in places}
-    shape = line_shape(scorer.sign * np.array([scored[t].values for t in LINE]))
-    rows = [{"line": title, "at": t, **one.row} for t, one in scored.items()]
-    return Result(
-        f"Scores from {title}",
-        {"at": "at", **COLUMNS},
-        rows,
-        _charts("at", rows, "share of the way"),
-        {"shape": shape},
-        [f"{title}: {shape_text(shape)}"],
-    )
+def _averages(values: Mapping[tuple[float, ...], Values], sign: float) -> list[str]:
+    """Compare the mean of three models with the mean of their scores, and with the best one."""
+    *corners, mean = (values[at] for at in ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1 / 3, 1 / 3, 1 / 3)))
+    best = max(corners, key=lambda one: sign * float(np.nanmean(one)))
+    others = {"mean": np.mean(corners, axis=0), "best": best}
+    return [
+        f"the average of the weights scores {cell(mean_and_interval(mean - other))} beside the "
+        f"{name} of the three"
+        for name, other in others.items()
+    ]
 
 
 def line_shape(values: Float64[np.ndarray, "points examples"]) -> dict[str, Any]:
@@ -103,36 +131,3 @@ def shape_text(shape: dict[str, Any]) -> str:
         f"(largest at {shape['at']:g}); half way {cell(shape['half'])} below the straight line: "
         f"{bends[shape['half_sign']]}"
     )
-
-
-def _plane(scorer: WeightsScorer, models: Sequence[Weights]) -> Result:
-    names = [one.label for one in models]
-    scored = {at: scorer.scores_at(_mixed([n / 3 for n in at], models)) for at in THIRDS}
-    corners = [scored[at] for at in ((3, 0, 0), (0, 3, 0), (0, 0, 3))]
-    best = max(corners, key=lambda one: scorer.sign * one.score[0]).values
-    others = {"mean": np.mean([one.values for one in corners], axis=0), "best": best}
-    rows = [
-        {**dict(zip(names, at, strict=True)), "line": f"{at[2]}/3 {names[2]}", **one.row}
-        for at, one in scored.items()
-    ]
-    return Result(
-        f"Scores between {', '.join(names)}",
-        {**{name: name for name in names}, **COLUMNS},
-        rows,
-        _charts(names[1], rows, f"thirds of {names[1]}"),
-        notes=[
-            f"the average of the weights scores "
-            f"{cell(mean_and_interval(scored[1, 1, 1].values - other))} beside the {name} of the "
-            "three"
-            for name, other in others.items()
-        ],
-    )
-
-
-def _mixed(coefficients: Sequence[float], models: Sequence[Weights]) -> Point:
-    return Point(tuple((c, one) for c, one in zip(coefficients, models, strict=True) if c))
-
-
-def _charts(x: str, rows: Sequence[Row], x_label: str) -> list[Chart]:
-    titles = {"score": "score", "kl_per_token": "KL per token"}
-    return [Chart(title, "", x_label, lines(rows, "line", x, y)) for y, title in titles.items()]

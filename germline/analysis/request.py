@@ -6,13 +6,13 @@ analysis has measured are kept beside the result, so an interrupted one goes on 
 """
 
 import importlib
+import math
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
 
@@ -54,7 +54,7 @@ class Result:
 
     Attributes:
         title: what was measured, in a few words.
-        columns: headings of the table, by keys of the rows.
+        columns: keys of the rows that the table shows.
         rows: texts, numbers, and pairs of a mean and its 95 % interval.
         charts: of the figure, below each other.
         values: what is in no row, for JSON.
@@ -62,7 +62,7 @@ class Result:
     """
 
     title: str
-    columns: Mapping[str, str]
+    columns: Sequence[str]
     rows: Sequence[Row]
     charts: Sequence[Chart]
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -70,8 +70,9 @@ class Result:
 
     @property
     def table(self) -> list[list[str]]:
-        """The cells of the table."""
-        return [[cell(row.get(key)) for key in self.columns] for row in self.rows]
+        """The headings and the cells of the table."""
+        headings = [key.replace("_", " ").replace("kl ", "KL ") for key in self.columns]
+        return [headings, *([cell(row.get(key)) for key in self.columns] for row in self.rows)]
 
     def as_json(self) -> dict[str, Any]:
         """Return the title, the notes and all numbers."""
@@ -80,98 +81,57 @@ class Result:
 
 
 def cell(value: Any) -> str:
-    """Format a text, a number, or a mean with its interval."""
-    if isinstance(value, tuple):
-        mean, (low, high) = value
-        return f"{number(mean)} [{number(low)}, {number(high)}]"
-    return value if isinstance(value, str) else number(value)
+    """Format a text, a number, or a mean with its interval, where that is known."""
+    if not isinstance(value, tuple):
+        return value if isinstance(value, str) else number(value)
+    mean, (low, high) = value
+    interval = "" if math.isnan(low) else f" [{number(low)}, {number(high)}]"
+    return f"{number(mean)}{interval}"
 
 
-@dataclass(frozen=True)
 class Request:
-    """The sources of an analysis.
+    """The opened sources of an analysis, and the rows that it has measured, in a file.
+
+    The first line of the file is the question that the rows answer: a file of another question,
+    such as that of a run which has trained on, begins anew.
 
     Attributes:
         what: the name of the analysis.
-        sources: runs, folders, adapters, hub ids and loaded models.
-        folder: for the results, and for what lets an interrupted analysis continue.
-        start: the model that training of the folders and loaded models began with.
-        generations: of the runs; each source is taken after each of them.
+        opened: the weights of the sources, whose starts are known and the same model.
         watch: is called with what is measured now.
     """
 
-    what: str
-    sources: Sequence[Source]
-    folder: Path
-    start: Source | None = None
-    generations: Sequence[Generation] = (None,)
-    watch: Callable[[str], None] = field(default=lambda _: None)
-
-    @cached_property
-    def opened(self) -> list[Weights]:
-        """The weights of all sources, whose starts are known and the same model.
-
-        Raises:
-            GermlineError: they are not, or a source cannot be opened.
-        """
-        start = None if self.start is None else open_weights(self.start, folder=self.rebuilt)
-        opened = []
-        for source in self.sources:
-            for generation in self.generations:
-                self.watch(f"opening {source if isinstance(source, str | Path) else 'a model'}")
-                one = open_weights(source, generation, folder=self.rebuilt)
-                if one.start is None:
-                    if start is None:
-                        raise GermlineError(
-                            f"analyze: {one.label} is a model without its training: name the model "
-                            "it began with (--start MODEL)"
-                        )
-                    one.start, one.base = start, start.base or start
-                opened.append(one)
-        check_same_start(opened)
-        for one, label in zip(opened, short_labels([one.label for one in opened]), strict=True):
-            one.label = label
-        return opened
+    def __init__(
+        self,
+        what: str,
+        opened: Sequence[Weights],
+        settings: Section,
+        folder: Path,
+        watch: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.what, self.opened, self.watch = what, opened, watch
+        self._path = folder / f"{what}.jsonl"
+        models = [[one.identity, one.start and one.start.identity] for one in opened]
+        question = plain([models, settings.model_dump(mode="json")])
+        keep_rows(self._path, lambda _: True)  # without a torn last line
+        first, *rows = read_rows(self._path) or [{}]
+        self._rows = {row["key"]: row for row in rows}
+        if first.get("question") != question:
+            self._rows = {}
+            folder.mkdir(parents=True, exist_ok=True)
+            self._path.unlink(missing_ok=True)
+            append_rows(self._path, [{"question": question}])
 
     @cached_property
     def names(self) -> list[str]:
         """The tensors that all sources and their starts have, sorted by name."""
         return shared_names([model for one in self.opened for model in (one, one.start) if model])
 
-    @property
-    def rebuilt(self) -> Path:
-        """The folder of rebuilt weights, which is deleted after the analysis."""
-        return self.folder / f"{self.what}-weights"
-
-    def kept_rows(self, settings: Section) -> "KeptRows":
-        """Return the rows that an interrupted call with the same question has measured."""
-        models = [one.identity for one in self.opened]
-        starts = [one.start.identity for one in self.opened if one.start and not one.directory]
-        question = [models, starts, settings.model_dump(mode="json")]
-        return KeptRows(self.folder / f"{self.what}.jsonl", plain(question))
-
-
-class KeptRows:
-    """Rows by key in a file, of which the first line is the question that they answer.
-
-    A file of another question, such as that of a run which has trained on, begins anew.
-    """
-
-    def __init__(self, path: Path, question: object) -> None:
-        self._path = path
-        keep_rows(path, lambda _: True)
-        first, *rows = read_rows(path) or [{}]
-        self._rows = {row["key"]: row for row in rows}
-        if first.get("question") != question:
-            self._rows = {}
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
-            append_rows(path, [{"question": question}])
-
-    def row(self, key: str, measure: Callable[[], Mapping[str, Any]]) -> Row:
-        """Return the row of a key, which is measured and kept if it is new."""
+    def row(self, key: str, measure: Callable[..., Mapping[str, Any]], *of: Any) -> Row:
+        """Return the row of a key; if it is new, `measure(*of)` is called, and the row is kept."""
+        self.watch(f"{self.what}: {key}")
         if key not in self._rows:
-            row = plain({"key": key, **measure()})  # NaN is None, as in a row that was read
+            row = plain({"key": key, **measure(*of)})  # NaN is None, as in a row that was read
             self._rows[key] = cast("Row", row)
             append_rows(self._path, [self._rows[key]])
         return self._rows[key]
@@ -205,39 +165,59 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
         GermlineError: a source cannot be opened, the sources do not belong together, or a setting
             is wrong.
     """
-    if what not in get_args(Analysis) or not sources or isinstance(sources, str | Path | nn.Module):
+    one_source = isinstance(sources, str | Path | nn.Module)
+    if what not in get_args(Analysis) or not sources or one_source:
         names = ", ".join(get_args(Analysis))
         raise GermlineError(f"analyze: give one of {names} and a list of sources, found {what!r}")
     module = importlib.import_module(f"germline.analysis.{what}")
-    many = isinstance(generation, Sequence) and not isinstance(generation, str)
-    generations: Sequence[Any] = tuple(generation) if many else (generation,)  # type: ignore[arg-type]
-    with ExitStack() as stack:
-        folder = Path(out) if out else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    section = _section(getattr(module, "Settings", Section), settings)
+    is_one = generation is None or isinstance(generation, int | str)
+    generations = [generation] if is_one else [*cast("Sequence[Generation]", generation)]
+    with TemporaryDirectory() as temporary:
+        folder = Path(out or temporary)
         check_writable(folder, folder=True)
-        request = Request(what, sources, folder, start, generations, watch)
-        section = _section(getattr(module, "Settings", Section), settings)
+        rebuilt = folder / f"{what}-weights"
+        opened = _opened(sources, generations, start, rebuilt, watch)
+        request = Request(what, opened, section, folder, watch)
         result: Result = module.measure(request, section)
-        result = replace(result, notes=[*result.notes, *_notes_on_starts(request.opened)])
         if out:
-            _write(result, folder, what)
+            write_json(folder / f"{what}.json", result.as_json())
+            if result.charts:
+                from germline.report import plots
+
+                plots.draw_panels(folder / f"{what}.png", result.title, result.charts)
         if out and emit:
             from germline.analysis.mergekit import write_merge
 
-            merge = f"merge: mergekit-yaml {write_merge(request)} MERGED"
+            merge = f"merge: mergekit-yaml {write_merge(opened, folder)} MERGED"
             result = replace(result, notes=[*result.notes, merge])
-        shutil.rmtree(request.rebuilt, ignore_errors=True)
+        shutil.rmtree(rebuilt, ignore_errors=True)
     return result
 
 
-def _notes_on_starts(opened: Sequence[Weights]) -> list[str]:
-    """Return a note where changes of LoRA runs stand beside changes from the model itself."""
-    own = [one.label for one in opened if one.directory and one.start is not one.base]
-    if len(own) in (0, len(opened)):
-        return []
-    return [
-        f"{', '.join(own)}: the change is measured from the random adapter at the start of the "
-        "run, and that of the others from the model"
-    ]
+def _opened(
+    sources: Sequence[Source],
+    generations: Sequence[Any],
+    start: Source | None,
+    folder: Path,
+    watch: Callable[[str], None],
+) -> list[Weights]:
+    """Open each source after each generation; all must have one start model."""
+    began = None if start is None else open_weights(start, folder=folder)
+    opened = []
+    for source in sources:
+        watch(f"opening {'a model' if isinstance(source, nn.Module) else source}")
+        opened += [open_weights(source, one, began, folder=folder) for one in generations]
+    for one in opened:
+        if one.start is None:
+            raise GermlineError(
+                f"analyze: {one.label} is a model without its training: name the model it began "
+                "with (--start MODEL)"
+            )
+    check_same_start(opened)
+    for one, label in zip(opened, short_labels([one.label for one in opened]), strict=True):
+        one.label = label
+    return opened
 
 
 def _section(kind: type[Section], settings: Mapping[str, Any]) -> Section:
@@ -248,12 +228,3 @@ def _section(kind: type[Section], settings: Mapping[str, Any]) -> Section:
         names = ", ".join(kind.model_fields) or "none"
         said = f"{first['loc'][0]}: {first['msg']}; its settings: {names}"
         raise GermlineError(f"analyze: {said}") from None
-
-
-def _write(result: Result, folder: Path, what: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / f"{what}.json", result.as_json())
-    if result.charts:
-        from germline.report import plots
-
-        plots.draw_panels(folder / f"{what}.png", result.title, result.charts)

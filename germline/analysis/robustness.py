@@ -6,6 +6,8 @@ model tolerates 2e-3, not 8e-3.) Intervals are over trials (Student's t, from fi
 """
 
 import math
+from dataclasses import replace
+from itertools import product
 from typing import Annotated, Literal
 
 import numpy as np
@@ -13,31 +15,18 @@ from pydantic import Field
 
 from germline.analysis.groups import lines
 from germline.analysis.request import Request, Result
-from germline.analysis.scorer import (
-    Numbers,
-    Point,
-    ScoreSettings,
-    WeightsScorer,
-    open_scorer,
-)
+from germline.analysis.scorer import Numbers, Point, ScoreSettings, WeightsScorer, open_scorer
 from germline.evaluation.seed_statistics import seed_statistics
 from germline.record.atomic_files import Row
 from germline.report.charts import Chart
-from germline.report.text_format import over_seeds
 
 ALL, HEAD = "all weights", "head"
 LAYER_GROUPS = 3
 
-COLUMNS = {
-    "model": "model",
-    "group": "noise on",
-    "scale": "scale",
-    "rms": "RMS",
-    "score": "score",
-    "kept": "share kept",
-    "kl_per_token": "KL per token",
-    "behavior": "behavior",
-}
+COLUMNS = (
+    *("model", "noise_on", "scale", "rms", "score", "share_kept"),
+    *("kl_per_token", "behavior"),
+)
 
 
 class Settings(ScoreSettings):
@@ -53,54 +42,42 @@ class Settings(ScoreSettings):
 
 def measure(request: Request, settings: Settings) -> Result:
     """Score models with noise on their weights."""
-    rows: list[Row] = []
     with open_scorer(request, settings) as scorer:
-        groups, units = tensor_groups(scorer), scorer.deviations()
+        units, groups = scorer.deviations(), tensor_groups(scorer)
         if settings.groups == "all":
             groups = {ALL: groups[ALL]}
-        for weights in request.opened:
-            center = ((1.0, weights),)
-            clean = scorer.scores_at(Point(center)).score[0]
-            for group, names in groups.items():
-                numbers = sum(scorer.engine.serving[name].numel() for name in names)
-                for scale in sorted(settings.scales):
-                    noise = {name: scale * units[name] for name in names}
-                    points = [
-                        scorer.scores_at(Point(center, noise, trial))
-                        for trial in range(settings.trials)
-                    ]
-                    scores = [one.score[0] for one in points]
-                    words = [one.facts["behavior"] for one in points]
-                    kl = [one.facts["kl_per_token"] for one in points]
-                    row = {"model": weights.label, "group": group, "scale": scale}
-                    row |= {
-                        "rms": scorer.norm(noise) / math.sqrt(numbers),
-                        "score": over_seeds(seed_statistics(scores)),
-                        "scores": scores,
-                        "range": (float(np.mean(scores)), (min(scores), max(scores))),
-                        "without_noise": clean,
-                        "kept": float(np.mean(scores)) / clean if clean else None,
-                        "kl_per_token": None if None in kl else float(np.mean(kl)),
-                        "behavior": ", ".join(
-                            f"{words.count(word)} {word}" for word in dict.fromkeys(words)
-                        ),
-                    }
-                    rows.append(row)
-    first = request.opened[0].label
-    parts = {f"score, noise on {ALL}": ("group", ALL, "model")}
+        rows: list[Row] = []
+        cases = product(request.opened, groups.items(), sorted(settings.scales))
+        for weights, (group, names), scale in cases:
+            center, noise = ((1.0, weights),), {name: scale * units[name] for name in names}
+            clean = float(np.nanmean(scorer.scores_at(Point(center)).values))
+            numbers = sum(scorer.engine.serving[name].numel() for name in names)
+            trials = range(settings.trials)
+            scored = [scorer.scores_at(Point(center, noise, trial)) for trial in trials]
+            scores = [float(np.nanmean(one.values)) for one in scored]
+            words = [one.facts["behavior"] for one in scored]
+            kl = [one.facts["kl_per_token"] for one in scored]
+            over = seed_statistics(scores)
+            row = {"model": weights.label, "noise_on": group, "scale": scale, "scores": scores}
+            rows.append(
+                row
+                | {
+                    "rms": scorer.norm(noise) / math.sqrt(numbers),
+                    "score": (over.mean, (over.low, over.high)),
+                    "without_noise": clean,
+                    "share_kept": over.mean / clean if clean else None,
+                    "kl_per_token": None if None in kl else float(np.mean(kl)),
+                    "behavior": ", ".join(f"{words.count(w)} {w}" for w in dict.fromkeys(words)),
+                }
+            )
+    first, x = request.opened[0].label, "noise, in RMS of each tensor"
+    on_all = [row for row in rows if row["noise_on"] == ALL]
+    of_first = [row for row in rows if row["model"] == first]
+    charts = [Chart(f"score, noise on {ALL}", "", x, lines(on_all, "model", "scale", "score"))]
     if settings.groups == "each":
-        parts[f"score of {first}"] = ("model", first, "group")
-    charts = [
-        Chart(
-            title,
-            "",
-            "noise, in RMS of each tensor",
-            lines([row for row in rows if row[key] == value], by, "scale", "range"),
-            log_x=True,
-        )
-        for title, (key, value, by) in parts.items()
-    ]
-    return Result("Robustness to noise", COLUMNS, rows, charts)
+        drawn = lines(of_first, "noise_on", "scale", "score")
+        charts.append(Chart(f"score of {first}", "", x, drawn))
+    return Result("Robustness to noise", COLUMNS, rows, [replace(c, log_x=True) for c in charts])
 
 
 def tensor_groups(scorer: WeightsScorer) -> dict[str, frozenset[str]]:

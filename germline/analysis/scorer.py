@@ -4,10 +4,9 @@ A point is the start, plus shares of the changes of some models, plus noise:
 
     W = W_start + sum_i c_i (W_i - W_start) + noise
 
-One engine serves the start model. Each point is written over it, tensor by tensor, and scored; then
-the start is written back from its files, never by subtraction. The KL divergence is KL(point ||
-start) along the texts of the point (`evaluation.kl_divergence`), of those whose logits fit in
-memory.
+One engine serves one point at a time, which is written over the one before, tensor by tensor, from
+the files of the models. The KL divergence is KL(point || start) along the texts of the point
+(`evaluation.kl_divergence`); the engine serves both in turn.
 """
 
 import hashlib
@@ -15,9 +14,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import product
-from pathlib import Path
+from functools import cached_property
+from itertools import chain, product
 from typing import Annotated
 
 import numpy as np
@@ -27,7 +25,7 @@ from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from germline import noise
-from germline.analysis.request import KeptRows, Request
+from germline.analysis.request import Request
 from germline.analysis.weights import Weights
 from germline.config import InProcess, load_config
 from germline.config.base import Section
@@ -35,7 +33,7 @@ from germline.engines.inprocess import InProcessEngine
 from germline.episodes import model_turns
 from germline.evaluation.behavior import Answer, behavior, verdict
 from germline.evaluation.held_out import values_by_sample
-from germline.evaluation.kl_divergence import KlDivergence, text_divergence
+from germline.evaluation.kl_divergence import KlDivergence, measure_texts
 from germline.evaluation.score_difference import FEW_CHANGED
 from germline.evaluation.statistics import (
     Interval,
@@ -44,28 +42,18 @@ from germline.evaluation.statistics import (
     wilson_interval,
 )
 from germline.fleet import LocalFleet
+from germline.protocols import Members, Texts
 from germline.record.atomic_files import Row
-from germline.rollout import center_microbatch
 from germline.run.build_parts import make_engine, make_graders
 from germline.run.inference import EvaluationSplit, SourceEvaluation, open_evaluation
-from germline.types import Completion, Example, GermlineError
+from germline.types import Completion, Evaluation, Example, GermlineError
 
-LOGITS_IN_MEMORY = 1 << 28
-"""Numbers of a point's logits that wait for those of the start: 1 GB in fp32."""
+COLUMNS = ("score", "kl_per_token", "kl_per_text", "behavior", "broken")
 
-COLUMNS = {
-    "score": "score",
-    "kl_per_token": "KL per token",
-    "kl_per_text": "KL per text",
-    "behavior": "behavior",
-    "broken": "broken",
-}
-
-Positive = Annotated[float, Field(gt=0)]
 Values = Float64[np.ndarray, " examples"]
 Estimate = tuple[float, Interval]
-Turns = Sequence[tuple[Example, Completion]]
 
+Positive = Annotated[float, Field(gt=0)]
 Numbers = Annotated[
     tuple[Positive, ...],
     BeforeValidator(lambda given: given.split(",") if isinstance(given, str) else given),
@@ -82,8 +70,6 @@ class ScoreSettings(Section):
     """Of the task's examples."""
     limit: Annotated[int, Field(ge=2)] | None = None
     """Number of examples, the first ones; default: all."""
-    threads: Annotated[int, Field(ge=1)] | None = None
-    """`engine.threads`."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +96,7 @@ class Point:
         if self.noise:
             digest = hashlib.sha256(repr(sorted(self.noise.items())).encode()).hexdigest()[:8]
             parts.append(f"noise {digest} {self.trial}")
-        return " + ".join(parts)
+        return " + ".join(parts) or "start"
 
     def read(self, name: str, start: Tensor) -> Tensor:
         """Return one tensor, given its value at the start."""
@@ -147,30 +133,24 @@ class PointScore:
         return self.samples.mean(axis=0)
 
     @property
-    def score(self) -> Estimate:
-        """The mean over the examples whose metric is known, with its 95 % interval."""
-        known = self.values[np.isfinite(self.values)]
-        mean, is_share = float(known.mean()), np.isin(known, (0.0, 1.0)).all()
-        return mean, wilson_interval(mean, len(known)) if is_share else bootstrap_interval(known)
-
-    @property
     def row(self) -> Row:
         """The values of `COLUMNS`."""
-        return {"score": self.score, **self.facts}
+        known = self.values[np.isfinite(self.values)]
+        mean, is_share = float(known.mean()), np.isin(known, (0.0, 1.0)).all()
+        interval = wilson_interval(mean, len(known)) if is_share else bootstrap_interval(known)
+        return {"score": (mean, interval), **self.facts}
 
 
 @dataclass
 class WeightsScorer:
     """Scores points; `open_scorer` makes it. `sign` is -1 where a lower metric is better."""
 
+    request: Request
     engine: InProcessEngine
     fleet: LocalFleet
     start: Weights
     evaluated: SourceEvaluation
-    request: Request
-    kept: KeptRows
     sign: float
-    _start_answers: list[Answer] = field(default_factory=list)
 
     def scores_at(
         self, point: Point = Point(), samples: int = 1, temperature: float = 0.0
@@ -183,8 +163,7 @@ class WeightsScorer:
             temperature: of the completions; default: greedy.
         """
         key = f"{samples} at {temperature!r}: {point.key}"
-        self.request.watch(f"{self.request.what}: {point.key or 'start'}")
-        row = self.kept.row(key, partial(self._measure, point, samples, temperature))
+        row = self.request.row(key, self._measure, point, samples, temperature)
         return PointScore(np.array(row["samples"], dtype=np.float64), row["facts"])
 
     def deviations(self, weights: Weights | None = None) -> dict[str, float]:
@@ -201,70 +180,71 @@ class WeightsScorer:
         sizes = {name: self.engine.serving[name].numel() for name in deviations}
         return math.sqrt(math.fsum(sizes[name] * one**2 for name, one in deviations.items()))
 
+    def serve(self, point: Point) -> InProcessEngine:
+        """Return the engine, which serves a point."""
+        for name, serving in self.engine.serving.items():
+            serving.copy_(point.read(name, self.start.read(name)))
+        return self.engine
+
     def _measure(self, point: Point, samples: int, temperature: float) -> Row:
-        if samples == 1 and point.key and not self._start_answers:
-            self._measure(Point(), 1, temperature)
-        task, examples = self.evaluated.task, self.evaluated.examples
-        decoding = replace(self.evaluated.decoding, temperature=temperature)
-        by_index = {example.index: example for example in examples}
-        try:
-            self._write(point)
-            evaluation = self.fleet.evaluate_center(examples, decoding, samples)
-            turns = [
-                turn
-                for rollout in evaluation.rollouts
-                for turn in model_turns(by_index[rollout.example], rollout)
-            ]
-            read = [] if samples > 1 else list(self._logits(turns))
-        finally:
-            self._write(Point())
-        values = values_by_sample(evaluation, task.metric, examples)
+        examples, metric = self.evaluated.examples, self.evaluated.task.metric
+        evaluation = self._answered(point, samples, temperature)
+        values = values_by_sample(evaluation, metric, examples)
         if np.isnan(values).all():
             raise GermlineError(
-                f"{self.request.what}: no answer has the metric {task.metric}: see what "
-                "`germline eval` says of it"
+                f"{self.request.what}: no answer has the metric {metric}: see what `germline eval` "
+                "says of it"
             )
-        facts = self._facts(turns, read) if samples == 1 else {}
+        facts = self._facts(point, self._turns(evaluation)) if samples == 1 else {}
         return {"samples": values.tolist(), "facts": facts}
 
-    def _facts(self, turns: Turns, ours: Sequence[Tensor]) -> Row:
-        """Compare the texts of a point with the start, which the engine serves again."""
-        written = [completion for _, completion in turns if completion.tokens]
-        read = [
-            text_divergence(*one) for one in zip(ours, self._logits(turns), written, strict=False)
-        ]
-        # A share of improbable texts needs all of them.
-        found = iter([one.improbable for one in read] if len(read) == len(written) else ())
+    def _answered(self, point: Point, samples: int = 1, temperature: float = 0.0) -> Evaluation:
+        self.serve(point)
+        decoding = replace(self.evaluated.decoding, temperature=temperature)
+        return self.fleet.evaluate_center(self.evaluated.examples, decoding, samples)
+
+    def _turns(self, evaluation: Evaluation) -> list[tuple[Example, Completion]]:
+        asked = {example.index: example for example in self.evaluated.examples}
+        turns = (model_turns(asked[one.example], one) for one in evaluation.rollouts)
+        return [*chain.from_iterable(turns)]
+
+    @cached_property
+    def _start_answers(self) -> list[Answer]:
+        turns = self._turns(self._answered(Point()))
+        return [Answer(example.prompt, said, example.answer) for example, said in turns]
+
+    def _facts(self, point: Point, turns: Sequence[tuple[Example, Completion]]) -> Row:
+        """Compare the texts of a point with the start."""
+        tuned, start = _ServedPoint(self, point), _ServedPoint(self, Point())
+        examples, written = map(list, zip(*turns, strict=True))
+        (read,) = measure_texts(tuned, start, [None], examples, [written])
         answers = [
-            Answer(one.prompt, said, one.answer, next(found, None) if said.tokens else None)
-            for one, said in turns
+            Answer(example.prompt, said, example.answer, one.improbable)
+            for (example, said), one in zip(turns, read, strict=True)
         ]
-        self._start_answers = self._start_answers or answers
-        start, special_ids = self._start_answers, self.engine.special_ids
-        now, before = (behavior(some, start, special_ids) for some in (answers, start))
-        kl = KlDivergence.of(read) if read else None
+        before, special_ids = self._start_answers, self.engine.special_ids
+        now, then = (behavior(some, before, special_ids) for some in (answers, before))
+        kl = KlDivergence.of(read) if any(one.tokens for one in read) else None
         return {
             "kl_per_token": kl and kl.per_token,
             "kl_per_text": kl and kl.per_text,
-            "behavior": verdict(before, now).word,
+            "behavior": verdict(then, now).word,
             "broken": now["broken"],
         }
 
-    def _write(self, point: Point) -> None:
-        for name, serving in self.engine.serving.items():
-            serving.copy_(point.read(name, self.start.read(name)))
 
-    def _logits(self, turns: Turns) -> Iterator[Tensor]:
-        """Yield the logits of the first texts that have tokens, `[tokens, vocabulary]`."""
-        size = center_microbatch(self.fleet.microbatch).examples
-        written, left = [turn for turn in turns if turn[1].tokens], LOGITS_IN_MEMORY
-        for first in range(0, len(written), size):
-            examples, completions = zip(*written[first : first + size], strict=True)
-            for logits in self.engine.read([None], examples, [completions])[0]:
-                yield logits
-                left -= logits.numel()
-                if left < 0:
-                    return
+class _ServedPoint:
+    """The engine as a model that reads texts with the weights of a point."""
+
+    def __init__(self, scorer: WeightsScorer, point: Point) -> None:
+        self._scorer, self._point = scorer, point
+        self.special_ids = scorer.engine.special_ids
+
+    def read(
+        self, members: Members, examples: Sequence[Example], completions: Texts
+    ) -> list[list[Tensor]]:
+        """Serve the point, and return the logits of its texts."""
+        return self._scorer.serve(self._point).read(members, examples, completions)
 
 
 @contextmanager
@@ -276,8 +256,9 @@ def open_scorer(request: Request, settings: ScoreSettings) -> Iterator[WeightsSc
     """
     opened = request.opened
     start = opened[0].base or opened[0]
-    source = next((str(one.directory.path) for one in opened if one.directory), request.start)
-    if not isinstance(source, str | Path) or (settings.task is None and source == request.start):
+    run = next((one.directory for one in opened if one.directory), None)
+    source = run.path if run else start.path
+    if source is None or not (run or settings.task):
         raise GermlineError(
             f"{request.what}: weights are scored on the task of a run: name a run among the "
             "sources, or a task (task=countdown) and the start model (--start MODEL)"
@@ -285,9 +266,8 @@ def open_scorer(request: Request, settings: ScoreSettings) -> Iterator[WeightsSc
     task = load_config({"task": settings.task}).task if settings.task else None
     evaluated = open_evaluation(str(source), task, settings.split, settings.limit, (), None)
     config = evaluated.config
-    section = config.engine if isinstance(config.engine, InProcess) else InProcess()
-    section = section.model_copy(update={"threads": settings.threads or section.threads})
-    config = config.model_copy(update={"engine": section})
+    if not isinstance(config.engine, InProcess):
+        config = config.model_copy(update={"engine": InProcess()})
     with ExitStack() as stack:
         engine = make_engine(config, searched=False)
         stack.callback(engine.close)
@@ -302,8 +282,7 @@ def open_scorer(request: Request, settings: ScoreSettings) -> Iterator[WeightsSc
         stack.callback(graders.close)
         fleet = LocalFleet(engine, graders, config.microbatch)
         sign = 1.0 if evaluated.task.metric_higher_is_better else -1.0
-        kept = request.kept_rows(settings)
-        yield WeightsScorer(engine, fleet, start, evaluated, request, kept, sign)
+        yield WeightsScorer(request, engine, fleet, start, evaluated, sign)
 
 
 def mean_and_interval(values: Values) -> Estimate:

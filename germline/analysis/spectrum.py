@@ -42,10 +42,16 @@ def spectrum(
     found = {"stable_rank": stable_rank(end - start)}
     if not SUBSPACE < narrow <= widest:
         return found
-    before, vectors = eigenvalues_and_vectors(start)
-    after, others = eigenvalues_and_vectors(end)
-    exponents = {"start_alpha": power_law_exponent(before), "alpha": power_law_exponent(after)}
-    return {**found, **exponents, "angle": largest_angle(vectors, others)}
+    from scipy.linalg import subspace_angles
+
+    before, after = (eigenvalues_and_vectors(matrix) for matrix in (start, end))
+    spans = (vectors[:, :SUBSPACE].numpy() for _, vectors in (before, after))
+    return {
+        **found,
+        "alpha_before": power_law_exponent(before[0]),
+        "alpha_after": power_law_exponent(after[0]),
+        "angle": float(np.degrees(subspace_angles(*spans).max())),
+    }
 
 
 def eigenvalues_and_vectors(matrix: Float32[Tensor, "rows columns"]) -> tuple[np.ndarray, Tensor]:
@@ -88,11 +94,3 @@ def power_law_exponent(eigenvalues: Float64[np.ndarray, " n"]) -> float:
         if distance < best:
             best, alpha = distance, found
     return float(alpha)
-
-
-def largest_angle(vectors: Tensor, others: Tensor) -> float:
-    """Return the angle (3) in degrees, given orthonormal columns."""
-    from scipy.linalg import subspace_angles
-
-    first, second = (some[:, :SUBSPACE].numpy() for some in (vectors, others))
-    return float(np.degrees(subspace_angles(first, second).max()))

@@ -17,7 +17,7 @@ take `NUMBERS`. A run that followed gradients has the steps between its snapshot
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -33,7 +33,6 @@ from germline.checkpoint import (
 )
 from germline.config.base import Section
 from germline.engines.master_weights import Masters
-from germline.protocols import MasterWeights
 from germline.record import JournalEntry, RunDirectory
 from germline.record.atomic_files import Row
 from germline.report.charts import Chart, Series
@@ -50,58 +49,56 @@ MOST_CURVES = 4
 WALK_SHARES = [6 / (math.pi * k) ** 2 for k in (1, 2, 3)]
 """Shares of equation (5) of a long random walk in many dimensions."""
 
-COLUMNS = {
-    "key": "source",
-    "steps": "steps",
-    "path": "path",
-    "net": "net",
-    "straightness": "straightness",
-    "walk_straightness": "of a walk",
-    "learned": "learned",
-    "alignment": "alignment",
-    "first": "1st direction",
-    "second": "2nd",
-}
+COLUMNS = (
+    *("key", "steps", "path", "net", "straightness", "of_a_walk"),
+    *("learned", "alignment", "1st_direction", "2nd"),
+)
 
 
 def measure(request: Request, settings: Section) -> Result:
     """Measure the path of every run."""
-    opened = request.opened
-    kept = request.kept_rows(settings)
     rows = []
-    for one in opened:
+    for one in request.opened:
         if one.directory is None:
             raise GermlineError(f"analyze trajectory: {one.label} is no run: it has no journal")
-        request.watch(f"trajectory: {one.label}")
-        rows.append(kept.row(one.label, partial(_measure, one.directory, one.generation)))
-    first = [places[0] for places in sources_by_method([one.label for one in opened]).values()]
+        rows.append(request.row(one.label, _measure, one.directory, one.generation))
+    first = [places[0] for places in sources_by_method([row["key"] for row in rows]).values()]
     shown = [rows[place] for place in (first if len(rows) > MOST_CURVES else range(len(rows)))]
     walk = ", ".join(f"{share:.2f}" for share in WALK_SHARES)
-    return Result(
-        "Path of the center",
-        COLUMNS,
-        rows,
-        _charts(shown),
-        notes=[f"A random walk: first principal directions {walk}; learned and alignment 0."],
-    )
+    note = f"A random walk: first principal directions {walk}; learned and alignment 0."
+    return Result("Path of the center", COLUMNS, rows, _charts(shown), notes=[note])
 
 
 def _measure(directory: RunDirectory, last: int) -> Mapping[str, Any]:
     entries = directory.journal.read(last + 1)
     generations = [*range(-1, last + 1)]
-    masters = _replayed(directory, entries)
+    masters: Iterable[Masters] = _replayed(directory, entries)
     if follows_gradients(entries):
         kept = snapshot_generations(directory.snapshots)
         generations = [-1, *(one for one in kept if one <= last)]
-        masters = (
-            load_engine(directory, generates=False, generation=g).weights for g in generations
-        )
-    samples = [_sample(cast("Masters", one), NUMBERS // len(generations)) for one in masters]
+        masters = map(partial(_masters, directory), generations)
+    samples = [_sample(one, NUMBERS // len(generations)) for one in masters]
     gram = np.zeros((len(generations) - 1, len(generations) - 1))
     for positions in zip(*samples, strict=True):
         steps = np.diff(np.stack([values for _, values in positions]), axis=0).astype(np.float64)
         gram += steps @ steps.T * (positions[0][0] / steps.shape[1])
     return {"updates": [generation + 1 for generation in generations], **path_statistics(gram)}
+
+
+def _masters(directory: RunDirectory, generation: int) -> Masters:
+    return cast("Masters", load_engine(directory, generates=False, generation=generation).weights)
+
+
+def _replayed(directory: RunDirectory, entries: Sequence[JournalEntry]) -> Iterator[Masters]:
+    """Yield the masters at the start and after each update, which is applied to them."""
+    masters = _masters(directory, -1)
+    strategy = strategy_of_run(directory.config, masters.dimension)
+    if any(isinstance(entry.update, MeanUpdate) for entry in entries):
+        entries = recall_updates(strategy.recall, entries)
+    yield masters
+    for entry in entries:
+        masters.apply(entry.update)
+        yield masters
 
 
 def _sample(weights: Masters, most: int) -> list[tuple[int, np.ndarray]]:
@@ -136,27 +133,15 @@ def path_statistics(gram: Float64[np.ndarray, "steps steps"]) -> dict[str, Any]:
         "net": net,
         "walk": walk,
         "straightness": net / path,
-        "walk_straightness": walk / path,
+        "of_a_walk": walk / path,
         "learned": 1 - (walk / net) ** 2 if net else None,
         "alignment": float(np.mean(np.diag(cosines, 1))) if count > 1 else None,
-        "first": float(shares[0]),
-        "second": float(shares[1]),
+        "1st_direction": float(shares[0]),
+        "2nd": float(shares[1]),
         "moved": np.sqrt(np.diag(ways).clip(min=0)).tolist(),
         "walked": np.sqrt(sums @ lengths**2).tolist(),
         "directions": (vectors[:, :2] * np.sqrt(values[:2])).tolist(),
     }
-
-
-def _replayed(directory: RunDirectory, entries: Sequence[JournalEntry]) -> Iterator[MasterWeights]:
-    """Yield the masters at the start and after each update, which is applied to them."""
-    weights = load_engine(directory, generates=False, generation=-1).weights
-    strategy = strategy_of_run(directory.config, weights.dimension)
-    if any(isinstance(entry.update, MeanUpdate) for entry in entries):
-        entries = recall_updates(strategy.recall, entries)
-    yield weights
-    for entry in entries:
-        weights.apply(entry.update)
-        yield weights
 
 
 def _charts(rows: Sequence[Row]) -> list[Chart]:

@@ -1,8 +1,8 @@
 """The weights of a run, a model folder, a PEFT adapter or a loaded model, read piece by piece.
 
 Files are mapped into memory for one read at a time. The weights of a run or an adapter are rebuilt
-by its engine, those of a run from a snapshot or from the journal alone; what they change is then
-kept in a file of the analysis, so that several are compared without several models in memory.
+by its engine, those of a run from a snapshot or from the journal alone, and kept in a file of the
+analysis, so that several are compared without several models in memory.
 """
 
 import hashlib
@@ -10,10 +10,11 @@ import json
 import math
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -43,7 +44,7 @@ from germline.spaces.peft_files import CONFIG, TENSORS, is_adapter
 from germline.types import GermlineError
 
 Source = str | Path | nn.Module
-"""A run directory, the folder of a model or of a PEFT adapter, a hub id, or a loaded model."""
+"""A run, the folder of a model or of a PEFT adapter, a hub id, or a loaded Hugging Face model."""
 
 Generation = int | Literal["best"] | None
 
@@ -61,8 +62,8 @@ class Weights:
         label: names the source, and the generation where it was asked for.
         shapes: by name, sorted.
         files: that hold them, by name.
-        path: the folder of a model or an adapter.
         identity: what decides the values, for results that are kept; new for a loaded model.
+        path: the folder of a model or an adapter; None of a run.
         start: the weights that training began with; None where the source does not say.
         base: the model that an adapter is added to, or else the start; None: these weights.
         units: of a run, by name, what sigma and learning rate are multiples of.
@@ -73,8 +74,8 @@ class Weights:
     label: str
     shapes: Mapping[str, Shape]
     files: Mapping[str, Path]
+    identity: Sequence[Any] = ()
     path: Path | None = None
-    identity: Sequence[Any] = field(default_factory=lambda: [uuid.uuid4().hex])
     start: "Weights | None" = None
     base: "Weights | None" = None
     units: Mapping[str, float] = field(default_factory=dict)
@@ -93,29 +94,35 @@ class Weights:
         return root_digest(tensor_digests({name: self.read(name)})[name] for name in self.shapes)
 
 
-def open_weights(source: Source, generation: Generation = None, *, folder: Path) -> Weights:
+def open_weights(
+    source: Source, generation: Generation = None, start: "Weights | None" = None, *, folder: Path
+) -> Weights:
     """Open the weights of a source.
 
     Args:
         source: see `Source`.
         generation: of a run: the last update to include, -1 for the start, or `best`: that before
             the best held-out score; default: the newest that can be rebuilt.
+        start: the weights that training began with, where the source does not say.
         folder: where rebuilt weights are kept; those that are there are used again.
 
     Raises:
         GermlineError: the source cannot be read, is quantized, or has no such generation.
     """
     if isinstance(source, nn.Module):
-        return _loaded(source, folder)
-    path = Path(model_source(str(source)))
-    check_source(path)
-    directory = RunDirectory.open(path) if (path / "run.json").exists() else None
-    last = generation_of_source(str(source), directory, generation)
-    if directory is not None:
-        return _open_run(directory, last, folder)
-    if is_adapter(path):
-        return _open_adapter(str(source), path, folder)
-    return _open_folder(str(source), path)
+        weights = _save_loaded(source, folder)
+    else:
+        path = Path(model_source(str(source)))
+        check_source(path)
+        directory = RunDirectory.open(path) if (path / "run.json").exists() else None
+        last = generation_of_source(str(source), directory, generation)
+        if directory is not None:
+            return _open_run(directory, last, folder)
+        if is_adapter(path):
+            return _open_adapter(str(source), path, folder)
+        weights = _open_folder(str(source), path)
+    weights.start, weights.base = start, start and (start.base or start)
+    return weights
 
 
 def pieces(sources: Sequence[Weights], name: str) -> Iterator[tuple[Tensor, Tensor]]:
@@ -132,9 +139,8 @@ def pieces(sources: Sequence[Weights], name: str) -> Iterator[tuple[Tensor, Tens
 
 def check_same_start(sources: Sequence[Weights]) -> None:
     """Refuse sources of which training began with different models: deltas would not compare."""
-    first = sources[0].base or sources[0]
-    for one in sources[1:]:
-        base = one.base or one
+    first, *others = (one.base or one for one in sources)
+    for one, base in zip(sources[1:], others, strict=True):
         if base.identity != first.identity and base.digest != first.digest:
             raise GermlineError(
                 f"analyze: {sources[0].label} began with weights of digest {first.digest[:16]} "
@@ -147,14 +153,12 @@ def shared_names(models: Sequence[Weights]) -> list[str]:
     """Return the tensors that all models have, sorted by name; refuse tensors of other shapes."""
     first = models[0]
     names = sorted(set.intersection(*({*one.shapes} for one in models)))
-    for one in models:
-        for name in names:
-            if one.shapes[name] != first.shapes[name]:
-                raise GermlineError(
-                    f"analyze: {name} has shape {list(one.shapes[name])} in {one.label}, and "
-                    f"{list(first.shapes[name])} in {first.label}: compare models of one "
-                    "architecture"
-                )
+    for one, name in product(models, names):
+        if one.shapes[name] != first.shapes[name]:
+            raise GermlineError(
+                f"analyze: {name} has shape {list(one.shapes[name])} in {one.label}, and "
+                f"{list(first.shapes[name])} in {first.label}: compare models of one architecture"
+            )
     if not names:
         labels = ", ".join(dict.fromkeys(one.label for one in models))
         raise GermlineError(
@@ -163,16 +167,15 @@ def shared_names(models: Sequence[Weights]) -> list[str]:
     return names
 
 
-def _loaded(model: nn.Module, folder: Path) -> Weights:
-    name = Path(str(getattr(model, "name_or_path", ""))).name or type(model).__name__
-    tensors = {name: one.detach().cpu().contiguous() for name, one in model.named_parameters()}
-    path = folder / f"{uuid.uuid4().hex}.safetensors"
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, path)
-    return _from_files(name, [path])
+def _save_loaded(model: Any, folder: Path) -> Weights:
+    path = folder / uuid.uuid4().hex
+    model.save_pretrained(path)
+    label = Path(model.name_or_path).name or type(model).__name__
+    return replace(_open_folder(label, path), path=None)
 
 
 def _open_folder(label: str, path: Path) -> Weights:
+    """Return the weights of a model folder, or of a hub id whose folder is on this machine."""
     folder = local_model_folder(str(path))
     if folder is None or path.suffix == ".gguf":
         found = "is a file" if path.is_file() else "was not found on this machine"
@@ -183,22 +186,17 @@ def _open_folder(label: str, path: Path) -> Weights:
     config = folder / "config.json"
     if config.exists() and json.loads(config.read_bytes()).get("quantization_config"):
         raise _quantized(label)
-    files = sorted(folder.glob("*.safetensors"))
-    index = folder / "model.safetensors.index.json"
-    if index.exists():
-        shards = sorted(set(json.loads(index.read_bytes())["weight_map"].values()))
-        files = [folder / name for name in shards]
+    files = sorted(folder.glob("model*.safetensors"))  # some have `consolidated.safetensors` too
     if not files:
         raise GermlineError(
             f"analyze: {label} has no safetensors files: write it again with save_pretrained"
         )
-    weights = _from_files(label, files)
-    weights.path, weights.identity = folder, _stats(files)
+    weights = _from_files(label, files, _stats(files))
+    weights.path = folder
     return weights
 
 
-def _from_files(label: str, files: Iterable[Path]) -> Weights:
-    """Return the tensors of files, of which later ones replace those of earlier ones."""
+def _from_files(label: str, files: Sequence[Path], identity: Sequence[Any]) -> Weights:
     places: dict[str, Path] = {}
     shapes: dict[str, Shape] = {}
     for path in files:
@@ -210,40 +208,39 @@ def _from_files(label: str, files: Iterable[Path]) -> Weights:
                     raise _quantized(label)
                 if is_float and shape:
                     places[name], shapes[name] = path, shape
-
-    return Weights(label, dict(sorted(shapes.items())), places)
+    return Weights(label, dict(sorted(shapes.items())), places, identity)
 
 
 def _open_adapter(label: str, path: Path, folder: Path) -> Weights:
     settings = adapter_settings(path)
     try:
-        model = open_weights(settings["model"], folder=folder)
-        known = [_stats([path / CONFIG, path / TENSORS])]
+        base = open_weights(settings["model"], folder=folder)
+        identity = [_stats([path / CONFIG, path / TENSORS]), base.identity]
         load = partial(load_engine, None, load_config(settings))
-        weights = _rebuilt(label, known, model, folder, load)
+        weights = _rebuilt(label, identity, folder, load)
     except GermlineError as error:
         name = settings["model"]
         raise GermlineError(f"analyze: {label} is an adapter of {name}: {error}") from None
-    weights.path, weights.start, weights.base = path, model, model
+    weights.path, weights.start, weights.base = path, base, base
     return weights
 
 
 def _open_run(directory: RunDirectory, generation: int | None, folder: Path) -> Weights:
     path, config = directory.path, directory.config
-    label = str(path) if generation is None else f"{path}@{generation}"
-    model: Weights | None = None
-    with suppress(GermlineError):  # without safetensors files, all its tensors are kept
-        model = _open_folder(config.model, Path(model_source(config.model)).expanduser())
 
     def rebuilt(label: str, last: int, load: Callable[..., Engine]) -> Weights:
         entries = directory.journal.read(last + 1)
         digest = entries[-1].digest if entries else directory.base_digest
         load = partial(load, directory, generates=False, generation=last)
-        return _rebuilt(label, [str(path.resolve()), last, digest], model, folder, load)
+        return _rebuilt(label, [str(path.resolve()), last, digest], folder, load)
 
     last = newest_generation(directory) if generation is None else generation
+    label = str(path) if generation is None else f"{path}@{generation}"
     weights = rebuilt(label, last, load_single_model)  # of an ensemble, its best member
-    if model is not None and {*model.shapes} != {*weights.shapes}:
+    model: Weights | None = None
+    with suppress(GermlineError):  # a model without safetensors files is rebuilt
+        model = _open_folder(config.model, Path(model_source(config.model)).expanduser())
+    if model and {*model.shapes} != {*weights.shapes}:
         model = None
     is_plain = config.space.kind in ("full", "low_rank") and not directory.ancestors
     start = model if model and is_plain else rebuilt(f"{path}@-1", -1, load_engine)
@@ -254,36 +251,22 @@ def _open_run(directory: RunDirectory, generation: int | None, folder: Path) -> 
 
 
 def _rebuilt(
-    label: str,
-    known: Sequence[Any],
-    model: Weights | None,
-    folder: Path,
-    load: Callable[[], Engine],
+    label: str, identity: Sequence[Any], folder: Path, load: Callable[[], Engine]
 ) -> Weights:
-    """Return the weights of an engine, which loads them unless a call before has kept them.
-
-    What they change is kept in a file, named by what is `known` of them, and read over the files of
-    the model; if the model has other names, or is not known, all tensors are kept.
-    """
-    question = json.dumps([known, model and model.identity])
-    path = folder / f"{hashlib.sha256(question.encode()).hexdigest()[:16]}.safetensors"
+    """Return the weights of an engine, kept in a file that its identity names."""
+    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
+    path = folder / f"{key}.safetensors"
     if not path.exists():
         masters = cast("Masters", load().weights)
-        tensors = masters.merged_tensors()
-        changed = {one.name for one in (*masters.changed_weights(), *masters.adapted)}
-        if model is None or not changed <= {*model.shapes}:
-            changed = {*tensors}
-        kept = {name: tensors[name].detach().float().cpu().contiguous() for name in changed}
+        tensors = masters.merged_tensors().items()
+        kept = {name: one.detach().float().cpu().contiguous() for name, one in tensors}
         unfinished = path.with_suffix(f".{os.getpid()}.partial")
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_replace(path, unfinished):
             save_file(kept, unfinished, metadata={"units": json.dumps(masters.units)})
-    weights = _from_files(label, [path])
-    if model is not None and {*weights.shapes} <= {*model.shapes}:
-        weights = _from_files(label, [*dict.fromkeys(model.files.values()), path])
+    weights = _from_files(label, [path], identity)
     with _opened(path) as file:
         weights.units = json.loads(file.metadata()["units"])
-    weights.identity = [path.name]
     return weights
 
 

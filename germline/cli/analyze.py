@@ -86,5 +86,5 @@ def analyze(
     if as_json:
         print_json({"out": str(folder), **result.as_json()})
         return
-    print_table([*result.columns.values()], result.table)
+    print_table(result.table[0], result.table[1:])
     typer.echo("\n".join(["", *result.notes, f"files: {folder}"]))

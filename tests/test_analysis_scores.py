@@ -199,15 +199,15 @@ def test_large_noise_breaks_a_model_and_small_noise_does_not(tmp_path):
 def test_a_held_out_direction_has_the_length_of_the_learned_one(scorer):
     opened = scorer.request.opened
     learned, held_out = (scorer.norm(scorer.deviations(one)) for one in opened)
-    steps = directions.directions_of(scorer, opened)
+    points = directions.directions_of(scorer, opened)
     run = opened[0]
-    (point,) = steps["held out"](run, 0.5)
+    (point,) = points("held out", run, 0.5)
     share, weights = point.parts[1]
     assert (point.parts[0], weights) == ((1.0, run), opened[1])
     assert share == pytest.approx(0.5 * learned / held_out)
-    assert [one.parts for one in steps["learned"](run, 0.5)] == [((1.0, run), (0.5, run))]
-    assert [one.parts for one in steps["learned"](run, 0.0)] == [((1.0, run),)]
-    noisy = steps["random"](run, 0.5)
+    assert [one.parts for one in points("learned", run, 0.5)] == [((1.0, run), (0.5, run))]
+    assert [one.parts for one in points("learned", run, 0.0)] == [((1.0, run),)]
+    noisy = points("random", run, 0.5)
     assert scorer.norm(noisy[0].noise) == pytest.approx(0.5 * learned)
     assert [one.trial for one in noisy] == [0, 1, 2]
 

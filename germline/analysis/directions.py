@@ -13,7 +13,6 @@ start and the run. Intervals are paired over examples.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 import numpy as np
 
@@ -35,6 +34,9 @@ from germline.types import GermlineError
 
 RANDOM = 3
 """Random directions, whose scores are averaged."""
+
+OF_TASK = ("learned", "held out")
+"""The directions that the first and the second source have learned."""
 
 MEAN = "mean"
 """The distance in the rows of the means over all distances."""
@@ -63,11 +65,14 @@ def measure(request: Request, settings: Settings) -> Result:
     rows: list[Row] = []
     charts = []
     with open_scorer(request, settings) as scorer:
-        directions = directions_of(scorer, opened)
+        points = directions_of(scorer, opened)
         for center, weights in {"start": None, "run": opened[0]}.items():
             curves = []
-            for color, (name, along) in enumerate(directions.items()):
-                at = {t: scorer.sign * _mean_values(scorer, along(weights, t)) for t in steps}
+            for color, name in enumerate((*OF_TASK[: len(opened)], "random")):
+                at = {}
+                for t in steps:
+                    scored = [scorer.scores_at(point).values for point in points(name, weights, t)]
+                    at[t] = scorer.sign * np.mean(scored, axis=0)
                 scores = [scorer.sign * float(np.nanmean(values)) for values in at.values()]
                 curves.append(Series(name, steps, scores, color=color))
                 for distance, some in averaged:
@@ -82,8 +87,8 @@ def measure(request: Request, settings: Settings) -> Result:
 
 def directions_of(
     scorer: WeightsScorer, opened: Sequence[Weights]
-) -> dict[str, Callable[[Weights | None, float], list[Point]]]:
-    """Return by name what gives the points at a distance from a center, whose mean counts."""
+) -> Callable[[str, Weights | None, float], list[Point]]:
+    """Return what gives the points at a distance along a direction from a center."""
     sizes = [scorer.deviations(one) for one in opened]
     norms = [scorer.norm(one) for one in sizes]
     for one, norm in zip(opened, norms, strict=True):
@@ -93,23 +98,17 @@ def directions_of(
                 "run with at least one update"
             )
 
-    def along(place: int, center: Weights | None, t: float) -> list[Point]:
-        share = t * norms[0] / norms[place]
-        parts = ((1.0, center), (share, opened[place]))
-        return [Point(tuple((c, one) for c, one in parts if one and c))]
-
-    def random(center: Weights | None, t: float) -> list[Point]:
+    def points(direction: str, center: Weights | None, t: float) -> list[Point]:
         parts = ((1.0, center),) if center else ()
-        drawn = {name: t * size for name, size in sizes[0].items()}
-        return [Point(parts, drawn, trial) for trial in range(RANDOM)] if t else [Point(parts)]
+        if not t:
+            return [Point(parts)]
+        if direction == "random":
+            noise = {name: t * size for name, size in sizes[0].items()}
+            return [Point(parts, noise, trial) for trial in range(RANDOM)]
+        place = OF_TASK.index(direction)
+        return [Point((*parts, (t * norms[0] / norms[place], opened[place])))]
 
-    named = zip(("learned", "held out"), range(len(opened)), strict=False)
-    return {**{name: partial(along, place) for name, place in named}, "random": random}
-
-
-def _mean_values(scorer: WeightsScorer, points: Sequence[Point]) -> Values:
-    values: Values = np.mean([scorer.scores_at(point).values for point in points], axis=0)
-    return values
+    return points
 
 
 def _parts(at: Mapping[float, Values], distances: Sequence[float], sign: float) -> Row:

@@ -9,6 +9,7 @@ import importlib
 import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -173,25 +174,25 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
     section = _section(getattr(module, "Settings", Section), settings)
     is_one = generation is None or isinstance(generation, int | str)
     generations = [generation] if is_one else [*cast("Sequence[Generation]", generation)]
-    with TemporaryDirectory() as temporary:
-        folder = Path(out or temporary)
+    with ExitStack() as stack:
+        folder = Path(out or stack.enter_context(TemporaryDirectory()))
         check_writable(folder, folder=True)
         rebuilt = folder / f"{what}-weights"
+        stack.callback(shutil.rmtree, rebuilt, ignore_errors=True)
         opened = _opened(sources, generations, start, rebuilt, watch)
         request = Request(what, opened, section, folder, watch)
         result: Result = module.measure(request, section)
         if out:
             write_json(folder / f"{what}.json", result.as_json())
-            if result.charts:
-                from germline.report import plots
+        if out and result.charts:
+            from germline.report import plots
 
-                plots.draw_panels(folder / f"{what}.png", result.title, result.charts)
+            plots.draw_panels(folder / f"{what}.png", result.title, result.charts)
         if out and emit:
             from germline.analysis.mergekit import write_merge
 
             merge = f"merge: mergekit-yaml {write_merge(opened, folder)} MERGED"
             result = replace(result, notes=[*result.notes, merge])
-        shutil.rmtree(rebuilt, ignore_errors=True)
     return result
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, product
+from itertools import chain
 from typing import Annotated
 
 import numpy as np
@@ -32,15 +32,10 @@ from germline.config.base import Section
 from germline.engines.inprocess import InProcessEngine
 from germline.episodes import model_turns
 from germline.evaluation.behavior import Answer, behavior, verdict
-from germline.evaluation.held_out import values_by_sample
+from germline.evaluation.held_out import confidence_interval, score_of_values, values_by_sample
 from germline.evaluation.kl_divergence import KlDivergence, measure_texts
 from germline.evaluation.score_difference import FEW_CHANGED
-from germline.evaluation.statistics import (
-    Interval,
-    bootstrap_interval,
-    mcnemar,
-    wilson_interval,
-)
+from germline.evaluation.statistics import Interval, bootstrap_interval, mcnemar
 from germline.fleet import LocalFleet
 from germline.protocols import Members, Texts
 from germline.record.atomic_files import Row
@@ -135,10 +130,8 @@ class PointScore:
     @property
     def row(self) -> Row:
         """The values of `COLUMNS`."""
-        known = self.values[np.isfinite(self.values)]
-        mean, is_share = float(known.mean()), np.isin(known, (0.0, 1.0)).all()
-        interval = wilson_interval(mean, len(known)) if is_share else bootstrap_interval(known)
-        return {"score": (mean, interval), **self.facts}
+        score = score_of_values(0, "", self.values.tolist(), higher_is_better=True)
+        return {"score": (score.mean, confidence_interval(score, bootstrap=True)), **self.facts}
 
 
 @dataclass
@@ -151,6 +144,7 @@ class WeightsScorer:
     start: Weights
     evaluated: SourceEvaluation
     sign: float
+    _served: Point | None = None
 
     def scores_at(
         self, point: Point = Point(), samples: int = 1, temperature: float = 0.0
@@ -182,8 +176,10 @@ class WeightsScorer:
 
     def serve(self, point: Point) -> InProcessEngine:
         """Return the engine, which serves a point."""
-        for name, serving in self.engine.serving.items():
-            serving.copy_(point.read(name, self.start.read(name)))
+        if self._served is not point:
+            for name, serving in self.engine.serving.items():
+                serving.copy_(point.read(name, self.start.read(name)))
+            self._served = point
         return self.engine
 
     def _measure(self, point: Point, samples: int, temperature: float) -> Row:
@@ -272,12 +268,11 @@ def open_scorer(request: Request, settings: ScoreSettings) -> Iterator[WeightsSc
         engine = make_engine(config, searched=False)
         stack.callback(engine.close)
         assert isinstance(engine, InProcessEngine)
-        for one, (name, serving) in product((start, *opened), engine.serving.items()):
-            if one.shapes.get(name) != tuple(serving.shape):
-                raise GermlineError(
-                    f"{request.what}: {name} of shape {list(serving.shape)} is not in {one.label}, "
-                    "but in the model that is scored: name models of one architecture"
-                )
+        if missing := {*engine.serving} - {*request.names}:
+            raise GermlineError(
+                f"{request.what}: {min(missing)} is not in all sources, but in the model that is "
+                "scored: name models of one architecture"
+            )
         graders = make_graders(config, evaluated.task)
         stack.callback(graders.close)
         fleet = LocalFleet(engine, graders, config.microbatch)

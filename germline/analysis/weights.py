@@ -5,10 +5,8 @@ by its engine, those of a run from a snapshot or from the journal alone, and kep
 analysis, so that several are compared without several models in memory.
 """
 
-import hashlib
 import json
 import math
-import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +29,7 @@ from germline.engines.model_tensors import root_digest, tensor_digests
 from germline.engines.pretrained import local_model_folder
 from germline.protocols import Engine
 from germline.record import RunDirectory
-from germline.record.atomic_files import atomic_replace
+from germline.record.atomic_files import explain_write_errors
 from germline.record.run_paths import check_source
 from germline.run.weights import (
     adapter_settings,
@@ -104,7 +102,7 @@ def open_weights(
         generation: of a run: the last update to include, -1 for the start, or `best`: that before
             the best held-out score; default: the newest that can be rebuilt.
         start: the weights that training began with, where the source does not say.
-        folder: where rebuilt weights are kept; those that are there are used again.
+        folder: where rebuilt weights are written.
 
     Raises:
         GermlineError: the source cannot be read, is quantized, or has no such generation.
@@ -253,21 +251,14 @@ def _open_run(directory: RunDirectory, generation: int | None, folder: Path) -> 
 def _rebuilt(
     label: str, identity: Sequence[Any], folder: Path, load: Callable[[], Engine]
 ) -> Weights:
-    """Return the weights of an engine, kept in a file that its identity names."""
-    key = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
-    path = folder / f"{key}.safetensors"
-    if not path.exists():
-        masters = cast("Masters", load().weights)
-        tensors = masters.merged_tensors().items()
-        kept = {name: one.detach().float().cpu().contiguous() for name, one in tensors}
-        unfinished = path.with_suffix(f".{os.getpid()}.partial")
-        folder.mkdir(parents=True, exist_ok=True)
-        with atomic_replace(path, unfinished):
-            save_file(kept, unfinished, metadata={"units": json.dumps(masters.units)})
-    weights = _from_files(label, [path], identity)
-    with _opened(path) as file:
-        weights.units = json.loads(file.metadata()["units"])
-    return weights
+    """Return the weights of an engine, which are written into a file."""
+    masters = cast("Masters", load().weights)
+    tensors = masters.merged_tensors().items()
+    path = folder / f"{uuid.uuid4().hex}.safetensors"
+    folder.mkdir(parents=True, exist_ok=True)
+    with explain_write_errors(path):
+        save_file({name: one.detach().float().cpu().contiguous() for name, one in tensors}, path)
+    return replace(_from_files(label, [path], identity), units=masters.units)
 
 
 def _stats(files: Sequence[Path]) -> list[Any]:

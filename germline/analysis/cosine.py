@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import compress
 
 import numpy as np
 import torch
@@ -57,27 +57,25 @@ class Sums:
     products: Float64[np.ndarray, "tensors sources sources"]
     visible: Float64[np.ndarray, "tensors sources sources"]
 
-    def of(self, names: Sequence[str]) -> dict[str, Float64[np.ndarray, "sources sources"]]:
-        """Return equations (1) to (4) over some tensors; NaN where two sources changed none."""
+    def of(self, names: Sequence[str], pairs: Pairs) -> dict[str, Float64[np.ndarray, " pairs"]]:
+        """Return equations (1) to (4) over some tensors; NaN where both changed no tensor."""
         kept = np.isin(self.names, names)
-        sizes, products, visible = (
-            some[kept] for some in (self.sizes, self.products, self.visible)
-        )
-        moved = (np.einsum("tii->ti", products) > 0).astype(float)
-        shared = (moved.T * sizes) @ moved
-        shared[shared == 0] = math.nan
-        summed, each = products.sum(axis=0), np.einsum("tii->ti", visible)
-        by_chance = np.einsum("ta,tb,t->ab", each, each, 1 / sizes)
-        either = np.add.outer(each.sum(axis=0), each.sum(axis=0))
-
-        def overlap(both: np.ndarray) -> np.ndarray:
-            return both / np.maximum(1.0, either - both)
-
+        sizes, (a, b) = self.sizes[kept], np.transpose(pairs)
+        product, first, second = self._of_pairs(names, pairs)
+        p, q, d = (sizes @ moved for moved in (first > 0, second > 0, (first > 0) & (second > 0)))
+        d[d == 0] = math.nan
+        visible = np.einsum("tii->ti", self.visible[kept])
+        shown, others = visible[:, a], visible[:, b]
+        both = {
+            "overlap": self.visible[kept][:, a, b].sum(axis=0),
+            "overlap_by_chance": (shown * others / sizes[:, None]).sum(axis=0),
+        }
+        either = (shown + others).sum(axis=0)
+        lengths = np.sqrt(first.sum(axis=0) * second.sum(axis=0)) * (d / d)
         return {
-            "cosine": summed / (_root_of_outer(np.diag(summed)) * (shared / shared)),
-            "chance": np.sqrt(shared) / _root_of_outer(np.diag(shared)),
-            "overlap": overlap(visible.sum(axis=0)),
-            "overlap_by_chance": overlap(by_chance),
+            "cosine": product.sum(axis=0) / lengths,
+            "chance": np.sqrt(d / (p * q)),
+            **{key: some / np.maximum(1.0, either - some) for key, some in both.items()},
         }
 
     def interval(self, names: Sequence[str], pairs: Pairs) -> Interval:
@@ -85,19 +83,24 @@ class Sums:
 
         It is NaN where two sources have changed less than two tensors in common.
         """
-        kept = self.products[np.isin(self.names, names)]
-        a, b = np.transpose(pairs)
-        moved = np.einsum("tii->ti", kept) > 0
-        if (moved[:, a] & moved[:, b]).sum(axis=0).min() < 2:
+        product, first, second = self._of_pairs(names, pairs)
+        count = len(product)
+        if ((first > 0) & (second > 0)).sum(axis=0).min() < 2:
             return math.nan, math.nan
-        shares = np.full(len(kept), 1 / len(kept))
-        drawn = np.random.default_rng(0).multinomial(len(kept), shares, RESAMPLES)
-        sums = np.tensordot(drawn.astype(float), kept, 1)
-        lengths = np.sqrt(np.einsum("rii->ri", sums))
+        rng = np.random.default_rng(0)
+        drawn = rng.multinomial(count, np.full(count, 1 / count), RESAMPLES).astype(float)
         with np.errstate(invalid="ignore"):  # draws without a tensor that a source changed
-            cosines = sums[:, a, b] / (lengths[:, a] * lengths[:, b])
+            cosines = drawn @ product / np.sqrt((drawn @ first) * (drawn @ second))
         low, high = np.nanpercentile(cosines.mean(axis=1), [2.5, 97.5])
         return float(low), float(high)
+
+    def _of_pairs(
+        self, names: Sequence[str], pairs: Pairs
+    ) -> tuple[Float64[np.ndarray, "tensors pairs"], ...]:
+        """Return the products of pairs, and the squared norms of their first and second changes."""
+        products, (a, b) = self.products[np.isin(self.names, names)], np.transpose(pairs)
+        norms = np.einsum("tii->ti", products)
+        return products[:, a, b], norms[:, a], norms[:, b]
 
 
 def measure(request: Request, settings: Section) -> Result:
@@ -111,22 +114,20 @@ def measure(request: Request, settings: Section) -> Result:
     keys = ("size", "products", "visible")
     sums = Sums(names, *(np.array([row[key] for row in kept], dtype=float) for key in keys))
     labels = [one.label for one in opened]
-    groups, whole = pairs_by_method(labels), sums.of(names)["cosine"]
+    groups = pairs_by_method(labels)
     rows: list[Row] = []
+    of_pairs: list[Row] = []
     for methods, pairs in groups.items():
         for kind, some in {"all": names, **names_by_module(names)}.items():
-            values = sums.of(some)
-            known = [pair for pair in pairs if not math.isnan(values["cosine"][pair])]
-            if known:
-                at = tuple(np.transpose(known))
-                means = {key: float(matrix[at].mean()) for key, matrix in values.items()}
-                cosine = means["cosine"], sums.interval(some, known)
-                row = {"methods": methods, "module": kind, "pairs": len(known)}
+            values = sums.of(some, pairs)
+            known = ~np.isnan(values["cosine"])
+            if known.any():
+                means = {key: float(value[known].mean()) for key, value in values.items()}
+                cosine = means["cosine"], sums.interval(some, [*compress(pairs, known)])
+                row = {"methods": methods, "module": kind, "pairs": int(known.sum())}
                 rows.append({**row, **means, "cosine": cosine})
-    of_pairs = [
-        {"pair": [labels[a], labels[b]], "cosine": float(whole[a, b])}
-        for a, b in combinations(range(len(labels)), 2)
-    ]
+        cosines = zip(pairs, sums.of(names, pairs)["cosine"].tolist(), strict=True)
+        of_pairs += [{"pair": [labels[a], labels[b]], "cosine": one} for (a, b), one in cosines]
     norms = zip(labels, np.diag(sums.products.sum(axis=0)), strict=True)
     notes = [unchanged(label) for label, norm in norms if not norm]
     charts = [_chart(sums, groups)]
@@ -145,10 +146,6 @@ def _measure(opened: Sequence[Weights], name: str) -> Row:
     return {"size": size, "products": products.tolist(), "visible": visible.tolist()}
 
 
-def _root_of_outer(values: np.ndarray) -> np.ndarray:
-    return np.sqrt(np.outer(values, values))
-
-
 def _chart(sums: Sums, groups: Mapping[str, Pairs]) -> Chart:
     """Chart the cosines by layer, with the range of the pairs and the level of chance."""
     drawn = dict(groups)
@@ -157,7 +154,7 @@ def _chart(sums: Sums, groups: Mapping[str, Pairs]) -> Chart:
         drawn["different methods"] = [pair for name in different for pair in drawn.pop(name)]
 
     def of_layer(pairs: Pairs, key: str, names: list[str]) -> list[float]:
-        return list(sums.of(names)[key][tuple(np.transpose(pairs))])
+        return list(sums.of(names, pairs)[key])
 
     curves = [
         layer_series(name, partial(of_layer, pairs, "cosine"), color, sums.names)

@@ -61,7 +61,7 @@ def measure(request: Request, settings: Settings) -> Result:
         for shares in SHARES[len(models)]:
             parts = zip(shares, models, strict=True)
             scored[shares] = scorer.scores_at(Point(tuple(part for part in parts if part[0])))
-    names = ("first", "second", "third")[: len(models)]
+    names = ("share",) if len(models) == 1 else ("first", "second", "third")[: len(models)]
     rows = [
         {
             **dict(zip(names, shares, strict=True)),
@@ -71,10 +71,8 @@ def measure(request: Request, settings: Settings) -> Result:
         for shares, one in scored.items()
     ]
     x, x_label = names[:2][-1], f"share of {labels[:2][-1]}"
-    charts = [
-        Chart(key.replace("kl_", "KL ").replace("_", " "), "", x_label, lines(rows, "line", x, key))
-        for key in ("score", "kl_per_token")
-    ]
+    titles = {"score": "score", "kl_per_token": "KL per token"}
+    charts = [Chart(name, "", x_label, lines(rows, "line", x, y)) for y, name in titles.items()]
     values = {shares: one.values for shares, one in scored.items()}
     if is_line:
         line = [scorer.sign * values[shares] for shares in SHARES[len(models)][: len(LINE)]]

@@ -226,7 +226,7 @@ def test_what_was_forgotten_is_a_table(file, commands) -> None:
         ({"methods": {"a": {"settings": ["sigma=1"]}}}, r"short, a: config: sigma: unknown"),
         ({"methods": {"a/b": {}}}, "String should match pattern"),
         ({"seeds": [1, 1]}, r"seeds=\(1, 1\): name whole numbers, each once"),
-        ({"seed": 1}, "seed: Extra inputs are not permitted"),
+        ({"seed": 1}, r"seed: unknown setting \(did you mean 'seeds'\?\)"),
         ({"tasks": {"short": {"config": "none.yaml"}}}, "short, few: config: there is no file"),
     ],
 )

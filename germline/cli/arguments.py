@@ -10,9 +10,11 @@ import typer
 from germline.cli import shell_completion
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from germline.config import TaskConfig
 
-AnySection = TypeVar("AnySection")
+AnySection = TypeVar("AnySection", bound="BaseModel")
 
 Source = Annotated[
     str,
@@ -137,8 +139,7 @@ def read_section(
 
     A template may be given as the name of a file that holds it.
     """
-    from pydantic import ValidationError
-
+    from germline.config.base import make_section
     from germline.types import GermlineError
 
     given: dict[str, object] = {}
@@ -149,13 +150,7 @@ def read_section(
             given[name] = Path(text).read_text(encoding="utf-8") if is_file else text
         except (OSError, UnicodeDecodeError) as error:
             raise GermlineError(f"{command}: {setting} cannot be read: {error}") from None
-    try:
-        return section(**{**given, **values})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = first["loc"][0] if first["loc"] else ""
-        why = first["msg"].removeprefix("Value error, ")
-        raise GermlineError(f"{command}: {prefix}{place}: {why}") from None
+    return make_section(section, {**given, **values}, f"{command}: ", prefix)
 
 
 def runs_of_sources(sources: Sequence[str]) -> list[str]:

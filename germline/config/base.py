@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union
 
 from pydantic import (
     AfterValidator,
@@ -16,11 +16,15 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     Tag,
+    ValidationError,
     model_validator,
 )
 from pydantic_core import CoreSchema, core_schema
 
 from germline import registry
+from germline.types import GermlineError
+
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
 
 class Section(BaseModel):
@@ -53,6 +57,37 @@ class Section(BaseModel):
             for name in names or fields
             if getattr(self, name) != fields[name].get_default(call_default_factory=True)
         ]
+
+
+def make_section(
+    section: type[AnyModel], values: Mapping[str, Any], command: str, prefix: str
+) -> AnyModel:
+    """Return a section that is no part of a config.
+
+    Args:
+        section: its class.
+        values: setting -> value.
+        command: begins the error.
+        prefix: of its settings on the command line.
+
+    Raises:
+        GermlineError: a setting is unknown or out of range; the first mistake is named.
+    """
+    try:
+        return section(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        why = first["msg"].removeprefix("Value error, ")
+        place = ".".join(one for one in first["loc"] if isinstance(one, str))
+        if first["type"] == "extra_forbidden":
+            known: Mapping[Any, Any] = section.model_fields
+            *outer, last = first["loc"]
+            for name in outer:
+                known = getattr(getattr(known.get(name), "annotation", None), "model_fields", {})
+            why = f"unknown setting{registry.did_you_mean(str(last), known)}"
+            why += f"; known here: {', '.join(known)}" if known else ""
+        setting = f"{prefix}{place}: " if place else ""
+        raise GermlineError(f"{command}{setting}{why}") from None
 
 
 def in_order(*names: str, strictly: bool = False) -> Any:

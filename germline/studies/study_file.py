@@ -17,10 +17,10 @@ from itertools import product
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from germline.config import Budget, Config, InProcess, load_config
-from germline.config.base import Section, as_override
+from germline.config.base import Section, as_override, make_section
 from germline.config.config_files import read_file
 from germline.config.overrides import apply_overrides, without_warnings
 from germline.estimates.machine import with_dtype
@@ -59,8 +59,8 @@ class StudyMethod(Section):
     settings: Settings = ()
     """Settings of all runs of the method."""
     sweep: str | None = None
-    """Folder of a `germline sweep` that has ended: the settings of its best trial come first, and
-    the cost of the sweep is reported."""
+    """Folder of a `germline sweep` that has ended: the settings of the sweep and of its best trial
+    come first, and the cost of the sweep is reported."""
     on: dict[str, Settings] = Field({})
     """Further settings on some tasks, by the name of the task."""
 
@@ -246,11 +246,8 @@ class Study:
 
 
 def _read(path: Path, overrides: Sequence[str]) -> StudyFile:
-    try:
-        file = StudyFile.model_validate(apply_overrides(read_file(path), overrides))
-    except ValidationError as error:
-        mistakes = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
-        raise GermlineError(f"{path}: {'; '.join(mistakes)}") from None
+    values = apply_overrides(read_file(path), overrides)
+    file = make_section(StudyFile, values, f"{path}: ", "")
     for name, method in file.methods.items():
         unknown = method.on.keys() - file.tasks.keys()
         if unknown:

@@ -106,8 +106,15 @@ def test_every_offered_setting_with_a_default_is_one_a_config_takes() -> None:
         assert load_config({}, [word]) == load_config({})
 
 
-def test_bash_is_offered_words():
-    words = {"COMP_WORDS": "germline eval nano --task co", "COMP_CWORD": "4"}
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("germline eval nano --task co", {"conciseness", "countdown"}),
+        ("germline sweep demo sweep.s", {"sweep.sampler=", "sweep.seeds=", "sweep.storage="}),
+    ],
+)
+def test_bash_is_offered_words(line, offered):
+    words = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
     code = "import sys; sys.argv = ['germline']; from germline.cli import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -117,4 +124,4 @@ def test_bash_is_offered_words():
         cwd=ROOT,
         check=True,
     )
-    assert set(done.stdout.split()) == {"conciseness", "countdown"}
+    assert set(done.stdout.split()) == offered

@@ -163,6 +163,8 @@ def test_the_command_trains_every_seed_and_sums_them_up(tmp_path: Path) -> None:
     assert [file.name for file in sorted(out.glob("seed-*"))] == [f"seed-{n}" for n in range(4)]
     refused = command("resume", out, "seeds=5,6")
     assert "did you mean germline train CONFIG seeds=0..4?" in refused.stderr
+    refused = command("train", config, "sweep.seeds=3")
+    assert "did you mean germline sweep CONFIG --over SPACE?" in refused.stderr
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,13 +18,13 @@ import germline
 from germline.config import load_config
 from germline.config.config_files import as_yaml
 from germline.record import RunDirectory
-from germline.record.atomic_files import write_json
+from germline.record.run_paths import acquire_lock, is_locked
 from germline.run import observers
 from germline.studies import sweep_runner
 from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import overrides_to_resume
-from germline.studies.sweep import Sweep, SweepOptions
-from germline.studies.sweep_lease import LEASE_FILE, is_leased, take_lease
+from germline.studies.sweep import Sweep
+from germline.studies.sweep_options import SweepOptions
 from germline.studies.sweep_results import COLLAPSED, SweepResults
 from germline.studies.sweep_samplers import Samplers
 from germline.studies.sweep_space import SweepSpace
@@ -46,7 +45,7 @@ TRIAL = 216
 
 QUICK = ("sweep.seeds=1", "sweep.test_seeds=0")
 
-FACTS = ("number", "settings", "state", "reason", "sampler", "rung")
+FACTS = ("number", "settings", "state", "reason", "sampler", "test")
 
 
 @pytest.fixture
@@ -87,12 +86,13 @@ def test_trials_are_runs_that_are_continued_within_the_budget(file, commands) ->
     assert len(begun) == len({*begun})
     assert any(words[0] == "resume" for words in commands)
     assert {one.runs[0].config.seed for one in found.trials} == {0}
-    assert all(one.rung == 2 for one in found.complete)
+    assert all(one.score_at(TRIAL) == one.mean for one in found.complete)
     stopped = [one for one in found.trials if one.state == "pruned"]
     assert all(one.reason for one in stopped)
     # The best are tested with other run seeds, on other rows.
-    assert [one.number for one in found.tests][:3] == [one.number for one in found.ranked[:3]]
-    tests = [run for one in found.tests for run in one.runs]
+    assert found.tested[:3] == found.ranked[:3]
+    tests = [run for one in found.tested for run in one.tests]
+    assert all(one.config.seed < 4 for trial in found.trials for one in trial.runs)
     assert {run.config.seed for run in tests} == {4}
     assert {one["split"] for run in tests if (one := run.evaluation)} == {"unseen"}
     assert printed["best"] == found.ranked[0].number
@@ -110,7 +110,7 @@ def test_trials_are_runs_that_are_continued_within_the_budget(file, commands) ->
 
 def test_a_stopped_sweep_goes_on_and_another_one_is_refused(file, commands, monkeypatch) -> None:
     runner = sweep_runner.SweepRunner
-    train = runner._train
+    train = runner.train
 
     def interrupted(self: Any, *arguments: Any) -> str:
         if len(commands) == 1:
@@ -118,10 +118,10 @@ def test_a_stopped_sweep_goes_on_and_another_one_is_refused(file, commands, monk
             return STOPPED
         return train(self, *arguments)
 
-    monkeypatch.setattr(runner, "_train", interrupted)
+    monkeypatch.setattr(runner, "train", interrupted)
     assert swept(file, *QUICK).exit_code == 130
     assert [one.state for one in results(file).trials] == ["running"]
-    monkeypatch.setattr(runner, "_train", train)
+    monkeypatch.setattr(runner, "train", train)
     (file.parent / "space.yaml").write_text(as_yaml(SPACE | {"shaping": ["z_score", "raw"]}))
     refused = swept(file, *QUICK).output
     assert "another space.shaping (it was None, asked for is ['z_score', 'raw'])" in refused
@@ -170,64 +170,81 @@ def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
     found = results(file)
     assert [one.state for one in found.trials] == ["failed"] * 3
     # Tests are tried again as well; a trial that another process trains is its own.
-    shutil.copytree(found.trials[0].path, found.folder / "test" / "1")
-    take_lease(found.trials[1].path)
+    sweep_runner._update(found.trials[2].path, state="complete", test="no space left")
+    release = acquire_lock(found.trials[1].path, found)
     runner = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
     retried: Any = SimpleNamespace(lock=nullcontext(), out=found.folder)
     runner._sweep = retried
     runner._retry_failed()
     found = results(file)
-    states = [one.state for one in (*found.trials, *found.tests)]
-    assert states == ["running", "failed", "running", "running"]
-    assert [bool(one.reason) for one in found.trials] == [False, True, False]
-    (found.trials[1].path / LEASE_FILE).unlink()
-    shutil.rmtree(found.tests[0].path)
+    assert [one.state for one in found.trials] == ["running", "failed", "complete"]
+    assert [bool(one.reason) for one in found.trials] == [False, True, True]
+    assert found.trials[2].test == ""
+    release()
+    sweep_runner._update(found.trials[2].path, state="failed")
     assert swept(file, *QUICK[2:]).exit_code == 0
     assert {one.state for one in results(file).trials} <= {"complete", "pruned"}
 
 
-def test_a_worker_that_waits_reads_no_runs_until_a_lease_ends(file, monkeypatch) -> None:
-    options, out = SweepOptions(budget={"rollouts": 700}), file.parent / "out"
+def test_a_worker_that_waits_reads_no_runs_until_a_trial_ends(file, monkeypatch) -> None:
+    options = SweepOptions(budget={"rollouts": 700})
+    out = file.parent / "out"
     runner = sweep_runner.SweepRunner(Sweep(str(file), [], SweepSpace(SPACE), out, options))
-    trial = out / "trials" / "0000"
-    trial.mkdir()
-    take_lease(trial)
+    trial = out / "trials" / "0000" / "trial.json"
+    trial.parent.mkdir()
+    trial.touch()
+    release = acquire_lock(trial.parent, runner)
     steps: list[str] = []
-    work = iter([sweep_runner.WAIT, sweep_runner.WAIT, None])
-
-    def next_work() -> Any:
-        steps.append("read")
-        return next(work)
 
     def sleep(_seconds: float) -> None:
         steps.append("sleep")
         assert len(steps) < 8
         if len(steps) == 4:
-            os.utime(trial / LEASE_FILE, (1, 1))  # as if it was returned and taken again
+            os.utime(trial, (1, 1))  # it ended, and was begun again at once
         if len(steps) == 7:
-            (trial / LEASE_FILE).unlink()
+            release()
 
-    monkeypatch.setattr(runner, "_next_work", next_work)
+    monkeypatch.setattr(runner, "_next_work", lambda: steps.append("read"))
     monkeypatch.setattr(sweep_runner, "time", SimpleNamespace(sleep=sleep))
     runner._work(0)
     assert steps == ["read", *["sleep"] * 3, "read", *["sleep"] * 2, "read"]
 
 
-def test_a_trial_that_collapsed_is_no_better_peer(tmp_path: Path) -> None:
-    facts = {"settings": {}, "reason": "", "sampler": "tpe", "rung": 1, "state": "pruned"}
-    reasons = [f"{COLLAPSED}: broken", f"{COLLAPSED}: broken", "", ""]
-    for number, (score, reason) in enumerate(zip([9.0, 8.0, 3.0, 5.0], reasons, strict=True)):
-        path = tmp_path / f"trials/{number:04d}"
-        path.mkdir(parents=True)
-        trial = {"number": number, "scores": [score], "reason": reason}
-        write_json(path / "trial.json", facts | trial)
-    write_json(tmp_path / "sweep.json", {})
+def test_a_trial_that_collapsed_is_no_better_peer(monkeypatch) -> None:
+    reasons = [f"{COLLAPSED}: broken", f"{COLLAPSED}: broken", "", "", ""]
+    scores = [9.0, 8.0, 3.0, 5.0, None]
+    trials: list[Any] = [
+        SimpleNamespace(
+            path=number,
+            sampler="tpe",
+            has_collapsed=bool(reason),
+            score_at=lambda _stop, score=score: score,
+            mean=score,
+        )
+        for number, (score, reason) in enumerate(zip(scores, reasons, strict=True))
+    ]
     runner = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
-    options = SimpleNamespace(is_grid=False, budget={})
-    made: Any = SimpleNamespace(options=options, lock=nullcontext(), out=tmp_path, rungs=[1, 2])
+    options = SimpleNamespace(budget=SimpleNamespace(limits={}))
+    made: Any = SimpleNamespace(options=options, lock=nullcontext(), out=None, stops=[1, 2])
     runner._sweep = made
-    assert runner._stops(path, {**facts, "scores": [5.0]}) == ""
-    assert "1 of 3 other" in runner._stops(path, {**facts, "scores": [2.0]})
+    made_results = SimpleNamespace(trials=trials)
+    monkeypatch.setattr(sweep_runner, "SweepResults", lambda _out: made_results)
+    monkeypatch.setattr(runner, "_affords", lambda *_: True)
+    assert runner._halve(3, 1) == {}  # type: ignore[arg-type]
+    trials[3].mean = 2.0
+    ended = {"state": "pruned", "reason": "rung 1 of 2: 1 of 3 other trials were better"}
+    assert runner._halve(3, 1) == ended  # type: ignore[arg-type]
+    assert runner._halve(3, 2) == {}  # type: ignore[arg-type]
+
+
+def test_rollouts_that_a_running_trial_took_over_are_not_planned_again() -> None:
+    runner = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
+    made: Any = SimpleNamespace(stops=[72, 216])
+    runner._sweep = made
+    running = SimpleNamespace(state="running", score_at=lambda _stop: None, rollouts=50)
+    found: Any = SimpleNamespace(spent={"rollouts": 100}, trials=[running])  # 20 of 50 were shared
+    assert runner._affords(found, {"rollouts": 122}, 0)
+    assert not runner._affords(found, {"rollouts": 121}, 0)
 
 
 def test_an_error_of_a_worker_stops_the_others() -> None:
@@ -265,7 +282,13 @@ def test_a_run_of_a_task_with_a_relative_path_is_continued(tmp_path, monkeypatch
         ({"task.max_new_tokens": [8, 16]}, (), "task.max_new_tokens cannot be searched"),
         ({"strategy.population": {"int": [-2, 4]}}, (), "strategy.population"),
         (SPACE, ("--budget", "rollouts=100"), "a trial may need 216"),
-        (SPACE, ("--budget", "steps=100"), "write NAME=NUMBER"),
+        (
+            SPACE,
+            ("--budget", "steps=100"),
+            "steps: unknown setting; known here: rollouts",
+        ),
+        (SPACE, ("--budget", "trials=0"), "sweep.budget.trials: Input should be greater than"),
+        (SPACE, ("sweep.seed=4",), "sweep.seed: unknown setting (did you mean 'seeds'?)"),
         (SPACE, ("sweep.sampler=bayes",), "sweep.sampler: Input should be 'tpe'"),
         (SPACE, ("sweep.sampler=cmaes",), "searches two numbers or more"),
         (SPACE, ("sweep.objectives=speed",), "sweep.objectives: Input should be 'score'"),
@@ -338,7 +361,7 @@ def test_another_process_takes_over_the_trial_of_a_killed_one(file) -> None:
         time.sleep(0.05)
     first.send_signal(signal.SIGKILL)
     first.wait()
-    assert not is_leased(trials / "0000")
+    assert not is_locked(trials / "0000")
     others = [subprocess.Popen(line, stdout=subprocess.DEVNULL) for _ in range(4)]
     assert [one.wait(HANG_S) for one in others] == [0] * 4
     found = results(file)
@@ -348,3 +371,30 @@ def test_another_process_takes_over_the_trial_of_a_killed_one(file) -> None:
         assert spent <= TRIAL + 24
         assert RunDirectory.open(one.runs[0].path).lost_generations == range(0)
     assert np.isfinite(found.ranked[0].mean)
+
+
+# What Ray leaves to the garbage collector is its own business.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.slow
+def test_ray_places_the_engines_of_trials_that_wait_for_each_other(file) -> None:
+    utilities = pytest.importorskip("ray.cluster_utils", reason="the extra `ray` is not installed")
+    node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000}
+    cluster = utilities.Cluster(initialize_head=True, head_node_args=node)
+    fleet = {"kind": "ray", "address": cluster.address, "placement_timeout_s": HANG_S}
+    (file.parent / "space.yaml").write_text(as_yaml({"strategy.learning_rate": [0.01, 0.1]}))
+    try:
+        done = swept(
+            *(file, f"fleet={json.dumps(fleet)}", "budget.rollouts=72", "--jobs", "2"),
+            *("sweep.sampler=grid", *QUICK),
+            rollouts=0,
+        )
+    finally:
+        cluster.shutdown()
+    assert done.exit_code == 0, done.output
+    trials = results(file).trials
+    assert [one.state for one in trials] == ["complete"] * 2
+    for one in trials:
+        config = load_config(one.runs[0].config, ["fleet=local"])
+        alone = germline.train(config, file.parent / f"alone-{one.number}").run().directory.path
+        assert journal(alone) == journal(one.runs[0].path)

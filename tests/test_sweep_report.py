@@ -25,10 +25,9 @@ from germline.studies.sweep_landscape import (
     is_hacked,
     points_at,
     rank_correlations,
-    score_at,
 )
 from germline.studies.sweep_report import SweepReport, write_report
-from germline.studies.sweep_results import SweepResults
+from germline.studies.sweep_results import SweepResults, score_at
 from germline.studies.sweep_space import SweepSpace
 from tests import test_report_browser
 from tests.toy_runs import run
@@ -56,7 +55,7 @@ def swept(tmp_path_factory, graded_in_process):
     """Write the folder of a sweep: trial 0 has two seeds, trial 1 is stopped at the first rung."""
     folder = tmp_path_factory.mktemp("sweep")
     facts: dict[str, Any] = {"config": "configs/toy.yaml", "overrides": [], "space": SPACE}
-    more = {"rungs": [2 * ROLLOUTS, 4 * ROLLOUTS], "samplers": ["grid"], "sampler": "grid"}
+    more = {"rungs": [2 * ROLLOUTS, 4 * ROLLOUTS], "samplers": ["grid"], "seeds": [0, 1]}
     write_json(folder / "sweep.json", facts | more | {"objectives": ["score"]})
     write_json(folder / "probe.json", {"recommended": {"sigma": 0.28, "learning_rate": 0.19}})
     for n, (sigma, rate, shaping) in enumerate(TRIALS):
@@ -74,16 +73,8 @@ def swept(tmp_path_factory, graded_in_process):
         state = "pruned" if is_stopped else "complete"
         reason = "collapsed: broken answers" if is_stopped else ""
         about = {"number": n, "settings": settings, "state": state, "reason": reason}
-        write_json(path / "trial.json", about | {"sampler": "grid", "rung": 1 if is_stopped else 2})
+        write_json(path / "trial.json", about | {"sampler": "grid", "test": ""})
     return folder
-
-
-def rows_of(text, title):
-    """Return the rows of a table of Markdown, by their first cells."""
-    block = re.search(rf"^## {re.escape(title)}\n\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
-    assert block, title
-    cells = [line.strip("| ").split(" | ") for line in block[1].splitlines()]
-    return {one[0]: one[1:] for one in [cells[0], *cells[2:]]}
 
 
 def end(folder, number, seed=0):
@@ -93,23 +84,29 @@ def end(folder, number, seed=0):
 def test_a_report_says_what_the_runs_say(swept):
     results = SweepResults(swept)
     assert write_report(results) == swept / "sweep.html"
-    text = (swept / "sweep.md").read_text(encoding="utf-8")
-    title = "strategy.learning_rate by strategy.sigma, after {} rollouts"
-    early, late = (rows_of(text, title.format(rung)) for rung in (48, 96))
-    assert early["strategy.learning_rate \\ strategy.sigma"] == ["0.1", "0.3", "1"]
+    report = SweepReport(results)
+    tables = {
+        title: {row[0]: row[1:] for row in one.rows} for title, one in report.tables().items()
+    }
+    early, late = report.maps
+    assert [early.title, late.title] == ["after 48 rollouts", "after 96 rollouts"]
+    assert (early.y, early.x) == ("strategy.learning_rate", "strategy.sigma")
+    assert early.columns == ["0.1", "0.3", "1"]
     # Trial 0 with two seeds; trial 1, of the same cell, was stopped at the first rung.
     kept = [end(swept, 0), end(swept, 0, 1)]
-    cell = late["0.05"][0].strip("*")
-    assert cell == (
-        f"{number(statistics.fmean(kept))} ± {number(statistics.stdev(kept))}, 1 stopped"
-    )
+    spread = f"{number(statistics.fmean(kept))} ± {number(statistics.stdev(kept))}"
+    assert late.cells[0][0].lines == [spread, "1 stopped"]
     pair = [end(swept, 6), end(swept, 7)]
-    cell = late["0.2"][1].strip("*")
-    assert cell.startswith(f"◆ probe, {number(statistics.fmean(pair))} ± ")
-    assert sum("◆" in value for row in late.values() for value in row) == 1
-    assert sum("**" in value for row in late.values() for value in row) == 1  # the best one
-    assert rows_of(text, "Best trials")[str(results.ranked[0].number)][3] in ("1", "2")
-    assert rows_of(text, "Rank correlation with the last rung")["48"][0] == "12"
+    marked = late.cells[1][1].lines
+    assert marked[0] == "◆ probe"
+    assert marked[1].startswith(f"{number(statistics.fmean(pair))} ± ")
+    assert sum(cell.is_marked for row in late.cells for cell in row) == 1
+    assert sum(late.is_best(cell) for row in late.cells for cell in row) == 1
+    page = (swept / "sweep.html").read_text(encoding="utf-8")
+    assert "strategy.learning_rate by strategy.sigma, after 96 rollouts" in page
+    assert spread in page
+    assert tables["Best trials"][str(results.ranked[0].number)][3] in ("1", "2")
+    assert tables["Rank correlation with the last rung"]["48"][0] == "12"
     runs = [one for trial in results.trials for one in trial.runs if one.done == 4]
     curves = [[score.mean for score in one.scores] for one in runs]  # after 0, 2 and 4 updates
     expected = spearmanr([one[1] for one in curves], [one[2] for one in curves]).statistic
@@ -117,7 +114,7 @@ def test_a_report_says_what_the_runs_say(swept):
     early_scores = [score for _, score in points_at(results, 48)]
     assert early_scores[-1] == min(early_scores)  # the trial that collapsed is the last one
     assert points_at(results, 48)[-1][0] == results.trials[1].settings
-    assert {"strategy.sigma", "shaping"} < rows_of(text, "Importance after 96 rollouts").keys()
+    assert {"strategy.sigma", "shaping"} < tables["Importance after 96 rollouts"].keys()
 
 
 def test_the_best_config_trains_and_names_its_reasons(swept):
@@ -128,7 +125,9 @@ def test_the_best_config_trains_and_names_its_reasons(swept):
     config = load_config(swept / "best.yaml")
     assert config.model_copy(update={"seed": 0}) == best.runs[0].config
     comments = [line for line in text.splitlines() if line.startswith("# ")]
-    assert comments[0].startswith(f"# Trial {best.number}, the best of 12 (held-out length diff")
+    assert comments[0].startswith(
+        f"# Trial {best.number}, the best of 11 complete trials (held-out length diff"
+    )
     assert comments[1] == "# Not tried with new run seeds"
     for name, value in best.settings.items():
         assert sum(line.startswith(f"# {name}={value}: ") for line in comments) == 1
@@ -137,11 +136,10 @@ def test_the_best_config_trains_and_names_its_reasons(swept):
 def test_reasons_of_few_or_equal_trials_and_of_a_test_without_unseen_rows(swept):
     results = SweepResults(swept)
     best, other = results.ranked[:2]
-    results.tests = [dataclasses.replace(other, number=best.number)]
-    results.trials, results.complete = [best], [best]
-    results.ranked = [best]
+    best = dataclasses.replace(best, tests=other.runs, test="complete")
+    results.trials = results.complete = results.ranked = [best]
     lines = SweepReport(results)._reasons(best)
-    assert lines[0].startswith(f"Trial {best.number}, the only complete one of 1 (")
+    assert lines[0].startswith(f"Trial {best.number}, the best of 1 complete trial (")
     again = -other.mean
     assert lines[1] == f"With new run seeds: {number(again)}, on unseen rows -"
     assert lines[2:] == [
@@ -155,7 +153,7 @@ def test_reasons_of_few_or_equal_trials_and_of_a_test_without_unseen_rows(swept)
     assert (
         SweepReport(results)
         ._reasons(best)[0]
-        .startswith(f"Trial {best.number}, the best of 3, tied with 40 (")
+        .startswith(f"Trial {best.number}, the best of 3 complete trials, tied with 40 (")
     )
     assert f"trials {best.number}, 40 have the same, best mean score" in results.summary()
 
@@ -205,9 +203,13 @@ def test_pandas_reads_the_runs_and_deepcave_the_columns(swept):
 
 def test_the_score_at_a_rung_is_the_last_one_by_then():
     scores = [SimpleNamespace(generation=n) for n in range(5)]
-    one: Any = SimpleNamespace(rows=[{"rollouts": 24}] * 4, scores=scores)
-    found = [score_at(one, rung) for rung in (24, 48, 49, 96, 97)]
-    assert [score and score.generation for score in found] == [1, 2, 3, 4, None]
+    config = SimpleNamespace(budget=SimpleNamespace(rollouts=97))
+    one: Any = SimpleNamespace(rows=[{"rollouts": 24}] * 4, scores=scores, config=config)
+    for has_ended in (False, True):  # before the budget, by another setting
+        one.has_ended = has_ended
+        found = [score_at(one, rung) for rung in (24, 48, 49, 96, 97, 98)]
+        early = 4 if has_ended else None
+        assert [score and score.generation for score in found] == [1, 2, 3, 4, early, None]
 
 
 def test_broken_and_hacked_runs_are_counted(swept):
@@ -257,10 +259,13 @@ def test_many_values_are_put_into_intervals_and_a_missing_one_has_no_place():
     (sigma,) = SweepSpace({"a": {"log": [0.001, 0.1]}, "b": [1, 2]}).dimensions[:1]
     axis = Axis(sigma, np.geomspace(0.001, 0.1, 20).tolist())
     assert axis.labels[0] == "0.001 to 0.0025"
-    assert [axis.place(value) for value in (0.001, 0.002, 0.0099, 0.011, 0.1)] == [0, 0, 2, 2, 4]
+    values = (0.0009, 0.001, 0.002, 0.0099, 0.011, 0.1, 0.11)
+    places = [axis.place({"a": value}) for value in values]
+    assert places == [None, 0, 0, 2, 2, 4, None]
     assert axis.share({}) is None
     assert axis.share({"a": 0.1}) == 1
-    assert [axis.spans({"a": value}) for value in (0.0009, 0.05, 0.11)] == [False, True, False]
+    listed = Axis(SweepSpace({"a": [1, 10], "b": [1, 2]}).dimensions[0], [])
+    assert [listed.place({"a": value}) for value in (1, 3, 4, 10, 11)] == [0, 0, 1, 1, None]
 
 
 @pytest.mark.usefixtures("drawn_figures")

@@ -11,7 +11,7 @@ import pytest
 
 from germline.cli.sweep import _line
 from germline.config import load_config
-from germline.studies.sweep_results import COLLAPSED, Noise, SweepResults, SweepTrial
+from germline.studies.sweep_results import COLLAPSED, SweepResults, SweepTrial
 from germline.studies.sweep_selection import (
     collapse_of,
     halving,
@@ -41,30 +41,28 @@ def faked(number: int, *scores: float, sampler: str = "tpe", spread: float = 1.0
         )
         for seed, one in enumerate(scores)
     ]
-    return SweepTrial(number, {}, runs, "complete", "", sampler, 3, Path())
+    return SweepTrial(number, {}, runs, "complete", "", sampler, Path())
 
 
 def faked_results(*trials: SweepTrial) -> SweepResults:
     made = SweepResults.__new__(SweepResults)
     made.facts = {"objectives": ["score"], "samplers": ["tpe"]}
-    made.trials, made.tests = [*trials], []
+    made.trials = [*trials]
     return made
 
 
 def test_scores_are_shrunk_by_the_noise_and_the_race_adds_seeds() -> None:
     found = faked_results(faked(0, 1.0), faked(1, 2.0), faked(2, 6.0))
-    assert found.noise.within == pytest.approx(0.01)
-    assert found.noise.between == pytest.approx(7 - 0.01)
-    noise = faked_results(faked(0, 1.0, 3.0), faked(1, 7.0, 9.0)).noise
-    assert (noise.mean, noise.within, noise.between) == pytest.approx((5, 2, 18 - 2 / 2))
-    noise = Noise(mean=4.0, within=4.0, between=1.0)
-    assert noise.shrunk(faked(0, 6.0)) == pytest.approx(4 + 2 / 5)
-    assert noise.shrunk(faked(0, 5.0, 7.0, 6.0, 6.0)) == pytest.approx(4 + 2 / 2)
+    assert found.variances[1:] == pytest.approx((0.01, 7 - 0.01))
+    found = faked_results(faked(0, 1.0, 3.0), faked(1, 7.0, 9.0))
+    assert found.variances == pytest.approx((5, 2, 18 - 2 / 2))
+    found.variances = (4.0, 4.0, 1.0)
+    assert found.shrunk(faked(0, 6.0)) == pytest.approx(4 + 2 / 5)
+    assert found.shrunk(faked(0, 5.0, 7.0, 6.0, 6.0)) == pytest.approx(4 + 2 / 2)
     # A lucky trial of one seed falls behind one that four seeds confirm.
     lucky, sure = faked(0, 5.2), faked(1, 5.0, 4.2, 5.8, 5.0)
     found = faked_results(lucky, sure, faked(2, 4.0, 5.2), faked(3, 4.5, 3.5))
-    within = found.noise.within
-    assert within == pytest.approx((3 * 0.4267 + 0.72 + 0.5) / 5, abs=1e-3)
+    assert found.variances[1] == pytest.approx((3 * 0.4267 + 0.72 + 0.5) / 5, abs=1e-3)
     assert next(one.number for one in found.ranked) == 1
     racing = {one.number: seeds for one, seeds in race(found, 4)}
     assert racing == {0: 2}
@@ -171,21 +169,24 @@ def test_a_trial_goes_on_among_the_best_third() -> None:
 def test_the_summary_says_optimism_and_regret(higher_is_better: bool) -> None:
     sign = 1 if higher_is_better else -1
 
-    def made(number: int, score: float, unseen: float | None = None) -> SweepTrial:
-        trial = faked(number, sign * score)
-        run: Any = trial.runs[0]
-        run.scores[0] = replace(run.scores[0], higher_is_better=higher_is_better)
-        run.evaluation = {} if unseen is None else {"mean": sign * unseen}
-        return trial
+    def made(number: int, score: float, again: float = 0.0, unseen: float | None = None) -> Any:
+        trial = faked(number, sign * score, sign * again)
+        for run in trial.runs:
+            faked_run: Any = run
+            faked_run.scores[0] = replace(faked_run.scores[0], higher_is_better=higher_is_better)
+            faked_run.evaluation = {} if unseen is None else {"mean": sign * unseen}
+        *runs, test = trial.runs
+        return replace(trial, runs=runs, tests=[test] if again else [], test="complete")
 
-    found = faked_results(made(0, 6.0), made(1, 2.0))
-    found.tests = [made(0, 5.0), made(1, 2.0)]
     six, five, four = (f"{sign * one:g}" for one in (6, 5, 4))
     again = f"trial 0 scored {six} in the search, {five} with new run seeds (the search is +1"
+    found = faked_results(made(0, 6.0, 5.0), made(1, 2.0, 2.0))
     assert found.summary()[1] == f"{again} optimistic)"
-    found.tests = [made(0, 5.0, 4.0), made(1, 2.0, 4.5)]
+    found = faked_results(made(0, 6.0, 5.0, 4.0), made(1, 2.0, 2.0, 4.5))
     assert f"{four} on unseen rows; the best of 2 tests is 0.5" in found.summary()[1]
-    assert f"score {six}" in _line(found.trials[0])
+    assert f"test of trial 0 (tpe) : complete, score {five}" in _line(found.trials[0])
+    assert f"trial 0 (tpe) : complete, score {six}" in _line(replace(found.trials[0], test=""))
+    assert faked_results(made(0, 6.0), made(1, 2.0, 2.0)).summary()[1].startswith("tpe")
     # Every trial of a better score has more tokens per rollout.
     found = faked_results(made(1, 1.0), made(2, 3.0), made(3, 2.0))
     found.facts["objectives"] = ["score", "tokens"]

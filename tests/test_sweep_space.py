@@ -5,7 +5,8 @@ from typing import Any, get_args
 
 import pytest
 
-from germline.studies.sweep_samplers import Sampler, Samplers
+from germline.studies.sweep_options import Sampler
+from germline.studies.sweep_samplers import Samplers
 from germline.studies.sweep_space import SweepSpace
 from germline.types import GermlineError
 

@@ -5,6 +5,7 @@ A shell must never show a traceback: anything that cannot be read is not offered
 """
 
 from pathlib import Path
+from typing import Any
 
 Offers = list[tuple[str, str]]
 """Words that complete what was typed, each with a meaning or an empty text."""
@@ -46,8 +47,8 @@ def complete_tasks(incomplete: str) -> Offers:
     return _matching(kinds, incomplete)
 
 
-def complete_settings(incomplete: str) -> Offers:
-    """Offer settings with their default."""
+def complete_settings(incomplete: str, ctx: Any = None) -> Offers:
+    """Offer settings with their default, and those of a sweep."""
     from germline.config.reference import OPEN, REQUIRED, override_names
 
     offers = {}
@@ -55,6 +56,11 @@ def complete_settings(incomplete: str) -> Offers:
         default = entry.setting.default
         value = "" if default in (OPEN, REQUIRED) else default
         offers[f"{entry.name}={value}"] = entry.setting.meaning
+    if ctx and ctx.info_name == "sweep":
+        from germline.studies.sweep_options import SweepOptions
+
+        for name, field in SweepOptions.model_fields.items():
+            offers[f"sweep.{name}="] = field.description or ""
     return _matching(offers, incomplete)
 
 

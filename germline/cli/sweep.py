@@ -1,5 +1,6 @@
 """The command `germline sweep`: search settings of a config, with a budget for all trials."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,21 +59,26 @@ def sweep(
     Settings of the search are sweep.sampler (tpe, random, grid, cmaes or gp), sweep.objectives
     (score,peak_memory,tokens), sweep.seeds, sweep.test_seeds, sweep.random and sweep.storage.
     """
-    from germline.cli.run_loop import stop_on_interrupt
-    from germline.studies.sweep import Sweep, SweepOptions, read_budget
-    from germline.studies.sweep_report import SweepReport, write_report
-    from germline.studies.sweep_results import SweepResults
-    from germline.studies.sweep_runner import SweepRunner
+    from germline.config.config_files import read_value
+    from germline.studies.sweep_options import SweepOptions
     from germline.studies.sweep_space import SweepSpace
 
     words = overrides or []
     of_sweep = [word for word in words if word.startswith("sweep.")]
-    options = read_section(
-        "sweep", SweepOptions, of_sweep, "sweep.", budget=read_budget(budget or [])
-    )
+    given = (limit.partition("=") for limit in budget or [])
+    limits = {name: read_value(number) for name, _, number in given}
+    options = read_section("sweep", SweepOptions, of_sweep, "sweep.", budget=limits)
+    space = SweepSpace.read(over)
+
+    from germline.cli.run_loop import stop_on_interrupt
+    from germline.studies.sweep import Sweep  # takes seconds, so mistakes are refused before
+    from germline.studies.sweep_report import SweepReport, write_report
+    from germline.studies.sweep_results import SweepResults
+    from germline.studies.sweep_runner import SweepRunner
+
     folder = out or Path("runs") / f"{config.stem}-sweep"
     others = [word for word in words if word not in of_sweep]
-    plan = Sweep(str(config), others, SweepSpace.read(over), folder, options)
+    plan = Sweep(str(config), others, space, folder, options)
     runner = SweepRunner(plan, jobs, lambda trial: None if as_json else typer.echo(_line(trial)))
     try:
         with stop_on_interrupt(runner.stop):
@@ -94,11 +100,12 @@ def sweep(
 
 def _line(trial: "SweepTrial") -> str:
     from germline.report.text_format import number
-    from germline.studies.sweep_files import TESTS
     from germline.studies.sweep_space import overrides_of
 
-    name = "test of trial" if trial.path.parent.name == TESTS else "trial"
-    score = f", score {number(trial.sign * trial.mean)}" if trial.signed_scores else ""
+    of, state, score = "trial", str(trial.state), trial.mean
+    if trial.test:
+        of, state, score = "test of trial", trial.test, trial.again
+    shown = "" if math.isnan(score) else f", score {number(trial.sign * score)}"
     reason = f" ({trial.reason})" if trial.reason else ""
     settings = " ".join(overrides_of(dict(trial.settings)))
-    return f"{name} {trial.number} ({trial.sampler}) {settings}: {trial.state}{score}{reason}"
+    return f"{of} {trial.number} ({trial.sampler}) {settings}: {state}{shown}{reason}"

@@ -27,6 +27,7 @@ OTHER_NAMES = {
     "model": "model_name model_name_or_path",
     "--out": "output_dir",
     "germline train CONFIG seeds=0..4": "seeds",
+    "germline sweep CONFIG --over SPACE": "sweep",
 }
 """Settings -> the names they have in PyTorch, TRL, vLLM and other ES libraries."""
 

@@ -10,20 +10,20 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from filelock import FileLock
-from pydantic import Field, field_validator
 
-from germline.config import Budget, Config, load_config, validate_config
-from germline.config.base import Section, as_override
+from germline.config import Config, load_config, validate_config
+from germline.config.base import as_override
 from germline.config.overrides import without_warnings
 from germline.methods.method import check_task
 from germline.record.atomic_files import explain_write_errors, write_json
 from germline.report.diff import differing_settings, flatten_settings
 from germline.studies.study_file import SAME
-from germline.studies.sweep_files import SHARED, SWEEP_FILE, TESTS, TRIALS, read_json
-from germline.studies.sweep_samplers import Sampler, Samplers, without_password
+from germline.studies.sweep_files import SHARED, SWEEP_FILE, TRIALS, read_json
+from germline.studies.sweep_options import SweepOptions
+from germline.studies.sweep_samplers import Samplers, without_password
 from germline.studies.sweep_selection import rungs_of
 from germline.studies.sweep_space import Settings, SweepSpace, overrides_of
 from germline.tasks import make_task
@@ -32,60 +32,11 @@ from germline.types import GermlineError
 OBJECTIVES = {"score": "maximize", "peak_memory": "minimize", "tokens": "minimize"}
 """Objectives and their directions; a cost is signed so that its score is higher where better."""
 
-NOT_SEARCHED = re.compile(rf"seed|generations|budget\..*|record\..*|held_out\..*|{SAME.pattern}")
+FIXED = re.compile(rf"seed|generations|budget\..*|record\..*|held_out\..*|{SAME.pattern}")
 """Settings that no trial may change: they say what is asked, how it is scored, or how long."""
 
 BEFORE = {".sweep.lock", "config.yaml", "probe.json"}
 """Files that a folder may have before the sweep begins."""
-
-RACE_SHARE = 0.3
-"""Share of the budget for more run seeds of the best trials."""
-
-
-class SweepOptions(Section):
-    """How a sweep searches: `sweep.sampler=grid` on the command line."""
-
-    budget: Mapping[str, float] = Field({})
-    """Limits of all trials together: names of the settings of `budget`, and `trials`."""
-    sampler: Sampler = "tpe"
-    """What proposes trials."""
-    objectives: tuple[Literal["score", "peak_memory", "tokens"], ...] = ("score",)
-    """What is optimized; of several, the Pareto front."""
-    seeds: int = Field(4, ge=1)
-    """Largest number of run seeds of a trial; the first one is `seed` of the config."""
-    test_seeds: int = Field(2, ge=0)
-    """Further run seeds, with which the best trials are trained again."""
-    random: bool = True
-    """Whether half of the budget is spent on random search, to compare with."""
-    storage: str | None = None
-    """URL of Optuna's storage; default: `study.db` in the folder."""
-
-    @field_validator("objectives", mode="before")
-    @classmethod
-    def _names(cls, value: object) -> object:
-        return tuple(value.split(",")) if isinstance(value, str) else value
-
-    @property
-    def samplers(self) -> list[str]:
-        """The sampler, and random search where it is beside it."""
-        is_alone = not self.random or self.sampler in ("random", "grid")
-        return [self.sampler] if is_alone else [self.sampler, "random"]
-
-    @property
-    def is_grid(self) -> bool:
-        """Whether every trial is trained to its end with all run seeds, to map the space."""
-        return self.sampler == "grid"
-
-    @property
-    def search_share(self) -> float:
-        """The share of the budget that is spent before the race."""
-        return 1 - RACE_SHARE if self.seeds > 1 else 1.0
-
-    @property
-    def searched(self) -> dict[str, float]:
-        """The limits before the race."""
-        limits, share = self.budget.items(), self.search_share
-        return {name: limit * (1 if name == "trials" else share) for name, limit in limits}
 
 
 @dataclass
@@ -113,7 +64,11 @@ class Sweep:
     def __post_init__(self) -> None:
         self.base = load_config(self.source, self.overrides)
         self.probed: list[str] = []  # settings that the probe has chosen
-        _check_options(self.options, self.space)
+        if self.options.sampler == "cmaes" and not self.space.is_numeric:
+            raise GermlineError(
+                "sweep.sampler=cmaes searches two numbers or more, and no lists or conditions: use "
+                "tpe"
+            )
         rows = rollouts_of(self.base)
         self.limit = self.base.budget.rollouts or rows * self.base.generations
         if not self.limit:
@@ -125,12 +80,12 @@ class Sweep:
         least, share = self.limit * len(self.options.samplers), self.options.search_share
         if self.options.searched.get("rollouts", least) < least:
             raise GermlineError(
-                f"--budget rollouts={self.options.budget['rollouts']:g}: a trial may need "
+                f"--budget rollouts={self.options.budget.rollouts}: a trial may need "
                 f"{self.limit} (budget.rollouts of the config, or its generations), so ask for at "
                 f"least {math.ceil(least / share)} or set a smaller budget.rollouts"
             )
         for one in self.space.dimensions:
-            if NOT_SEARCHED.fullmatch(one.name):
+            if is_fixed(one.name):
                 raise GermlineError(
                     f"sweep: {one.name} cannot be searched, because all trials answer the same "
                     "questions for the same rollouts: write it after the config, as KEY=VALUE"
@@ -139,9 +94,9 @@ class Sweep:
             self._check_space()
 
     @property
-    def first_rung(self) -> int:
-        """The place of the rung to which a trial is trained first; a grid has only the last one."""
-        return len(self.rungs) - 1 if self.options.is_grid else 0
+    def stops(self) -> list[int]:
+        """The rungs at which a trial is judged; a grid trains every trial to the last one."""
+        return self.rungs[-1:] if self.options.is_grid else self.rungs
 
     @property
     def lock(self) -> FileLock:
@@ -194,8 +149,7 @@ class Sweep:
                 self.probed = probed["settings"]
                 self.space = self.space.in_units(probed["units"])
                 self._check_space()
-            for folder in (TRIALS, TESTS):
-                (self.out / folder).mkdir(exist_ok=True)
+            (self.out / TRIALS).mkdir(exist_ok=True)
             write_json(self.out / SWEEP_FILE, facts)
             url = self.options.storage or f"sqlite:///{(self.out / 'study.db').resolve()}"
             directions = [OBJECTIVES[name] for name in self.options.objectives]
@@ -214,7 +168,7 @@ class Sweep:
             "storage": without_password(options.storage or ""),
             "settings": self.base.with_absolute_paths().model_dump(mode="json"),
             "rungs": self.rungs,
-            "budget": dict(options.budget),
+            "budget": options.budget.limits,
             "test_seeds": self.test_seeds,
         }
 
@@ -261,35 +215,11 @@ class Sweep:
                 ) from None
 
 
+def is_fixed(setting: str) -> bool:
+    """Return whether a setting is equal in all trials, and a study decides it for its methods."""
+    return FIXED.fullmatch(setting) is not None
+
+
 def rollouts_of(config: Config) -> int:
     """Return the rollouts of a generation; 0 where the strategy chooses the number of members."""
     return config.method.generated_rows(config.strategy.population or 0) * config.batch_size
-
-
-def read_budget(limits: Sequence[str]) -> dict[str, float]:
-    """Read limits such as `rollouts=40000`."""
-    names = [*Budget.model_fields, "trials"]
-    found: dict[str, float] = {}
-    for limit in limits:
-        name, _, value = limit.partition("=")
-        try:
-            found[name] = float(value.replace("_", ""))
-        except ValueError:
-            found[name] = math.nan
-        if name not in names or not found[name] > 0:
-            raise GermlineError(
-                f"--budget {limit}: write NAME=NUMBER, such as rollouts=40000, with a number above "
-                f"0 and one of {', '.join(names)}"
-            )
-    return found
-
-
-def _check_options(options: SweepOptions, space: SweepSpace) -> None:
-    if not options.budget and options.sampler != "grid":
-        raise GermlineError("sweep: give a budget of all trials, such as --budget rollouts=40000")
-    if options.sampler == "cmaes" and (not space.is_numeric or len(space.dimensions) < 2):
-        raise GermlineError(
-            "sweep.sampler=cmaes searches two numbers or more, and no lists or conditions: use tpe"
-        )
-    if options.sampler == "cmaes" and len(options.objectives) > 1:
-        raise GermlineError("sweep.sampler=cmaes has one objective: use tpe or gp")

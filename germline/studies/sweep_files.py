@@ -2,11 +2,9 @@
 
 OUT/sweep.json              config, overrides, space, sampler, objectives, budget, rungs, seeds
 OUT/trials/0007/trial.json  settings and state of a trial
-OUT/trials/0007/seed-0/     a run of the trial, one for each run seed
-OUT/test/1/trial.json       the best trial, trained again with test seeds
-OUT/test/1/seed-4/          a run of it with a run seed that the search did not use
+OUT/trials/0007/seed-0/     a run of the trial, one for each run seed, also of tests
 OUT/shared/                 rollouts that trials have in common, until the sweep ends
-OUT/best.json               overrides of the best trial, and what the search has spent
+OUT/best.json               method and settings of the best trial, and what the search has spent
 """
 
 import json
@@ -16,7 +14,7 @@ from typing import Any
 from germline.types import GermlineError
 
 SWEEP_FILE, TRIAL_FILE, BEST_FILE = "sweep.json", "trial.json", "best.json"
-TRIALS, TESTS, SHARED = "trials", "test", "shared"
+TRIALS, SHARED = "trials", "shared"
 
 
 def read_json(file: Path) -> dict[str, Any]:

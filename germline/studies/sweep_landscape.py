@@ -1,11 +1,6 @@
-"""The scores of a sweep over its settings and its rungs: heat maps, rank correlation, charts.
-
-A rung is a number of rollouts of a run. The score of a run there is its last held-out score no
-later than the generation that reaches the rung.
-"""
+"""The scores of a sweep over its settings and its rungs: heat maps, rank correlation, charts."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -18,9 +13,8 @@ from germline.record.early_stopping import signed_score
 from germline.report.charts import Chart, Series, Style
 from germline.report.heat_map import Cell, HeatMap
 from germline.report.text_format import number
-from germline.studies.study_results import CellResult
 from germline.studies.sweep_files import read_json
-from germline.studies.sweep_results import SweepResults, SweepTrial
+from germline.studies.sweep_results import SweepResults, SweepTrial, score_at
 from germline.studies.sweep_space import Dimension
 from germline.types import HeldOutScore
 
@@ -30,18 +24,11 @@ MOST_VALUES, BINS = 8, 5
 RESAMPLES, FEWEST_PAIRS = 1000, 5
 """Resamples of the trials; least number of runs of a rank correlation."""
 
+TINY = 1e-12
+"""Stands for 0 on a logarithmic axis."""
+
 BEST = 0.25
 """Share of the trials that parallel coordinates draw as the best."""
-
-
-def score_at(run: CellResult, rung: int) -> HeldOutScore | None:
-    """Return the score of a run at a rung; None if it did not get there."""
-    done = np.cumsum([row["rollouts"] for row in run.rows])
-    if not len(done) or done[-1] < rung:
-        return None
-    updates = int(np.searchsorted(done, rung)) + 1
-    known = [one for one in run.scores if 0 < one.generation <= updates]
-    return known[-1] if known else None
 
 
 def is_broken(start: HeldOutScore, score: HeldOutScore) -> bool:
@@ -62,41 +49,32 @@ class Axis:
     def __init__(self, dimension: Dimension, used: Sequence[Any]) -> None:
         self.name = dimension.name
         self._searched = dimension.values
-        self._edges: list[float] = []
-        self._values = list(dimension.values)
-        if dimension.scale != "values":
-            self._values = sorted({one for one in used if one is not None})
-            if len(self._values) > MOST_VALUES:
-                spread = np.geomspace if dimension.scale == "log" else np.linspace
-                low, high = dimension.values
-                edges = spread(low, high, BINS + 1)
-                self._edges = [float(f"{edge:.2g}") for edge in edges]
-        pairs = [f"{number(a)} to {number(b)}" for a, b in pairwise(self._edges)]
-        self.labels = pairs or [
-            number(one) if isinstance(one, float) else str(one) for one in self._values
-        ]
+        self._is_log = dimension.scale in ("log", "values")
+        is_list = dimension.scale == "values"
+        self._values = [*dimension.values] if is_list else sorted({*used} - {None})
+        self.labels = [number(one) if isinstance(one, float) else str(one) for one in self._values]
+        if not is_list and len(self._values) > MOST_VALUES:
+            ends = dimension.spread(2 * BINS + 1)
+            self._values = ends[1::2]  # the middle of each interval
+            edges = [number(float(f"{edge:.2g}")) for edge in ends[::2]]
+            self.labels = [f"{low} to {high}" for low, high in pairwise(edges)]
 
-    def spans(self, settings: Mapping[str, Any]) -> bool:
-        """Whether the value of a setting that may be no trial's is within what was searched."""
-        are_numbers = all(isinstance(one, int | float) for one in self._searched)
-        if self.name not in settings or not are_numbers:
-            return False
-        return bool(min(self._searched) <= settings[self.name] <= max(self._searched))
-
-    def place(self, value: Any) -> int:
-        """Return the place of a value, or of a number's nearest one."""
-        if self._edges:
-            return int(np.clip(np.searchsorted(self._edges, value) - 1, 0, BINS - 1))
+    def place(self, settings: Mapping[str, Any]) -> int | None:
+        """Return the place of a value, or of the nearest one of a number; None outside of all."""
+        value = settings.get(self.name)
         if value in self._values:
             return self._values.index(value)
-        sizes = np.log(np.maximum(np.array([*self._values, value], dtype=float), 1e-12))
+        are_numbers = all(isinstance(one, int | float) for one in (value, *self._searched))
+        if not are_numbers or not min(self._searched) <= value <= max(self._searched):
+            return None
+        sizes = np.array([*self._values, value], dtype=float)
+        sizes = np.log(np.maximum(sizes, TINY)) if self._is_log else sizes
         return int(np.argmin(np.abs(sizes[:-1] - sizes[-1])))
 
     def share(self, settings: Mapping[str, Any]) -> float | None:
         """Return how far the value of a trial is along the axis, from 0 to 1."""
-        if self.name not in settings:
-            return None
-        return self.place(settings[self.name]) / max(1, len(self.labels) - 1)
+        place = self.place(settings)
+        return None if place is None else place / max(1, len(self.labels) - 1)
 
 
 def heat_maps(results: SweepResults, axes: Sequence[Dimension]) -> list[HeatMap]:
@@ -107,11 +85,12 @@ def heat_maps(results: SweepResults, axes: Sequence[Dimension]) -> list[HeatMap]
         return []
     x, y = (Axis(one, [trial.settings[one.name] for trial in chosen]) for one in axes[:2])
 
-    def place(settings: Mapping[str, Any]) -> tuple[int, int]:
-        return y.place(settings[y.name]), x.place(settings[x.name])
+    def place(settings: Mapping[str, Any]) -> tuple[int | None, int | None]:
+        return y.place(settings), x.place(settings)
 
-    probed = _probed(results)
-    marked = place(probed) if x.spans(probed) and y.spans(probed) else None
+    file = results.folder / "probe.json"
+    probed = read_json(file)["recommended"] if file.exists() else {}
+    marked = place({f"strategy.{name}": value for name, value in probed.items()})
 
     def cell(rung: int, at: tuple[int, int]) -> Cell:
         trials = [one for one in chosen if place(one.settings) == at]
@@ -127,13 +106,6 @@ def heat_maps(results: SweepResults, axes: Sequence[Dimension]) -> list[HeatMap]
         )
         for rung in results.rungs
     ]
-
-
-def _probed(results: SweepResults) -> dict[str, float]:
-    """Return what `germline probe` recommends, where its `probe.json` is in the folder."""
-    file = results.folder / "probe.json"
-    found = read_json(file)["recommended"] if file.exists() else {}
-    return {f"strategy.{name}": value for name, value in found.items()}
 
 
 def _cell(trials: Sequence[SweepTrial], rung: int, *, is_marked: bool) -> Cell:
@@ -156,11 +128,11 @@ def points_at(results: SweepResults, rung: int) -> list[tuple[Mapping[str, Any],
     """
     found, lost = [], []
     for trial in results.trials:
-        scores = [signed_score(one) for run in trial.runs if (one := score_at(run, rung))]
-        if scores and not trial.has_collapsed:
-            found.append((trial.settings, statistics.fmean(scores)))
-        elif trial.has_collapsed or trial.state == "failed":
+        score = trial.score_at(rung)
+        if trial.has_collapsed or (score is None and trial.state == "failed"):
             lost.append(trial.settings)
+        elif score is not None:
+            found.append((trial.settings, score))
     worst = min((score for _, score in found), default=0.0)
     return [*found, *((settings, worst) for settings in lost)]
 

@@ -1,12 +1,13 @@
 """The report of a sweep, from its folder alone: a page, a figure, a table of runs, the best config.
 
-`sweep.html` and `sweep.md` say the same. `trials.csv` has a row for each run and rung, and
-`configspace.csv` the space, in the format that DeepCAVE reads and pandas as well.
+`trials.csv` has a row for each run and rung of the trials that have ended, and `configspace.csv`
+the space, in the format that DeepCAVE reads and pandas as well.
 """
 
 import csv
 import io
 import statistics
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -29,13 +30,14 @@ from germline.studies.sweep_landscape import (
     parallel_coordinates,
     points_at,
     rank_correlations,
-    score_at,
 )
-from germline.studies.sweep_results import SweepResults, SweepTrial
+from germline.studies.sweep_results import SweepResults, SweepTrial, score_at
 from germline.studies.sweep_space import Dimension, overrides_of
 
 MOST_SHOWN = 10
 """Trials in the table of the best ones."""
+
+NOT_TESTED = "Not tried with new run seeds"
 
 ABOUT = (
     "Scores are held-out scores, ± the standard deviation over the runs of a cell. A run is broken "
@@ -53,7 +55,6 @@ def write_report(results: SweepResults) -> Path:
         "trials.csv": report.runs_csv(),
         "configspace.csv": report.space_csv(),
         "best.yaml": report.best_config(),
-        "sweep.md": report.markdown(),
         "sweep.html": report.page(),
     }
     for name, text in files.items():
@@ -121,7 +122,6 @@ class SweepReport:
         rollouts = f"{self.results.rungs[self.rung]:,}"
         found = {
             "Best trials": self.best_trials(),
-            **{f"{one.y} by {one.x}, {one.title}": _as_table(one) for one in self.maps},
             f"Importance after {rollouts} rollouts": Table(
                 ("setting", "share", "95 % interval", "matters"),
                 [
@@ -146,18 +146,17 @@ class SweepReport:
 
     def best_trials(self) -> Table:
         """Return the best complete trials."""
-        tests = {one.number: self._shown(one.unseen) for one in self.results.tests}
         rows = []
         for one in self.results.ranked[:MOST_SHOWN]:
             scores = sorted(run.scores[-1].mean for run in one.counted)
             spread = number(statistics.stdev(scores)) if len(scores) > 1 else "-"
             ends = f"{number(scores[0])} to {number(scores[-1])}"
-            shrunk = self._shown(self.results.noise.shrunk(one))
+            shrunk = self._shown(self.results.shrunk(one))
             rows.append(
                 [
                     *(str(one.number), one.sampler, " ".join(overrides_of(dict(one.settings)))),
                     *(number(statistics.fmean(scores)), str(len(scores)), ends, spread, shrunk),
-                    tests.get(one.number, "-"),
+                    self._shown(one.unseen),
                 ]
             )
         names = ("trial", "sampler", "settings", "score", "seeds", "seeds from, to", "sd", "shrunk")
@@ -167,28 +166,15 @@ class SweepReport:
         """Format a score that is signed so that higher is better."""
         return number(self.results.sign * score)
 
-    def markdown(self) -> str:
-        """Return the report in Markdown."""
-        parts = [f"# {self.title}: {self.metric}", _bullets(self.results.summary())]
-        for title, table in self.tables().items():
-            parts += [f"## {title}", table.markdown()]
-        if self.unimportant:
-            parts += ["## Not shown to matter", _bullets(self.unimportant)]
-        if self.maps:
-            parts.append(f"![{self.maps[0].y} by {self.maps[0].x}](sweep.png)")
-        return "\n\n".join([*parts, ABOUT]) + "\n"
-
     def page(self) -> str:
         """Return the report as a page."""
-        maps = {f"{one.y} by {one.x}, {one.title}": one for one in self.maps}
-        tables = {title: one for title, one in self.tables().items() if title not in maps}
         return render_template(
             "sweep.html",
             title=f"germline {self.title}",
             metric=self.metric,
             summary=self.results.summary(),
-            tables=tables,
-            maps=maps,
+            tables=self.tables(),
+            maps={f"{one.y} by {one.x}, {one.title}": one for one in self.maps},
             charts=[parallel_coordinates(self.results, self.axes)] if self.results.trials else [],
             unimportant=self.unimportant,
             best=self.best_config(),
@@ -210,22 +196,17 @@ class SweepReport:
     def _reasons(self, best: SweepTrial) -> list[str]:
         results = self.results
         seeds = count_of(len(best.signed_scores), "run seeds")
-        shrunk = self._shown(results.noise.shrunk(best))
+        shrunk = self._shown(results.shrunk(best))
         others = [str(one) for one in results.tied if one != best.number]
         tied = f", tied with {', '.join(others)}" if others else ""
-        rank = f"the best of {len(results.trials)}{tied}"
-        if not results.complete[1:]:
-            rank = f"the only complete one of {len(results.trials)}"
+        rank = f"the best of {count_of(len(results.complete), 'complete trials')}{tied}"
         lines = [
             f"Trial {best.number}, {rank} ({self.metric}): {self._shown(best.mean)} over {seeds}, "
             f"{shrunk} shrunk"
         ]
-        again = "Not tried with new run seeds"
-        for test in results.tests:
-            if test.number == best.number and test.signed_scores:
-                unseen = self._shown(test.unseen)
-                again = f"With new run seeds: {self._shown(test.mean)}, on unseen rows {unseen}"
-        lines.append(again)
+        again = f"{self._shown(best.again)}, on unseen rows {self._shown(best.unseen)}"
+        is_tested = best in results.tested
+        lines.append(f"With new run seeds: {again}" if is_tested else NOT_TESTED)
         weights = {one.name: one for one in self.importances}
         top = results.ranked[: len(results.ranked) // 4]
         for name, value in best.settings.items():
@@ -239,55 +220,51 @@ class SweepReport:
         return lines
 
     def runs_csv(self) -> str:
-        """Return a row for each run and rung that it reached."""
+        """Return a row for each run of a trial that has ended, and each rung that it reached."""
         names = [one.name for one in self.space.dimensions]
-        first = ("config_id", *names, "metric:score [-inf; +inf] (maximize)", "budget", "seed")
-        more = ("start_time", "end_time", "status", "score", "broken", "hacked", "sampler", "state")
-        rows = []
-        for trial in self.results.trials:
-            settings = [trial.settings.get(name) for name in names]
-            for run in trial.runs:
-                times = [datetime.fromisoformat(row["written_at"]).timestamp() for row in run.rows]
-                for rung in self.results.rungs:
-                    score = score_at(run, rung)
-                    if score is None:
-                        continue
-                    facts = (signed_score(score), rung, run.config.seed, times[0], times[-1])
-                    flags = [int(one(run.scores[0], score)) for one in (is_broken, is_hacked)]
-                    tail = ("success", score.mean, *flags, trial.sampler, trial.state)
-                    rows.append((trial.number, *settings, *facts, *tail))
-        return _csv([(*first, *more), *rows])
+        rows = [
+            {
+                "config_id": trial.number,
+                **{name: trial.settings.get(name) for name in names},
+                "metric:score [-inf; +inf] (maximize)": signed_score(score),
+                "budget": rung,
+                "seed": run.config.seed,
+                "start_time": datetime.fromisoformat(run.rows[0]["written_at"]).timestamp(),
+                "end_time": datetime.fromisoformat(run.rows[-1]["written_at"]).timestamp(),
+                "status": "success",
+                "score": score.mean,
+                "broken": int(is_broken(run.scores[0], score)),
+                "hacked": int(is_hacked(run.scores[0], score)),
+                "sampler": trial.sampler,
+                "state": trial.state,
+            }
+            for trial in self.results.trials
+            if trial.state != "running"
+            for run in trial.runs
+            for rung in self.results.rungs
+            if (score := score_at(run, rung))
+        ]
+        return _csv(rows, ["config_id", *names])
 
     def space_csv(self) -> str:
         """Return the space as DeepCAVE's converter of data frames reads it."""
-        most = max(len(one.values) for one in self.space.dimensions)
-        head = ("name", "type", "lower", "upper", "log", "default", "ordered")
         rows = []
         for one in self.space.dimensions:
+            row = {"name": one.name, "type": "integer" if one.scale == "int" else "float"}
             if one.scale == "values":
-                items = [*one.values, *[None] * (most - len(one.values))]
-                rows.append([one.name, "categorical", None, None, None, items[0], False, *items])
+                row |= {"type": "categorical", "default": one.values[0], "ordered": False}
+                row |= {f"item_{n}": value for n, value in enumerate(one.values)}
             else:
-                kind = "integer" if one.scale == "int" else "float"
-                ends = [*one.values, one.scale == "log"]
-                rows.append([one.name, kind, *ends, None, None, *[None] * most])
-        return _csv([[*head, *(f"item_{n}" for n in range(most))], *rows])
+                row |= {"lower": one.values[0], "upper": one.values[1], "log": one.scale == "log"}
+            rows.append(row)
+        return _csv(rows, ["name", "type", "lower", "upper", "log", "default", "ordered"])
 
 
-def _as_table(one: HeatMap) -> Table:
-    def text(cell: Any) -> str:
-        said = ", ".join(cell.lines) or "-"
-        return f"**{said}**" if one.is_best(cell) else said
-
-    rows = [[label, *map(text, row)] for label, row in zip(one.rows, one.cells, strict=True)]
-    return Table([f"{one.y} \\ {one.x}", *one.columns], rows)
-
-
-def _bullets(lines: list[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines)
-
-
-def _csv(rows: list[Any]) -> str:
+def _csv(rows: Sequence[Mapping[str, Any]], first: Sequence[str]) -> str:
+    """Return rows with the columns that any of them has, some columns before others."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    names = dict.fromkeys([*first, *(name for row in rows for name in row)])
+    writer = csv.DictWriter(text, [*names], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     return text.getvalue()

@@ -19,19 +19,40 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from germline.errors import count_of
 from germline.record.early_stopping import amounts, signed_score
 from germline.record.seed_study import seed_runs
 from germline.report.text_format import number, signed
 from germline.studies.study_results import CellResult, is_dominated
-from germline.studies.sweep_files import SWEEP_FILE, TESTS, TRIAL_FILE, TRIALS, read_json
+from germline.studies.sweep_files import SWEEP_FILE, TRIAL_FILE, TRIALS, read_json
 from germline.studies.sweep_space import SweepSpace, rounded
+from germline.types import HeldOutScore
 
 TrialState = Literal["running", "complete", "pruned", "failed"]
 """`complete`: trained up to the last rung; `pruned`: a rule stopped it; `failed`: it crashed."""
 
 COLLAPSED = "collapsed"
 """The beginning of the reason of a pruned trial whose answers or weights broke."""
+
+
+TESTED = "complete"
+"""State of the test of a trial that was trained with all test seeds."""
+
+
+def score_at(run: CellResult, rung: int) -> HeldOutScore | None:
+    """Return the score of a run at a rung: its last one by then; None if it did not get there.
+
+    A run that a setting ended before is at all rungs up to its budget.
+    """
+    done = np.cumsum([row["rollouts"] for row in run.rows])
+    is_early = run.has_ended and (run.config.budget.rollouts or 0) >= rung
+    if not len(done) or (done[-1] < rung and not is_early):
+        return None
+    updates = int(np.searchsorted(done, rung)) + 1
+    known = [one for one in run.scores if 0 < one.generation <= updates]
+    return known[-1] if known else None
 
 
 @dataclass(frozen=True)
@@ -41,12 +62,13 @@ class SweepTrial:
     Attributes:
         number: from 0, in the order in which trials began.
         settings: setting -> value, those of a condition that does not hold left out.
-        runs: runs that were begun, by rising run seed.
+        runs: runs that were begun in the search, by rising run seed.
         state: of the trial; runs of a `running` trial may be shorter than those of others.
         reason: why it was pruned or failed; empty otherwise.
         sampler: what proposed it, such as `tpe` or `random`.
-        rung: number of rungs that all of its runs have reached.
         path: its folder.
+        tests: runs with test seeds.
+        test: empty of a trial that is not tested, `running`, `TESTED`, or why the test failed.
     """
 
     number: int
@@ -55,8 +77,9 @@ class SweepTrial:
     state: TrialState
     reason: str
     sampler: str
-    rung: int
     path: Path
+    tests: Sequence[CellResult] = ()
+    test: str = ""
 
     @property
     def has_collapsed(self) -> bool:
@@ -65,7 +88,7 @@ class SweepTrial:
 
     @cached_property
     def counted(self) -> list[CellResult]:
-        """The runs that have a score and are not training on."""
+        """The runs of the search that have a score and are not training on."""
         return [one for one in self.runs if one.scores and one.has_ended]
 
     @cached_property
@@ -76,7 +99,7 @@ class SweepTrial:
     @property
     def mean(self) -> float:
         """The mean of `signed_scores`; NaN without one."""
-        return statistics.fmean(self.signed_scores.values()) if self.signed_scores else float("nan")
+        return _mean([*self.signed_scores.values()])
 
     @property
     def sign(self) -> float:
@@ -84,11 +107,16 @@ class SweepTrial:
         is_cost = self.counted and not self.counted[0].scores[-1].higher_is_better
         return -1.0 if is_cost else 1.0
 
+    def score_at(self, rung: int) -> float | None:
+        """Return the mean signed score of its runs at a rung; None if no run got there."""
+        scores = [signed_score(one) for run in self.runs if (one := score_at(run, rung))]
+        return statistics.fmean(scores) if scores else None
+
     @cached_property
     def spent(self) -> dict[str, float]:
-        """What training of all its runs has spent, by the names of the settings of `budget`.
+        """What training of its runs has spent, by the names of the settings of `budget`.
 
-        Rollouts that its runs took over from other trials are left out.
+        Rollouts that its runs took over from other trials, and tests, are left out.
         """
         spent = sum_amounts([amounts(one.run.spent) for one in self.runs])
         return spent | {"rollouts": spent["rollouts"] - self.shared}
@@ -99,39 +127,29 @@ class SweepTrial:
         return sum(one.total("shared_rollouts") for one in self.runs)
 
     @property
+    def rollouts(self) -> float:
+        """The rollouts of its runs, those that they took over included."""
+        return self.spent["rollouts"] + self.shared
+
+    @property
     def tokens(self) -> float:
         """Generated tokens per rollout, so that runs of different lengths compare."""
-        return self.spent["tokens"] / max(1.0, self.spent["rollouts"] + self.shared)
+        return self.spent["tokens"] / max(1.0, self.rollouts)
+
+    @property
+    def again(self) -> float:
+        """The mean signed score of its tests; NaN without one."""
+        return _mean([signed_score(one.scores[-1]) for one in self.tests if one.scores])
 
     @property
     def unseen(self) -> float:
-        """The mean over its runs of the signed score on unseen rows; NaN where none is known."""
-        known = [self.sign * one.evaluation["mean"] for one in self.counted if one.evaluation]
-        return statistics.fmean(known) if known else float("nan")
+        """The mean over its tests of the signed score on unseen rows; NaN where none is known."""
+        return _mean([self.sign * one.evaluation["mean"] for one in self.tests if one.evaluation])
 
     @property
     def peak_memory_mb(self) -> float:
         """The largest peak memory of a run, of host or device, in MB; 0 where none is recorded."""
         return max((mb for one in self.runs for mb in one.peak_memory_mb.values()), default=0.0)
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Variances of signed scores: over run seeds of a trial, and between complete trials.
-
-    Attributes:
-        mean: of the complete trials.
-    """
-
-    mean: float
-    within: float
-    between: float
-
-    def shrunk(self, trial: SweepTrial) -> float:
-        """Return equation (1) for a trial that has a score."""
-        seeds = len(trial.signed_scores)
-        weight = self.between / (self.between + self.within / seeds) if self.between else 0.0
-        return self.mean + weight * (trial.mean - self.mean)
 
 
 class SweepResults:
@@ -140,7 +158,6 @@ class SweepResults:
     Attributes:
         facts: `sweep.json`.
         trials: in the order in which they began.
-        tests: the trials that were trained again with test seeds, best first.
 
     Raises:
         GermlineError: the folder holds no sweep, or a file of it is damaged.
@@ -149,8 +166,9 @@ class SweepResults:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.facts = read_json(folder / SWEEP_FILE)
-        self.trials = [read_trial(one.parent) for one in _trial_files(folder / TRIALS)]
-        self.tests = [read_trial(one.parent) for one in _trial_files(folder / TESTS)]
+        files = (folder / TRIALS).glob(f"*/{TRIAL_FILE}")
+        paths = sorted((one.parent for one in files), key=lambda path: int(path.name))
+        self.trials = [read_trial(one, self.facts["seeds"]) for one in paths]
 
     @property
     def space(self) -> SweepSpace:
@@ -177,18 +195,22 @@ class SweepResults:
         return squares / free if free else None
 
     @cached_property
-    def noise(self) -> Noise:
-        """The variances of (1); without a complete trial all are 0."""
+    def variances(self) -> tuple[float, float, float]:
+        """The mean m, `within` and `between` of (1); without a complete trial all are 0."""
         means = [one.mean for one in self.complete]
-        counts = [len(one.signed_scores) for one in self.complete]
+        if not means:
+            return 0.0, 0.0, 0.0
         errors = [one.counted[0].scores[-1].standard_error ** 2 for one in self.complete]
-        within = self.seed_variance
-        if within is None:
-            within = statistics.fmean(errors) if errors else 0.0
-        seeds = statistics.harmonic_mean(counts) if counts else 1
+        seeds = statistics.harmonic_mean(len(one.signed_scores) for one in self.complete)
+        within = statistics.fmean(errors) if self.seed_variance is None else self.seed_variance
         spread = statistics.variance(means) if len(means) > 1 else 0.0
-        mean = statistics.fmean(means) if means else 0.0
-        return Noise(mean, within, max(0.0, spread - within / seeds))
+        return statistics.fmean(means), within, max(0.0, spread - within / seeds)
+
+    def shrunk(self, trial: SweepTrial) -> float:
+        """Return equation (1) for a trial that has a score."""
+        mean, within, between = self.variances
+        noise = within / len(trial.signed_scores)
+        return mean + (between / (between + noise) * (trial.mean - mean) if between else 0.0)
 
     @property
     def sign(self) -> float:
@@ -198,11 +220,15 @@ class SweepResults:
     @cached_property
     def ranked(self) -> list[SweepTrial]:
         """Complete trials by their shrunk score, best first; of equal ones, more seeds first."""
-        noise = self.noise
         return sorted(
             self.complete,
-            key=lambda one: (-noise.shrunk(one), -len(one.signed_scores), -one.mean, one.number),
+            key=lambda one: (-self.shrunk(one), -len(one.signed_scores), -one.mean, one.number),
         )
+
+    @property
+    def tested(self) -> list[SweepTrial]:
+        """The trials that were trained again with test seeds, best first."""
+        return [one for one in self.ranked if one.test == TESTED and not math.isnan(one.again)]
 
     @property
     def tied(self) -> list[int]:
@@ -217,7 +243,7 @@ class SweepResults:
     def objectives(self, trial: SweepTrial) -> list[float]:
         """Return the objectives of a complete trial, higher is better."""
         known = {
-            "score": self.noise.shrunk(trial),
+            "score": self.shrunk(trial),
             "peak_memory": -trial.peak_memory_mb,
             "tokens": -trial.tokens,
         }
@@ -245,20 +271,8 @@ class SweepResults:
             lines.append(f"germline probe found {', '.join([*units, *probed['settings']])}")
         if len(self.tied) > 1:
             lines.append(f"trials {', '.join(map(str, self.tied))} have the same, best mean score")
-        tests = [one for one in self.tests if one.signed_scores]
-        if tests and tests[0].number == self.ranked[0].number:
-            of_search, again = self.ranked[0].mean, tests[0].mean
-            shown = [number(self.sign * one) for one in (of_search, again, tests[0].unseen)]
-            line = (
-                f"trial {tests[0].number} scored {shown[0]} in the search, {shown[1]} with new run "
-                f"seeds (the search is {signed(of_search - again)} optimistic)"
-            )
-            known = [one.unseen for one in tests if math.isfinite(one.unseen)]
-            if math.isfinite(tests[0].unseen):
-                regret = max(known) - tests[0].unseen
-                line += f" and {shown[2]} on unseen rows; the best of {len(known)} tests is "
-                line += f"{number(regret)} better (regret)"
-            lines.append(line)
+        if self.tested and self.tested[0] is self.ranked[0]:
+            lines.append(self._optimism(self.tested[0]))
         if len(self.facts["objectives"]) > 1:
             front = ", ".join(str(one.number) for one in self.front)
             lines.append(f"Pareto front of {', '.join(self.facts['objectives'])}: trials {front}")
@@ -266,39 +280,66 @@ class SweepResults:
             some = [one for one in self.trials if one.sampler == sampler]
             cost = sum(one.spent["rollouts"] for one in some)
             best = next((one for one in self.ranked if one in some), None)
-            score = self.sign * self.noise.shrunk(best) if best else math.nan
+            score = self.sign * self.shrunk(best) if best else math.nan
             lines.append(f"{sampler}: {number(score)} at best (shrunk) with {cost:,.0f} rollouts")
         return lines
 
+    def _optimism(self, best: SweepTrial) -> str:
+        """Compare the score of the best trial with those of its tests, and with other tests."""
+        shown = [number(self.sign * one) for one in (best.mean, best.again, best.unseen)]
+        line = (
+            f"trial {best.number} scored {shown[0]} in the search, {shown[1]} with new run seeds "
+            f"(the search is {signed(best.mean - best.again)} optimistic)"
+        )
+        if math.isnan(best.unseen):
+            return line
+        known = [one.unseen for one in self.tested if not math.isnan(one.unseen)]
+        return (
+            f"{line} and {shown[2]} on unseen rows; the best of {len(known)} tests is "
+            f"{number(max(known) - best.unseen)} better (regret)"
+        )
+
     def as_json(self) -> dict[str, Any]:
-        """Return all trials and tests as values for JSON."""
-
-        def values(trial: SweepTrial) -> dict[str, Any]:
-            names = ("number", "sampler", "settings", "state", "reason", "spent", "peak_memory_mb")
-            return {name: getattr(trial, name) for name in names} | {"scores": trial.signed_scores}
-
-        shrunk = {one.number: self.noise.shrunk(one) for one in self.complete}
+        """Return all trials as values for JSON."""
+        names = ("number", "sampler", "settings", "state", "reason", "spent", "peak_memory_mb")
+        shrunk = {one.number: self.shrunk(one) for one in self.complete}
         return {
             "out": self.folder,
             "best": self.ranked[0].number if self.ranked else None,
-            "trials": [values(one) | {"shrunk": shrunk.get(one.number)} for one in self.trials],
-            "tests": [values(one) | {"unseen": one.unseen} for one in self.tests],
+            "trials": [
+                {name: getattr(one, name) for name in (*names, "test", "unseen")}
+                | {
+                    "scores": one.signed_scores,
+                    "shrunk": shrunk.get(one.number),
+                    "test_scores": {
+                        run.config.seed: signed_score(run.scores[-1])
+                        for run in one.tests
+                        if run.scores
+                    },
+                }
+                for one in self.trials
+            ],
             "summary": self.summary(),
         }
 
 
-def read_trial(folder: Path) -> SweepTrial:
-    """Return a trial, or a test of one, from its folder."""
+def read_trial(folder: Path, seeds: Sequence[int]) -> SweepTrial:
+    """Return a trial from its folder, given the run seeds of the search."""
     facts = read_json(folder / TRIAL_FILE)
-    known = {name: facts[name] for name in ("number", "settings", "state", "reason")}
+    names = ("number", "settings", "state", "reason", "sampler", "test")
     runs = [CellResult(one) for one in seed_runs(folder)]
-    return SweepTrial(**known, runs=runs, sampler=facts["sampler"], rung=facts["rung"], path=folder)
+    return SweepTrial(
+        **{name: facts[name] for name in names},
+        runs=[one for one in runs if one.config.seed in seeds],
+        tests=[one for one in runs if one.config.seed not in seeds],
+        path=folder,
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values) if values else math.nan
 
 
 def sum_amounts(spent: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the sums of what several runs have spent, by name."""
     return {name: sum(one[name] for one in spent) for name in amounts({})}
-
-
-def _trial_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"*/{TRIAL_FILE}"), key=lambda file: int(file.parent.name))

@@ -9,22 +9,30 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from germline.config.base import make_section
 from germline.config.config_files import as_yaml
 from germline.record.atomic_files import write_atomically, write_json
 from germline.record.early_stopping import signed_score
-from germline.record.run_paths import is_locked
+from germline.record.run_paths import acquire_lock, is_locked
 from germline.record.seed_study import seed_run
 from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import train_seeds
 from germline.studies.study_results import CellResult
-from germline.studies.sweep import Sweep, SweepOptions
-from germline.studies.sweep_files import BEST_FILE, SHARED, TESTS, TRIAL_FILE, TRIALS, read_json
-from germline.studies.sweep_lease import is_leased, kept_lease, leases_of, take_lease
-from germline.studies.sweep_results import COLLAPSED, SweepResults, SweepTrial, read_trial
+from germline.studies.sweep import Sweep, is_fixed
+from germline.studies.sweep_files import BEST_FILE, SHARED, TRIAL_FILE, TRIALS, read_json
+from germline.studies.sweep_options import SweepOptions
+from germline.studies.sweep_results import (
+    COLLAPSED,
+    TESTED,
+    SweepResults,
+    SweepTrial,
+    read_trial,
+)
 from germline.studies.sweep_selection import collapse_of, halving, race, trials_to_test
 from germline.studies.sweep_space import SweepSpace, overrides_of
 from germline.types import GermlineError
@@ -37,10 +45,15 @@ FAILURES = 3
 
 NO_SCORE = "no held-out score: all rewards are missing"
 
-Work = tuple[Path, Callable[[], None]]
+COMPLETE = {"state": "complete", "reason": ""}
+"""The facts of a trial that nothing has ended before its last run."""
 
-WAIT: Work = (Path(), lambda: None)
-"""Nothing can be begun while others train."""
+Work = tuple[Path, Callable[[Path], None]]
+"""The folder of a trial to lock, and what to do there."""
+
+
+class _StoppedError(Exception):
+    """The sweep was interrupted: the trial stays as it is."""
 
 
 class SweepRunner(RunProcesses):
@@ -86,93 +99,83 @@ class SweepRunner(RunProcesses):
             )
         shutil.rmtree(self._sweep.out / SHARED, ignore_errors=True)
         best = results.ranked[0]
-        overrides = [*self._sweep.probed, *overrides_of(dict(best.settings))]
+        given = (one for one in self._sweep.overrides if not is_fixed(one.partition("=")[0]))
+        overrides = [*given, *self._sweep.probed, *overrides_of(dict(best.settings))]
         facts = {"number": best.number, "overrides": overrides, "spent": results.spent}
         write_json(self._sweep.out / BEST_FILE, facts)
 
     def _retry_failed(self) -> None:
         with self._sweep.lock:
-            results = SweepResults(self._sweep.out)
-            for trial in (*results.trials, *results.tests):
-                if trial.state == "failed" and not is_leased(trial.path):
-                    facts = read_json(trial.path / TRIAL_FILE)
-                    write_json(trial.path / TRIAL_FILE, facts | {"state": "running", "reason": ""})
+            for trial in SweepResults(self._sweep.out).trials:
+                if trial.state == "failed" and not is_locked(trial.path):
+                    _update(trial.path, state="running", reason="")
+                elif trial.test not in ("", TESTED) and not is_locked(trial.path):
+                    _update(trial.path, test="")
 
     def _work(self, _worker: int) -> None:
         while not self.is_stopping:
             with self._sweep.lock:
-                leases = leases_of(self._sweep.out)
-                work = self._next_work()
-                if work is not None and work is not WAIT:
-                    take_lease(work[0])
-            if work is None:
+                busy = self._busy()
+                if work := self._next_work():
+                    release = acquire_lock(work[0], self)
+            if work:
+                path, do = work
+                try:
+                    with suppress(_StoppedError):
+                        do(path)
+                finally:
+                    release()
+            elif not busy:
                 return
-            if work is WAIT:
-                # Reading all runs is slow, and new work comes only from a lease that ends.
-                while leases_of(self._sweep.out) == leases and not self.is_stopping:
-                    time.sleep(POLL_S)
-            else:
-                with kept_lease(work[0]):
-                    work[1]()
+            # Reading all runs is slow, and new work comes only from a trial that ends.
+            while not work and self._busy() == busy and not self.is_stopping:
+                time.sleep(POLL_S)
+
+    def _busy(self) -> dict[Path, float]:
+        """Return the trials that a process works on, with the time they were last written."""
+        files = (self._sweep.out / TRIALS).glob(f"*/{TRIAL_FILE}")
+        return {one: one.stat().st_mtime for one in files if is_locked(one.parent)}
 
     def _next_work(self) -> Work | None:
-        """Return a folder to lease and what to do there; None at the end."""
+        """Return what can be begun now; None while others have to end before, and at the end.
+
+        The lock of a trial is released by the operating system when its process is killed.
+        """
         results = SweepResults(self._sweep.out)
-        busy = [one for one in results.trials if is_leased(one.path)]
-        for trial in results.trials:
-            if trial.state == "running" and trial not in busy:
-                return trial.path, partial(self._search, trial.path)
+        locked = {one.number for one in results.trials if is_locked(one.path)}
         options, limit = self._sweep.options, self._sweep.limit
-        first = self._sweep.rungs[self._sweep.first_rung]
-        if self._affords(results, options.searched, first, new=1) and (
-            path := self._begin(results)
-        ):
-            return path, partial(self._search, path)
-        if any(one.state == "running" for one in busy):
-            return WAIT
-        planned = 0.0  # rollouts of the race that other processes train now
+        running = [one for one in results.trials if one.state == "running"]
+        for trial in running:
+            if trial.number not in locked:
+                return trial.path, self._search
+        work = self._begin(results, options.searched, self._sweep.stops[0])
+        if work or running:
+            return work
+        planned, is_racing = 0.0, False  # of the race that other processes train now
         short = [*race(results, options.seeds, of_all=options.is_grid)]
-        for racing, seeds in sorted(short, key=lambda one: one[0] not in busy):
-            more = max(0.0, seeds * limit - racing.spent["rollouts"])
-            if racing in busy:
-                planned += more
-            elif self._affords(results, options.budget, planned + more):
-                return racing.path, partial(self._race, racing.path, seeds)
-        if busy:
-            return WAIT
-        if self._affords(results, options.budget, limit, new=1) and (path := self._begin(results)):
-            return path, partial(self._search, path)  # what the race has left
-        return self._next_test(results)
-
-    def _next_test(self, results: SweepResults) -> Work | None:
-        if not self._sweep.test_seeds or not results.complete:
+        for racing, seeds in sorted(short, key=lambda one: one[0].number not in locked):
+            more = max(0.0, seeds * limit - racing.rollouts)
+            if racing.number in locked:
+                planned, is_racing = planned + more, True
+            elif self._affords(results, options.budget.limits, planned + more):
+                return racing.path, partial(self._race, seeds=seeds)
+        if is_racing:
             return None
-        tests = self._tests_of(results)
-        for path in tests:
-            facts = read_json(path / TRIAL_FILE)
-            if facts["state"] == "running" and not is_leased(path):
-                return path, partial(self._test, path)
-        return WAIT if any(map(is_leased, tests)) else None
+        if work := self._begin(results, options.budget.limits, limit):
+            return work  # with what the race has left
+        tests = trials_to_test(results) if self._sweep.test_seeds else []
+        untested = (one.path for one in tests if not one.test and one.number not in locked)
+        return next(((path, self._test) for path in untested), None)
 
-    def _tests_of(self, results: SweepResults) -> list[Path]:
-        """Return the folders of tests, made for the best trials so far."""
-        folder, best = self._sweep.out / TESTS, trials_to_test(results)
-        seeds = self._sweep.test_seeds
-        names = [folder / str(rank) for rank, _ in enumerate(best, 1)]
-        if any(is_leased(one.path) for one in results.tests):
-            return [one.path for one in results.tests]  # until they have ended
-        if [one.number for one in results.tests] != [one.number for one in best]:
-            if results.tests:  # of a smaller budget, when other trials were the best
-                old = len([*self._sweep.out.glob(f"{TESTS}-old-*")])
-                folder.rename(folder.with_name(f"{TESTS}-old-{old}"))
-            for path, trial in zip(names, best, strict=True):
-                path.mkdir(parents=True, exist_ok=True)
-                facts = {**read_json(trial.path / TRIAL_FILE), "state": "running", "seeds": seeds}
-                write_json(path / TRIAL_FILE, facts)
-        return names
+    def _begin(
+        self, results: SweepResults, limits: Mapping[str, float], rollouts: int
+    ) -> Work | None:
+        """Ask the sampler that has spent less for a trial, if so many rollouts are within limits.
 
-    def _begin(self, results: SweepResults) -> Path | None:
-        """Ask for a new trial, of the sampler that has spent less; None at the end of a grid."""
+        Nothing is left at the end of a grid.
+        """
+        if not self._affords(results, limits, rollouts, new=1):
+            return None
         spent = dict.fromkeys(self._sweep.options.samplers, 0.0)
         for trial in results.trials:
             spent[trial.sampler] += max(trial.spent["rollouts"], self._sweep.rungs[0])
@@ -184,18 +187,20 @@ class SweepRunner(RunProcesses):
         path = self._sweep.out / TRIALS / f"{number:04d}"
         path.mkdir(exist_ok=True)  # it is there if a process was killed here
         facts = {"number": number, "settings": asked[1], "state": "running", "reason": ""}
-        more = {"sampler": sampler, "asked": asked[0], "scores": [], "rung": self._sweep.first_rung}
-        write_json(path / TRIAL_FILE, facts | more)
-        return path
+        write_json(path / TRIAL_FILE, {**facts, "sampler": sampler, "asked": asked[0], "test": ""})
+        return path, self._search
 
     def _affords(
         self, results: SweepResults, limits: Mapping[str, float], rollouts: float, *, new: int = 0
     ) -> bool:
         """Whether so many rollouts more are within limits, given what trials are training now."""
         spent: dict[str, float] = {**results.spent, "trials": len(results.trials)}
-        rungs, running = self._sweep.rungs, [t for t in results.trials if t.state == "running"]
-        planned = sum(rungs[min(one.rung, len(rungs) - 1)] for one in running)
-        spent["rollouts"] += rollouts + planned - sum(one.spent["rollouts"] for one in running)
+        stops = self._sweep.stops
+        for one in results.trials:
+            if one.state == "running":
+                stop = next((stop for stop in stops if one.score_at(stop) is None), stops[-1])
+                spent["rollouts"] += stop - one.rollouts
+        spent["rollouts"] += rollouts
         spent["trials"] += new
         return all(
             spent[name] <= limit if name in ("rollouts", "trials") else spent[name] < limit
@@ -204,111 +209,97 @@ class SweepRunner(RunProcesses):
 
     def _search(self, path: Path) -> None:
         """Train a trial from rung to rung, until a rule stops it."""
-        facts = read_json(path / TRIAL_FILE)
-        seed, rungs = self._sweep.seeds[0], self._sweep.rungs
-        for rung in range(facts["rung"], len(rungs)):
-            failure = self._train(path, facts["settings"], seed, rungs[rung])
-            if failure == STOPPED:
-                return
-            run = None if failure else CellResult(seed_run(path, seed))
-            if run is None or not run.scores:
-                self._end(path, facts | {"state": "failed", "reason": failure or NO_SCORE})
-                return
-            scores = [*facts["scores"], signed_score(run.scores[-1])]
-            facts |= {"rung": rung + 1, "scores": scores}
-            if collapse := self._collapse(run):
-                self._end(path, facts | {"state": "pruned", "reason": collapse})
-                return
-            write_json(path / TRIAL_FILE, facts)
-            if rung + 1 < len(rungs) and (reason := self._stops(path, facts)):
-                self._end(path, facts | {"state": "pruned", "reason": reason})
-                return
-        self._end(path, facts | {"state": "complete"})
+        trial, stops = self._read(path), self._sweep.stops
+        end: dict[str, str] = {}
+        for stop in [one for one in stops if trial.score_at(one) is None] or stops[-1:]:
+            end = end or self._train(path, self._sweep.seeds[:1], stop) or self._halve(path, stop)
+        self._end(path, end or COMPLETE)
 
-    def _stops(self, path: Path, facts: dict[str, Any]) -> str:
-        """Return why a trial does not go on to its next rung; empty if it does."""
-        if self._sweep.options.is_grid:
-            return ""
+    def _halve(self, path: Path, stop: int) -> dict[str, str]:
+        """Return the facts of a trial that does not go on after a rung; empty if it does."""
+        *earlier, last = self._sweep.stops
+        if stop == last:
+            return {}
         with self._sweep.lock:
             results = SweepResults(self._sweep.out)
-            rung, peers = facts["rung"], []
-            for one in results.trials:
-                scores = read_json(one.path / TRIAL_FILE)["scores"]
-                if one.sampler == facts["sampler"] and one.path != path and len(scores) >= rung:
-                    peers.append(-math.inf if one.has_collapsed else scores[rung - 1])
-            if reason := halving(facts["scores"][-1], peers):
-                return f"rung {rung} of {len(self._sweep.rungs)}: {reason}"
-            budget = self._sweep.options.budget
-            return "" if self._affords(results, budget, 0) else "the budget is spent"
-
-    def _collapse(self, run: CellResult) -> str:
-        """Return why a collapse ends a trial; a grid is to show where runs collapse."""
-        return "" if self._sweep.options.is_grid else collapse_of(run)
+            trial = next(one for one in results.trials if one.path == path)
+            peers = [
+                -math.inf if one.has_collapsed else score
+                for one in results.trials
+                if one.sampler == trial.sampler
+                and one is not trial
+                and (score := one.score_at(stop)) is not None
+            ]
+            reason = halving(trial.mean, peers)
+            if reason:
+                reason = f"rung {earlier.index(stop) + 1} of {len(earlier) + 1}: {reason}"
+            elif not self._affords(results, self._sweep.options.budget.limits, 0):
+                reason = "the budget is spent"
+        return {"state": "pruned", "reason": reason} if reason else {}
 
     def _race(self, path: Path, seeds: int) -> None:
         """Train a complete trial with more run seeds."""
-        facts = read_json(path / TRIAL_FILE)
-        for seed in self._sweep.seeds[:seeds]:
-            failure = self._train(path, facts["settings"], seed, self._sweep.limit)
-            if failure == STOPPED:
-                return
-            run = None if failure else CellResult(seed_run(path, seed))
-            if run is None or not run.scores:
-                facts |= {"state": "failed", "reason": failure or NO_SCORE}
-            elif reason := self._collapse(run):
-                facts |= {"state": "pruned", "reason": reason}
-            if facts["state"] != "complete":
-                break
-        write_json(path / TRIAL_FILE, facts)
-        self._on_end(read_trial(path))
+        end = self._train(path, self._sweep.seeds[:seeds], self._sweep.limit)
+        self._end(path, end or COMPLETE)
 
     def _test(self, path: Path) -> None:
         """Train one of the best trials with test seeds, and score it on unseen rows."""
-        facts = read_json(path / TRIAL_FILE)
-        for seed in self._sweep.test_seeds:
-            failure = self._train(path, facts["settings"], seed, self._sweep.limit)
-            if not failure:
-                failure = self._evaluate_unseen(path, facts["settings"], seed)
-            if failure == STOPPED:
-                return
-            facts["reason"] = failure or facts["reason"]
-        state = "failed" if facts["reason"] else "complete"
-        write_json(path / TRIAL_FILE, {**facts, "state": state})
-        self._on_end(read_trial(path))
+        seeds = self._sweep.test_seeds
+        reason = self._train(path, seeds, self._sweep.limit, is_test=True).get("reason")
+        _update(path, test=reason or TESTED)
+        self._on_end(self._read(path))
 
-    def _evaluate_unseen(self, path: Path, settings: dict[str, Any], seed: int) -> str:
-        planned, _ = self._sweep.plan(settings, self._sweep.limit)
-        failure = self.evaluate(planned, seed_run(path, seed), ["--split unseen"])
-        return "" if "split=unseen" in failure else failure  # there are no such rows
+    def _train(
+        self, path: Path, seeds: Sequence[int], rollouts: int, *, is_test: bool = False
+    ) -> dict[str, str]:
+        """Train runs of a trial up to a rung; return its facts where that ends it, else nothing.
 
-    def _train(self, path: Path, settings: dict[str, Any], seed: int, rollouts: int) -> str:
-        """Train a run of a trial up to a rung; return why it failed."""
+        A collapse ends no test, and no trial of a grid, which is to show where runs collapse.
+        """
+        settings = read_json(path / TRIAL_FILE)["settings"]
         planned, overrides = self._sweep.plan(settings, rollouts)
-        run = seed_run(path, seed)
-        while is_locked(run) and not self.is_stopping:
-            time.sleep(POLL_S)  # its training outlived the process that began it
-        try:
-            train_seeds(planned, [seed], path).prepare()
-            planned = planned.model_copy(update={"seed": seed})
-            return self.train(planned, self._sweep.source, overrides, run)
-        except GermlineError as error:
-            return str(error)
+        for seed in seeds:
+            run = seed_run(path, seed)
+            while is_locked(run) and not self.is_stopping:
+                time.sleep(POLL_S)  # its training outlived the process that began it
+            try:
+                train_seeds(planned, [seed], path).prepare()
+                one = planned.model_copy(update={"seed": seed})
+                failure = self.train(one, self._sweep.source, overrides, run)
+                if is_test and not failure:
+                    failure = self.evaluate(planned, run, ["--split unseen"])
+                    failure = "" if "split=unseen" in failure else failure  # there are no such rows
+            except GermlineError as error:
+                failure = str(error)
+            if failure == STOPPED:
+                raise _StoppedError
+            facts = None if failure else CellResult(run)
+            if facts is None or not facts.scores:
+                return {"state": "failed", "reason": failure or NO_SCORE}
+            can_collapse = not is_test and not self._sweep.options.is_grid
+            if can_collapse and (collapse := collapse_of(facts)):
+                return {"state": "pruned", "reason": collapse}
+        return {}
 
-    def _end(self, path: Path, facts: dict[str, Any]) -> None:
+    def _read(self, path: Path) -> SweepTrial:
+        return read_trial(path, self._sweep.seeds)
+
+    def _end(self, path: Path, end: dict[str, str]) -> None:
         """Tell the sampler what a trial has reached, and write its state."""
-        is_worst = facts["state"] == "failed" or facts["reason"].startswith(COLLAPSED)
+        is_failed = end["state"] == "failed"
+        is_worst = is_failed or end["reason"].startswith(COLLAPSED)
+        facts = read_json(path / TRIAL_FILE)
         with self._sweep.lock:
-            some = SweepResults(self._sweep.out).trials if is_worst else [read_trial(path)]
-            self._samplers.tell(
-                facts["sampler"], facts["asked"], self._worst(some, with_start=is_worst)
-            )
-            write_json(path / TRIAL_FILE, facts)
-        self._on_end(read_trial(path))
-        self._failed = self._failed + 1 if facts["state"] == "failed" else 0
+            some = SweepResults(self._sweep.out).trials if is_worst else [self._read(path)]
+            worst = self._worst(some, with_start=is_worst)
+            self._samplers.tell(facts["sampler"], facts["asked"], worst)
+            _update(path, **end)
+        self._on_end(self._read(path))
+        self._failed = self._failed + 1 if is_failed else 0
         if self._failed >= FAILURES:
             raise GermlineError(
                 f"sweep: {FAILURES} trials failed one after another, the last one with: "
-                f"{facts['reason']}. Repeat the command to go on"
+                f"{end['reason']}. Repeat the command to go on"
             )
 
     def _worst(self, trials: Sequence[SweepTrial], *, with_start: bool) -> list[float]:
@@ -321,6 +312,11 @@ class SweepRunner(RunProcesses):
             "tokens": max(one.tokens for one in trials),
         }
         return [found[name] for name in self._sweep.options.objectives]
+
+
+def _update(path: Path, **facts: str) -> None:
+    """Change facts of a trial."""
+    write_json(path / TRIAL_FILE, read_json(path / TRIAL_FILE) | facts)
 
 
 def sweep(
@@ -352,6 +348,6 @@ def sweep(
         write_atomically(source, as_yaml(dict(config)).encode())
         config = source
     space = SweepSpace(over) if isinstance(over, Mapping) else SweepSpace.read(Path(over))
-    plan = Sweep(str(config), overrides, space, folder, SweepOptions(**options))
-    SweepRunner(plan, jobs).search()
+    chosen = make_section(SweepOptions, options, "sweep: ", "")
+    SweepRunner(Sweep(str(config), overrides, space, folder, chosen), jobs).search()
     return SweepResults(folder)

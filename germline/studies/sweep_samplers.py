@@ -15,14 +15,12 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from germline.studies.sweep_space import Dimension, Settings, SweepSpace, rounded
 from germline.types import GermlineError
-
-Sampler = Literal["tpe", "random", "grid", "cmaes", "gp"]
 
 STARTUP = 5
 """Random trials before a model of the scores is fitted."""

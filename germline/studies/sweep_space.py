@@ -54,17 +54,20 @@ class Dimension:
         """Whether the condition holds for the settings of a trial so far."""
         return all(settings.get(name) in values for name, values in self.when.items())
 
+    def spread(self, count: int) -> list[float]:
+        """Return numbers at equal distances over the range."""
+        low, high = self.values
+        spread = np.geomspace if self.scale == "log" else np.linspace
+        return [float(one) for one in spread(low, high, count)]
+
     @property
     def grid(self) -> list[Any]:
-        """The values of a grid: the list, or numbers at equal distances over the range."""
+        """The values of a grid: the list, or some of the range."""
         if self.scale == "values":
             return [*self.values]
-        spread = np.geomspace if self.scale == "log" else np.linspace
-        low, high = self.values
-        numbers = spread(low, high, STEPS).tolist()
         if self.scale == "int":
-            return sorted({*map(round, numbers)})
-        return [*map(rounded, numbers)]
+            return sorted({*map(round, self.spread(STEPS))})
+        return [*map(rounded, self.spread(STEPS))]
 
 
 class SweepSpace:
@@ -109,8 +112,9 @@ class SweepSpace:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether every trial has a number for every setting."""
-        return all(one.scale != "values" and not one.when for one in self.dimensions)
+        """Whether every trial has two numbers or more, and nothing else."""
+        numbers = [one for one in self.dimensions if one.scale != "values" and not one.when]
+        return len(numbers) == len(self.dimensions) > 1
 
     def in_units(self, units: Mapping[str, float]) -> "SweepSpace":
         """Return the space with `probe` ranges in the unit of their settings."""

@@ -377,7 +377,8 @@ def test_another_process_takes_over_the_trial_of_a_killed_one(file) -> None:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
-def test_ray_places_the_engines_of_trials_that_wait_for_each_other(file) -> None:
+def test_ray_places_the_engines_of_trials_that_wait_for_each_other(file, monkeypatch) -> None:
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # a busy machine would not run its workers
     utilities = pytest.importorskip("ray.cluster_utils", reason="the extra `ray` is not installed")
     node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80_000_000}
     cluster = utilities.Cluster(initialize_head=True, head_node_args=node)

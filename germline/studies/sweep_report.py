@@ -250,7 +250,10 @@ class SweepReport:
         """Return the space as DeepCAVE's converter of data frames reads it."""
         rows = []
         for one in self.space.dimensions:
-            row = {"name": one.name, "type": "integer" if one.scale == "int" else "float"}
+            row: dict[str, Any] = {
+                "name": one.name,
+                "type": "integer" if one.scale == "int" else "float",
+            }
             if one.scale == "values":
                 row |= {"type": "categorical", "default": one.values[0], "ordered": False}
                 row |= {f"item_{n}": value for n, value in enumerate(one.values)}

@@ -172,9 +172,8 @@ def test_a_sweep_stops_where_every_trial_fails_and_tries_them_again(
     # Tests are tried again as well; a trial that another process trains is its own.
     sweep_runner._update(found.trials[2].path, state="complete", test="no space left")
     release = acquire_lock(found.trials[1].path, found)
-    runner = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
-    retried: Any = SimpleNamespace(lock=nullcontext(), out=found.folder)
-    runner._sweep = retried
+    runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
+    runner._sweep = SimpleNamespace(lock=nullcontext(), out=found.folder)
     runner._retry_failed()
     found = results(file)
     assert [one.state for one in found.trials] == ["running", "failed", "complete"]
@@ -211,36 +210,28 @@ def test_a_worker_that_waits_reads_no_runs_until_a_trial_ends(file, monkeypatch)
 
 
 def test_a_trial_that_collapsed_is_no_better_peer(monkeypatch) -> None:
-    reasons = [f"{COLLAPSED}: broken", f"{COLLAPSED}: broken", "", "", ""]
-    scores = [9.0, 8.0, 3.0, 5.0, None]
-    trials: list[Any] = [
-        SimpleNamespace(
-            path=number,
-            sampler="tpe",
-            has_collapsed=bool(reason),
-            score_at=lambda _stop, score=score: score,
-            mean=score,
-        )
-        for number, (score, reason) in enumerate(zip(scores, reasons, strict=True))
-    ]
-    runner = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
+    def trial(number: int, score: float | None, collapsed: object) -> Any:
+        made = {"path": number, "sampler": "tpe", "mean": score, "has_collapsed": collapsed}
+        return SimpleNamespace(**made, score_at=lambda _stop: score)
+
+    known = [(9.0, True), (8.0, True), (3.0, False), (5.0, False), (None, False)]
+    trials = [trial(number, *one) for number, one in enumerate(known)]
+    runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
     options = SimpleNamespace(budget=SimpleNamespace(limits={}))
-    made: Any = SimpleNamespace(options=options, lock=nullcontext(), out=None, stops=[1, 2])
-    runner._sweep = made
-    made_results = SimpleNamespace(trials=trials)
-    monkeypatch.setattr(sweep_runner, "SweepResults", lambda _out: made_results)
+    runner._sweep = SimpleNamespace(options=options, lock=nullcontext(), out=None, stops=[1, 2])
+    found = SimpleNamespace(trials=trials)
+    monkeypatch.setattr(sweep_runner, "SweepResults", lambda _out: found)
     monkeypatch.setattr(runner, "_affords", lambda *_: True)
-    assert runner._halve(3, 1) == {}  # type: ignore[arg-type]
+    assert runner._halve(3, 1) == {}
     trials[3].mean = 2.0
-    ended = {"state": "pruned", "reason": "rung 1 of 2: 1 of 3 other trials were better"}
-    assert runner._halve(3, 1) == ended  # type: ignore[arg-type]
-    assert runner._halve(3, 2) == {}  # type: ignore[arg-type]
+    reason = "rung 1 of 2: 1 of 3 other trials were better"
+    assert runner._halve(3, 1) == {"state": "pruned", "reason": reason}
+    assert runner._halve(3, 2) == {}
 
 
 def test_rollouts_that_a_running_trial_took_over_are_not_planned_again() -> None:
-    runner = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
-    made: Any = SimpleNamespace(stops=[72, 216])
-    runner._sweep = made
+    runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
+    runner._sweep = SimpleNamespace(stops=[72, 216])
     running = SimpleNamespace(state="running", score_at=lambda _stop: None, rollouts=50)
     found: Any = SimpleNamespace(spent={"rollouts": 100}, trials=[running])  # 20 of 50 were shared
     assert runner._affords(found, {"rollouts": 122}, 0)

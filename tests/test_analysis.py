@@ -104,7 +104,7 @@ def test_deltas_are_those_of_the_tensors(start, tmp_path):
     result = analyze("deltas", [end], start=start)
     results = result.values
     before = load_file(start / "model.safetensors")
-    up, down = (results["tensors"][name][0] for name in (UP, DOWN))
+    up, down = (results["tensors"]["end"][name] for name in (UP, DOWN))
     assert up["norm"] == pytest.approx(float(change.norm()), rel=1e-4)
     assert up["start_norm"] == pytest.approx(float(before[UP].norm()), rel=1e-5)
     assert up["changed"] == pytest.approx(0.75, abs=1e-3)
@@ -120,14 +120,14 @@ def test_deltas_are_those_of_the_tensors(start, tmp_path):
     assert "q_proj" not in totals  # it did not change
     narrow = analyze("deltas", [end], start=start, settings={"spectrum_width": 63}).values
     assert "alpha_after" in up
-    assert "alpha_after" not in narrow["tensors"][UP][0]
+    assert "alpha_after" not in narrow["tensors"]["end"][UP]
 
 
 def test_the_largest_matrices_have_no_spectrum(start, tmp_path, monkeypatch):
     end = changed(start, tmp_path / "end", up=noise(96, 64))
     monkeypatch.setattr(deltas_module, "MOST", 96 * 64 - 1)
     monkeypatch.setattr(deltas_module, "spectrum", lambda *_: pytest.fail("read as a whole"))
-    assert "stable_rank" not in analyze("deltas", [end], start=start).values["tensors"][UP][0]
+    assert "stable_rank" not in analyze("deltas", [end], start=start).values["tensors"]["end"][UP]
 
 
 def test_pieces_of_tensors_make_the_same_deltas(start, tmp_path, monkeypatch):
@@ -135,7 +135,7 @@ def test_pieces_of_tensors_make_the_same_deltas(start, tmp_path, monkeypatch):
     whole = [analyze(what, ends, start=start) for what in ("deltas", "cosine")]
     monkeypatch.setattr("germline.analysis.weights.CHUNK", 2 * 7 * 64)
     again = [analyze(what, ends, start=start) for what in ("deltas", "cosine")]
-    up, expected = (some[0].values["tensors"][UP][0] for some in (again, whole))
+    up, expected = (some[0].values["tensors"]["1"][UP] for some in (again, whole))
     assert up == pytest.approx(expected)
     row, expected = (some[1].rows[0] for some in (again, whole))
     assert row["overlap"] == expected["overlap"]
@@ -188,8 +188,8 @@ def test_a_source_without_a_change_is_noted(start, tmp_path):
     result = analyze("cosine", [start, start, end, end], start=start)
     (pair,) = (one for one in result.rows if one["module"] == "all")
     assert (pair["pairs"], pair["cosine"][0]) == (1, pytest.approx(1))
-    unchanged = f"{start} has the weights of its start: nothing changed"
-    assert result.notes == [unchanged, unchanged]
+    unchanged = [f"{start} ({n}) has the weights of its start: nothing changed" for n in (1, 2)]
+    assert result.notes == unchanged
     result = analyze("deltas", [start, end], start=start)
     assert result.notes[0] == f"{start.name} has the weights of its start: nothing changed"
     assert {one["source"] for one in result.rows} == {"end"}
@@ -267,11 +267,11 @@ def test_an_interrupted_analysis_goes_on(start, tmp_path, monkeypatch):
     measure: Any = deltas_module._measure
     measured: list[str] = []
 
-    def interrupted(opened, name, settings):
+    def interrupted(one, name, spectrum_width):
         if len(measured) == 5:
             raise KeyboardInterrupt
         measured.append(name)
-        return measure(opened, name, settings)
+        return measure(one, name, spectrum_width)
 
     monkeypatch.setattr("germline.analysis.deltas._measure", interrupted)
     with pytest.raises(KeyboardInterrupt):

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from germline.analysis.cosine import Sums
-from germline.analysis.groups import layer_series, pairs_by_method, sources_by_method
+from germline.analysis.groups import (
+    layer_series,
+    pairs_by_method,
+    short_labels,
+    sources_by_method,
+)
 
 
 @pytest.mark.parametrize(
@@ -21,6 +26,13 @@ from germline.analysis.groups import layer_series, pairs_by_method, sources_by_m
 )
 def test_only_run_seeds_of_one_folder_are_one_method(labels, methods):
     assert sources_by_method(labels) == methods
+
+
+def test_two_sources_have_two_labels():
+    assert short_labels(["m/es/seed-0", "es"]) == ["es/seed-0", "es"]
+    assert short_labels(["a/es", "b/es"]) == ["a/es", "b/es"]
+    # Points of loaded models are kept by label.
+    assert short_labels(["nano", "x/es", "nano"]) == ["nano (1)", "x/es", "nano (2)"]
 
 
 def test_pairs_of_seeds_are_together():

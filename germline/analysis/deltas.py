@@ -53,55 +53,53 @@ class Settings(Section):
 def measure(request: Request, settings: Settings) -> Result:
     """Measure the change of every tensor of every source."""
     opened, names = request.opened, request.names
-    tensors = {n: request.row(n, _measure, opened, n, settings)["sources"] for n in names}
-    for place, one in enumerate(opened):
+    tensors = {
+        one.label: {
+            name: request.row(f"{one.label} {name}", _measure, one, name, settings.spectrum_width)
+            for name in names
+        }
+        for one in opened
+    }
+    for one in opened:
         walk = _walk(one)
-        for name, of_sources in tensors.items():
-            unit = one.units.get(name, 0.0) * math.sqrt(of_sources[place]["size"])
-            of_sources[place]["random_walk"] = None if walk is None else unit * walk
+        for name, row in tensors[one.label].items():
+            unit = one.units.get(name, 0.0) * math.sqrt(row["size"])
+            row["random_walk"] = None if walk is None else unit * walk
     rows = [
-        {"source": one.label, "module": kind, **_total([tensors[name][at] for name in some])}
-        for at, one in enumerate(opened)
+        {"source": label, "module": kind, **_total([of_source[name] for name in some])}
+        for label, of_source in tensors.items()
         for kind, some in {**names_by_module(names), "all": names}.items()
     ]
     return Result(
         "Change of the weights",
         COLUMNS,
         [row for row in rows if row["norm"]],
-        _charts([one.label for one in opened], tensors),
+        _charts(tensors),
         {"tensors": tensors},
         [unchanged(row["source"]) for row in rows if row["module"] == "all" and not row["norm"]],
     )
 
 
-def _measure(opened: Sequence[Weights], name: str, settings: Settings) -> Row:
-    sums = torch.zeros(len(opened), 4, dtype=torch.float64)
-    for starts, values in pieces(opened, name):
-        visible = (values.bfloat16() != starts.bfloat16()).sum(1)
-        changes = values.sub_(starts)
-        squares = [changes.square().sum(1), starts.square_().sum(1)]
-        sums += torch.stack([*squares, changes.count_nonzero(1), visible], dim=1)
-    size = math.prod(opened[0].shapes[name])
-    sources = [
-        {
-            "size": size,
-            "norm": math.sqrt(change),
-            "start_norm": math.sqrt(start),
-            "changed": changed / size,
-            "visible_in_bf16": visible / size,
-            **(_spectrum(one, name, settings.spectrum_width) if change else {}),
-        }
-        for one, (change, start, changed, visible) in zip(opened, sums.tolist(), strict=True)
-    ]
-    return {"sources": sources}
-
-
-def _spectrum(one: Weights, name: str, widest: int) -> Mapping[str, float]:
+def _measure(one: Weights, name: str, spectrum_width: int) -> Row:
     assert one.start is not None
-    shape = one.shapes[name]
-    if len(shape) != 2 or math.prod(shape) > MOST:
-        return {}
-    return spectrum(one.start.read(name), one.read(name), widest)
+    shape, sums = one.shapes[name], torch.zeros(4, dtype=torch.float64)
+    for start, value in pieces([one], name):
+        visible = (value.bfloat16() != start.bfloat16()).sum()
+        change = value.sub_(start)
+        squares = [change.square().sum(), start.square_().sum()]
+        sums += torch.stack([*squares, change.count_nonzero(), visible])
+    size = math.prod(shape)
+    change, start, changed, visible = sums.tolist()
+    row = {
+        "size": size,
+        "norm": math.sqrt(change),
+        "start_norm": math.sqrt(start),
+        "changed": changed / size,
+        "visible_in_bf16": visible / size,
+    }
+    if change and len(shape) == 2 and size <= MOST:
+        row |= spectrum(one.start.read(name), one.read(name), spectrum_width)
+    return row
 
 
 def _walk(one: Weights) -> float | None:
@@ -127,18 +125,19 @@ def _total(tensors: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _charts(labels: Sequence[str], tensors: Mapping[str, Sequence[Row]]) -> list[Chart]:
+def _charts(tensors: Mapping[str, Mapping[str, Row]]) -> list[Chart]:
     """Chart the norm and the visible share of the layers; a walk is a dashed line."""
     norms, shares = [], []
-    for color, (label, places) in enumerate(sources_by_method(labels).items()):
+    sources = [*tensors.values()]
+    for color, (label, places) in enumerate(sources_by_method([*tensors]).items()):
 
         def of_layer(key: str, some: list[str], places: Sequence[int] = places) -> list[float]:
-            rows = [[tensors[name][place] for name in some] for place in places]
-            return [_total(row)[key] or 0.0 for row in rows]
+            totals = (_total([sources[place][name] for name in some]) for place in places)
+            return [total[key] or 0.0 for total in totals]
 
-        series = partial(layer_series, color=color, names=[*tensors])
+        series = partial(layer_series, color=color, names=[*sources[0]])
         norms.append(series(label, partial(of_layer, "norm")))
-        if all(of_layer("random_walk", [*tensors])):
+        if all(of_layer("random_walk", [*sources[0]])):
             line = series(f"{label}: walk", partial(of_layer, "random_walk"))
             norms.append(replace(line, style="dashed", low=(), high=()))
         shares.append(series(label, partial(of_layer, "visible_in_bf16")))

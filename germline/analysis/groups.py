@@ -21,10 +21,20 @@ def names_by_module(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def short_labels(labels: Sequence[str]) -> list[str]:
-    """Return the last names of paths, with METHOD before `seed-0`; whole paths if two are alike."""
+    """Return a label for each path: its last name, with METHOD before `seed-0`.
+
+    Where two are alike, whole paths are returned, with numbers where they are alike as well, such
+    as the names of loaded models: results are kept by label.
+    """
     paths = [Path(label) for label in labels]
     short = ["/".join(one.parts[-1 - one.name.startswith("seed-") :]) for one in paths]
-    return short if len({*short}) == len(short) else list(labels)
+    if len({*short}) == len(short):
+        return short
+    numbers = [f" ({labels[: at + 1].count(label)})" for at, label in enumerate(labels)]
+    return [
+        label + (number if labels.count(label) > 1 else "")
+        for label, number in zip(labels, numbers, strict=True)
+    ]
 
 
 def sources_by_method(labels: Sequence[str]) -> Mapping[str, list[int]]:

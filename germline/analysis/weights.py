@@ -26,7 +26,7 @@ from germline.config.config_files import model_source
 from germline.engines.checkpoint_files import FLOATS
 from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import root_digest, tensor_digests
-from germline.engines.pretrained import local_model_folder
+from germline.engines.pretrained import local_model_folder, silence_transformers
 from germline.protocols import Engine
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors
@@ -167,7 +167,8 @@ def shared_names(models: Sequence[Weights]) -> list[str]:
 
 def _save_loaded(model: Any, folder: Path) -> Weights:
     path = folder / uuid.uuid4().hex
-    model.save_pretrained(path)
+    with silence_transformers():
+        model.save_pretrained(path)
     label = Path(model.name_or_path).name or type(model).__name__
     return replace(_open_folder(label, path), path=None)
 

@@ -28,13 +28,11 @@ def short_labels(labels: Sequence[str]) -> list[str]:
     """
     paths = [Path(label) for label in labels]
     short = ["/".join(one.parts[-1 - one.name.startswith("seed-") :]) for one in paths]
-    if len({*short}) == len(short):
-        return short
-    numbers = [f" ({labels[: at + 1].count(label)})" for at, label in enumerate(labels)]
-    return [
-        label + (number if labels.count(label) > 1 else "")
-        for label, number in zip(labels, numbers, strict=True)
+    numbered = [
+        label if labels.count(label) == 1 else f"{label} ({labels[: at + 1].count(label)})"
+        for at, label in enumerate(labels)
     ]
+    return short if len({*short}) == len(short) else numbered
 
 
 def sources_by_method(labels: Sequence[str]) -> Mapping[str, list[int]]:

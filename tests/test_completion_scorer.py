@@ -40,11 +40,15 @@ def alone(engine, member, example, completion):
     return logits.double().log_softmax(-1)[places, list(completion.tokens)].tolist()
 
 
-def assert_scores_are_those_of_each_row(engine, members, batch, completions):
-    found = engine.log_probabilities(members, batch, completions)
-    for member, written, row in zip(members, completions, found, strict=True):
-        for example, completion, logs in zip(batch, written, row, strict=True):
-            assert logs == pytest.approx(alone(engine, member, example, completion), abs=1e-5)
+def scores_alone(engine, members, batch, completions):
+    """Score each row by itself: `[members][rows]`, to compare with."""
+    return [
+        [
+            pytest.approx(alone(engine, member, example, completion), abs=1e-5)
+            for example, completion in zip(batch, written, strict=True)
+        ]
+        for member, written in zip(members, completions, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -69,27 +73,27 @@ def test_scores_are_those_of_each_row_read_alone(model, space):
     same = [rows[-1]] * len(members)
     own = [row if place % 2 else cut(row, (2,) * 6) for place, row in enumerate(rows)]
     for written in (same, own):
-        assert_scores_are_those_of_each_row(engine, members, batch, written)
-        again = engine.log_probabilities(members, batch, written)
-        assert again == engine.log_probabilities(members, batch, written)
+        found = engine.log_probabilities(members, batch, written)
+        assert found == scores_alone(engine, members, batch, written)
+        assert found == engine.log_probabilities(members, batch, written)
 
 
 def test_texts_that_are_read_in_parts_have_the_same_scores(monkeypatch):
     engine = inprocess("mistral", SPACES["rank 1"])
     members, batch = population(4, sigma=0.05).members, samples()
     written = [cut(row) for row in engine.generate(members, batch, SAMPLED)]
+    expected = scores_alone(engine, members, batch, written)
     for at_once in (1, 12, 40, 200):
         monkeypatch.setattr(completion_scorer, "TOKENS_AT_ONCE", at_once)
-        assert_scores_are_those_of_each_row(engine, members, batch, written)
+        assert engine.log_probabilities(members, batch, written) == expected
     monkeypatch.undo()
     # All logits of a calibration at 0.5B with answers of 128 tokens would be 21 GB.
     sizes: list[int] = []
     head = engine.model.get_output_embeddings()
     head.register_forward_hook(lambda _m, args, _o: sizes.append(args[0].shape[:-1].numel()))
     monkeypatch.setattr(completion_scorer, "LOGITS_AT_ONCE", 1)
-    engine.log_probabilities(members, batch, written)
+    assert engine.log_probabilities(members, batch, written) == expected
     assert max(sizes) <= len(members) * len(batch)
-    assert_scores_are_those_of_each_row(engine, members, batch, written)
 
 
 @pytest.mark.parametrize("space", ["rank 1", "lora", "full", "subspace"])

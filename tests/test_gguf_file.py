@@ -20,6 +20,8 @@ from tests.merged_models import assert_same_tokens
 from tests.tiny import save_tiny
 from tests.tiny_gguf import write_gguf
 
+pytestmark = pytest.mark.usefixtures("graded_in_process")
+
 Q8 = GGMLQuantizationType.Q8_0
 UP = "model.layers.1.mlp.up_proj.weight"
 
@@ -133,7 +135,7 @@ def test_a_run_records_the_absolute_path_of_the_file(file, monkeypatch, tmp_path
 
 def test_a_run_of_a_file_is_exported_as_a_folder_that_writes_the_same_tokens(file, tmp_path):
     run = tmp_path / "run"
-    germline.train({**SMALL, "model": str(file), "space": "low_rank"}, run)
+    germline.train({**SMALL, "model": str(file), "space": "low_rank"}, run).run()
     exported = tmp_path / "exported"
     germline.export(run, exported, form="merged")
     assert assert_same_tokens(run, exported, "What is 1 + 2?", 12)
@@ -142,15 +144,16 @@ def test_a_run_of_a_file_is_exported_as_a_folder_that_writes_the_same_tokens(fil
 
 def test_a_run_goes_on_with_a_file_that_was_moved(model, tmp_path):
     file = write_gguf(model, tmp_path / "first.gguf")
-    germline.train({**SMALL, "model": str(file), "generations": 1}, tmp_path / "run")
+    germline.train({**SMALL, "model": str(file), "generations": 1}, tmp_path / "run").run()
     moved = file.rename(tmp_path / "moved.gguf")
-    training = germline.resume(tmp_path / "run", [f"model={moved}", "generations=2"])
+    training = germline.resume(tmp_path / "run", [f"model={moved}", "generations=2"]).run()
     assert training.config.model == str(moved)
+    assert training.directory.journal.last_generation() == 1
 
 
 def test_an_adapter_of_a_file_loads_again(model, file, tmp_path):
     run, adapter = tmp_path / "run", tmp_path / "adapter"
-    germline.train({**SMALL, "model": str(file), "generations": 1}, run)
+    germline.train({**SMALL, "model": str(file), "generations": 1}, run).run()
     germline.export(run, adapter)
     card = (adapter / "README.md").read_text()
     assert 'AutoModelForCausalLM.from_pretrained(".", gguf_file="tiny.gguf")' in card

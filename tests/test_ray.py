@@ -29,6 +29,7 @@ ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
 # What Ray leaves to the garbage collector is its own business.
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -128,7 +129,6 @@ def kill_during_its_next_job(fleet, name, pid, kill):
 # --- runs
 
 
-@pytest.mark.slow
 def test_another_cluster_than_the_one_a_script_has_joined_is_refused(joined):
     from germline.fleet.ray_engines import RayCluster
 
@@ -150,7 +150,6 @@ def test_two_actors_play_and_apply_like_one_engine_here(pair, alone, capfd):
     assert "hello" not in "".join(capfd.readouterr())
 
 
-@pytest.mark.slow
 def test_an_actor_killed_while_it_plays_changes_nothing_and_comes_back(pair, alone, caplog):
     pid = pids(pair)[1]
     kill_during_its_next_job(pair, "engine 1", pid, lambda: os.kill(pid, signal.SIGKILL))
@@ -160,7 +159,6 @@ def test_an_actor_killed_while_it_plays_changes_nothing_and_comes_back(pair, alo
     assert "engine 1 is back" in caplog.text
 
 
-@pytest.mark.slow
 def test_an_engine_whose_node_is_removed_waits_for_another(pair, away, joined, alone, caplog):
     pid = pids(pair)[1]
     node = away.pop()

@@ -27,20 +27,14 @@ def trained(tmp_path_factory):
     values = {
         "model": str(FOLDER),
         "task": {"kind": "conciseness", "max_new_tokens": 8},
-        "strategy": {"population": 4, "sigma": 0.001, "learning_rate": 0.001},
+        "strategy": {"population": 2, "sigma": 0.001, "learning_rate": 0.001},
         "engine": {"dtype": "float32", "device": "cpu"},
-        "generations": 2,
+        "generations": 1,
         "batch_size": 1,
         "held_out": {"examples": 1},
     }
-    germline.train(values, run)
+    germline.train(values, run).run()
     return run
-
-
-@fetched
-def test_the_model_knows_the_capital_of_france():
-    (answer,) = germline.generate(str(FOLDER), [QUESTION], max_new_tokens=12)
-    assert "Paris" in answer.text
 
 
 @fetched

@@ -161,6 +161,7 @@ for record in training:
 """
 
 
+@pytest.mark.slow
 def test_a_service_that_dies_later_does_not_end_the_run(wandb_here):
     plain = run(wandb_here / "plain", "generations=3")
     program = KILLS_THE_SERVICE.format(overrides=", ".join(map(repr, TRACKED)))

@@ -32,11 +32,16 @@ SCENE = """
 import json, sys
 from pathlib import Path
 import germline
+import germline.run.observers
 from germline.cli.application import app
 from germline.record import RunDirectory
+from germline.report.html_page import _environment
 from germline.types import GermlineError
 from typer.testing import CliRunner
 
+# As in the tests' own process: drawing takes most of the time of a short run.
+germline.run.observers.draw_evolution = lambda _run: None
+_environment().filters["svg"] = lambda _chart: ""
 overrides = json.loads(sys.argv[1])
 run = lambda *words: CliRunner().invoke(app, list(words))
 facts = {}

@@ -38,6 +38,7 @@ def trained(tmp_path_factory):
 
 
 @fetched
+@pytest.mark.slow
 def test_an_export_of_a_run_writes_the_same_tokens(trained, tmp_path):
     germline.export(trained, tmp_path / "exported", form="merged")
     assert "Paris" in assert_same_tokens(trained, tmp_path / "exported", QUESTION, 12)

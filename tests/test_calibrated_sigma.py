@@ -38,45 +38,45 @@ def quadratic(sigma):
     return 0.002 * (sigma / 0.02) ** 2
 
 
+def calibrated(divergence, start=0.1):
+    """Return the sigma that is found, and those that were tried."""
+    tried = []
+
+    def measured(sigma):
+        tried.append(sigma)
+        return divergence(sigma)
+
+    found = CalibratedSigma(AutoSigma(), start)
+    found.calibrate(0, measured)
+    return found.at(0), tried
+
+
 @pytest.mark.parametrize("start", [1e-5, 0.02, 3.0])
 def test_sigma_goes_where_the_divergence_is_the_target(start, caplog):
-    sigma = CalibratedSigma(AutoSigma(), start)
-    sigma.calibrate(0, quadratic)
-    assert sigma.at(0) == pytest.approx(0.02, rel=0.01)
+    assert calibrated(quadratic, start)[0] == pytest.approx(0.02, rel=0.01)
     assert not caplog.text
 
 
 @pytest.mark.parametrize(("found", "smaller"), [(math.nan, True), (math.inf, True), (-1e-9, False)])
 def test_members_that_cannot_be_compared_move_sigma_the_right_way(found, smaller):
-    tried = []
-
-    def divergence(sigma):
-        tried.append(sigma)
-        return found if len(tried) == 1 else quadratic(sigma)
-
-    sigma = CalibratedSigma(AutoSigma(), 0.1)
-    sigma.calibrate(0, divergence)
+    first = iter([found])
+    sigma, tried = calibrated(lambda sigma: next(first, quadratic(sigma)))
     assert (tried[1] < 0.1) == smaller
-    assert sigma.at(0) == pytest.approx(0.02, rel=0.01)
+    assert sigma == pytest.approx(0.02, rel=0.01)
 
 
-@pytest.mark.parametrize("found", [0.0, -1e-9])
-def test_members_that_never_differ_from_the_center_are_refused_and_sigma_stays_small(found):
-    tried = []
-
-    def divergence(sigma):
-        tried.append(sigma)
-        return found
-
-    with pytest.raises(GermlineError, match=r"KL 0 or below at sigma 0\.1 to 10.*space\.layers"):
-        CalibratedSigma(AutoSigma(), 0.1).calibrate(0, divergence)
-    assert max(tried) <= 10
-
-
-@pytest.mark.parametrize("found", [math.nan, math.inf])
-def test_members_without_a_finite_probability_are_refused(found):
-    with pytest.raises(GermlineError, match=r"finite probability.*engine\.dtype=float32"):
-        CalibratedSigma(AutoSigma(), 0.1).calibrate(0, lambda _sigma: found)
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (0.0, r"KL 0 or below at sigma 0\.1 to 10.*space\.layers"),
+        (-1e-9, r"KL 0 or below at sigma 0\.1 to 10.*space\.layers"),
+        (math.nan, r"finite probability.*engine\.dtype=float32"),
+        (math.inf, r"finite probability.*engine\.dtype=float32"),
+    ],
+)
+def test_members_that_are_the_center_or_have_no_probability_are_refused(found, said):
+    with pytest.raises(GermlineError, match=said):
+        calibrated(lambda _sigma: found)
 
 
 def cliff(sigma):
@@ -86,11 +86,10 @@ def cliff(sigma):
 
 def test_a_cliff_is_enclosed_and_told(caplog):
     # Eightfold steps up and down would go on between the same two sigmas.
-    sigma = CalibratedSigma(AutoSigma(), 0.1)
-    sigma.calibrate(0, cliff)
-    assert 0.002 < sigma.at(0) < 0.03
+    sigma, _ = calibrated(cliff)
+    assert 0.002 < sigma < 0.03
     assert "8 trials found no sigma with a KL near the target of 0.002 per token (" in caplog.text
-    assert f"the run begins with sigma {sigma.at(0):g};" in caplog.text
+    assert f"the run begins with sigma {sigma:g};" in caplog.text
 
 
 STEEP = (
@@ -115,30 +114,14 @@ def of_the_reader(sigma):
     ],
 )
 def test_trials_of_a_steep_divergence_do_not_go_to_and_fro(steep, trials, end, caplog):
-    tried = []
-
-    def divergence(sigma):
-        tried.append(sigma)
-        return steep(sigma)
-
-    found = CalibratedSigma(AutoSigma(), 0.1)
-    found.calibrate(0, divergence)
-    assert tried == trials
-    assert found.at(0) == pytest.approx(end)
+    assert calibrated(steep) == (pytest.approx(end), trials)
     assert not caplog.text
 
 
 @pytest.mark.parametrize("floor", [0.0037, 0.015])
 def test_sigma_does_not_drown_in_the_rounding_of_half_precision(floor, caplog):
-    tried = []
-
-    def divergence(sigma):
-        tried.append(sigma)
-        return floor + quadratic(sigma)
-
-    sigma = CalibratedSigma(AutoSigma(), 0.1)
-    sigma.calibrate(0, divergence)
-    assert quadratic(sigma.at(0)) == pytest.approx(floor, rel=0.01)
+    sigma, tried = calibrated(lambda sigma: floor + quadratic(sigma))
+    assert quadratic(sigma) == pytest.approx(floor, rel=0.01)
     assert len(tried) <= 4
     assert not caplog.text
 

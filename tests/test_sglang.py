@@ -73,14 +73,20 @@ def test_members_are_adapters_with_new_names_in_every_request_and_the_center_has
         assert len(blob) < 1.1 * sum(one.nbytes for one in tensors.values()) + 400 * len(tensors)
 
 
-def test_adapters_are_unloaded_also_after_a_failed_evaluation(script, simulated):
+@pytest.mark.parametrize(
+    ("status", "error", "is_unloaded"), [(400, GermlineError, True), (503, EngineLost, False)]
+)
+def test_adapters_are_unloaded_unless_the_server_is_lost(
+    script, simulated, status, error, is_unloaded
+):
     with opened(script) as engine:
         engine.generate(MEMBERS, EXAMPLES, DECODING)
         assert simulated.loaded == []
-        simulated.instead["/generate"] = (400, "no")
-        with pytest.raises(GermlineError, match=r"/generate: refused \(400\): no"):
+        script.asked.clear()
+        simulated.instead["/generate"] = (status, "no")
+        with pytest.raises(error, match=rf"/generate: .*{status}.*no"):
             engine.generate(MEMBERS, EXAMPLES, DECODING)
-    assert simulated.loaded == []
+    assert bool(script.bodies("/unload_lora_adapter")) == is_unloaded
 
 
 @pytest.mark.parametrize(
@@ -234,14 +240,6 @@ def test_a_server_that_ignores_sampling_seeds_is_warned_about_once(script, simul
     sent = script.bodies("/generate")[-1]["sampling_params"]
     assert len({one["sampling_seed"] for one in sent}) == len(EXAMPLES)
     assert {(one["temperature"], one["top_p"]) for one in sent} == {(0.7, 0.9)}
-
-
-def test_no_adapter_is_unloaded_after_the_server_is_lost(script, simulated):
-    with opened(script) as engine:
-        simulated.instead["/generate"] = (503, "gone")
-        with pytest.raises(EngineLost):
-            engine.generate(MEMBERS, EXAMPLES, DECODING)
-    assert not script.bodies("/unload_lora_adapter")
 
 
 # --- servers that a run cannot use

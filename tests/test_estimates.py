@@ -19,11 +19,12 @@ from germline.estimates.machine import Machine, available_bytes, machine_here, t
 from germline.estimates.memory import estimate, memory_parts, prefill_tokens, total
 from germline.estimates.model_shape import shape_of
 from germline.estimates.workload import TextLengths, text_lengths, workload
+from germline.methods.policy_gradient import TextRow, summed_gradients, token_outputs
 from germline.run.build_parts import make_engine
 from germline.run.preflight import check_memory
 from germline.strategies import make_strategy
 from germline.tasks import make_task
-from germline.types import Completion, Decoding, GermlineError, SeedPerturbation, Update
+from germline.types import Completion, Decoding, Example, GermlineError, SeedPerturbation, Update
 from tests.published_models import published
 from tests.slow_cases import mostly_slow
 from tests.tiny import save_tiny
@@ -125,6 +126,27 @@ def test_the_start_model_of_a_kl_penalty_is_counted():
         parts[coefficient] = memory_parts(config, shape, work)
     more = total(parts[0.1], "host", on_gpu=False) - total(parts[None], "host", on_gpu=False)
     assert more == part(parts[0.1], "weights").bytes == shape.numbers * 4
+
+
+@pytest.mark.parametrize("space", ["full", "lora"])
+def test_a_backward_pass_takes_about_what_is_counted(space):
+    method = {"kind": "sft_on_best", "rows": 8}
+    settings = {"model": "nano", "space": space, "method": method, "engine": CPU}
+    texts = TextLengths(examples=8, prompt=1, prefix=0, new_tokens=33)
+    config, shape, work = work_of(settings, "nano", texts)
+    engine = loaded(config)
+    written = Completion("", (5,) * texts.new_tokens, "length", texts.prompt)
+    rows = [TextRow(Example(n, "a", "", chat=False), written) for n in range(8)]
+
+    def likelihood(some):
+        return sum(one.log_probs.sum() for one in token_outputs(engine, rows[some], 1.0))
+
+    with LiveTensors() as live:
+        summed_gradients(engine, len(rows), len(rows), likelihood)
+    counted = part(memory_parts(config, shape, work), "backward pass").bytes
+    assert live.peak - 4 * shape.numbers == pytest.approx(counted, rel=0.25)
+    without = work_of({**settings, "method": "es"}, "nano", texts)
+    assert "backward pass" not in [one.name for one in memory_parts(*without)]
 
 
 def test_prompts_of_many_rows_are_read_in_pieces_on_a_gpu():

@@ -14,6 +14,8 @@ With s the bytes of a number in the serving dtype (2 in bf16 and fp16, 4 in fp32
     calibration   texts read at once x (KV cache, and the larger of activations and logits) (10)
     scoring       the same, of the completions that members score                           (10)
     classifier    (1), and in a batch rows x length x (3 inner + 4 hidden + KV cache) x s   (11)
+    backward      searched x 4, tokens of a pass x layers x (4 inner + 9 hidden
+                  + heads x length) x s, and new tokens of a pass x vocabulary x 12         (12)
 
 The start model of a KL penalty (`task.kl_coef`) has (1) and (3) again, with nothing searched.
 
@@ -27,9 +29,9 @@ and values for every query head.
 
 Limits: the estimates have not been compared with the memory of a GPU, and files that are mapped
 while a model is loaded are not counted, because the system may free them. Texts that end leave gaps
-in the heap of a CPU: nano took 0.85 GB after 43 generations, by estimate 0.72. Gradients by
-backpropagation are not counted. Lengths in (11) are in tokens of the trained model and not of the
-classifier.
+in the heap of a CPU: nano took 0.85 GB after 43 generations, by estimate 0.72. (12), for methods
+that backpropagate during the update, takes all layers to be searched; with adapters, which are in
+fp32, its s is 4. Lengths in (11) are in tokens of the trained model and not of the classifier.
 """
 
 from collections.abc import Iterator, Sequence
@@ -194,6 +196,10 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
         examples = count_examples(new, 2 * sigma.tried_pairs)
         needed = members + _reading_bytes(shape, work, examples, new)
         parts.append(Part("calibration of sigma", needed, "device", "calibration"))
+    if config.method.backpropagates:
+        parts.append(
+            Part("backward pass", _backward_bytes(config, shape, work), "device", "update")
+        )
     if config.task.kl_coef is not None:
         parts.append(Part("start model", weights, "device"))
         stored = _stored_bytes(shape, work, shape.numbers)
@@ -282,6 +288,16 @@ def _reading_bytes(shape: ModelShape, work: Workload, rows: int, new: int) -> in
     read = (texts * work.texts.prompt + at_once * length) * shape.kv_numbers
     of_mlp = tokens * (3 * shape.inner + 4 * shape.hidden)
     return (read + max(tokens * shape.vocabulary, of_mlp)) * work.dtype.itemsize
+
+
+def _backward_bytes(config: Config, shape: ModelShape, work: Workload) -> int:
+    """Return equation (12)."""
+    texts, most = work.texts, config.method.generated_rows(work.members) * work.texts.examples
+    rows = min(getattr(config.method, "rows", most), most)
+    of_token = 4 * shape.inner + 9 * shape.hidden + shape.heads * work.length
+    each = work.dtype.itemsize if work.searches_weights else FP32
+    kept = rows * work.length * shape.layers * of_token * each
+    return work.searched * FP32 + kept + rows * texts.new_tokens * shape.vocabulary * 3 * FP32
 
 
 def _batch_rows(work: Workload) -> int:

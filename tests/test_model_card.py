@@ -84,6 +84,12 @@ def test_the_config_is_that_of_the_run_without_local_folders(tmp_path):
     assert "base_model" not in header(text)
     directory.config = config.model_copy(update={"model": "Qwen/Qwen2.5-0.5B"})
     assert header(model_card(directory, "x", "merged", 0))["base_model"] == "Qwen/Qwen2.5-0.5B"
+    assert "without backpropagation" in text
+    directory.config = load_config({"method": "ppo", "task": "arithmetic", "batch_size": 4})
+    text = model_card(directory, "x", "merged", 0)
+    assert "by backpropagation on rewarded samples" in text
+    assert header(text)["tags"] == ["germline"]
+    assert "strategy `nes`" not in text
 
 
 def test_a_card_that_cannot_be_written_is_a_warning(adapter, tmp_path, caplog, monkeypatch):

@@ -54,11 +54,12 @@ def write_model_card(run: RunDirectory, folder: Path, form: Form, last: int) -> 
 def model_card(run: RunDirectory, name: str, form: Form, last: int) -> str:
     """Return the text of a card."""
     config, base = run.config, _shortened(run.config.model)
+    by_gradients = config.method.backpropagates
     data = ModelCardData(
         base_model=config.model if HUB_NAME.fullmatch(config.model) else None,
         library_name="peft" if form == "adapter" else "transformers",
         pipeline_tag="text-generation",
-        tags=["germline", "evolution-strategies"],
+        tags=["germline", *([] if by_gradients else ["evolution-strategies"])],
     )
     # The built-in model is a folder of the package; transformers knows it by no name.
     base_arguments = "NANO_DIR" if base == "nano" else f'"{base}"'
@@ -74,6 +75,7 @@ def model_card(run: RunDirectory, name: str, form: Form, last: int) -> str:
         number=number,
         interval=_interval,
         base=base,
+        by_gradients=by_gradients,
         task=config.task.title,
         facts=_facts(run, form, last),
         scores={name: score for name, score in known.items() if score},
@@ -109,7 +111,8 @@ def _facts(run: RunDirectory, form: Form, last: int) -> dict[str, str]:
     config = run.config
     digest = run.journal.read()[last].digest if last >= 0 else run.base_digest
     members, examples = config.strategy.population, batch_examples(run.generations(), config)
-    method = f"`{config.method.kind}`, strategy `{config.strategy.kind}`, {members} members"
+    of_members = f", strategy `{config.strategy.kind}`, {members} members"
+    method = f"`{config.method.kind}`{of_members if config.method.perturbs else ''}"
     if run.ancestors:
         method += f"; began with the weights of {len(run.ancestors)} earlier runs"
     exported = ", exported as a PEFT adapter" if form == "adapter" else ""

@@ -68,6 +68,24 @@ def test_a_service_that_refuses_a_request_is_not_away():
     assert service.post("", lambda: 5) == 5
 
 
+@pytest.mark.parametrize(("failures", "answers"), [(2, True), (3, False)])
+def test_a_request_with_which_the_service_fails_is_sent_twice_more(monkeypatch, failures, answers):
+    monkeypatch.setattr(http_service, "ERROR_PAUSES_S", (0.0, 0.0))
+    service = Service()
+
+    def fails():
+        if len(service.asked) <= failures:
+            raise RequestRefused("it failed", 500, "it failed")
+        return 5
+
+    if answers:
+        assert service.post("", fails) == 5
+    else:
+        with pytest.raises(RequestRefused):
+            service.post("", fails)
+    assert len(service.asked) == 3
+
+
 def test_a_request_that_alone_is_never_answered_leaves_the_circuit_closed():
     service = Service()
 

@@ -1,7 +1,7 @@
 """The command `germline serve`: a run or a model over OpenAI's API, or reward models."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,15 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from germline.cli import shell_completion
-from germline.cli.arguments import (
-    Generation,
-    read_section,
-    split_words,
-)
+from germline.cli.arguments import Generation, read_section, split_words
 from germline.cli.output import AsJson, print_json
 
 if TYPE_CHECKING:
-    from germline.config.scorers import ClassifierSettings
     from germline.endpoint.uvicorn_service import UvicornService
 
 TOKEN_VARIABLE = "GERMLINE_TOKEN"
@@ -80,6 +75,7 @@ def serve(
 
     Ctrl-C ends the server.
     """
+    from germline.config.scorers import ClassifierSettings
     from germline.endpoint import serve_extra
     from germline.record.run_paths import check_source
     from germline.types import GermlineError
@@ -105,7 +101,7 @@ def serve(
     port = (8100 if scorers else 8000) if port is None else port
     if scorers:
         limits = HttpLimits(token, max_request_bytes=16_000_000)
-        classifier = _classifier(settings)
+        classifier = read_section("serve", ClassifierSettings, settings, "")
         with scorer_service(scorers, classifier, host, port, limits) as server:
             values: dict[str, object] = {"url": server.url, "models": scorers}
             lines = f"{' and '.join(scorers.values())} at {server.url}"
@@ -124,15 +120,6 @@ def serve(
             )
         values["chat"] = weights.sends_chats
         _run_until_interrupt(server, lines, values, token, as_json=as_json)
-
-
-def _classifier(settings: Sequence[str]) -> "ClassifierSettings":
-    from germline.config.scorers import ClassifierSettings
-
-    found = read_section("serve", ClassifierSettings, settings, "")
-    if isinstance(found.label, str) and found.label.isdecimal():
-        return found.model_copy(update={"label": int(found.label)})
-    return found
 
 
 def _run_until_interrupt(

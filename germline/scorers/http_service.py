@@ -1,6 +1,7 @@
 """A service that is asked over HTTP: its token, retries, and a circuit breaker.
 
-A request that fails because the service is away is repeated for `retry_timeout_s`. When the service
+A request that fails because the service is away is repeated for `retry_timeout_s`, and twice if the
+service fails with it (HTTP status 500). When the service
 has answered no request for that long, the circuit opens: requests fail at once, except one every
 `PROBE_EVERY_S`, which tries whether the service is back. The first response closes the circuit. All
 threads share it, so they wait for the service together and not one after the other.
@@ -23,6 +24,9 @@ from germline.types import EngineLost, GermlineError
 log = logging.getLogger(__name__)
 
 PROBE_EVERY_S = 5.0
+
+SERVER_ERROR, ERROR_PAUSES_S = 500, (0.5, 2.0)
+"""Status from which on the service failed, perhaps for this request alone, which is sent again."""
 
 REFUSED_FOR_ALL = (401, 403, 404)
 """Statuses that concern every request, such as a wrong token or a model that is not there."""
@@ -83,6 +87,7 @@ class HttpService:
             if self._failure and begun < self._next_probe:
                 raise ServiceAwayError(f"not asked, as it is away: {self._failure}")
             self._next_probe = begun + PROBE_EVERY_S
+        pauses = list(ERROR_PAUSES_S)
         while True:
             try:
                 response = connection.post(path, body)
@@ -92,9 +97,12 @@ class HttpService:
                 if is_over or connection is self._probe:
                     self._count_failure(str(error))
                 self._check_open()
-            except RequestRefused:  # a response, which says nothing of other requests
+            except RequestRefused as refusal:  # a response, which says nothing of other requests
                 self._close_circuit()
-                raise
+                if refusal.status < SERVER_ERROR or not pauses:
+                    raise
+                time.sleep(pauses.pop(0))
+                self._check_open()
             else:
                 self._close_circuit()
                 return response

@@ -259,8 +259,8 @@ def _column(
         return 0
     if label in labels:
         return labels.index(str(label))
-    if isinstance(label, int) and 0 <= label < len(labels):
-        return label
+    if str(label).isdecimal() and int(str(label)) < len(labels):
+        return int(str(label))
     raise GermlineError(
         f"{name_of('label')}={label}: {source!r} has {len(labels)} classes: use one of {classes}"
     )

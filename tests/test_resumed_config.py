@@ -25,6 +25,13 @@ def test_another_fleet_keeps_what_it_shares_with_the_recorded_one():
     assert (fleet.kind, fleet.engines, fleet.quorum) == ("ray", 2, 0.9)
 
 
+def test_the_memory_of_an_engine_may_change():
+    recorded = settings("engine.kind=vllm", "engine.options={gpu_memory_utilization: 0.9}")
+    less = "engine.options.gpu_memory_utilization=0.5"
+    resumed = resumed_config(recorded, [less])
+    assert resumed.model_dump()["engine"]["options"] == {"gpu_memory_utilization": 0.5}
+
+
 CMA = ("space=full", "strategy={kind: cma, population: 4, sigma: 0.1}")
 
 

@@ -44,7 +44,7 @@ RESUMABLE = ("generations", "budget", "held_out", "retained", "record", "graders
 """Settings that a resumed run may change; changing others would make it another run."""
 SERVER = (
     *("base_url", "launch", "python", "startup_timeout_s", "timeout_s", "retry_timeout_s"),
-    "adapters",
+    *("adapters", "options"),
 )
 """Settings of an engine that a resumed run may change: its place and its memory."""
 DEFINES_WEIGHTS = ("model", "space")
@@ -200,7 +200,7 @@ def resumed_config(config: Config, overrides: Sequence[str]) -> Config:
     for setting in sorted(differing, key=lambda name: not name.endswith(".kind")):
         section, _, name = setting.partition(".")
         was, asked = differing[setting]
-        if section in RESUMABLE or (section == "engine" and name in SERVER):
+        if section in RESUMABLE or (section == "engine" and name.partition(".")[0] in SERVER):
             continue
         if setting == "model" and (is_from_python(config) or _was_moved(was, asked)):
             continue  # The folder that it is in now; its digest is compared.

@@ -116,6 +116,11 @@ ADAM = {"optimizer": {"kind": "adam"}, "learning_rate": 0.01}
             ["strategy.sigma={start: 0.2, end: 0.1}"],
             {"strategy": {"sigma": {"kind": "linear", "start": 0.2, "end": 0.1}}},
         ),
+        (
+            {"task": {**ROWS, "reward": "regex"}},
+            ["task.reward.exact=0.5"],
+            {"task": {**ROWS, "reward": {"regex": 1, "exact": 0.5}}},
+        ),
         (RANKED, ["space.kind=lora"], {**BASE, "space": {**RANKED["space"], "kind": "lora"}}),  # type: ignore[dict-item]
         ({"model": Path("models/mine")}, [], {"model": "models/mine"}),
     ],

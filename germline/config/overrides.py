@@ -64,7 +64,9 @@ def _lay_over(
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
-        old = {"kind": old} if isinstance(old, str) and isinstance(value, Mapping) else old
+        if isinstance(old, str) and isinstance(value, Mapping):
+            has_kinds = any(map(is_section, types_at(f"{place}{key}".split("."))))
+            old = {"kind": old} if has_kinds else {old: 1.0}  # a reward of weight 1
         merged[key] = value
         if key == "kind" and place and levels == 0:
             name = place.removesuffix(".")

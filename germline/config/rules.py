@@ -224,9 +224,12 @@ def check_rules(
                 if asked and _holds(config, rule, setting):
                     cause = next(iter(rule.beside))
                     beside = f" with {cause}={_shown(_value(config, cause))}" if cause else ""
+                    place, remedy = place_of(setting), rule.remedy
+                    if place and rules is IGNORED and not place_of(cause):
+                        remedy += f", or reset it: {setting}={_shown(_default(config, setting))}"
                     raise GermlineError(
-                        f"config: {place_of(setting)}{setting}={_shown(_value(config, setting))} "
-                        f"{verb}{beside}: {rule.remedy}"
+                        f"config: {place}{setting}={_shown(_value(config, setting))} "
+                        f"{verb}{beside}: {remedy}"
                     )
 
 
@@ -240,12 +243,17 @@ def _holds(config: Config, rule: Rule, setting: str) -> bool:
 
 def _is_asked_for(config: Config, setting: str, recorded: Config | None) -> bool:
     """Whether a setting differs from its default and from that of the recorded run."""
+    default = _default(config, setting)
+    known = ... if recorded is None else _value(recorded, setting)
+    return default is not ... and _value(config, setting) not in (default, known)
+
+
+def _default(config: Config, setting: str) -> Any:
+    """Return the default of a setting; `...` where its section has none of that name."""
     path, _, name = setting.rpartition(".")
     section = _value(config, path) if path else config
-    if not isinstance(section, Section) or name not in type(section).model_fields:
-        return False
-    known = ... if recorded is None else _value(recorded, setting)
-    return bool(section.changed(name)) and getattr(section, name) != known
+    fields = type(section).model_fields if isinstance(section, Section) else {}
+    return fields[name].get_default(call_default_factory=True) if name in fields else ...
 
 
 def _value(config: Config, setting: str) -> Any:

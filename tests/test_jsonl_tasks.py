@@ -134,7 +134,7 @@ def test_the_metric_is_the_heaviest_or_the_one_named_whatever_the_order(tmp_path
         (
             [ROW, '{"question": "a", "answer": "1", "question": "b"}'],
             [],
-            "line 2: not valid JSON: two fields have the same name, found .*'question'",
+            "line 2: two fields have the same name: rename one, found .*'question'",
         ),
         ([ROW, "", [1]], [], r"line 3: a row must be a JSON object, found \[1\]"),
         ([""], [], r"rows\.jsonl: the file holds no rows"),

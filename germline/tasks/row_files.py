@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -150,7 +151,7 @@ def fields_found(row: Mapping[str, Any]) -> str:
 
 def _parsed(text: str, place: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_fields)
+        return json.loads(text, object_pairs_hook=partial(_fields, place))
     except (ValueError, RecursionError) as error:
         raise GermlineError(
             f"{place}: not valid JSON: {error}; a file of rows has one object per line, or, if it "
@@ -158,10 +159,11 @@ def _parsed(text: str, place: str) -> Any:
         ) from None
 
 
-def _fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _fields(place: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     fields = dict(pairs)
     if len(fields) < len(pairs):  # the last value would win
-        raise ValueError(f"two fields have the same name, found {[name for name, _ in pairs]}")
+        names = [name for name, _ in pairs]
+        raise GermlineError(f"{place}: two fields have the same name: rename one, found {names}")
     return fields
 
 

@@ -320,6 +320,3 @@ def test_the_probe_looks_in_the_unit_in_which_the_config_searches():
     )
     assert config.strategy.unit == "rms"
     assert config.strategy.sigma == found.sigma  # type: ignore[attr-defined]
-
-
-# --- scores of few examples

@@ -78,6 +78,35 @@ def test_an_interrupt_while_modules_are_imported_is_no_traceback(capsys, monkeyp
     assert (end.value.code, capsys.readouterr().err) == (INTERRUPTED, "Interrupted.\n")
 
 
+def test_an_interrupt_before_a_run_is_written_says_that_nothing_is_lost(monkeypatch, tmp_path):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("germline.run.lifecycle.begin_run", interrupted)
+    done = command("train", "demo", "--out", tmp_path / "run", "--quiet")
+    assert done.exit_code == INTERRUPTED
+    assert done.stderr == "Interrupted. Nothing was trained: give the command again.\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("sweep", "demo", "--over", "space.yaml", "--sampler", "grid"), "sweep.sampler"),
+        (("elo", "nano", "--judge", "http://localhost"), "judge.url"),
+        (("train", "demo", "--lr", "0.1"), "strategy.learning_rate"),
+    ],
+)
+def test_an_option_that_is_a_setting_is_named(words, meant):
+    done = command(*words)
+    assert (done.exit_code, f"(did you mean {meant}?)" in done.stderr) == (2, True)
+
+
+def test_a_setting_of_a_file_that_an_override_makes_void_can_be_reset():
+    words = ("train", "arithmetic", "method=grpo", "--dry-run")
+    assert "strategy.population=128 would be ignored" in (refused := command(*words).stderr)
+    assert command(*words, refused.split()[-1]).exit_code == 0
+
+
 # --- `germline doctor`
 
 

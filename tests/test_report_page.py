@@ -93,11 +93,11 @@ def test_the_time_of_a_generation_is_cut_into_its_parts(run):
     timing = {"evaluate_s": 3.0, "generate_s": 2.0, "apply_s": 0.5, "held_out_s": 0.5}
     run.write(replace(record(0), timing=timing), BATCH)
     facts = RunFacts(run.path)
-    assert {part.key: part.share for part in facts.parts} == {
-        "generate_s": 0.5,
-        "grading_s": 0.25,
-        "apply_s": 0.125,
-        "held_out_s": 0.125,
+    assert {part.name: part.share for part in facts.parts} == {
+        "generating": 0.5,
+        "waiting for graders": 0.25,
+        "updating the weights (apply)": 0.125,
+        "held-out scores": 0.125,
     }
     assert facts.median_s == 3.5
     assert "waiting for graders25.0 %1 s1 s" in page(run).text

@@ -114,7 +114,7 @@ def test_a_seed_that_was_stopped_early_does_not_count(tmp_path: Path) -> None:
     assert "Seeds of a that do not count, as their training has not ended: 2 (" in said
     (group,) = json.loads(report(folder, "--out", tmp_path / "page.html", "--json"))["seed_groups"]
     assert group["over_seeds"]["end"]["mean"] == pytest.approx(0.35)
-    assert group["counted"] == [str(folder / f"seed-{seed}") for seed in (0, 1)]
+    assert [row["seed"] for row in group["results"]] == [0, 1]
     assert counted_seeds([True, False, False], [16, 3, 0]) == [0]
     assert counted_seeds([False, False, False], [0, 3, 5]) == [1, 2]  # until one has ended
 

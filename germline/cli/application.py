@@ -5,6 +5,7 @@ traceback means a bug in germline. An interrupted command ends with status 130, 
 """
 
 import logging
+import re
 import sys
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -66,8 +67,17 @@ def _explain_setting(error: Any) -> None:
     """Say how settings are written where one was given as an option to a command that has some."""
     if not hasattr(error, "option_name") or not hasattr(error, "possibilities"):
         return  # not an unknown option
-    if any("KEY=VALUE" in (one.metavar or "") for one in error.ctx.command.params):
-        error.message += ". Settings are written without dashes, KEY=VALUE"
+    command, name = error.ctx.command, error.option_name.strip("-").replace("-", "_")
+    metavars = " ".join(one.metavar or "" for one in command.params)
+    # The help of a command names the settings that are its own, such as sweep.sampler.
+    meant = re.findall(rf"\b[a-z]+\.{re.escape(name)}\w*|\b{re.escape(name)}\.\w+", command.help)
+    if "KEY=VALUE|FILE" in metavars and not meant:
+        from germline.config.errors import settings_named
+
+        meant = settings_named(name)
+    if "KEY=VALUE" in metavars:
+        hint = f" (did you mean {' or '.join(dict.fromkeys(meant))}?)" if meant else ""
+        error.message += f". Settings are written without dashes, KEY=VALUE{hint}"
 
 
 def _fail(ctx: Any, kind: str, message: str, status: int) -> NoReturn:

@@ -67,16 +67,19 @@ def read_generation(text: str) -> int | Literal["best"]:
         ) from None
 
 
-_GENERATION = typer.Option(
-    "--generation",
-    "-g",
-    metavar="GENERATION",
-    parser=read_generation,
-    help="The weights of a run after this generation: a number, -1 for the start, or best (highest "
-    "held-out score); eval and elo take several. Default: the newest.",
-)
-Generation = Annotated[Any, _GENERATION]
-Generations = Annotated[list[Any] | None, _GENERATION]
+def _generation(several: str = "") -> Any:
+    return typer.Option(
+        "--generation",
+        "-g",
+        metavar="GENERATION",
+        parser=read_generation,
+        help="The weights of a run after this generation: a number, -1 for the start, or best "
+        f"(highest held-out score){several}. Default: the newest.",
+    )
+
+
+Generation = Annotated[Any, _generation()]
+Generations = Annotated[list[Any] | None, _generation("; repeatable")]
 
 TaskOption = Annotated[
     str | None,
@@ -86,8 +89,6 @@ TaskOption = Annotated[
         autocompletion=shell_completion.complete_tasks,
     ),
 ]
-
-Split = Annotated[Literal["train", "test"], typer.Option(help="Split of the examples.")]
 
 EvaluationSplit = Annotated[
     Literal["train", "test", "unseen"],

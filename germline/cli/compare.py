@@ -7,13 +7,7 @@ import typer
 
 from germline.cli import evaluate, shell_completion
 from germline.cli.arguments import check_kl, split_words
-from germline.cli.output import (
-    INTERRUPTED,
-    AsJson,
-    print_json,
-    print_stderr,
-    print_table,
-)
+from germline.cli.output import INTERRUPTED, AsJson, print_json, print_stderr, print_table
 
 if TYPE_CHECKING:
     from germline.studies.study_file import Cell, Study

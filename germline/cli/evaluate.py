@@ -1,7 +1,7 @@
 """The command `germline eval`: score runs and models on a task, one or several as a table."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -138,9 +138,9 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     from germline.run.inference import score_to_file
 
     overrides = [setting for setting in settings if not setting.startswith("task.")]
-    opened = _open_all(
-        sources, generations, task_of_all, split, limit, overrides, samples, temperature
-    )
+    opened = [
+        *_open_all(sources, generations, task_of_all, split, limit, overrides, samples, temperature)
+    ]
     if several:  # a model that is not there costs no evaluation of the others
         configs = [evaluated.config for _, _, evaluated in opened]
         for model in dict.fromkeys(c.model for c in configs if c.engine.kind != "toy"):
@@ -194,13 +194,12 @@ def _open_all(  # noqa: PLR0913 - what all sources have in common
     overrides: Sequence[str],
     samples: int,
     temperature: float | None,
-) -> "list[tuple[str, int | Literal['best'] | None, SourceEvaluation]]":
+) -> "Iterator[tuple[str, int | Literal['best'] | None, SourceEvaluation]]":
     """Open every source at each generation, with the examples and the decoding of the first one."""
     from germline.run.inference import open_evaluation, seen_examples
 
     runs = [run for run in map(_run_of, sources) if run]
     seen = max(map(seen_examples, runs)) if runs and split == "unseen" else None
-    opened: list[tuple[str, int | Literal["best"] | None, SourceEvaluation]] = []
     shared = temperature
     for one in sources:
         for number in generations if len(sources) == 1 or _run_of(one) else [None]:
@@ -220,8 +219,7 @@ def _open_all(  # noqa: PLR0913 - what all sources have in common
             elif evaluated.temperature is not None:
                 decoding = replace(evaluated.decoding, temperature=shared)
                 evaluated = replace(evaluated, decoding=decoding)
-            opened.append((one, number, evaluated))
-    return opened
+            yield one, number, evaluated
 
 
 def _run_of(source: str) -> "RunDirectory | None":
@@ -269,9 +267,6 @@ def _print_rows(rows: Sequence[EvaluationRow], *, own_task: bool) -> None:
     kind = text_format.kind_of_error(*(row.score for row in rows))
     paired = "; differences: paired over examples, with 95 % intervals" if len(rows) > 1 else ""
     typer.echo(f"scores: mean and {kind}{_sampled(rows[0])}{paired}")
-    for caution in dict.fromkeys(text_format.caution(row.score) for row in rows):
-        if caution:
-            typer.echo(caution)
     for row in rows:
         name = f"{row.source} {_generation(row)}: " if len(rows) > 1 else ""
         for line in _remarks(row, own_task=own_task):

@@ -185,7 +185,7 @@ def _ends(run: "RunFacts") -> "dict[str, HeldOutScore | None]":
 
 def _run_cells(run: "RunFacts | UnreadableRun") -> tuple[str, ...]:
     from germline.report.run_facts import UnreadableRun
-    from germline.report.text_format import number
+    from germline.report.text_format import duration, number
 
     if isinstance(run, UnreadableRun):
         return str(run.path), "-", "-", "-", "-", run.state, "-"
@@ -195,12 +195,4 @@ def _run_cells(run: "RunFacts | UnreadableRun") -> tuple[str, ...]:
         scores += f", best {number(run.best.mean)} ({run.best.generation})"
     done = f"{run.done}/{run.config.generations}"
     about = run.config.task.title, _model(run), done, scores or "-", run.shown_state
-    return str(run.path), *about, _age(_age_s(run))
-
-
-def _age(seconds: float) -> str:
-    """Format an age in its largest unit."""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
+    return str(run.path), *about, duration(_age_s(run))

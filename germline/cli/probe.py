@@ -28,7 +28,7 @@ def probe(
         Path | None,
         typer.Option(metavar="DIR", help="Output folder; default: a new folder in probes/."),
     ] = None,
-    minutes: Annotated[float, typer.Option(help="Time limit, in minutes.")] = 3.0,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Time limit, in minutes.")] = 3.0,
     as_json: AsJson = False,
 ) -> None:
     """Find a sigma and a learning rate for a config.

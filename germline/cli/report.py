@@ -18,7 +18,6 @@ from germline.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from germline.report.comparison import SeedGroup
     from germline.report.run_facts import RunFacts
 
 SHOWN_ANSWERS, EXCERPT = 3, 60
@@ -72,7 +71,7 @@ def report(
             {
                 "report": path,
                 "runs": _as_json(facts),
-                "seed_groups": [_group_as_json(group) for group in groups],
+                "seed_groups": [{"name": one.name, **one.as_json()} for one in groups],
             }
         )
     else:
@@ -134,13 +133,3 @@ def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
         }
         for run, found in zip(runs, compared_runs(runs), strict=True)
     ]
-
-
-def _group_as_json(group: "SeedGroup") -> dict[str, object]:
-    return {
-        "name": group.name,
-        "runs": [run.path for run in group.runs],
-        "counted": [run.path for run in group.counted],
-        "metric": group.metric,
-        "over_seeds": group.statistics,
-    }

@@ -38,8 +38,11 @@ def run_with_view(begin: "Callable[[], Training]", *, quiet: bool, as_json: bool
     """
     quiet = quiet or as_json
     # A status takes what is written to a terminal, warnings too; in a pipe it shows nothing.
-    with nullcontext() if quiet else Console().status("loading ..."):
-        training = begin()
+    try:
+        with nullcontext() if quiet else Console().status("loading ..."):
+            training = begin()
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt("Nothing was trained: give the command again.") from None
     _run(training, quiet=quiet, as_json=as_json)
     if not quiet:
         typer.echo("\n  ".join(["next:", *next_commands(training.directory)]))

@@ -133,13 +133,10 @@ def held_out(run: RunFacts) -> Chart:
 
 def retained(run: RunFacts) -> list[Chart]:
     """Chart the scores of each task and text that training should keep."""
-    charts = []
-    for name, scores in scores_by_retained(run.scores).items():
-        better = "Higher" if scores[-1].higher_is_better else "Lower"
-        title = f"{bounded_text(name, LONGEST_NAME)}, {scores[-1].metric.replace('_', ' ')}"
-        series = [_points(scored_as(run.config), scores, 3)]
-        charts.append(Chart(title, f"{better} is better.", counted_by(run.config), series))
-    return charts
+    return [
+        _of_scores(run, f"{name}, {scores[-1].metric.replace('_', ' ')}", scores, color=3)
+        for name, scores in scores_by_retained(run.scores).items()
+    ]
 
 
 def parts(run: RunFacts) -> list[Chart]:
@@ -289,14 +286,16 @@ def _held_out_scorers(run: RunFacts) -> list[Chart]:
             score_of_values(one.generation, "reward", one.rewards, higher_is_better=True)
             for one in rewarded
         ]
-    charts = []
-    for name, scores in found.items():
-        shown = bounded_text(name, LONGEST_NAME)
-        better = "higher" if scores[-1].higher_is_better else "lower"
-        caption = f"Score of the same completions, with 95 % intervals; {better} is better."
-        series = [_points(scored_as(run.config), scores, 2)]
-        charts.append(Chart(f"held-out {shown}", caption, counted_by(run.config), series))
-    return charts
+    about = "Score of the same completions, with 95 % intervals. "
+    return [_of_scores(run, f"held-out {name}", one, about) for name, one in found.items()]
+
+
+def _of_scores(
+    run: RunFacts, title: str, scores: Sequence[HeldOutScore], about: str = "", color: int = 2
+) -> Chart:
+    caption = f"{about}{'Higher' if scores[-1].higher_is_better else 'Lower'} is better."
+    series = [_points(scored_as(run.config), scores, color)]
+    return Chart(bounded_text(title, LONGEST_NAME), caption, counted_by(run.config), series)
 
 
 def _column(run: RunFacts, name: str, caption: str) -> Chart | None:

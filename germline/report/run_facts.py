@@ -69,7 +69,6 @@ class HeldOutAnswer:
 class TimePart:
     """A part of the time of the generations: in total, in the median generation, as a share."""
 
-    key: str
     name: str
     total_s: float
     median_s: float
@@ -219,7 +218,7 @@ class RunFacts:
             unnamed = escape_control_characters(key.removesuffix("_s"))
             name = {**PARTS, **scored}.get(key, unnamed)
             total = sum(found)
-            parts.append(TimePart(key, name, total, float(np.median(found)), total / whole))
+            parts.append(TimePart(name, total, float(np.median(found)), total / whole))
         return sorted(parts, key=lambda part: -part.total_s)
 
     @property

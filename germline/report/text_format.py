@@ -22,7 +22,8 @@ JOINERS = "\u200c\u200d"
 """Invisible characters that are kept: Persian words and family emoji need them."""
 
 ALL_EQUAL = "(all values equal)"
-"""Shown instead of a standard error of 0, which equal values do not justify: see `caution`."""
+"""Shown instead of a standard error of 0: up to 3 / n of all examples may differ from n equal ones
+(95 %; the rule of three, Hanley and Lippman-Hand 1983, JAMA 249)."""
 
 MEANS_OVER_SEEDS = "means over run seeds, from five seeds on with 95 % intervals (Student's t)"
 
@@ -39,9 +40,6 @@ LONGEST_TEXT, LONGEST_OPTION = 1200, 40
 
 LONGEST_COMMON = 60
 """Characters that prompts may have in common at the start before that start is omitted."""
-
-FEW_EXAMPLES = 10
-"""With fewer examples, a standard error is itself uncertain by a quarter or more."""
 
 
 def number(value: float | int | None) -> str:
@@ -79,11 +77,7 @@ def seconds(value: float | int) -> str:
     """Format a time with a suitable unit."""
     if value >= 100:
         return duration(value)
-    for unit in ("s", "ms", "µs"):
-        if value >= ROUNDED_UP / 1000:
-            return f"{value:.3g} {unit}"
-        value *= 1000
-    return f"{value:.3g} ns"
+    return f"{value:.3g} s" if value >= ROUNDED_UP / 1000 else f"{1000 * value:.3g} ms"
 
 
 def size(count: float | int) -> str:
@@ -241,22 +235,6 @@ def kind_of_error(*values: HeldOutScore) -> str:
     if len(kinds) > 1:
         return "± standard error, or [95 % interval] where all values are 0 or 1"
     return "95 % interval" if kinds == {True} else "standard error"
-
-
-def caution(value: HeldOutScore) -> str:
-    """Return a caution about a score's error; empty if the error is reliable.
-
-    If n values are equal, up to 3 / n of all examples may differ (95 %): the rule of three (Hanley
-    and Lippman-Hand 1983, JAMA 249).
-    """
-    if value.proportion or not value.n:
-        return ""
-    if value.n == 1:
-        return "one example has no standard error"
-    if value.standard_error == 0:
-        share = min(1.0, 3 / value.n)
-        return f"all {value.n} values are equal: up to {share:.0%} of other examples may differ"
-    return f"a standard error of {value.n} examples is rough" if value.n < FEW_EXAMPLES else ""
 
 
 def escape_control_characters(text: str) -> str:

@@ -114,7 +114,7 @@ def test_settings_that_are_unset_in_one_run_and_missing_in_the_other_are_not_com
 @pytest.mark.parametrize(
     ("write", "value", "expected"),
     [
-        (text_format.seconds, 3e-6, "3 µs"),
+        (text_format.seconds, 3e-6, "0.003 ms"),
         (text_format.seconds, 0.0125, "12.5 ms"),
         (text_format.seconds, 0.9994, "999 ms"),
         (text_format.seconds, 100.0, "1:40 min"),

@@ -2,7 +2,6 @@
 
 import math
 import re
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -135,13 +134,6 @@ def test_settings_that_are_unset_in_one_run_and_missing_in_the_other_are_not_com
 )
 def test_values_have_a_readable_unit_and_three_digits(write, value, expected):
     assert write(value) == expected
-
-
-def test_equal_values_have_an_error_by_the_rule_of_three():
-    equal = replace(score(0), standard_error=0.0)
-    assert "up to 3% of other examples may differ" in text_format.caution(equal)
-    for certain in (score(0), replace(equal, proportion=True)):
-        assert text_format.caution(certain) == ""
 
 
 def test_what_a_terminal_or_browser_might_obey_is_replaced_and_languages_are_kept():

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
+from germline.studies.sweep_samplers import suggest
 from germline.studies.sweep_space import Dimension, SweepSpace
 
 FEWEST_TRIALS, FEWEST_BEST = 10, 5
@@ -88,11 +89,11 @@ def _divergences(space: SweepSpace, points: Sequence[Point]) -> Float64[np.ndarr
 
 def _trial(optuna: Any, space: SweepSpace, settings: Mapping[str, Any], score: float) -> Any:
     given = [one for one in space.dimensions if one.name in settings]
-    return optuna.trial.create_trial(
-        params={one.name: _value(one, settings[one.name]) for one in given},
-        distributions={one.name: _distribution(optuna, one) for one in given},
-        value=score,
-    )
+    fixed = optuna.trial.FixedTrial({one.name: _value(one, settings[one.name]) for one in given})
+    for one in given:
+        suggest(fixed, one)  # the trial keeps the distribution
+    params, distributions = fixed.params, fixed.distributions
+    return optuna.trial.create_trial(params=params, distributions=distributions, value=score)
 
 
 def _value(dimension: Dimension, value: Any) -> Any:
@@ -101,12 +102,3 @@ def _value(dimension: Dimension, value: Any) -> Any:
         return json.dumps(value)
     low, high = dimension.values
     return min(max(value, low), high)
-
-
-def _distribution(optuna: Any, dimension: Dimension) -> Any:
-    kinds = optuna.distributions
-    if dimension.scale == "values":
-        return kinds.CategoricalDistribution([json.dumps(one) for one in dimension.values])
-    if dimension.scale == "int":
-        return kinds.IntDistribution(*dimension.values)
-    return kinds.FloatDistribution(*dimension.values, log=dimension.scale == "log")

@@ -73,7 +73,7 @@ class Samplers:
                 return study.ask().number, points[number]
             study.sampler = self._sampler(sampler, number)
             trial = study.ask()
-            return trial.number, self._space.settings(lambda one: _suggest(trial, one))
+            return trial.number, self._space.settings(lambda one: suggest(trial, one))
 
     def tell(self, sampler: str, number: int, values: Sequence[float]) -> None:
         """Tell a sampler the objectives of a trial; those of a trial that was told stay."""
@@ -132,7 +132,7 @@ def without_password(url: str) -> str:
     return re.sub(r"//[^/]*@", "//", url)
 
 
-def _suggest(trial: Any, dimension: Dimension) -> Any:
+def suggest(trial: Any, dimension: Dimension) -> Any:
     """Return Optuna's value of a setting; values of lists are texts there, of any type here."""
     name, values = dimension.name, dimension.values
     if dimension.scale == "values":

@@ -78,7 +78,10 @@ class Axis:
 
 
 def heat_maps(results: SweepResults, axes: Sequence[Dimension]) -> list[HeatMap]:
-    """Return the map of the first two settings at every rung; none of a sweep of one setting."""
+    """Return the map of the first two settings at every rung that has a score.
+
+    A sweep of one setting has none.
+    """
     chosen = [one for one in results.trials if all(axis.name in one.settings for axis in axes[:2])]
     runs = [run for one in chosen for run in one.runs if run.scores]
     if len(axes) < 2 or not runs:
@@ -105,6 +108,7 @@ def heat_maps(results: SweepResults, axes: Sequence[Dimension]) -> list[HeatMap]
             runs[0].scores[-1].higher_is_better,
         )
         for rung in results.rungs
+        if any(score_at(run, rung) for run in runs)
     ]
 
 

@@ -78,7 +78,7 @@ class Axis:
 
 
 def heat_maps(results: SweepResults, axes: Sequence[Dimension]) -> list[HeatMap]:
-    """Return the map of the first two settings at every rung that has a score.
+    """Return the map of the first two settings at every rung with a score or a stopped run.
 
     A sweep of one setting has none.
     """
@@ -100,16 +100,13 @@ def heat_maps(results: SweepResults, axes: Sequence[Dimension]) -> list[HeatMap]
         return _cell(trials, rung, is_marked=at == marked)
 
     rows, columns = range(len(y.labels)), range(len(x.labels))
-    return [
-        HeatMap(
-            f"after {rung:,} rollouts",
-            *(x.name, y.name, x.labels, y.labels),
-            [[cell(rung, (row, column)) for column in columns] for row in rows],
-            runs[0].scores[-1].higher_is_better,
-        )
-        for rung in results.rungs
-        if any(score_at(run, rung) for run in runs)
-    ]
+    higher_is_better, maps = runs[0].scores[-1].higher_is_better, []
+    for rung in results.rungs:
+        cells = [[cell(rung, (row, column)) for column in columns] for row in rows]
+        if any(one.scores or one.stopped for row in cells for one in row):
+            title, names = f"after {rung:,} rollouts", (x.name, y.name, x.labels, y.labels)
+            maps.append(HeatMap(title, *names, cells, higher_is_better))
+    return maps
 
 
 def _cell(trials: Sequence[SweepTrial], rung: int, *, is_marked: bool) -> Cell:

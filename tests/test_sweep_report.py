@@ -117,15 +117,6 @@ def test_a_report_says_what_the_runs_say(swept):
     assert {"strategy.sigma", "shaping"} < tables["Importance after 96 rollouts"].keys()
 
 
-def test_a_rung_before_the_first_score_has_no_map(swept):
-    results = SweepResults(swept)
-    results.facts["rungs"] = [1, *results.rungs]
-    assert [one.title for one in SweepReport(results).maps] == [
-        "after 48 rollouts",
-        "after 96 rollouts",
-    ]
-
-
 def test_the_best_config_trains_and_names_its_reasons(swept):
     results = SweepResults(swept)
     write_report(results)

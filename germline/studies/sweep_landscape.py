@@ -78,10 +78,7 @@ class Axis:
 
 
 def heat_maps(results: SweepResults, axes: Sequence[Dimension]) -> list[HeatMap]:
-    """Return the map of the first two settings at every rung with a score or a stopped run.
-
-    A sweep of one setting has none.
-    """
+    """Return the map of the first two settings at every rung; none of a sweep of one setting."""
     chosen = [one for one in results.trials if all(axis.name in one.settings for axis in axes[:2])]
     runs = [run for one in chosen for run in one.runs if run.scores]
     if len(axes) < 2 or not runs:
@@ -100,13 +97,15 @@ def heat_maps(results: SweepResults, axes: Sequence[Dimension]) -> list[HeatMap]
         return _cell(trials, rung, is_marked=at == marked)
 
     rows, columns = range(len(y.labels)), range(len(x.labels))
-    higher_is_better, maps = runs[0].scores[-1].higher_is_better, []
-    for rung in results.rungs:
-        cells = [[cell(rung, (row, column)) for column in columns] for row in rows]
-        if any(one.scores or one.stopped for row in cells for one in row):
-            title, names = f"after {rung:,} rollouts", (x.name, y.name, x.labels, y.labels)
-            maps.append(HeatMap(title, *names, cells, higher_is_better))
-    return maps
+    return [
+        HeatMap(
+            f"after {rung:,} rollouts",
+            *(x.name, y.name, x.labels, y.labels),
+            [[cell(rung, (row, column)) for column in columns] for row in rows],
+            runs[0].scores[-1].higher_is_better,
+        )
+        for rung in results.rungs
+    ]
 
 
 def _cell(trials: Sequence[SweepTrial], rung: int, *, is_marked: bool) -> Cell:

@@ -114,6 +114,26 @@ def test_shards_and_pieces_make_the_same_tensors(tiny, tmp_path):
     assert weights.digest == loaded.digest
 
 
+def test_the_files_that_the_index_names_are_read(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    save_file({"a.weight": torch.ones(2, 2)}, tmp_path / "model-00001-of-00001.safetensors")
+    save_file({"a.weight": torch.zeros(2, 2)}, tmp_path / "model-00003-of-00003.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+
+    def read(named):
+        index.write_text(json.dumps({"weight_map": {"a.weight": named}}))
+        return open_weights(tmp_path, folder=tmp_path / "rebuilt").read("a.weight")
+
+    assert torch.equal(read("model-00001-of-00001.safetensors"), torch.ones(2, 2))
+    save_file({"a.weight": torch.full((2, 2), 2.0)}, tmp_path / "weights.safetensors")
+    assert torch.equal(read("weights.safetensors"), torch.full((2, 2), 2.0))
+    assert "gone.safetensors cannot be read" in refusal(read, "gone.safetensors")
+    index.unlink()
+    (tmp_path / "model-00003-of-00003.safetensors").unlink()
+    weights = open_weights(tmp_path, folder=tmp_path / "rebuilt")
+    assert torch.equal(weights.read("a.weight"), torch.ones(2, 2))
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_an_adapter_is_merged_as_peft_merges_it(family, tiny, tmp_path):
     layers = {"gpt2": ["c_attn", "c_proj"], "llama": ["q_proj", "o_proj", "down_proj"]}[family]

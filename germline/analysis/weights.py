@@ -20,6 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from germline.config import load_config
 from germline.config.config_files import model_source
@@ -185,17 +186,28 @@ def _open_folder(label: str, path: Path) -> Weights:
     config = folder / "config.json"
     if config.exists() and json.loads(config.read_bytes()).get("quantization_config"):
         raise _quantized(label)
-    files = sorted(folder.glob("model*.safetensors"))  # some have `consolidated.safetensors` too
+    files = _model_files(folder)
     if not files:
         raise GermlineError(
             f"analyze: {label} has no safetensors files: write it again with save_pretrained"
         )
-    weights = _from_files(label, files, _stats(files))
-    weights.path = folder
+    weights = _from_files(label, files)  # refuses a file that is not there
+    weights.path, weights.identity = folder, _stats(files)
     return weights
 
 
-def _from_files(label: str, files: Sequence[Path], identity: Sequence[Any]) -> Weights:
+def _model_files(folder: Path) -> list[Path]:
+    """Return the files that transformers loads, or else those that are named as its files are."""
+    single, index = folder / SAFE_WEIGHTS_NAME, folder / SAFE_WEIGHTS_INDEX_NAME
+    if single.exists():
+        return [single]
+    if index.exists():
+        places = json.loads(index.read_bytes())["weight_map"]
+        return [folder / name for name in sorted(set(places.values()))]
+    return sorted(folder.glob("model*.safetensors"))  # some have `consolidated.safetensors` too
+
+
+def _from_files(label: str, files: Sequence[Path], identity: Sequence[Any] = ()) -> Weights:
     places: dict[str, Path] = {}
     shapes: dict[str, Shape] = {}
     for path in files:

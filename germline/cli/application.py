@@ -71,7 +71,9 @@ def _explain_setting(error: Any) -> None:
     metavars = " ".join(one.metavar or "" for one in command.params)
     # The help of a command names the settings that are its own, such as sweep.sampler.
     meant = re.findall(rf"\b[a-z]+\.{re.escape(name)}\w*|\b{re.escape(name)}\.\w+", command.help)
-    if "KEY=VALUE|FILE" in metavars and not meant:
+    if not name:  # of dashes only, so that all names would match
+        meant = []
+    elif "KEY=VALUE|FILE" in metavars and not meant:
         from germline.config.errors import settings_named
 
         meant = settings_named(name)

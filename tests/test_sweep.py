@@ -229,6 +229,28 @@ def test_a_trial_that_collapsed_is_no_better_peer(monkeypatch) -> None:
     assert runner._halve(3, 2) == {}
 
 
+def test_a_trial_that_goes_on_is_judged_at_the_rung_that_its_run_was_trained_up_to(
+    monkeypatch,
+) -> None:
+    runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
+    runner._sweep = SimpleNamespace(stops=[24, 72, 216], seeds=[0])
+    steps: list[tuple[str, int]] = []
+    monkeypatch.setattr(runner, "_train", lambda _path, _seeds, stop: steps.append(("train", stop)))
+    monkeypatch.setattr(runner, "_halve", lambda _path, stop: steps.append(("halve", stop)))
+    monkeypatch.setattr(runner, "_end", lambda *_: None)
+    for budget, left in ((0, [24, 72, 216]), (24, [24, 72, 216]), (72, [72, 216]), (216, [216])):
+        config = SimpleNamespace(budget=SimpleNamespace(rollouts=budget))
+        # Killed where the run had reached the rung, and nothing was decided.
+        runs = [SimpleNamespace(config=config)] if budget else []
+        trial = SimpleNamespace(
+            runs=runs, score_at=lambda stop, at=budget: 1.0 if stop <= at else None
+        )
+        monkeypatch.setattr(runner, "_read", lambda _path, trial=trial: trial)
+        steps.clear()
+        runner._search(Path())
+        assert steps == [(name, stop) for stop in left for name in ("train", "halve")]
+
+
 def test_rollouts_that_a_running_trial_took_over_are_not_planned_again() -> None:
     runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
     runner._sweep = SimpleNamespace(stops=[72, 216])

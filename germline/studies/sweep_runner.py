@@ -211,7 +211,9 @@ class SweepRunner(RunProcesses):
         """Train a trial from rung to rung, until a rule stops it."""
         trial, stops = self._read(path), self._sweep.stops
         end: dict[str, str] = {}
-        for stop in [one for one in stops if trial.score_at(one) is None] or stops[-1:]:
+        # The budget of a run is the rung it was last trained up to, perhaps without a decision.
+        begun = max((one.config.budget.rollouts or 0 for one in trial.runs[:1]), default=0)
+        for stop in [one for one in stops if one >= begun]:
             end = end or self._train(path, self._sweep.seeds[:1], stop) or self._halve(path, stop)
         self._end(path, end or COMPLETE)
 

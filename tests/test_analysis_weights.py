@@ -168,6 +168,11 @@ def test_an_adapter_without_its_base_is_refused(tiny, tmp_path):
     assert "has no linear layer" in refusal(open_weights, tmp_path, folder=tmp_path)
 
 
+def test_a_loaded_model_that_is_not_of_transformers_is_refused(tmp_path):
+    said = refusal(open_weights, torch.nn.Linear(2, 2), folder=tmp_path)
+    assert "found Linear: merge an adapter" in said
+
+
 def test_quantized_folders_are_refused(tiny, tmp_path):
     folder = shutil.copytree(tiny["llama"], tmp_path / "int8")
     tensors = load_file(folder / "model.safetensors")

@@ -20,6 +20,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from germline.config import load_config
@@ -166,7 +167,13 @@ def shared_names(models: Sequence[Weights]) -> list[str]:
     return names
 
 
-def _save_loaded(model: Any, folder: Path) -> Weights:
+def _save_loaded(model: nn.Module, folder: Path) -> Weights:
+    if not isinstance(model, PreTrainedModel):
+        raise GermlineError(
+            f"analyze: a loaded model is a PreTrainedModel of transformers, found "
+            f"{type(model).__name__}: merge an adapter into its model (merge_and_unload), or give "
+            "the folder of the model"
+        )
     path = folder / uuid.uuid4().hex
     with silence_transformers():
         model.save_pretrained(path)

@@ -12,10 +12,12 @@ from safetensors.torch import load_file, save_file
 
 import germline
 from germline.analysis import analyze, directions, open_weights
+from germline.analysis import scorer as scorer_module
 from germline.analysis.modes import LINE, line_shape, shape_text
 from germline.analysis.request import Request
 from germline.analysis.robustness import ALL, HEAD, tensor_groups
 from germline.analysis.scorer import Point, ScoreSettings, open_scorer
+from germline.evaluation import kl_divergence
 from germline.evaluation.kl_divergence import KlDivergence, measure_texts
 from germline.nano import NANO_DIR
 from germline.run.build_parts import make_engine
@@ -82,6 +84,26 @@ def test_the_kl_is_that_of_two_engines(scorer):
     facts = scorer.scores_at(Point(((1.0, nano),))).facts
     assert facts["kl_per_token"] == pytest.approx(expected.per_token, rel=1e-5)
     assert facts["kl_per_text"] == pytest.approx(expected.per_text, rel=1e-5)
+
+
+def test_a_point_is_written_once_for_all_its_texts(scorer, monkeypatch):
+    monkeypatch.setattr(kl_divergence, "POSITIONS_AT_ONCE", 32)
+    written, read = [], Point.read
+    first = next(iter(scorer.engine.serving))
+
+    def counted(point, name, start):
+        written.extend([point.key] if name == first else [])
+        return read(point, name, start)
+
+    monkeypatch.setattr(Point, "read", counted)
+    point = Point(((1.0, scorer.request.opened[0]),))
+    scored = scorer.scores_at(point)
+    assert written == [point.key, "start"]
+    scorer.scores_at()
+    assert written == [point.key, "start"]  # the start is served already
+    monkeypatch.setattr(scorer_module, "available_bytes", lambda: 0.0)
+    assert scorer._measure(point, 1, 0.0)["facts"] == scored.facts
+    assert written.count(point.key) > 3
 
 
 def test_a_point_is_the_sum_of_its_parts(scorer):

@@ -29,11 +29,13 @@ from germline.analysis.request import Request
 from germline.analysis.weights import Weights
 from germline.config import InProcess, load_config
 from germline.config.base import Section
+from germline.engines.completion_scorer import LOGITS_AT_ONCE
 from germline.engines.inprocess import InProcessEngine
 from germline.episodes import model_turns
+from germline.estimates.machine import available_bytes
 from germline.evaluation.behavior import Answer, behavior, verdict
 from germline.evaluation.held_out import confidence_interval, score_of_values, values_by_sample
-from germline.evaluation.kl_divergence import KlDivergence, measure_texts
+from germline.evaluation.kl_divergence import POSITIONS_AT_ONCE, KlDivergence, measure_texts
 from germline.evaluation.score_difference import FEW_CHANGED
 from germline.evaluation.statistics import Interval, bootstrap_interval, mcnemar
 from germline.fleet import LocalFleet
@@ -176,7 +178,7 @@ class WeightsScorer:
 
     def serve(self, point: Point) -> InProcessEngine:
         """Return the engine, which serves a point."""
-        if self._served is not point:
+        if self._served != point:
             for name, serving in self.engine.serving.items():
                 serving.copy_(point.read(name, self.start.read(name)))
             self._served = point
@@ -213,7 +215,7 @@ class WeightsScorer:
         """Compare the texts of a point with the start."""
         tuned, start = _ServedPoint(self, point), _ServedPoint(self, Point())
         examples, written = map(list, zip(*turns, strict=True))
-        (read,) = measure_texts(tuned, start, [None], examples, [written])
+        (read,) = measure_texts(tuned, start, [None], examples, [written], self._batches())
         answers = [
             Answer(example.prompt, said, example.answer, one.improbable)
             for (example, said), one in zip(turns, read, strict=True)
@@ -227,6 +229,12 @@ class WeightsScorer:
             "behavior": verdict(then, now).word,
             "broken": now["broken"],
         }
+
+    def _batches(self) -> int:
+        """Return how many batches of logits fit in half of the memory that is free."""
+        vocabulary = self.engine.model.get_input_embeddings().num_embeddings
+        numbers = max(LOGITS_AT_ONCE, POSITIONS_AT_ONCE * vocabulary)
+        return max(1, int(available_bytes() / 2 / (4 * numbers)))
 
 
 class _ServedPoint:

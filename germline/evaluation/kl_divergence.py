@@ -122,6 +122,7 @@ def measure_texts(
     members: Sequence[Perturbation | None],
     examples: Sequence[Example],
     completions: Sequence[Sequence[Completion]],
+    batches: int = 1,
 ) -> list[list[TextDivergence]]:
     """Measure the divergence of the texts of members from the start model: `[members][examples]`.
 
@@ -131,24 +132,31 @@ def measure_texts(
         members: None is the center.
         examples: the prompts.
         completions: the texts, `[members][examples]`.
+        batches: that the tuned model reads before the start model does; more are faster where
+            one engine serves both in turn. Their logits wait on the CPU, and the results are equal.
     """
     readings: list[list[TextDivergence]] = [[] for _ in members]
-    for some, few in _split(completions, POSITIONS_AT_ONCE):
-        asked = examples[few]
-        written = [row[few] for row in completions[some]]
-        ours = tuned.read(members[some], asked, written)
-        theirs = start.read([None] * len(written), asked, written)
-        for place, row in enumerate(written):
-            readings[some.start + place] += [
-                text_divergence(*one) for one in zip(ours[place], theirs[place], row, strict=True)
-            ]
+    split = [*_split(completions, POSITIONS_AT_ONCE)]
+    for first in range(0, len(split), batches):
+        asked = [
+            (some.start, members[some], examples[few], [row[few] for row in completions[some]])
+            for some, few in split[first : first + batches]
+        ]
+        read = [
+            [[one.cpu() for one in row] for row in tuned.read(who, prompts, written)]
+            for _, who, prompts, written in asked
+        ]
+        for place, _, prompts, written in asked:
+            theirs = start.read([None] * len(written), prompts, written)
+            for kept, *texts in zip(readings[place:], read.pop(0), theirs, written, strict=False):
+                kept += [text_divergence(*one) for one in zip(*texts, strict=True)]
     return readings
 
 
 def text_divergence(ours: Tensor, theirs: Tensor, completion: Completion) -> TextDivergence:
     """Measure one text, from its logits `[tokens, vocabulary]` of the tuned and the start model."""
-    log_p = ours.float().log_softmax(-1)
-    log_q = theirs.float().to(log_p.device).log_softmax(-1)
+    log_q = theirs.float().log_softmax(-1)
+    log_p = ours.float().to(log_q.device).log_softmax(-1)
     # Rounding may make the divergence of equal distributions negative.
     divergence = (log_p.exp() * (log_p - log_q)).sum(dtype=torch.float64).clamp(min=0)
     tokens = torch.tensor(completion.tokens, device=log_q.device)[:, None]

@@ -1,5 +1,6 @@
 """A grid maps the space: every trial is trained to its end, with all run seeds."""
 
+import json
 import shutil
 
 from germline.config.config_files import as_yaml
@@ -12,6 +13,7 @@ from germline.studies.sweep_report import SweepReport
 from germline.studies.sweep_space import SweepSpace, overrides_of
 from tests import test_sweep
 from tests.test_sweep import results, swept
+from tests.toy_runs import SETTINGS
 
 file, commands = test_sweep.file, test_sweep.commands
 pytestmark = test_sweep.pytestmark
@@ -21,7 +23,8 @@ def test_a_grid_trains_every_trial_with_all_seeds(file, commands, monkeypatch) -
     monkeypatch.setattr(sweep_runner, "collapse_of", lambda _run: "collapsed: always")
     space = {"strategy.learning_rate": [0.01, 0.1], "strategy.sigma": [0.1, 1.0]}
     (file.parent / "space.yaml").write_text(as_yaml(space))
-    given = ("budget.rollouts=72", "shaping=raw")
+    task, held_out = json.dumps(SETTINGS["task"]), json.dumps(SETTINGS["held_out"])
+    given = ("budget.rollouts=72", "shaping=raw", f"task={task}", f"held_out={held_out}")
     done = swept(
         file, *given, "sweep.sampler=grid", "sweep.seeds=2", "sweep.test_seeds=0", rollouts=0
     )

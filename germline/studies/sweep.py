@@ -32,8 +32,10 @@ from germline.types import GermlineError
 OBJECTIVES = {"score": "maximize", "peak_memory": "minimize", "tokens": "minimize"}
 """Objectives and their directions; a cost is signed so that its score is higher where better."""
 
-FIXED = re.compile(rf"seed|generations|budget\..*|record\..*|held_out\..*|{SAME.pattern}")
-"""Settings that no trial may change: they say what is asked, how it is scored, or how long."""
+FIXED = re.compile(rf"seed|generations|(budget|record|held_out)(\..*)?|task|{SAME.pattern}")
+"""Settings, and whole sections, that no trial may change.
+
+They say what is asked, how it is scored, or how long."""
 
 BEFORE = {".sweep.lock", "config.yaml", "probe.json"}
 """Files that a folder may have before the sweep begins."""

@@ -158,6 +158,18 @@ def test_a_damaged_journal_is_said_on_the_page(run):
 # --- several runs
 
 
+def test_several_runs_share_curves_where_they_share_task_and_metric(run, tmp_path):
+    config = load_config({"task": "arithmetic", "strategy": {"sigma": 0.25}, "generations": 10})
+    wider = RunDirectory.create(tmp_path / "wider", config, DIGEST, threads=1)
+    for one in (run, wider):
+        one.write_held_out(score(0, 0.25), [], BATCH)
+        one.write(record(0), BATCH)
+    shown = page(run, wider.path)
+    alts = [value for name, value in shown.attributes if name == "aria-label" and value]
+    assert any("by updates: run from 0.25 to 0.25; wider from 0.25" in alt for alt in alts)
+    assert "2 runs side by side" in shown.text
+
+
 def test_runs_on_different_files_do_not_share_a_picture(tmp_path):
     runs = []
     for name in ("capitals", "sums"):

@@ -227,14 +227,18 @@ def test_a_service_that_is_away_is_asked_again():
     assert len(server.asked) == 4
 
 
-def test_a_request_that_gets_no_answer_in_time_is_repeated():
-    released, replies = threading.Event(), iter([HANG_S])
+def test_a_request_that_gets_no_answer_in_time_is_repeated_or_names_the_setting():
+    released, replies = threading.Event(), iter([HANG_S, HANG_S])
 
     def reply(*_):
         released.wait(next(replies, 0))
         return 200, {"rewards": [1, 2]}
 
     with listening(reply) as server:
+        hurried = scorer(server.url, kind="openrlhf", timeout_s=0.1, retry_timeout_s=0)
+        too_late = r"no answer within 0\.1 s.*task\.scorers\.good\.timeout_s"
+        with pytest.raises(NotScoredError, match=too_late):
+            hurried.score(ITEMS)
         asked = scorer(server.url, kind="openrlhf", timeout_s=0.5)
         assert values(asked.score(ITEMS)) == [1, 2]
         released.set()

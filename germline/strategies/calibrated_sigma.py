@@ -173,9 +173,16 @@ class _Search:
             if not is_close(middle) or self._is_enclosed():
                 return middle
             # No sigma is left between the two, and the divergence of one of them is far from the
-            # target: that of the other one was due to chance.
-            low, high = (sigma, math.inf) if kl < self._target else (0.0, sigma)
-            self._below, self._above = low, high
+            # target: that of the other one was due to chance, and the trial beyond it bounds.
+            if kl < self._target:
+                above = [s for s, one in self._trials if s > self._above and one >= self._target]
+                self._below, self._above = sigma, min(above, default=math.inf)
+            else:
+                below = [s for s, one in self._trials if s < self._below and one < self._target]
+                self._below, self._above = max(below, default=0.0), sigma
+            is_new = self._below * CLOSE < sigma * factor < self._above / CLOSE
+            if 0 < self._below < self._above < math.inf and not is_new:
+                return math.sqrt(self._below * self._above) / sigma
         return factor
 
     def check(self, chosen: float) -> None:

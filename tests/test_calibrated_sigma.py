@@ -134,7 +134,7 @@ def test_a_divergence_that_is_below_0_by_chance_does_not_send_sigma_beyond_those
 
     def divergence(sigma):
         tried.append(sigma)
-        return measured.get(sigma, 0.001 if sigma < 0.34 else 0.01)
+        return measured.get(sigma, -0.003 if sigma < 0.34 else 0.01)
 
     sigma = CalibratedSigma(AutoSigma(), 0.1)
     sigma.calibrate(0, divergence)

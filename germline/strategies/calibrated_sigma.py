@@ -9,8 +9,8 @@ until (1) changes sigma by less than the factor `CLOSE`. Where the divergence do
 square of sigma (with two perturbed factors, near the rounding of the weights, or where the texts
 are garbage), (1) may give a sigma beyond one that was tried, or near it: then the next trial is the
 geometric mean of the largest sigma below the target and the smallest above it; if that mean is near
-both, and the divergences of both are near the target, it is the result. A sigma above `MOST_SIGMA`
-is not tried.
+both, and the divergence above is near the target, it is the result. A sigma above `MOST_SIGMA` is
+not tried.
 
 In half precision every perturbed forward pass rounds otherwise, which alone is a divergence a. It
 does not shrink with sigma: the effect of a small sigma drowns in it. Where a smaller sigma has a
@@ -173,16 +173,9 @@ class _Search:
             if not is_close(middle) or self._is_enclosed():
                 return middle
             # No sigma is left between the two, and the divergence of one of them is far from the
-            # target: that of the other one was due to chance, and the trial beyond it bounds.
-            if kl < self._target:
-                above = [s for s, one in self._trials if s > self._above and one >= self._target]
-                self._below, self._above = sigma, min(above, default=math.inf)
-            else:
-                below = [s for s, one in self._trials if s < self._below and one < self._target]
-                self._below, self._above = max(below, default=0.0), sigma
-            is_new = self._below * CLOSE < sigma * factor < self._above / CLOSE
-            if 0 < self._below < self._above < math.inf and not is_new:
-                return math.sqrt(self._below * self._above) / sigma
+            # target: that of the other one was due to chance.
+            low, high = (sigma, math.inf) if kl < self._target else (0.0, sigma)
+            self._below, self._above = low, high
         return factor
 
     def check(self, chosen: float) -> None:
@@ -229,11 +222,13 @@ class _Search:
         return kl / next_kl > sigma / next_sigma
 
     def _is_enclosed(self) -> bool:
-        """Say whether two sigmas near each other enclose the target, and their KLs are near it."""
-        kls = dict(self._trials)
-        low, high = kls.get(self._below, 0.0), kls.get(self._above, math.inf)
+        """Say whether two sigmas near each other enclose the target; the KL above must be near it.
+
+        The KL below may be 0 or less by chance, where few tokens were compared.
+        """
+        high = dict(self._trials).get(self._above, math.inf)
         near = self._below > 0 and is_close(math.sqrt(self._above / self._below))
-        return near and self._target / NEAR < low and high < NEAR * self._target
+        return near and high < NEAR * self._target
 
     def _nearest(self) -> str:
         """Return KL and sigma of the trials next to the target, or of the last trial."""

@@ -239,6 +239,12 @@ def test_the_path_of_a_run_ends_at_its_weights(space, tmp_path, monkeypatch):
     assert row["updates"] == [0, 2, 4]
 
 
+def test_an_update_that_moved_nothing_has_no_place_on_the_path(tmp_path):
+    falls = "strategy.learning_rate={start: 0.1, end: 0}"
+    (row,) = analyze("trajectory", [run(tmp_path / "run", "space=full", falls)]).rows
+    assert (row["steps"], row["updates"], len(row["moved"])) == (3, [0, 1, 2, 3], 4)
+
+
 def test_a_sample_of_the_numbers_has_nearly_the_same_path(toy, monkeypatch):
     (whole,) = analyze("trajectory", [toy]).rows
     monkeypatch.setattr("germline.analysis.trajectory.NUMBERS", 1 << 14)

@@ -82,7 +82,9 @@ def _measure(directory: RunDirectory, last: int) -> Mapping[str, Any]:
     for positions in zip(*samples, strict=True):
         steps = np.diff(np.stack([values for _, values in positions]), axis=0).astype(np.float64)
         gram += steps @ steps.T * (positions[0][0] / steps.shape[1])
-    return {"updates": [generation + 1 for generation in generations], **path_statistics(gram)}
+    moving = np.flatnonzero(np.diag(gram))
+    updates = [0, *(generations[step + 1] + 1 for step in moving.tolist())]
+    return {"updates": updates, **path_statistics(gram)}
 
 
 def _masters(directory: RunDirectory, generation: int) -> Masters:

@@ -18,6 +18,7 @@ import germline
 from germline.config import load_config
 from germline.config.config_files import as_yaml
 from germline.record import RunDirectory
+from germline.record.atomic_files import write_json
 from germline.record.run_paths import acquire_lock, is_locked
 from germline.run import observers
 from germline.studies import sweep_runner
@@ -25,10 +26,10 @@ from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import overrides_to_resume
 from germline.studies.sweep import Sweep
 from germline.studies.sweep_options import SweepOptions
-from germline.studies.sweep_results import COLLAPSED, SweepResults
+from germline.studies.sweep_results import COLLAPSED, SweepResults, read_trial
 from germline.studies.sweep_samplers import Samplers
 from germline.studies.sweep_space import SweepSpace
-from germline.types import GermlineError
+from germline.types import GermlineError, HeldOutScore
 from tests.command_line import command
 from tests.hang_limit import HANG_S
 from tests.run_commands import run_commands_here
@@ -212,7 +213,8 @@ def test_a_worker_that_waits_reads_no_runs_until_a_trial_ends(file, monkeypatch)
 def test_a_trial_that_collapsed_is_no_better_peer(monkeypatch) -> None:
     def trial(number: int, score: float | None, collapsed: object) -> Any:
         made = {"path": number, "sampler": "tpe", "mean": score, "has_collapsed": collapsed}
-        return SimpleNamespace(**made, score_at=lambda _stop: score)
+        first = score and HeldOutScore(1, "score", score, 0.1, 20, score)
+        return SimpleNamespace(**made, runs=[first, "a raced seed"])
 
     known = [(9.0, True), (8.0, True), (3.0, False), (5.0, False), (None, False)]
     trials = [trial(number, *one) for number, one in enumerate(known)]
@@ -221,6 +223,7 @@ def test_a_trial_that_collapsed_is_no_better_peer(monkeypatch) -> None:
     runner._sweep = SimpleNamespace(options=options, lock=nullcontext(), out=None, stops=[1, 2])
     found = SimpleNamespace(trials=trials)
     monkeypatch.setattr(sweep_runner, "SweepResults", lambda _out: found)
+    monkeypatch.setattr(sweep_runner, "score_at", lambda run, _stop: run)
     monkeypatch.setattr(runner, "_affords", lambda *_: True)
     assert runner._halve(3, 1) == {}
     trials[3].mean = 2.0
@@ -249,6 +252,54 @@ def test_a_trial_that_goes_on_is_judged_at_the_rung_that_its_run_was_trained_up_
         steps.clear()
         runner._search(Path())
         assert steps == [(name, stop) for stop in left for name in ("train", "halve")]
+
+
+@pytest.mark.parametrize(
+    ("locked", "states", "work"),
+    [
+        ([0], ["running", ""], 1),  # another worker tests trial 0, and does not race it
+        ([0], ["", ""], None),
+        ([1], ["complete", ""], None),
+        ([0], ["running", "running"], 1),  # the worker that tested trial 1 was killed
+        ([0, 1], ["running", "running"], None),
+    ],
+)
+def test_tests_do_not_wait_for_each_other(monkeypatch, locked, states, work) -> None:
+    trials = [
+        SimpleNamespace(number=n, path=n, state="complete", test=test, rollouts=216.0)
+        for n, test in enumerate(states)
+    ]
+    options = SimpleNamespace(
+        budget=SimpleNamespace(limits={}), searched={}, seeds=4, is_grid=False
+    )
+    runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
+    runner._sweep = SimpleNamespace(options=options, stops=[216], limit=216, out=0, test_seeds=[4])
+    monkeypatch.setattr(sweep_runner, "SweepResults", lambda _out: SimpleNamespace(trials=trials))
+    monkeypatch.setattr(sweep_runner, "is_locked", lambda path: path in locked)
+    monkeypatch.setattr(sweep_runner, "race", lambda *_, **__: [(trials[0], 4)])
+    monkeypatch.setattr(sweep_runner, "trials_to_test", lambda found: found.trials)
+    monkeypatch.setattr(runner, "_begin", lambda *_: None)
+    monkeypatch.setattr(runner, "_affords", lambda *_: False)
+    found = runner._next_work()
+    assert found == (None if work is None else (work, runner._test))
+
+
+def test_a_test_is_marked_while_it_runs(file, monkeypatch) -> None:
+    made = {"number": 0, "settings": {}, "state": "complete", "reason": "", "sampler": "tpe"}
+    write_json(file.parent / "trial.json", made)  # as sweeps of germline before tests had a state
+    assert read_trial(file.parent, [0]).test == ""
+    runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
+    runner._sweep = SimpleNamespace(test_seeds=[4], limit=216, seeds=[0])
+    runner._on_end = lambda *_: None
+    seen: list[str] = []
+
+    def train(path: Path, *_: Any, **__: Any) -> dict[str, str]:
+        seen.append(read_trial(path, [0]).test)
+        return {}
+
+    monkeypatch.setattr(runner, "_train", train)
+    runner._test(file.parent)
+    assert [*seen, read_trial(file.parent, [0]).test] == ["running", "complete"]
 
 
 def test_rollouts_that_a_running_trial_took_over_are_not_planned_again() -> None:

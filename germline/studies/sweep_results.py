@@ -40,6 +40,9 @@ COLLAPSED = "collapsed"
 TESTED = "complete"
 """State of the test of a trial that was trained with all test seeds."""
 
+TESTING = "running"
+"""State of the test of a trial that is trained with them, or was until its process was killed."""
+
 
 def score_at(run: CellResult, rung: int) -> HeldOutScore | None:
     """Return the score of a run at a rung: its last one by then; None if it did not get there.
@@ -68,7 +71,7 @@ class SweepTrial:
         sampler: what proposed it, such as `tpe` or `random`.
         path: its folder.
         tests: runs with test seeds.
-        test: empty of a trial that is not tested, `running`, `TESTED`, or why the test failed.
+        test: empty of a trial that is not tested, `TESTING`, `TESTED`, or why the test failed.
     """
 
     number: int
@@ -326,12 +329,13 @@ class SweepResults:
 def read_trial(folder: Path, seeds: Sequence[int]) -> SweepTrial:
     """Return a trial from its folder, given the run seeds of the search."""
     facts = read_json(folder / TRIAL_FILE)
-    names = ("number", "settings", "state", "reason", "sampler", "test")
+    names = ("number", "settings", "state", "reason", "sampler")
     runs = [CellResult(one) for one in seed_runs(folder)]
     return SweepTrial(
         **{name: facts[name] for name in names},
         runs=[one for one in runs if one.config.seed in seeds],
         tests=[one for one in runs if one.config.seed not in seeds],
+        test=facts.get("test", ""),  # sweeps before germline wrote it have none
         path=folder,
     )
 

@@ -29,9 +29,11 @@ from germline.studies.sweep_options import SweepOptions
 from germline.studies.sweep_results import (
     COLLAPSED,
     TESTED,
+    TESTING,
     SweepResults,
     SweepTrial,
     read_trial,
+    score_at,
 )
 from germline.studies.sweep_selection import collapse_of, halving, race, trials_to_test
 from germline.studies.sweep_space import SweepSpace, overrides_of
@@ -144,6 +146,7 @@ class SweepRunner(RunProcesses):
         results = SweepResults(self._sweep.out)
         locked = {one.number for one in results.trials if is_locked(one.path)}
         options, limit = self._sweep.options, self._sweep.limit
+        in_test = {one.number for one in results.trials if one.test == TESTING} & locked
         running = [one for one in results.trials if one.state == "running"]
         for trial in running:
             if trial.number not in locked:
@@ -152,7 +155,8 @@ class SweepRunner(RunProcesses):
         if work or running:
             return work
         planned, is_racing = 0.0, False  # of the race that other processes train now
-        short = [*race(results, options.seeds, of_all=options.is_grid)]
+        raced = race(results, options.seeds, of_all=options.is_grid)
+        short = [one for one in raced if one[0].number not in in_test]
         for racing, seeds in sorted(short, key=lambda one: one[0].number not in locked):
             more = max(0.0, seeds * limit - racing.rollouts)
             if racing.number in locked:
@@ -164,7 +168,9 @@ class SweepRunner(RunProcesses):
         if work := self._begin(results, options.budget.limits, limit):
             return work  # with what the race has left
         tests = trials_to_test(results) if self._sweep.test_seeds else []
-        untested = (one.path for one in tests if not one.test and one.number not in locked)
+        untested = (
+            one.path for one in tests if one.test in ("", TESTING) and one.number not in locked
+        )
         return next(((path, self._test) for path in untested), None)
 
     def _begin(
@@ -226,11 +232,12 @@ class SweepRunner(RunProcesses):
             results = SweepResults(self._sweep.out)
             trial = next(one for one in results.trials if one.path == path)
             peers = [
-                -math.inf if one.has_collapsed else score
+                -math.inf if one.has_collapsed else signed_score(score)
                 for one in results.trials
                 if one.sampler == trial.sampler
                 and one is not trial
-                and (score := one.score_at(stop)) is not None
+                and one.runs  # the seed that this trial has; raced trials have more
+                and (score := score_at(one.runs[0], stop)) is not None
             ]
             reason = halving(trial.mean, peers)
             if reason:
@@ -247,6 +254,7 @@ class SweepRunner(RunProcesses):
     def _test(self, path: Path) -> None:
         """Train one of the best trials with test seeds, and score it on unseen rows."""
         seeds = self._sweep.test_seeds
+        _update(path, test=TESTING)
         reason = self._train(path, seeds, self._sweep.limit, is_test=True).get("reason")
         _update(path, test=reason or TESTED)
         self._on_end(self._read(path))

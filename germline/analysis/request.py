@@ -17,7 +17,6 @@ from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any, Literal, cast, get_args
 
-from pydantic import ValidationError
 from torch import nn
 
 from germline.analysis.groups import short_labels
@@ -29,7 +28,7 @@ from germline.analysis.weights import (
     open_weights,
     shared_names,
 )
-from germline.config.base import Section
+from germline.config.base import Section, make_section
 from germline.record.atomic_files import (
     Row,
     append_rows,
@@ -171,12 +170,14 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
         names = ", ".join(get_args(Analysis))
         raise GermlineError(f"analyze: give one of {names} and a list of sources, found {what!r}")
     module = importlib.import_module(f"germline.analysis.{what}")
-    section = _section(getattr(module, "Settings", Section), settings)
+    section = make_section(getattr(module, "Settings", Section), settings, "analyze: ", "")
     is_one = generation is None or isinstance(generation, int | str)
     generations = [generation] if is_one else [*cast("Sequence[Generation]", generation)]
     with ExitStack() as stack:
         folder = Path(out or stack.enter_context(TemporaryDirectory()))
         check_writable(folder, folder=True)
+        if (folder / "run.json").exists():
+            raise GermlineError(f"out: {folder} is a run directory; name another folder (--out)")
         rebuilt = folder / f"{what}-weights"
         stack.callback(shutil.rmtree, rebuilt, ignore_errors=True)
         opened = _opened(sources, generations, start, rebuilt, watch)
@@ -219,13 +220,3 @@ def _opened(
     for one, label in zip(opened, short_labels([one.label for one in opened]), strict=True):
         one.label = label
     return opened
-
-
-def _section(kind: type[Section], settings: Mapping[str, Any]) -> Section:
-    try:
-        return kind(**settings)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        names = ", ".join(kind.model_fields) or "none"
-        said = f"{first['loc'][0]}: {first['msg']}; its settings: {names}"
-        raise GermlineError(f"analyze: {said}") from None

@@ -254,6 +254,13 @@ def test_a_folder_needs_a_start_of_the_same_shapes(tiny, tmp_path):
     assert "no safetensors" in refusal(analyze, "deltas", [empty])
 
 
+def test_a_setting_that_may_be_meant_is_named_and_a_run_is_no_place_for_results(tmp_path):
+    path = run(tmp_path / "run", "space=full")
+    said = refusal(analyze, "modes", [path], settings={"limt": "4"})
+    assert "did you mean 'limit'" in said
+    assert "is a run directory" in refusal(analyze, "deltas", [path], out=path)
+
+
 def test_a_journal_that_ends_early_has_the_generations_before(tmp_path):
     path = run(tmp_path / "run", "space=full")
     lines = (path / "journal.jsonl").read_bytes().splitlines(keepends=True)

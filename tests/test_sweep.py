@@ -309,6 +309,12 @@ def test_rollouts_that_a_running_trial_took_over_are_not_planned_again() -> None
     found: Any = SimpleNamespace(spent={"rollouts": 100}, trials=[running])  # 20 of 50 were shared
     assert runner._affords(found, {"rollouts": 122}, 0)
     assert not runner._affords(found, {"rollouts": 121}, 0)
+    # A trial that ended after the generation that it took over counts all the same.
+    run = SimpleNamespace(rows=[{"rollouts": 24}])
+    ended = SimpleNamespace(state="complete", runs=[run], spent={"rollouts": 0})
+    found.trials = [ended] * 3
+    assert runner._affords(found, {"rollouts": 172}, 0)
+    assert not runner._affords(found, {"rollouts": 171}, 0)
 
 
 def test_an_error_of_a_worker_stops_the_others() -> None:
@@ -352,6 +358,8 @@ def test_a_run_of_a_task_with_a_relative_path_is_continued(tmp_path, monkeypatch
             ("--budget", "steps=100"),
             "steps: unknown setting; known here: rollouts",
         ),
+        (SPACE, ("--budget", "minutes"), "--budget minutes: give it a number"),
+        (SPACE, ("--budget", "minutes="), "--budget minutes=: give it a number"),
         (SPACE, ("--budget", "trials=0"), "sweep.budget.trials: Input should be greater than"),
         (SPACE, ("sweep.seed=4",), "sweep.seed: unknown setting (did you mean 'seeds'?)"),
         (SPACE, ("sweep.sampler=bayes",), "sweep.sampler: Input should be 'tpe'"),

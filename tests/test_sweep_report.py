@@ -205,11 +205,11 @@ def test_the_score_at_a_rung_is_the_last_one_by_then():
     scores = [SimpleNamespace(generation=n) for n in range(5)]
     config = SimpleNamespace(budget=SimpleNamespace(rollouts=97))
     one: Any = SimpleNamespace(rows=[{"rollouts": 24}] * 4, scores=scores, config=config)
-    for has_ended in (False, True):  # before the budget, by another setting
-        one.has_ended = has_ended
+    endings = {"": (None, None), "the limit (budget.rollouts=97)": (4, None)}
+    for ending, later in (endings | {"no better one (held_out.patience=1)": (4, 4)}).items():
+        one.has_ended, one.ending = ending != "", ending
         found = [score_at(one, rung) for rung in (24, 48, 49, 96, 97, 98)]
-        early = 4 if has_ended else None
-        assert [score and score.generation for score in found] == [1, 2, 3, 4, early, None]
+        assert [score and score.generation for score in found] == [1, 2, 3, 4, *later]
 
 
 def test_broken_and_hacked_runs_are_counted(swept):

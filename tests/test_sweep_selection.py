@@ -184,8 +184,8 @@ def test_the_summary_says_optimism_and_regret(higher_is_better: bool) -> None:
     assert found.summary()[1] == f"{again} optimistic)"
     found = faked_results(made(0, 6.0, 5.0, 4.0), made(1, 2.0, 2.0, 4.5))
     assert f"{four} on unseen rows; the best of 2 tests is 0.5" in found.summary()[1]
-    assert f"test of trial 0 (tpe) : complete, score {five}" in _line(found.trials[0])
-    assert f"trial 0 (tpe) : complete, score {six}" in _line(replace(found.trials[0], test=""))
+    assert f"test of trial 0 (tpe) : complete, score {five}" in _line(found.trials[0], "test")
+    assert f"trial 0 (tpe) : complete, score {six}" in _line(found.trials[0], "trial")
     assert faked_results(made(0, 6.0), made(1, 2.0, 2.0)).summary()[1].startswith("tpe")
     # Every trial of a better score has more tokens per rollout.
     found = faked_results(made(1, 1.0), made(2, 3.0), made(3, 2.0))

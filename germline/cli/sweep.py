@@ -14,6 +14,7 @@ from germline.cli.output import (
     print_stderr,
     print_table,
 )
+from germline.types import GermlineError
 
 if TYPE_CHECKING:
     from germline.studies.sweep_results import SweepTrial
@@ -65,8 +66,12 @@ def sweep(
 
     words = overrides or []
     of_sweep = [word for word in words if word.startswith("sweep.")]
-    given = (limit.partition("=") for limit in budget or [])
-    limits = {name: read_value(number) for name, _, number in given}
+    limits = {}
+    for limit in budget or []:
+        name, _, number = limit.partition("=")
+        limits[name] = read_value(number)
+        if limits[name] is None:
+            raise GermlineError(f"--budget {limit}: give it a number, such as rollouts=40000")
     options = read_section("sweep", SweepOptions, of_sweep, "sweep.", budget=limits)
     space = SweepSpace.read(over)
 
@@ -79,7 +84,7 @@ def sweep(
     folder = out or Path("runs") / f"{config.stem}-sweep"
     others = [word for word in words if word not in of_sweep]
     plan = Sweep(str(config), others, space, folder, options)
-    runner = SweepRunner(plan, jobs, lambda trial: None if as_json else typer.echo(_line(trial)))
+    runner = SweepRunner(plan, jobs, lambda *ended: None if as_json else typer.echo(_line(*ended)))
     try:
         with stop_on_interrupt(runner.stop):
             runner.search()
@@ -98,12 +103,12 @@ def sweep(
         raise typer.Exit(INTERRUPTED)
 
 
-def _line(trial: "SweepTrial") -> str:
+def _line(trial: "SweepTrial", ended: str) -> str:
     from germline.report.text_format import number
     from germline.studies.sweep_space import overrides_of
 
     of, state, score = "trial", str(trial.state), trial.mean
-    if trial.test:
+    if ended == "test":
         of, state, score = "test of trial", trial.test, trial.again
     shown = "" if math.isnan(score) else f", score {number(trial.sign * score)}"
     reason = f" ({trial.reason})" if trial.reason else ""

@@ -47,10 +47,11 @@ TESTING = "running"
 def score_at(run: CellResult, rung: int) -> HeldOutScore | None:
     """Return the score of a run at a rung: its last one by then; None if it did not get there.
 
-    A run that a setting ended before is at all rungs up to its budget.
+    A run that a setting ended before is at all rungs; one that its budget ended, up to that.
     """
     done = np.cumsum([row["rollouts"] for row in run.rows])
-    is_early = run.has_ended and (run.config.budget.rollouts or 0) >= rung
+    is_last = run.ending != "" and "(budget.rollouts=" not in run.ending
+    is_early = run.has_ended and (is_last or (run.config.budget.rollouts or 0) >= rung)
     if not len(done) or (done[-1] < rung and not is_early):
         return None
     updates = int(np.searchsorted(done, rung)) + 1

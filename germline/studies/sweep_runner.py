@@ -64,14 +64,14 @@ class SweepRunner(RunProcesses):
     Args:
         sweep: the sweep.
         jobs: number of trials at the same time.
-        on_end: sees every trial that ends, and every test.
+        on_end: sees every trial, and which one of its `trial` and its `test` has ended.
     """
 
     def __init__(
         self,
         sweep: Sweep,
         jobs: int = 1,
-        on_end: Callable[[SweepTrial], object] = lambda _trial: None,
+        on_end: Callable[[SweepTrial, str], object] = lambda *_: None,
     ) -> None:
         super().__init__()
         self._sweep = sweep
@@ -206,6 +206,9 @@ class SweepRunner(RunProcesses):
             if one.state == "running":
                 stop = next((stop for stop in stops if one.score_at(stop) is None), stops[-1])
                 spent["rollouts"] += stop - one.rollouts
+            elif one.runs and one.runs[0].rows:  # it counts though it shared all: searches must end
+                first = one.runs[0].rows[0]["rollouts"]
+                spent["rollouts"] += max(0.0, first - one.spent["rollouts"])
         spent["rollouts"] += rollouts
         spent["trials"] += new
         return all(
@@ -257,7 +260,7 @@ class SweepRunner(RunProcesses):
         _update(path, test=TESTING)
         reason = self._train(path, seeds, self._sweep.limit, is_test=True).get("reason")
         _update(path, test=reason or TESTED)
-        self._on_end(self._read(path))
+        self._on_end(self._read(path), "test")
 
     def _train(
         self, path: Path, seeds: Sequence[int], rollouts: int, *, is_test: bool = False
@@ -304,7 +307,7 @@ class SweepRunner(RunProcesses):
             worst = self._worst(some, with_start=is_worst)
             self._samplers.tell(facts["sampler"], facts["asked"], worst)
             _update(path, **end)
-        self._on_end(self._read(path))
+        self._on_end(self._read(path), "trial")
         self._failed = self._failed + 1 if is_failed else 0
         if self._failed >= FAILURES:
             raise GermlineError(

@@ -4,7 +4,7 @@ Each sampler has a study of its own in the storage, so that random search beside
 lends it no trials. Samplers keep nothing between two calls except in the storage, so any number of
 processes share a study. Seeds of samplers follow from the run seed and the number of trials.
 
-Optuna's pruners, heartbeats and `best_trial` are not used: trials are stopped and leased by files
+Optuna's pruners, heartbeats and `best_trial` are not used: trials are stopped and locked by files
 (`sweep_runner`), and the best of noisy trials is too good on average (`sweep_results`). A trial
 that is stopped at a rung is told with its score there, one that collapsed with the worst score.
 """

@@ -18,7 +18,6 @@ import germline
 from germline.config import load_config
 from germline.config.config_files import as_yaml
 from germline.record import RunDirectory
-from germline.record.atomic_files import write_json
 from germline.record.run_paths import acquire_lock, is_locked
 from germline.run import observers
 from germline.studies import sweep_runner
@@ -26,10 +25,10 @@ from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import overrides_to_resume
 from germline.studies.sweep import Sweep
 from germline.studies.sweep_options import SweepOptions
-from germline.studies.sweep_results import COLLAPSED, SweepResults, read_trial
+from germline.studies.sweep_results import COLLAPSED, SweepResults
 from germline.studies.sweep_samplers import Samplers
 from germline.studies.sweep_space import SweepSpace
-from germline.types import GermlineError, HeldOutScore
+from germline.types import GermlineError
 from tests.command_line import command
 from tests.hang_limit import HANG_S
 from tests.run_commands import run_commands_here
@@ -208,113 +207,6 @@ def test_a_worker_that_waits_reads_no_runs_until_a_trial_ends(file, monkeypatch)
     monkeypatch.setattr(sweep_runner, "time", SimpleNamespace(sleep=sleep))
     runner._work(0)
     assert steps == ["read", *["sleep"] * 3, "read", *["sleep"] * 2, "read"]
-
-
-def test_a_trial_that_collapsed_is_no_better_peer(monkeypatch) -> None:
-    def trial(number: int, score: float | None, collapsed: object) -> Any:
-        made = {"path": number, "sampler": "tpe", "mean": score, "has_collapsed": collapsed}
-        first = score and HeldOutScore(1, "score", score, 0.1, 20, score)
-        return SimpleNamespace(**made, runs=[first, "a raced seed"])
-
-    known = [(9.0, True), (8.0, True), (3.0, False), (5.0, False), (None, False)]
-    trials = [trial(number, *one) for number, one in enumerate(known)]
-    runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
-    options = SimpleNamespace(budget=SimpleNamespace(limits={}))
-    runner._sweep = SimpleNamespace(options=options, lock=nullcontext(), out=None, stops=[1, 2])
-    found = SimpleNamespace(trials=trials)
-    monkeypatch.setattr(sweep_runner, "SweepResults", lambda _out: found)
-    monkeypatch.setattr(sweep_runner, "score_at", lambda run, _stop: run)
-    monkeypatch.setattr(runner, "_affords", lambda *_: True)
-    assert runner._halve(3, 1) == {}
-    trials[3].mean = 2.0
-    reason = "rung 1 of 2: 1 of 3 other trials were better"
-    assert runner._halve(3, 1) == {"state": "pruned", "reason": reason}
-    assert runner._halve(3, 2) == {}
-
-
-def test_a_trial_that_goes_on_is_judged_at_the_rung_that_its_run_was_trained_up_to(
-    monkeypatch,
-) -> None:
-    runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
-    runner._sweep = SimpleNamespace(stops=[24, 72, 216], seeds=[0])
-    steps: list[tuple[str, int]] = []
-    monkeypatch.setattr(runner, "_train", lambda _path, _seeds, stop: steps.append(("train", stop)))
-    monkeypatch.setattr(runner, "_halve", lambda _path, stop: steps.append(("halve", stop)))
-    monkeypatch.setattr(runner, "_end", lambda *_: None)
-    for budget, left in ((0, [24, 72, 216]), (24, [24, 72, 216]), (72, [72, 216]), (216, [216])):
-        config = SimpleNamespace(budget=SimpleNamespace(rollouts=budget))
-        # Killed where the run had reached the rung, and nothing was decided.
-        runs = [SimpleNamespace(config=config)] if budget else []
-        trial = SimpleNamespace(
-            runs=runs, score_at=lambda stop, at=budget: 1.0 if stop <= at else None
-        )
-        monkeypatch.setattr(runner, "_read", lambda _path, trial=trial: trial)
-        steps.clear()
-        runner._search(Path())
-        assert steps == [(name, stop) for stop in left for name in ("train", "halve")]
-
-
-@pytest.mark.parametrize(
-    ("locked", "states", "work"),
-    [
-        ([0], ["running", ""], 1),  # another worker tests trial 0, and does not race it
-        ([0], ["", ""], None),
-        ([1], ["complete", ""], None),
-        ([0], ["running", "running"], 1),  # the worker that tested trial 1 was killed
-        ([0, 1], ["running", "running"], None),
-    ],
-)
-def test_tests_do_not_wait_for_each_other(monkeypatch, locked, states, work) -> None:
-    trials = [
-        SimpleNamespace(number=n, path=n, state="complete", test=test, rollouts=216.0)
-        for n, test in enumerate(states)
-    ]
-    options = SimpleNamespace(
-        budget=SimpleNamespace(limits={}), searched={}, seeds=4, is_grid=False
-    )
-    runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
-    runner._sweep = SimpleNamespace(options=options, stops=[216], limit=216, out=0, test_seeds=[4])
-    monkeypatch.setattr(sweep_runner, "SweepResults", lambda _out: SimpleNamespace(trials=trials))
-    monkeypatch.setattr(sweep_runner, "is_locked", lambda path: path in locked)
-    monkeypatch.setattr(sweep_runner, "race", lambda *_, **__: [(trials[0], 4)])
-    monkeypatch.setattr(sweep_runner, "trials_to_test", lambda found: found.trials)
-    monkeypatch.setattr(runner, "_begin", lambda *_: None)
-    monkeypatch.setattr(runner, "_affords", lambda *_: False)
-    found = runner._next_work()
-    assert found == (None if work is None else (work, runner._test))
-
-
-def test_a_test_is_marked_while_it_runs(file, monkeypatch) -> None:
-    made = {"number": 0, "settings": {}, "state": "complete", "reason": "", "sampler": "tpe"}
-    write_json(file.parent / "trial.json", made)  # as sweeps of germline before tests had a state
-    assert read_trial(file.parent, [0]).test == ""
-    runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
-    runner._sweep = SimpleNamespace(test_seeds=[4], limit=216, seeds=[0])
-    runner._on_end = lambda *_: None
-    seen: list[str] = []
-
-    def train(path: Path, *_: Any, **__: Any) -> dict[str, str]:
-        seen.append(read_trial(path, [0]).test)
-        return {}
-
-    monkeypatch.setattr(runner, "_train", train)
-    runner._test(file.parent)
-    assert [*seen, read_trial(file.parent, [0]).test] == ["running", "complete"]
-
-
-def test_rollouts_that_a_running_trial_took_over_are_not_planned_again() -> None:
-    runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
-    runner._sweep = SimpleNamespace(stops=[72, 216])
-    running = SimpleNamespace(state="running", score_at=lambda _stop: None, rollouts=50)
-    found: Any = SimpleNamespace(spent={"rollouts": 100}, trials=[running])  # 20 of 50 were shared
-    assert runner._affords(found, {"rollouts": 122}, 0)
-    assert not runner._affords(found, {"rollouts": 121}, 0)
-    # A trial that ended after the generation that it took over counts all the same.
-    run = SimpleNamespace(rows=[{"rollouts": 24}])
-    ended = SimpleNamespace(state="complete", runs=[run], spent={"rollouts": 0})
-    found.trials = [ended] * 3
-    assert runner._affords(found, {"rollouts": 172}, 0)
-    assert not runner._affords(found, {"rollouts": 171}, 0)
 
 
 def test_an_error_of_a_worker_stops_the_others() -> None:

@@ -14,7 +14,7 @@ from germline.cli.output import (
     print_stderr,
     print_table,
 )
-from germline.types import GermlineError
+from germline.errors import GermlineError
 
 if TYPE_CHECKING:
     from germline.studies.sweep_results import SweepTrial

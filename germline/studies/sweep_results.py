@@ -36,7 +36,6 @@ TrialState = Literal["running", "complete", "pruned", "failed"]
 COLLAPSED = "collapsed"
 """The beginning of the reason of a pruned trial whose answers or weights broke."""
 
-
 TESTED = "complete"
 """State of the test of a trial that was trained with all test seeds."""
 
@@ -50,7 +49,8 @@ def score_at(run: CellResult, rung: int) -> HeldOutScore | None:
     A run that a setting ended before is at all rungs; one that its budget ended, up to that.
     """
     done = np.cumsum([row["rollouts"] for row in run.rows])
-    is_last = run.ending != "" and "(budget.rollouts=" not in run.ending
+    stopped_by = None if run.damage else run.run.stopped_by
+    is_last = stopped_by is not None and not stopped_by.startswith("budget.rollouts=")
     is_early = run.has_ended and (is_last or (run.config.budget.rollouts or 0) >= rung)
     if not len(done) or (done[-1] < rung and not is_early):
         return None

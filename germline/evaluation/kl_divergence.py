@@ -133,7 +133,7 @@ def measure_texts(
         examples: the prompts.
         completions: the texts, `[members][examples]`.
         batches: that the tuned model reads before the start model does; more are faster where
-            one engine serves both in turn. Their logits wait on the CPU, and the results are equal.
+            one engine serves both in turn. The logits of several wait on the CPU.
     """
     readings: list[list[TextDivergence]] = [[] for _ in members]
     split = [*_split(completions, POSITIONS_AT_ONCE)]
@@ -142,10 +142,10 @@ def measure_texts(
             (some.start, members[some], examples[few], [row[few] for row in completions[some]])
             for some, few in split[first : first + batches]
         ]
-        read = [
-            [[one.cpu() for one in row] for row in tuned.read(who, prompts, written)]
-            for _, who, prompts, written in asked
-        ]
+        read = []
+        for _, who, prompts, written in asked:
+            ours = tuned.read(who, prompts, written)
+            read.append(ours if batches == 1 else [[one.cpu() for one in row] for row in ours])
         for place, _, prompts, written in asked:
             theirs = start.read([None] * len(written), prompts, written)
             for kept, *texts in zip(readings[place:], read.pop(0), theirs, written, strict=False):

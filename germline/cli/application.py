@@ -70,10 +70,9 @@ def _explain_setting(error: Any) -> None:
     command, name = error.ctx.command, error.option_name.strip("-").replace("-", "_")
     metavars = " ".join(one.metavar or "" for one in command.params)
     # The help of a command names the settings that are its own, such as sweep.sampler.
-    meant = re.findall(rf"\b[a-z]+\.{re.escape(name)}\w*|\b{re.escape(name)}\.\w+", command.help)
-    if not name:  # of dashes only, so that all names would match
-        meant = []
-    elif "KEY=VALUE|FILE" in metavars and not meant:
+    pattern = rf"\b[a-z]+\.{re.escape(name)}\w*|\b{re.escape(name)}\.\w+"
+    meant = re.findall(pattern, command.help) if name else []  # of dashes only, all would match
+    if name and not meant and "KEY=VALUE|FILE" in metavars:
         from germline.config.errors import settings_named
 
         meant = settings_named(name)

@@ -1,10 +1,10 @@
 """A service that is asked over HTTP: its token, retries, and a circuit breaker.
 
 A request that fails because the service is away is repeated for `retry_timeout_s`, and twice if the
-service fails with it (HTTP status 500). When the service
-has answered no request for that long, the circuit opens: requests fail at once, except one every
-`PROBE_EVERY_S`, which tries whether the service is back. The first response closes the circuit. All
-threads share it, so they wait for the service together and not one after the other.
+service fails with it (HTTP status 500). When the service has answered no request for that long, the
+circuit opens: requests fail at once, except one every `PROBE_EVERY_S`, which tries whether the
+service is back. The first response closes the circuit. All threads share it, so they wait for the
+service together and not one after the other.
 """
 
 import logging

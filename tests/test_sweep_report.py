@@ -204,10 +204,12 @@ def test_pandas_reads_the_runs_and_deepcave_the_columns(swept):
 def test_the_score_at_a_rung_is_the_last_one_by_then():
     scores = [SimpleNamespace(generation=n) for n in range(5)]
     config = SimpleNamespace(budget=SimpleNamespace(rollouts=97))
-    one: Any = SimpleNamespace(rows=[{"rollouts": 24}] * 4, scores=scores, config=config)
-    endings = {"": (None, None), "the limit (budget.rollouts=97)": (4, None)}
-    for ending, later in (endings | {"no better one (held_out.patience=1)": (4, 4)}).items():
-        one.has_ended, one.ending = ending != "", ending
+    one: Any = SimpleNamespace(
+        rows=[{"rollouts": 24}] * 4, scores=scores, config=config, damage=None
+    )
+    endings = {None: (None, None), "budget.rollouts=97": (4, None), "held_out.patience=1": (4, 4)}
+    for ending, later in endings.items():
+        one.has_ended, one.run = ending is not None, SimpleNamespace(stopped_by=ending)
         found = [score_at(one, rung) for rung in (24, 48, 49, 96, 97, 98)]
         assert [score and score.generation for score in found] == [1, 2, 3, 4, *later]
 

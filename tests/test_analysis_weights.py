@@ -256,7 +256,7 @@ def test_a_folder_needs_a_start_of_the_same_shapes(tiny, tmp_path):
 
 def test_a_setting_that_may_be_meant_is_named_and_a_run_is_no_place_for_results(tmp_path):
     path = run(tmp_path / "run", "space=full")
-    said = refusal(analyze, "modes", [path], settings={"limt": "4"})
+    said = refusal(analyze, "modes", [path], settings={"limiit": "4"})
     assert "did you mean 'limit'" in said
     assert "is a run directory" in refusal(analyze, "deltas", [path], out=path)
 

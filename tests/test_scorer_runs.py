@@ -2,7 +2,6 @@
 
 import json
 import math
-import threading
 
 import pytest
 
@@ -12,7 +11,6 @@ from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts
 from germline.run.task_check import check_task
 from germline.scorers import http_service
-from germline.scorers.batch_queue import BatchQueue
 from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
@@ -186,47 +184,6 @@ def test_a_weight_that_is_no_number_from_0_on_is_refused(tmp_path, weight):
     section = {"path": str(tmp_path / "rows.jsonl"), "kind": "jsonl", "sample_weight": "w"}
     with pytest.raises(GermlineError, match="`w`"):
         make_task(load_config({"task": section}).task)
-
-
-# --- the queue
-
-
-def test_items_of_several_calls_share_batches_and_results_keep_their_order():
-    started, release = threading.Event(), threading.Event()
-    batches = []
-
-    def process(items):
-        batches.append(items)
-        started.set()
-        release.wait(HANG_S)
-        return [item * 10 for item in items]
-
-    queue = BatchQueue(process, batch_size=3, threads=1, name="test")
-    first = queue.submit([1])
-    started.wait(HANG_S)
-    others = [queue.submit([2, 3]), queue.submit([4, 5]), queue.submit([])]
-    release.set()
-    assert first.result(HANG_S) == [10]
-    assert [future.result(HANG_S) for future in others] == [[20, 30], [40, 50], []]
-    assert batches == [[1], [2, 3, 4], [5]]
-    queue.close()
-    queue.join()
-
-
-def test_an_error_reaches_every_call_of_its_batch_and_the_queue_goes_on():
-    def process(items):
-        return [1 / item for item in items]
-
-    queue = BatchQueue(process, batch_size=8, threads=2, name="test")
-    with pytest.raises(ZeroDivisionError):
-        queue.submit([1, 0]).result(HANG_S)
-    assert queue.submit([2]).result(HANG_S) == [0.5]
-    queue.close()
-    assert queue.submit([2]).cancelled()
-    without_threads = BatchQueue(process, batch_size=1, threads=0, name="test")
-    waiting = without_threads.submit([1])
-    without_threads.close()
-    assert waiting.cancelled()
 
 
 @pytest.mark.usefixtures("graded_in_process")

@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from germline.example import EpisodeBatch, Transcript
+from germline.graders.batch_queue import BatchQueue
 from germline.graders.reward_functions import RewardFunction
-from germline.graders.work_queue import ResultCollector, WorkItem, WorkQueue
 from germline.graders.worker_handle import WorkerHandle
 from germline.graders.worker_messages import (
     EpisodesGraded,
@@ -49,6 +49,12 @@ from germline.types import Example, GermlineError, Grade
 log = logging.getLogger(__name__)
 
 GB = 10**9
+
+LARGEST_BATCH = 128
+"""Most items of a batch: enough to hide the round trip with the fastest grader."""
+
+LAG_S = 0.25
+"""Another process starts when a text has waited for so many seconds."""
 
 
 class GraderPool:
@@ -103,17 +109,14 @@ class GraderPool:
         self._setup = GraderSetup(b"", weights, floor, timeout_s, memory_bytes, variables)
         if workers:
             self._setup = self.worker_setup(grader)
-        self._backlog: WorkQueue[Grade, Item] = WorkQueue()
         self._output: Path | None = None
         self._children = [WorkerHandle(self._setup, self._name) for _ in range(workers)]
-        self._threads = [
-            threading.Thread(
-                target=self._serve, args=(number, child), name=f"grader-{number}", daemon=True
-            )
-            for number, child in enumerate(self._children)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._queue: BatchQueue[Item | None, Grade] = BatchQueue(
+            [partial(self._grade, child) for child in self._children],
+            *(LARGEST_BATCH, "grader", LAG_S),
+        )
+        if workers:
+            self._queue.submit([None])  # starts a process before the first text
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the arguments."""
@@ -137,10 +140,7 @@ class GraderPool:
         The future raises GermlineError when the grader violates its rubric, an environment fails
         before the first reply of the model, or no worker can start.
         """
-        items = self._items(texts, examples)
-        job: ResultCollector[Grade] = ResultCollector(len(items))
-        self._backlog.add(job, items)
-        return job.future
+        return self._queue.submit(self._items(texts, examples))
 
     def _items(self, texts: Sequence[str | Transcript], examples: Sequence[Example]) -> list[Item]:
         """Pair texts with examples; where episodes are graded, a text is the only reply of one."""
@@ -161,38 +161,23 @@ class GraderPool:
             child.output = path
 
     def close(self) -> None:
-        """Cancel what is not graded yet and end the workers at once."""
-        self._backlog.close()
+        """Cancel what waits and end the workers at once; what they grade fails."""
+        self._queue.close()
         for child in self._children:
             child.stop()
-        for thread in self._threads:
-            thread.join()
+        self._queue.join()
+        for child in self._children:
+            child.close()
         if self._output is not None and self._output.is_file() and not self._output.stat().st_size:
             self._output.unlink()
 
-    def _serve(self, number: int, child: WorkerHandle) -> None:
-        """Grade chunk after chunk with one worker, in that worker's thread."""
-        if number == 0:
-            # Started before the first text; if this fails, grading that text fails the same way.
-            with contextlib.suppress(GermlineError):
-                child.start()
-        while (piece := self._backlog.take(number)) is not None:
-            self._grade(piece, child)
-        child.close()
-
-    def _grade(self, piece: WorkItem[Grade, Item], child: WorkerHandle) -> None:
-        try:
-            child.start()  # outside the measured time
-            with self._backlog.measured(len(piece.items)):
-                verdicts = child.grade(piece.items)
-            grades = [
-                self._read(verdict, item)
-                for verdict, item in zip(verdicts, piece.items, strict=True)
-            ]
-        except Exception as error:  # noqa: BLE001 - any error must reach the caller that waits
-            piece.job.fail(error)
-        else:
-            piece.job.finish(piece.start, grades)
+    def _grade(self, child: WorkerHandle, asked: Sequence[Item | None]) -> list[Grade]:
+        """Grade a batch with one worker, in that worker's thread; None only starts the worker."""
+        if None in asked:
+            child.start()
+        items = [item for item in asked if item is not None]
+        grades = map(self._read, child.grade(items), items)
+        return [Grade(math.nan, {}) if item is None else next(grades) for item in asked]
 
     def _read(self, verdict: Verdict, item: Item) -> Grade:
         """Return a grade; raise what no text of the model can have caused."""

@@ -41,10 +41,10 @@ from jaxtyping import Float64
 
 from germline.config import TaskBase
 from germline.engines.http_client import RequestRefused
+from germline.graders.batch_queue import BatchQueue
 from germline.record.atomic_files import Row, append_rows, check_writable, keep_rows, read_each
 from germline.record.metrics_rows import rollout_text
 from germline.run.inference import SourceEvaluation, open_evaluation
-from germline.scorers.batch_queue import BatchQueue
 from germline.scorers.judges import PairwiseJudge
 from germline.scorers.types import NotScoredError, full_prompt
 from germline.tasks.thinking import scored_text_of
@@ -295,7 +295,7 @@ def _ask(
             replies[one.digest] = row
         return [None]
 
-    queue = BatchQueue(answer, batch_size=1, threads=judge.concurrency, name="judge")
+    queue = BatchQueue([answer] * judge.concurrency, batch_size=1, name="judge")
     try:
         futures = [queue.submit([one]) for one in missing.values()]
         for done, future in enumerate(as_completed(futures), 1):

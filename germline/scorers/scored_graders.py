@@ -14,9 +14,9 @@ from typing import Any
 
 from germline.config.scorers import ScorerBase
 from germline.example import Transcript
+from germline.graders.batch_queue import BatchQueue
 from germline.graders.pool import GraderPool
 from germline.registry import create
-from germline.scorers.batch_queue import BatchQueue
 from germline.scorers.types import Item, NotScoredError, Score, Scorer, missing
 from germline.types import Example, Grade
 
@@ -123,7 +123,7 @@ def start_scorer(setting: str, name: str, config: ScorerBase) -> ScorerPart:
         except NotScoredError as error:
             return [missing(str(error))] * len(items)
 
-    queue = BatchQueue(score, scorer.batch_size, scorer.concurrency, f"scorer-{name}")
+    queue = BatchQueue([score] * scorer.concurrency, scorer.batch_size, f"scorer-{name}")
     return ScorerPart(name, config.weight, scorer, queue)
 
 

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from germline.config.scorers import ClassifierSettings
 from germline.endpoint.http_app import HEALTH, HttpLimits, RequestError, make_app
 from germline.endpoint.uvicorn_service import UvicornService, check_address
-from germline.scorers.batch_queue import BatchQueue
+from germline.graders.batch_queue import BatchQueue
 from germline.scorers.sequence_classifier import BATCHES_AT_A_TIME, SequenceClassifier
 from germline.scorers.types import Item, Score
 from germline.types import Example
@@ -54,7 +54,7 @@ def scorer_service(
     with ExitStack() as opened:
         for role, source in sources.items():
             model = SequenceClassifier(source, classifier, partial(_option, role))
-            queue = BatchQueue[Item | str, Score](model.score_items, rows, 1, f"scorer-{role}")
+            queue = BatchQueue[Item | str, Score]([model.score_items], rows, f"scorer-{role}")
             queues[role] = opened.enter_context(closing(queue))
         app = _make_app(queues, sources, limits)
         yield opened.enter_context(closing(UvicornService(app, host, port)))

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from germline.endpoint.http_app import HttpLimits
 from germline.services import serve
 from germline.services.serve import ServedWeights
 from tests.command_line import command
@@ -41,7 +40,7 @@ def test_options_are_passed_on_and_ctrl_c_ends_it(served):
     words = ("--host", "0.0.0.0", "--port", "9", "-g", "best")
     done = command("serve", "nano", *words, "engine.threads=2", GERMLINE_TOKEN="secret")
     assert done.exit_code == 0, done.output
-    settings = serve.ServeSettings("0.0.0.0", 9, HttpLimits("secret"))
+    settings = serve.ServeSettings("0.0.0.0", 9, "secret")
     assert served == [("nano", "best", ["engine.threads=2"], settings)]
     assert "http://127.0.0.1:1/v1" in done.output
     assert "models: base, center" in done.output

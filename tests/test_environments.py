@@ -97,7 +97,6 @@ def test_reset_gets_the_fields_it_names_and_the_seed_unless_the_row_has_one():
         (("a\ud800", False, 0.0), r"Unicode .* step\(\).*'a.ud800'"),
         (("", True, {"reward": "much"}), "'reward', gave 'much'"),
         (("", True, {"luck": 1.0}), r"'luck' \(1.0\), which is not in the rubric"),
-        (("", True, -3.0), "gave -3 for the part 'reward' .* floor -1"),
         (("", True, None), "no reward for an episode that has ended"),
     ],
 )
@@ -126,12 +125,6 @@ def test_an_episode_that_is_cut_and_for_which_get_reward_returns_none_is_an_erro
     with pytest.raises(InvalidGradeError, match="no reward for an episode that was cut"):
         play(silent(None), "a", is_final=True)
     assert play(silent({}), "a", is_final=True) == {"reward": -1.0}
-
-
-def test_the_floor_of_a_part_with_a_negative_weight_is_its_largest_value():
-    cost = EpisodeRubric({"cost": -1.0}, {"cost": 0.0})
-    with pytest.raises(InvalidGradeError, match=r"weight is negative, so the floor is the largest"):
-        play(answering(("", True, 2.0)), "a", rubric=cost)
 
 
 def test_get_reward_adds_to_the_rewards_of_the_steps():

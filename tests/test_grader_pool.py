@@ -17,6 +17,8 @@ import germline
 from germline.example import Transcript
 from germline.graders import builtin_rewards
 from germline.graders.pool import GraderPool, InProcessPool
+from germline.graders.worker_messages import GraderSetup, InvalidGradeError, PartsFailedError
+from germline.graders.worker_process import GradingLoop
 from germline.types import Example, GermlineError, Grade
 from tests import misbehaving_graders
 from tests.hang_limit import HANG_S, wait_until
@@ -123,6 +125,24 @@ def test_a_grader_that_breaks_its_rubric_is_an_error_naming_part_and_value(retur
         with pytest.raises(GermlineError, match=complaint):
             pool.submit(["a", f"return {returned}"], examples(2)).result(timeout=HANG_S)
         assert pool.submit(["a"], examples(1)).result(timeout=HANG_S)[0].reward == 2.0
+
+
+@pytest.mark.parametrize(("weight", "floor", "value"), [(2.0, -1.0, -3.0), (-1.0, 0.0, 2.0)])
+def test_a_part_worse_than_its_floor_is_an_error_also_where_another_part_fails(
+    weight, floor, value
+):
+    def whole(text, example):
+        return {"part": value, "other": 1.0}
+
+    def partly(text, example):
+        raise PartsFailedError({"part": value}, "other fails")
+
+    setup = GraderSetup(b"", {"part": weight, "other": 1.0}, {"part": floor, "other": 0.0}, 1.0)
+    for grader in (whole, partly):
+        verdict = GradingLoop(grader, setup, timed=False).grade(("text", examples(1)[0]))
+        assert isinstance(verdict, InvalidGradeError)
+        assert f"gave {value:g} for the part 'part', worse than its floor {floor:g}" in str(verdict)
+        assert ("as its weight is negative" in str(verdict)) == (weight < 0)
 
 
 def test_importing_the_grader_is_not_charged_to_the_first_text(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ GERMLINE_OWN = {"spaces": {"kind": "length", "start": 0, "end": 16}}
 
 @pytest.fixture(autouse=True)
 def _away_services_are_probed_at_once(monkeypatch):
-    monkeypatch.setattr(http_service, "PROBE_EVERY_S", 0.0)
+    monkeypatch.setattr(http_service, "AWAY_S", 0.0)
 
 
 def with_judge(url, *overrides, place="held_out", **section):

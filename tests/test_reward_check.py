@@ -27,7 +27,7 @@ def test_a_function_below_its_floor_for_a_wrong_number_is_refused_before_the_run
     config = {**SETTINGS, "task": {"max_new_tokens": 4}}
     with pytest.raises(
         GermlineError,
-        match=r"the reward returned \S+ from near\(\), worse than .*task\.reward_floor=\{near",
+        match=r"the reward gave \S+ for the part 'near', worse than .*task\.reward_floor",
     ):
         germline.train(config, tmp_path / "run", reward=near, data=rows)
     assert not (tmp_path / "run").exists()

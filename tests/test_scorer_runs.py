@@ -20,7 +20,7 @@ from tests.toy_runs import SETTINGS, finish, journal, settings, stopped_after
 
 @pytest.fixture(autouse=True)
 def _away_services_are_probed_at_once(monkeypatch):
-    monkeypatch.setattr(http_service, "PROBE_EVERY_S", 0.0)
+    monkeypatch.setattr(http_service, "AWAY_S", 0.0)
 
 
 def scored(url, *overrides, **section):

@@ -1,4 +1,4 @@
-"""The service `germline serve --reward`: scores, batches, and limits."""
+"""The service `germline serve --reward`: scores, batches, and wrong requests."""
 
 import json
 import re
@@ -10,7 +10,6 @@ import pytest
 
 import germline
 from germline.config.scorers import ClassifierSettings
-from germline.endpoint.http_app import HttpLimits
 from germline.engines.http_client import HttpConnection, RequestRefused
 from germline.scorers.sequence_classifier import SequenceClassifier
 from germline.services.scorer import scorer_service
@@ -87,13 +86,12 @@ def test_a_text_that_is_cut_is_flagged_and_a_model_that_is_not_served_has_no_sco
         ("/score_texts", {"texts": "a"}, 400, "texts: Input should be a valid list"),
         ("/score_texts", {"texts": [None]}, 400, "texts.0: Input should be a valid string"),
         ("/score_texts", {"texts": ["a"], "more": 1}, 400, "more: Extra inputs"),
-        ("/score_texts", {"texts": ["a" * 5000]}, 413, "2000 bytes at most"),
         ("/score", {}, 404, "Not Found"),
     ],
 )
 def test_a_wrong_request_is_refused_and_says_why(sources, path, body, status, message):
     with (
-        serving(sources, limits=HttpLimits(max_request_bytes=2000)) as service,
+        serving(sources) as service,
         pytest.raises(RequestRefused, match=re.escape(message)) as refused,
     ):
         service.post(path, body)

@@ -7,7 +7,6 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from germline.endpoint import row_generator
-from germline.endpoint.http_app import HttpLimits
 from tests.serving import chat, raw, refused, serving, text_of
 from tests.tiny import save_tiny
 from tests.toy_runs import run
@@ -89,7 +88,7 @@ def test_a_prompt_of_megabytes_is_refused_without_its_tokens(url, monkeypatch):
 
 
 def test_the_token_of_the_server_is_the_api_key_of_the_client():
-    with serving("nano", limits=HttpLimits(token="secret")) as url:
+    with serving("nano", token="secret") as url:
         with OpenAI(base_url=url, api_key="secret") as client:
             assert text_of(chat(client, "What is 3 plus 4?"))
         with OpenAI(base_url=url, api_key="other", max_retries=0) as client:

@@ -164,45 +164,6 @@ def test_a_config_stands_for_its_task(tmp_path):
     assert "up to 7 new ones" in shown.stdout
 
 
-def tools_row(tmp_path, body):
-    path = tmp_path / "shelf.py"
-    path.write_text(
-        SHELF.replace('        return "taken"\n', body) + ROWS.replace("str(n)", "'blue'")
-    )
-    limits = ["graders.timeout_s=2", "task.max_new_tokens=8"]
-    report = germline.check_task(path, limits, prompts=0)
-    assert not report.problems
-    return next(row for row in report.findings if row.tried == "tools")
-
-
-def test_every_tool_is_called_once_with_arguments_from_its_signature(tmp_path):
-    more = """        return f"taken {book}"
-
-    def count(self, books: list, most: int = 5) -> int:
-        return most
-"""
-    row = tools_row(tmp_path, more)
-    assert (row.verdict, row.count, row.rewards) == ("ok", 2, ())
-    assert row.remark == "take(book='blue') returned 'taken blue'; count(books=[]) returned 5"
-
-
-def test_a_tool_that_raises_is_a_warning_with_its_line(tmp_path):
-    row = tools_row(tmp_path, "        raise KeyError(book)\n")
-    assert row.verdict == "warning"
-    assert "take(book='blue') raised KeyError: 'blue'" in row.remark
-    assert "shelf.py" in row.remark
-    line = SHELF.split('        return "taken"')[0].count("\n") + 1
-    assert f"line {line}" in row.remark
-    assert "the model may call a tool with such arguments" in row.remark
-
-
-@pytest.mark.slow
-def test_a_tool_that_hangs_is_a_warning_after_the_time_limit(tmp_path):
-    row = tools_row(tmp_path, "        while True: pass\n")
-    assert row.verdict == "warning"
-    assert "take(book='blue') failed: timeout after 2" in row.remark
-
-
 def test_the_command_takes_rows_and_settings_and_refuses_those_without_effect(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"q": "1?", "a": 1}\n{"q": "2?", "a": 2}\n')
@@ -270,7 +231,7 @@ def test_a_negative_reward_of_a_wrong_number_is_found_where_hostile_texts_are_no
     rows = numbers(tmp_path, "1 - abs(n - gold)")
     assert [rows[name].verdict for name in ("gold answers", "hostile answers")] == ["ok", "warning"]
     assert rows["wrong answers"].verdict == "wrong"
-    assert "from reward(), worse than its floor 0" in rows["wrong answers"].remark
+    assert "the part 'reward', worse than its floor 0" in rows["wrong answers"].remark
 
 
 def test_a_wrong_answer_that_earns_more_than_the_gold_one_is_a_warning(tmp_path):

@@ -3,8 +3,6 @@
 import germline
 from germline.graders.pool import InProcessPool
 from tests.test_from_python import ON_ROWS, ROWS, mean_at_end
-from tests.test_task_checks import ROWS as SHELF_ROWS
-from tests.test_task_checks import SHELF
 
 STRIPPED = {**ON_ROWS, "task": {**ON_ROWS["task"], "strip_thinking": True}}
 
@@ -23,10 +21,3 @@ def test_a_function_that_cannot_be_imported_grades_the_text_without_its_thinking
     pool.submit(["<think>hm</think>yes"], [example])
     assert seen[-1] == "yes"
     assert mean_at_end(training.run()) == 0.5
-
-
-def test_the_tools_of_an_environment_are_checked(tmp_path):
-    path = tmp_path / "shelf.py"
-    path.write_text(SHELF + SHELF_ROWS)
-    report = germline.check_task(path, ["task.strip_thinking=true"], prompts=0)
-    assert "tools" in [row.tried for row in report.findings]

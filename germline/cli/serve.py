@@ -94,20 +94,18 @@ def serve(
     if sources:
         check_source(Path(sources[0]))
     with serve_extra("germline serve"):
-        from germline.endpoint.http_app import HttpLimits
         from germline.services.scorer import scorer_service
         from germline.services.serve import ServeSettings, endpoint
     token = os.environ.get(TOKEN_VARIABLE) or None
     port = (8100 if scorers else 8000) if port is None else port
     if scorers:
-        limits = HttpLimits(token, max_request_bytes=16_000_000)
         classifier = read_section("serve", ClassifierSettings, settings, "")
-        with scorer_service(scorers, classifier, host, port, limits) as server:
+        with scorer_service(scorers, classifier, host, port, token) as server:
             values: dict[str, object] = {"url": server.url, "models": scorers}
             lines = f"{' and '.join(scorers.values())} at {server.url}"
             _run_until_interrupt(server, lines, values, token, as_json=as_json)
         return
-    listening = ServeSettings(host, port, HttpLimits(token))
+    listening = ServeSettings(host, port, token)
     with endpoint(sources[0], generation, settings, listening) as (server, weights):
         names, center = weights.names(), weights.select("center").fingerprint
         values = {"base_url": f"{server.url}/v1", "models": names, "center": center}

@@ -72,7 +72,6 @@ from germline.config.strategies import StrategyBase as StrategyBase
 from germline.config.strategies import StrategyConfig as StrategyConfig
 from germline.config.strategies import ZScore as ZScore
 from germline.config.tasks import Arithmetic as Arithmetic
-from germline.config.tasks import Calculator as Calculator
 from germline.config.tasks import Conciseness as Conciseness
 from germline.config.tasks import Countdown as Countdown
 from germline.config.tasks import EpisodeSettings as EpisodeSettings

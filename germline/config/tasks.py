@@ -179,15 +179,6 @@ class GuessNumber(EpisodeSettings):
     """Numbers go from 1 to this."""
 
 
-@register("task", "germline.tasks.environment_task:CalculatorTask")
-class Calculator(EpisodeSettings):
-    """Compute a * b + c with two tools: reward 1 if the last result is right."""
-
-    kind: Literal["calculator"] = "calculator"
-    split_seed: int = 0
-    """Seed of the train/test split of the expressions."""
-
-
 def _from_file(value: object) -> object:
     """Accept a file as the whole section, `task: my_task.py`, or as its kind."""
     section = value if isinstance(value, Mapping) else {"kind": value}

@@ -1,6 +1,6 @@
 """An OpenAI-compatible endpoint over one engine, on FastAPI and uvicorn (the extra `serve`).
 
-`http_app` (token, limits, errors) and `uvicorn_service` (address, start, end) are the same for
+`http_app` (token, errors) and `uvicorn_service` (address, start, end) are the same for
 every service, also for those that have no engine.
 """
 

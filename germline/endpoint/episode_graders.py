@@ -27,7 +27,6 @@ from typing import Any
 
 from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.episode_log import RUNS, EpisodeLog, LoggedTurn
-from germline.endpoint.http_app import HttpLimits
 from germline.endpoint.openai_app import Endpoint
 from germline.endpoint.rows import NamedWeights
 from germline.endpoint.uvicorn_service import UvicornService
@@ -37,12 +36,6 @@ from germline.graders.worker_handle import WorkerHandle
 from germline.graders.worker_messages import EpisodesGraded, Verdict
 from germline.protocols import Engine, Members
 from germline.types import Completion, Decoding, Example, GermlineError, Grade, Rollout
-
-LARGEST_REQUEST = 64_000_000
-"""Bytes: a long conversation, with its tools."""
-
-LONGEST_REQUEST_S = 24 * 3600.0
-"""Time of a request, which includes that of all batches before it."""
 
 
 class EndpointGraders(GraderPool):
@@ -111,9 +104,7 @@ class EndpointGraders(GraderPool):
         decoding: Decoding,
     ) -> list[tuple[Grade, Ended]]:
         """Serve the members while the episodes are played."""
-        limits = HttpLimits(
-            secrets.token_urlsafe(16), LARGEST_REQUEST, 16 + 4 * len(episodes), LONGEST_REQUEST_S
-        )
+        token = secrets.token_urlsafe(16)
         assert self.max_turns is not None
         sampling = {
             "max_tokens": decoding.max_new_tokens,
@@ -123,14 +114,15 @@ class EndpointGraders(GraderPool):
         }
         batcher = EngineBatcher(weights, max_rows=len(episodes))
         try:
-            app = Endpoint(weights, batcher, decoding.max_new_tokens, log).app(limits)
+            app = Endpoint(weights, batcher, decoding.max_new_tokens, log).app(token)
             with (
                 closing(UvicornService(app, "127.0.0.1", 0)) as server,
                 server.in_background() as url,
             ):
-                address, token = f"{url}/v1", limits.token or ""
                 turns, timeout_s = self.max_turns, self._setup.timeout_s
-                batch = EpisodeBatch(tuple(episodes), address, token, sampling, turns, timeout_s)
+                batch = EpisodeBatch(
+                    tuple(episodes), f"{url}/v1", token, sampling, turns, timeout_s
+                )
                 return self._graded(batch, examples, log)
         finally:
             batcher.close()

@@ -1,11 +1,9 @@
-"""The FastAPI application of a service: its token, its limits, and its errors.
+"""The FastAPI application of a service: its token, and its errors.
 
 `make_app` returns an application whose requests pass `RequestGuard` first:
 
 1. a request without the token is refused (401); `/health` needs none;
-2. more requests at a time than `max_concurrent` are refused (429), a larger body too (413);
-3. a request that takes longer than `timeout_s` ends (504, or a closed connection where the response
-   has begun), as does a request whose client disconnects: its handler is cancelled.
+2. where the client disconnects, the handler of its request is cancelled.
 
 Errors have the format of OpenAI's API: `{"error": {"message", "type", "param", "code"}}`.
 """
@@ -13,7 +11,6 @@ Errors have the format of OpenAI's API: `{"error": {"message", "type", "param", 
 import asyncio
 import hmac
 import json
-from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -23,20 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 HEALTH = "/health"
-"""The path that answers without a token, and however many requests are running."""
-
-
-@dataclass(frozen=True)
-class HttpLimits:
-    """What a service accepts: how many requests at a time, and how long and large each may be.
-
-    The time is from the first byte of the request to the last one of the response.
-    """
-
-    token: str | None = field(default=None, repr=False)
-    max_request_bytes: int = 2_000_000
-    max_concurrent: int = 256
-    timeout_s: float = 600.0
+"""The path that answers without a token."""
 
 
 class RequestError(HTTPException):
@@ -45,7 +29,7 @@ class RequestError(HTTPException):
     def __init__(
         self, status_code: int, detail: str, *, param: str | None = None, code: str | None = None
     ) -> None:
-        headers = {"Retry-After": "1"} if status_code in (429, 503) else {}
+        headers = {"Retry-After": "1"} if status_code == 503 else {}
         if status_code == 401:
             headers["WWW-Authenticate"] = "Bearer"
         super().__init__(status_code, detail, headers)
@@ -72,10 +56,10 @@ def error_response(error: HTTPException) -> AsciiJson:
     return AsciiJson({"error": detail}, error.status_code, error.headers)
 
 
-def make_app(title: str, limits: HttpLimits) -> FastAPI:
+def make_app(title: str, token: str | None) -> FastAPI:
     """Return an application without routes, whose requests are guarded."""
     app = FastAPI(title=title, default_response_class=AsciiJson)
-    app.add_middleware(RequestGuard, limits=limits)
+    app.add_middleware(RequestGuard, token=token)
 
     @app.exception_handler(HTTPException)
     async def refused(_request: Request, error: HTTPException) -> AsciiJson:
@@ -110,57 +94,29 @@ def _as_request_error(error: RequestValidationError) -> RequestError:
 class RequestGuard:
     """ASGI middleware: see the module's docstring."""
 
-    def __init__(self, app: ASGIApp, limits: HttpLimits) -> None:
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
         self.app = app
-        self.limits = limits
-        self.active = 0  # requests that are being answered
+        self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http" or scope["path"] == HEALTH:
             await self.app(scope, receive, send)
-            return
-        has_begun = False
-
-        async def begin(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
-        self.active += 1
-        try:
-            self._check(scope)
-            async with asyncio.timeout(self.limits.timeout_s):
-                await self._answer(scope, receive, begin)
-        except TimeoutError:
-            late = f"the request took longer than {self.limits.timeout_s:g} s"
-            error = RequestError(504, late, code="timeout")
-        except RequestError as refusal:
-            error = refusal
+        elif self._is_allowed(scope):
+            await self._answer(scope, receive, send)
         else:
-            return
-        finally:
-            self.active -= 1
-        if not has_begun:
-            await error_response(error)(scope, receive, send)
-
-    def _check(self, scope: Scope) -> None:
-        token, headers = self.limits.token, dict(scope["headers"])
-        given = headers.get(b"authorization", b"")
-        if token is not None and not hmac.compare_digest(given, b"Bearer " + token.encode()):
-            raise RequestError(
+            refusal = RequestError(
                 401,
                 "the request needs the header `Authorization: Bearer TOKEN` with the token of this "
                 "service",
                 code="invalid_api_key",
             )
-        if self.active > self.limits.max_concurrent:
-            raise RequestError(
-                429,
-                f"{self.limits.max_concurrent} requests are running, the most at a time: send the "
-                "request again",
-                code="too_many_requests",
-            )
+            await error_response(refusal)(scope, receive, send)
+
+    def _is_allowed(self, scope: Scope) -> bool:
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        token = self._token
+        return token is None or hmac.compare_digest(given, b"Bearer " + token.encode())
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read the body and run the application; cancel it when the client disconnects."""
@@ -170,10 +126,6 @@ class RequestGuard:
             if message["type"] == "http.disconnect":
                 return
             body += message.get("body", b"")
-            if len(body) > self.limits.max_request_bytes:
-                most = self.limits.max_request_bytes
-                said = f"the body of a request may have {most} bytes at most"
-                raise RequestError(413, said, code="request_too_large")
             is_whole = not message.get("more_body")
         unread: list[Message] = [{"type": "http.request", "body": bytes(body)}]
         gone = asyncio.ensure_future(receive())

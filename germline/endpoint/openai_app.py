@@ -17,7 +17,7 @@ from fastapi.responses import StreamingResponse
 
 from germline.endpoint.engine_batcher import EngineBatcher
 from germline.endpoint.episode_log import EpisodeLog, LoggedTurn
-from germline.endpoint.http_app import HEALTH, AsciiJson, HttpLimits, RequestError, make_app
+from germline.endpoint.http_app import HEALTH, AsciiJson, RequestError, make_app
 from germline.endpoint.openai_requests import (
     ChatRequest,
     CompletionRequest,
@@ -28,8 +28,7 @@ from germline.endpoint.rows import NamedWeights, RowRequest
 from germline.types import Example
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": "Refused: see `error.message`."}
-    for status in (400, 401, 404, 413, 429, 500, 503, 504)
+    status: {"description": "Refused: see `error.message`."} for status in (400, 401, 404, 500, 503)
 }
 
 
@@ -42,9 +41,9 @@ class Endpoint:
     max_new_tokens: int
     log: EpisodeLog | None = None
 
-    def app(self, limits: HttpLimits) -> FastAPI:
+    def app(self, token: str | None = None) -> FastAPI:
         """Return the application of a server."""
-        app = make_app("germline serve", limits)
+        app = make_app("germline serve", token)
         app.get(HEALTH)(self.health)
         app.get("/v1/models", responses=ERRORS)(self.models)
         app.get("/v1/models/{name:path}", responses=ERRORS)(self.model)

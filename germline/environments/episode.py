@@ -9,7 +9,7 @@ from typing import Any
 
 from germline.environments.adapters import StepResult, adapt
 from germline.errors import shown
-from germline.graders.reward_functions import exception_text, worst_is_largest
+from germline.graders.reward_functions import exception_text
 from germline.graders.worker_messages import (
     CAUSED_BY_CODE,
     GradeMissingError,
@@ -30,8 +30,6 @@ class EpisodeRubric:
     weights: Mapping[str, float]
     floors: Mapping[str, float]
     """The worst values; a part that the environment never gives has its floor."""
-    remedy: str = ""
-    """How the user changes the floor of a part, with `{part}` in its place."""
 
     def by_part(self, rewards: Any) -> dict[str, float]:
         """Return rewards by part: one number is the only part, or the part `reward`."""
@@ -51,15 +49,6 @@ class EpisodeRubric:
 
     def with_floors(self, parts: Mapping[str, float]) -> dict[str, float]:
         """Return all parts, with the floor of each part that was not given."""
-        for part, value in parts.items():
-            weight, floor = self.weights[part], self.floors[part]
-            if weight * value < weight * floor:
-                raise InvalidGradeError(
-                    f"gave {value:g} for the part {part!r} of an episode, worse than its floor "
-                    f"{floor:g}. An episode that fails earns the floor, so the floor must be the "
-                    f"worst value of the part{worst_is_largest(weight)}"
-                    f"{self.remedy.format(part=part)}"
-                )
         return {part: parts.get(part, self.floors[part]) for part in self.weights}
 
 

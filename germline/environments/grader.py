@@ -13,7 +13,6 @@ A task file names the class of its environment, `environment = Mine`, or defines
 has `reset`. `germline.graders.task_file` says how it is found again in grader processes.
 """
 
-import json
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,15 +20,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from germline.environments.adapters import ToolAdapter, adapt, required_fields
 from germline.environments.episode import Episode, EpisodeRubric
-from germline.errors import GermlineError, shown
+from germline.errors import GermlineError
 from germline.example import Example, Transcript
-from germline.graders.event_loop import await_result
-from germline.graders.reward_functions import exception_text
 from germline.graders.task_file import TaskFile, task_file_error
-from germline.graders.worker_messages import CAUSED_BY_CODE, InvalidGradeError
-
-RETURNED, RAISED = "returned ", "raised "
-"""Beginnings of what a call of a tool came to."""
+from germline.graders.worker_messages import InvalidGradeError
 
 LIVE_EPISODES = 16_384
 """Largest number of live episodes in a grader process: more than the rows of a microbatch, because
@@ -162,32 +156,6 @@ class SingleReplyGrader:
         parts = self.episodes(Transcript((text,), seed=0, is_final=True), example)
         assert not isinstance(parts, str)
         return parts
-
-
-@dataclass(frozen=True)
-class ToolCallGrader:
-    """Makes one call in an episode, and answers with what the tool returned or raised.
-
-    `check` tries the tools of an environment with it. The reply of the transcript is the
-    call, as a JSON list of the name and the arguments.
-    """
-
-    episodes: EnvironmentGrader
-
-    def __call__(self, transcript: Transcript, example: Example) -> str:
-        """Return what the call came to; a reset that fails raises."""
-        name, arguments = json.loads(transcript.replies[0])
-        adapter = adapt(self.episodes.factory())
-        adapter.reset(dict(example.facts), transcript.seed)
-        tool = getattr(adapter.environment, name)
-        try:
-            return f"{RETURNED}{shown(await_result(tool(**arguments)))}"
-        except MemoryError:
-            raise
-        except CAUSED_BY_CODE as error:
-            return f"{RAISED}{exception_text(tool, error)}"
-        finally:
-            adapter.close()
 
 
 @dataclass(frozen=True)

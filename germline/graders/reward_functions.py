@@ -78,7 +78,7 @@ class FunctionRubric:
 
     def __call__(self, text: str, example: Example) -> Mapping[str, float]:
         """Return the value of every function; each function gets its own copy of the row."""
-        values: dict[str, float] = {}
+        values: dict[str, Any] = {}
         applies = not self.is_only_reward
         failures: list[str] = []
         for name, function in self.functions.items():
@@ -90,7 +90,7 @@ class FunctionRubric:
                 named = f"{name}(): " if len(self.functions) > 1 else ""
                 failures.append(f"{named}{exception_text(function, error)}")
             else:
-                values[name] = 0.0 if value is DOES_NOT_APPLY else self._checked(name, value)
+                values[name] = 0.0 if value is DOES_NOT_APPLY else value
                 applies |= value is not DOES_NOT_APPLY and self.weights[name] != 0
         if failures:
             raise PartsFailedError(values, "; ".join(failures))
@@ -108,30 +108,6 @@ class FunctionRubric:
         if example.answer:
             row["answer"] = example.answer
         return {**row, **copy.deepcopy(dict(example.facts))}
-
-    def _floor_remedy(self, name: str) -> str:
-        return f"set task.reward_floor={{{name}: ...}}"
-
-    def _checked(self, name: str, value: object) -> float:
-        number = as_number(value)
-        if not math.isfinite(number):
-            raise InvalidGradeError(
-                f"must return a finite number from {name}(), returned {shown(value)}: return "
-                "the floor for a completion without a value, or raise an exception, which earns it"
-            )
-        weight, floor = self.weights[name], self.floors[name]
-        if weight * number < weight * floor:
-            # A round number that is clearly worse than the value.
-            power = math.ceil(math.log10(2 * abs(number))) if number else 0
-            limit = floor or math.copysign(10.0**power, number)
-            raise InvalidGradeError(
-                f"returned {number:g} from {name}(), worse than its floor {floor:g}. The floor "
-                "must be the worst value that the function can return"
-                f"{worst_is_largest(weight)}: {self._floor_remedy(name)}; or limit what it returns "
-                f"to one, such as {'max' if weight > 0 else 'min'}({limit:g}, value), and give "
-                "that as the floor"
-            )
-        return number
 
 
 def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], prompt: str) -> object:
@@ -175,11 +151,6 @@ def exception_text(function: object, error: BaseException) -> str:
     lines = [line for frame, line in frames if frame.f_code.co_filename == file]
     place = f" ({Path(file).name}, line {lines[-1]})" if lines else ""
     return f"{type(error).__name__}{message}{place}"
-
-
-def worst_is_largest(weight: float) -> str:
-    """Say for an error which value of a part is the worst; empty where it is the smallest."""
-    return " (its weight is negative, so the floor is the largest value)" if weight < 0 else ""
 
 
 def takes_lists(function: RewardFunction) -> bool:

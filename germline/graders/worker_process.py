@@ -135,7 +135,7 @@ class GradingLoop:
         except GradeMissingError as error:
             return self._setup.missing(str(error)[:_LONGEST_REASON])
         except PartsFailedError as error:
-            return self._setup.grade(error.values, str(error))
+            return self._values(error.values, str(error))
         except MemoryError:
             limit = self._setup.memory_bytes
             most = "there is" if limit is None else f"{limit / 1e9:g} GB (graders.memory_gb)"
@@ -155,19 +155,29 @@ class GradingLoop:
             return EpisodesGraded(verdicts, tuple(one.ended for one in played))
         return self._values(parts)
 
-    def _values(self, parts: object) -> Verdict:
-        names = tuple(self._setup.rubric)
-        if not isinstance(parts, Mapping) or set(parts) != set(names):
+    def _values(self, parts: object, failure: str | None = None) -> Verdict:
+        """Check the parts, which are all of them unless there is a failure."""
+        setup, names = self._setup, tuple(self._setup.rubric)
+        if not isinstance(parts, Mapping) or (failure is None and set(parts) != set(names)):
             return InvalidGradeError(f"must return the parts {names}, returned {shown(parts)}")
-        values = {name: as_number(parts[name]) for name in names}
+        values = {name: as_number(parts[name]) for name in names if name in parts}
         for name, value in values.items():
+            weight, floor = setup.rubric[name], setup.floor[name]
             if not math.isfinite(value):
                 return InvalidGradeError(
                     f"must return a finite number for the part {name!r}, returned "
                     f"{shown(parts[name])}: raise an exception for a completion that has no "
                     "value, which earns the floor"
                 )
-        return self._setup.grade(values)
+            if weight * value < weight * floor:
+                largest = ", the largest one as its weight is negative" if weight < 0 else ""
+                return InvalidGradeError(
+                    f"gave {value:g} for the part {name!r}, worse than its floor {floor:g}. What "
+                    f"fails earns the floor, so the floor must be the worst value{largest}: limit "
+                    "the value, or change the floor (settings['floor'] in a task file, "
+                    "task.reward_floor for functions from Python, task.floor for verifiers)"
+                )
+        return setup.grade(values, failure)
 
 
 def main(descriptor: int, progress_descriptor: int) -> None:

@@ -1,9 +1,8 @@
-"""Check whether a task is fit for training: its reward, prompts, and tools, as `germline check`.
+"""Check whether a task is fit for training: its reward and its prompts, as `germline check`.
 
 At the start of every run, `germline.run.preflight` tries a few answers only.
 """
 
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,39 +11,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from germline.config import Config, TaskBase, load_config
+from germline.config import TaskBase, load_config
 from germline.config.config_files import model_source
 from germline.config.loader import read_task
-from germline.environments.adapters import ToolAdapter, adapt
-from germline.environments.grader import RAISED, RETURNED, EnvironmentGrader, ToolCallGrader
-from germline.environments.tools import describe
 from germline.episodes import first_message
 from germline.example import Transcript, Turn
-from germline.graders.pool import GraderPool
 from germline.protocols import EpisodeTask, GraderProtocol, Task
 from germline.run.build_parts import make_decoding, make_graders
 from germline.run.model_prompts import without_overlong
 from germline.run.preflight import distinct, places, prompts_in_both, short_text
 from germline.run.reward_check import TaskCheckRow, Verdict, reward_rows
 from germline.tasks import make_task
-from germline.tasks.environment_task import EnvironmentTask
-from germline.tasks.thinking import own_grader
 from germline.types import Decoding, Example, GermlineError, Grade
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-EXAMPLE_TEXT = "text"
-"""Argument of a tool that takes a text, where the example has no gold answer."""
-
-EXAMPLE_OF_TYPE: Mapping[str, Any] = {
-    "integer": 1,
-    "number": 1.0,
-    "boolean": True,
-    "array": [],
-    "object": {},
-    "null": None,
-}
 
 
 @dataclass(frozen=True)
@@ -130,7 +111,6 @@ def check_task(
         if prompts and isinstance(made, EpisodeTask):
             with suppress(GermlineError):  # the check of empty answers reports it
                 episode = _play_example(made.examples("train")[0], made.max_turns, graders)
-    findings += _check_tools(made, config, printed)
     encode = partial(encode_prompt, tokenizer, date=config.task.prompt_date)
     finding, shown = _prompts(made, encode, tokenizer, context, decoding, prompts, episode)
     findings.append(finding)
@@ -215,75 +195,3 @@ def _play_example(example: Example, max_turns: int, graders: GraderProtocol) -> 
         if state.observation is not None:
             turns.append(Turn("user", state.observation))
     return ExampleEpisode(example.answer, begin, tuple(turns), state, is_cut=False)
-
-
-def _check_tools(task: Task, config: Config, printed: Path) -> list[TaskCheckRow]:
-    """Call every tool of an environment once; no row for a task without tools.
-
-    Its arguments are made from its signature. An environment that ignores replies without a call
-    hides a tool that fails, so each tool is called in an episode of its own, in a grader process
-    and under the time limit of a turn.
-    """
-    if not isinstance(task, EnvironmentTask) or not task.has_tools:
-        return []
-    grader = own_grader(task.episode_grader)
-    if not isinstance(grader, EnvironmentGrader):
-        return []
-    example = task.examples("train")[0]
-    calls = _example_calls(grader, example)
-    limits = config.graders
-    with GraderPool(
-        ToolCallGrader(grader),
-        grader.rubric.weights,
-        grader.rubric.floors,
-        timeout_s=limits.timeout_s,
-        memory_gb=limits.memory_gb,
-        max_turns=1,
-        variables=limits.variables,
-    ) as pool:
-        pool.redirect_output(printed)
-        results = [_result(pool, name, arguments, example) for name, arguments in calls.items()]
-    remarks, failed = [], []
-    for (name, arguments), result in zip(calls.items(), results, strict=True):
-        given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        remarks.append(f"{name}({given}) {result}")
-        if not result.startswith(RETURNED):
-            failed.append(remarks[-1])
-    if not failed:
-        return [TaskCheckRow("tools", len(calls), (), "ok", "; ".join(remarks))]
-    remark = f"{'; '.join(failed)}: the model may call a tool with such arguments"
-    return [TaskCheckRow("tools", len(calls), (), "warning", remark)]
-
-
-def _example_calls(grader: EnvironmentGrader, example: Example) -> dict[str, dict[str, Any]]:
-    """Return example arguments of every tool by its name: those without a default."""
-    adapter = adapt(grader.factory())
-    tools = adapter.tools if isinstance(adapter, ToolAdapter) else {}
-    adapter.close()
-    calls = {}
-    for name, tool in tools.items():
-        schema = describe(tool)["function"]["parameters"]
-        calls[name] = {
-            argument: _example_argument(schema["properties"][argument], example)
-            for argument in schema["required"]
-        }
-    return calls
-
-
-def _example_argument(schema: Mapping[str, Any], example: Example) -> Any:
-    """Return a value that the JSON schema of an argument allows."""
-    if schema.get("enum"):
-        return schema["enum"][0]
-    if "anyOf" in schema:
-        return _example_argument(schema["anyOf"][0], example)
-    return EXAMPLE_OF_TYPE.get(schema.get("type", "string"), example.answer or EXAMPLE_TEXT)
-
-
-def _result(pool: GraderPool, name: str, arguments: Mapping[str, Any], example: Example) -> str:
-    """Make one call and wait for it, so that an error does not stop the next call."""
-    call = Transcript((json.dumps([name, arguments]),), seed=0)
-    try:
-        (grade,) = pool.submit([call], [example]).result()
-    except GermlineError as error:
-        return f"{RAISED}{error}"
-    return grade.observation or f"failed: {grade.failure}"

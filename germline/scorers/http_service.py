@@ -1,20 +1,17 @@
-"""A service that is asked over HTTP: its token, retries, and a circuit breaker.
+"""A service that is asked over HTTP: its token, and retries.
 
 A request that fails because the service is away is repeated for `retry_timeout_s`, and twice if the
-service fails with it (HTTP status 500). When the service has answered no request for that long, the
-circuit opens: requests fail at once, except one every `PROBE_EVERY_S`, which tries whether the
-service is back. The first response closes the circuit. All threads share it, so they wait for the
-service together and not one after the other.
+service fails with it (HTTP status 500). When the service has answered no request for that long,
+requests fail at once for `AWAY_S`: threads wait for the service together and not one after the
+other.
 """
 
 import logging
 import math
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 from germline.config.scorers import HttpScorer, HttpSettings
 from germline.engines.http_client import HttpConnection, RequestRefused
@@ -23,7 +20,7 @@ from germline.types import EngineLost, GermlineError
 
 log = logging.getLogger(__name__)
 
-PROBE_EVERY_S = 5.0
+AWAY_S = 5.0
 
 SERVER_ERROR, ERROR_PAUSES_S = 500, (0.5, 2.0)
 """Status from which on the service failed, perhaps for this request alone, which is sent again."""
@@ -60,13 +57,10 @@ class HttpService:
             headers=request_headers(config, name_of("token_env")),
             timeout_setting=name_of("timeout_s"),
         )
-        self._probe = replace(self._connection, retry_timeout_s=0.0)
         self._clock = clock
-        self._lock = threading.Lock()
         self._is_closed = False
-        self._answered_at = -math.inf
-        self._next_probe = 0.0
-        self._failure = ""  # of the request that opened the circuit
+        self._answered_at = self._away_until = -math.inf
+        self._failure = ""  # of the last request that was lost
 
     def close(self) -> None:
         """Repeat no further request."""
@@ -82,52 +76,40 @@ class HttpService:
         """
         self._check_open()
         begun = self._clock()
-        with self._lock:
-            connection = self._probe if self._failure else self._connection
-            if self._failure and begun < self._next_probe:
-                raise ServiceAwayError(f"not asked, as it is away: {self._failure}")
-            self._next_probe = begun + PROBE_EVERY_S
+        if begun < self._away_until:
+            raise ServiceAwayError(f"not asked, as it is away: {self._failure}")
         pauses = list(ERROR_PAUSES_S)
         while True:
             try:
-                response = connection.post(path, body)
+                response = self._connection.post(path, body)
             except EngineLost as error:
                 # One that was not reached was asked for that long; a late one was asked once.
-                is_over = self._clock() - begun >= self.config.retry_timeout_s
-                if is_over or connection is self._probe:
-                    self._count_failure(str(error))
                 self._check_open()
+                if self._clock() - begun >= self.config.retry_timeout_s:
+                    raise self._lost(str(error)) from None
             except RequestRefused as refusal:  # a response, which says nothing of other requests
-                self._close_circuit()
+                self._answered_at = self._clock()
                 if refusal.status < SERVER_ERROR or not pauses:
                     raise
                 time.sleep(pauses.pop(0))
                 self._check_open()
             else:
-                self._close_circuit()
+                self._answered_at = self._clock()
                 return response
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise ServiceAwayError(f"{self._place}: closed while a request was waiting")
 
-    def _count_failure(self, failure: str) -> NoReturn:
-        """Open the circuit, unless another request was answered lately; raise the error."""
-        with self._lock:
-            if self._clock() - self._answered_at < self.config.retry_timeout_s:
-                raise NotScoredError(failure)
-            was_open, self._failure = bool(self._failure), failure
-            self._next_probe = self._clock() + PROBE_EVERY_S
-        if not was_open:
+    def _lost(self, failure: str) -> NotScoredError:
+        """Return the error of a request without an answer; the service is away without others."""
+        now = self._clock()
+        if now - self._answered_at < self.config.retry_timeout_s:
+            return NotScoredError(failure)
+        if now >= self._away_until:
             log.warning("%s; its scores are missing until it answers again", failure)
-        raise ServiceAwayError(failure)
-
-    def _close_circuit(self) -> None:
-        with self._lock:
-            was_open, self._failure = bool(self._failure), ""
-            self._answered_at = self._clock()
-        if was_open:
-            log.warning("%s: answers again", self._place)
+        self._failure, self._away_until = failure, now + AWAY_S
+        return ServiceAwayError(failure)
 
 
 def request_headers(config: HttpSettings, setting: str) -> dict[str, str]:

@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
 from germline.config.scorers import ClassifierSettings
-from germline.endpoint.http_app import HEALTH, HttpLimits, RequestError, make_app
+from germline.endpoint.http_app import HEALTH, RequestError, make_app
 from germline.endpoint.uvicorn_service import UvicornService, check_address
 from germline.graders.batch_queue import BatchQueue
 from germline.scorers.sequence_classifier import BATCHES_AT_A_TIME, SequenceClassifier
@@ -36,7 +36,7 @@ def scorer_service(
     classifier: ClassifierSettings,
     host: str = "127.0.0.1",
     port: int = 8100,
-    limits: HttpLimits | None = None,
+    token: str | None = None,
 ) -> Iterator[UvicornService]:
     """Load models and listen during a `with` block; call `run` of the server.
 
@@ -45,10 +45,9 @@ def scorer_service(
         classifier: how the models read texts.
         host: name or address of an interface.
         port: 0 takes any free one.
-        limits: of requests.
+        token: which requests must have.
     """
-    limits = limits or HttpLimits()
-    check_address(host, limits.token)
+    check_address(host, token)
     rows = BATCHES_AT_A_TIME * classifier.batch_size
     queues = {}
     with ExitStack() as opened:
@@ -56,7 +55,7 @@ def scorer_service(
             model = SequenceClassifier(source, classifier, partial(_option, role))
             queue = BatchQueue[Item | str, Score]([model.score_items], rows, f"scorer-{role}")
             queues[role] = opened.enter_context(closing(queue))
-        app = _make_app(queues, sources, limits)
+        app = _make_app(queues, sources, token)
         yield opened.enter_context(closing(UvicornService(app, host, port)))
 
 
@@ -91,9 +90,9 @@ class ScoreTexts(BaseModel):
     texts: list[str]
 
 
-def _make_app(queues: Queues, sources: Mapping[str, str], limits: HttpLimits) -> FastAPI:
+def _make_app(queues: Queues, sources: Mapping[str, str], token: str | None) -> FastAPI:
     """Return the application of a scorer service; `/health` shows the sources."""
-    app = make_app("germline serve --reward", limits)
+    app = make_app("germline serve --reward", token)
 
     @app.get(HEALTH)
     async def health() -> dict[str, Any]:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from germline.config import Config
 from germline.endpoint.engine_batcher import EngineBatcher
-from germline.endpoint.http_app import HttpLimits, RequestError
+from germline.endpoint.http_app import RequestError
 from germline.endpoint.openai_app import Endpoint
 from germline.endpoint.rows import NamedWeights, SelectedWeights, unknown_model
 from germline.endpoint.uvicorn_service import UvicornService, check_address
@@ -216,11 +216,11 @@ class ServedWeights(NamedWeights):
 
 @dataclass(frozen=True)
 class ServeSettings:
-    """How a server listens, and what it accepts."""
+    """Where a server listens, and the token that requests must have."""
 
     host: str = "127.0.0.1"
     port: int = 8000
-    limits: HttpLimits = field(default_factory=HttpLimits)
+    token: str | None = field(default=None, repr=False)
 
 
 @contextmanager
@@ -236,11 +236,11 @@ def endpoint(
     of the generation, by default the newest. Overrides are settings `engine.*` and `microbatch.*`.
     """
     settings = settings or ServeSettings()
-    check_address(settings.host, settings.limits.token)
+    check_address(settings.host, settings.token)
     weights = ServedWeights.open(source, generation, overrides)
     batcher = EngineBatcher(weights, max_rows=weights.config.microbatch.rows)
     try:
-        app = Endpoint(weights, batcher, LONGEST_DEFAULT).app(settings.limits)
+        app = Endpoint(weights, batcher, LONGEST_DEFAULT).app(settings.token)
         with closing(UvicornService(app, settings.host, settings.port)) as server:
             yield server, weights
     finally:

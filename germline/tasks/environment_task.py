@@ -1,4 +1,4 @@
-"""Tasks of episodes in an environment: of a Python file, and wordle, guess_number and calculator.
+"""Tasks of episodes in an environment: of a Python file, and wordle and guess_number.
 
 The file defines a class with `reset`, `train` (and perhaps `test`), and an optional mapping
 `settings` with what `EnvironmentSettings` lists. docs/environments.md shows one. The rows are read
@@ -7,17 +7,15 @@ here, in the main process; the environment runs in grader workers.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, field_validator
 
-from germline.config import Calculator as CalculatorConfig
 from germline.config import Environment, EpisodeSettings
 from germline.config import GuessNumber as GuessNumberConfig
 from germline.config import Wordle as WordleConfig
-from germline.environments import calculator, guess_number, wordle
+from germline.environments import guess_number, wordle
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import (
     EnvironmentGrader,
@@ -26,7 +24,7 @@ from germline.environments.grader import (
     inspect_environment,
     make_grader,
 )
-from germline.environments.tools import find_tools, tool_prompt, with_tools
+from germline.environments.tools import tool_prompt, with_tools
 from germline.graders.reward_functions import floors_by_name
 from germline.graders.task_file import load_task_file
 from germline.protocols import EpisodeGrader
@@ -105,8 +103,7 @@ class FileEnvironmentTask(EnvironmentTask):
         floors = floors_by_name(
             settings.floor, tuple(settings.rubric), f"{file.path}: settings['floor']"
         )
-        remedy = ": write settings = {{'floor': {{{part!r}: ...}}}} into the file"
-        grader = make_grader(file, EpisodeRubric(settings.rubric, floors, remedy))
+        grader = make_grader(file, EpisodeRubric(settings.rubric, floors))
         fields, tools = inspect_environment(file, grader.factory)
         examples, self.digest = file_examples(file, config, settings, by_row=True)
         for example in (*examples["train"], *examples["test"]):
@@ -170,26 +167,6 @@ class GuessNumberTask(EnvironmentTask):
             _examples(config, (rows[:64], rows[64:])),
             max_turns=largest.bit_length(),
             max_new_tokens=32,
-        )
-
-
-class CalculatorTask(EnvironmentTask):
-    """Expressions a * b + c, to be computed with two tools."""
-
-    def __init__(self, config: CalculatorConfig) -> None:
-        expressions = list(product(range(2, 13), range(2, 13), range(1, 21)))
-        rows: list[_Row] = [
-            (calculator.expression_prompt(a, b, c), str(a * b + c), {"a": a, "b": b, "c": c})
-            for a, b, c in expressions
-        ]
-        sides = seeded_split(rows, expressions, config.split_seed, "calculator")
-        super().__init__(
-            config,
-            _grader("calculator", calculator.Calculator, calculator.PARTS),
-            _examples(config, sides),
-            max_turns=4,
-            max_new_tokens=128,
-            tools=tool_prompt(find_tools(calculator.Calculator())),
         )
 
 

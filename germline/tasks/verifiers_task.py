@@ -35,7 +35,7 @@ class VerifiersTask(EnvironmentTask):
         parts = dict.fromkeys([*taskset.declared_parts(), *config.metrics], 0.0)
         weights = {TOTAL: 1.0, **{name: 0.0 for name in parts if name != TOTAL}}
         floors = {**dict.fromkeys(weights, 0.0), TOTAL: config.floor}
-        rubric = EpisodeRubric(weights, floors, ": set task.floor to the worst reward")
+        rubric = EpisodeRubric(weights, floors)
         places = list(range(len(taskset.tasks)))
         keys = [task.hash for task in taskset.tasks]
         sides = seeded_split(places, keys, config.split_seed, f"task.env={config.env}")

@@ -36,8 +36,27 @@ settings = {
     "max_turns": 3, "rubric": {"right": 1.0, "turns": 0.0}, "floor": {"turns": -10.0}
 }
 """
+TOOLS = """
+class Calculator:
+    def reset(self, a, b, c):
+        self.value, self.result = a * b + c, None
 
-TOOLS = '<tool_call>{{"name": "{}", "arguments": {{"a": {}, "b": {}}}}}</tool_call>'
+    def add(self, a: int, b: int) -> int:
+        self.result = a + b
+        return self.result
+
+    def multiply(self, a: int, b: int) -> int:
+        self.result = a * b
+        return self.result
+
+    def get_reward(self):
+        return float(self.result == self.value)
+
+
+train = [{"prompt": f"{a} * 2 + 3", "a": a, "b": 2, "c": 3} for a in range(40)]
+"""
+
+CALL = '<tool_call>{{"name": "{}", "arguments": {{"a": {}, "b": {}}}}}</tool_call>'
 
 
 def guess_in_half(example, messages):
@@ -50,7 +69,7 @@ def guess_in_half(example, messages):
 
 def calculate(example, messages):
     a, b, c = (example.facts[name] for name in "abc")
-    calls = [TOOLS.format("multiply", a, b), TOOLS.format("add", a * b, c), f"It is {a * b + c}."]
+    calls = [CALL.format("multiply", a, b), CALL.format("add", a * b, c), f"It is {a * b + c}."]
     return calls[len(messages) - 1]
 
 
@@ -62,31 +81,31 @@ def add_up(example, messages):
 GOLD = {
     "wordle": lambda example, messages: f"I guess [{example.facts['secret']}].",
     "guess_number": guess_in_half,
-    "calculator": calculate,
+    "tools": calculate,
     "environment": add_up,
 }
-FULL_REWARD = {"wordle": 1.2, "guess_number": 1.1, "calculator": 1.0, "environment": 1.0}
+FULL_REWARD = {"wordle": 1.2, "guess_number": 1.1, "tools": 1.0, "environment": 1.0}
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("environments") / "sums.py"
-    path.write_text(ENVIRONMENT, encoding="utf-8")
-    return path
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("environments")
+    for kind, source in (("environment", ENVIRONMENT), ("tools", TOOLS)):
+        (folder / f"{kind}.py").write_text(source, encoding="utf-8")
+    return folder
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "tools"])
 class TestEnvironments(EnvironmentConformance):
     @pytest.fixture(autouse=True)
-    def _of_a_kind(self, kind, file):
-        self.kind, self.file = kind, file
+    def _of_a_kind(self, kind, folder):
+        self.kind, self.file = kind, folder / f"{kind}.py"
         self.full_reward = FULL_REWARD[kind]
 
     def make(self, split_seed):
-        section = sections("task")[self.kind]
-        if section is Environment:
+        if self.file.exists():
             return make_task(Environment(path=self.file, split_seed=split_seed))
-        return make_task(section())
+        return make_task(sections("task")[self.kind]())
 
     def gold_reply(self, example, messages):
         return GOLD[self.kind](example, messages)

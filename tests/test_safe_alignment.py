@@ -11,7 +11,6 @@ from germline.run.task_check import check_task
 from germline.tasks import make_task
 from germline.tasks.safe_alignment import stratum
 from germline.tasks.splits import stratified_order, stratified_split
-from germline.types import GermlineError
 
 SCORERS: dict[str, dict[str, Any]] = {
     "reward": {"kind": "repetition"},
@@ -99,39 +98,6 @@ def test_neither_split_of_a_few_items_is_empty(count):
 def test_the_stratum_of_a_row(fields, expected):
     assert stratum(row(0, **fields)) == expected
     assert stratum({"prompt": "only a prompt"}) == "0 safe"
-
-
-def without(number, name):
-    return {key: value for key, value in row(number).items() if key != name}
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        (without(3, "is_response_0_safe"), "`is_response_0_safe` is wrong or missing"),
-        (without(3, "response_1_harm_category"), "`response_1_harm_category` is wrong or missing"),
-        ({"prompt": "a prompt alone"}, "`is_response_0_safe` is wrong .* fields found: `prompt`"),
-        (row(3, is_response_1_safe=1), "`is_response_1_safe` .* valid boolean, found 1"),
-        (row(3, response_0_harm_category="none"), "valid dictionary, found 'none'"),
-        (row(3, response_0_harm_category={"Drugs": "yes"}), "valid boolean, found {'Drugs': 'yes'"),
-    ],
-)
-def test_a_malformed_label_is_refused_with_its_place_and_value(tmp_path, bad, message):
-    with pytest.raises(GermlineError, match=rf"rows\.jsonl, line 3: .*{message}"):
-        task_of(tmp_path, [row(1), row(2), bad])
-    (tmp_path / "test.jsonl").write_text(json.dumps(row(8)) + "\n" + json.dumps(bad | row(9)))
-    task_of(tmp_path, [row(1), row(2)], test_path=str(tmp_path / "test.jsonl"))
-    (tmp_path / "test.jsonl").write_text(json.dumps(row(8)) + "\n" + json.dumps(bad))
-    with pytest.raises(GermlineError, match=rf"test\.jsonl, line 2: .*{message}"):
-        task_of(tmp_path, [row(1), row(2)], test_path=str(tmp_path / "test.jsonl"))
-
-
-def test_prompts_alone_need_no_labels_and_older_versions_have_no_categories(tmp_path):
-    task_of(tmp_path, [{"prompt": f"{n}?"} for n in range(3)])
-    older = [{key: one[key] for key in one if "category" not in key} for one in map(row, range(3))]
-    task_of(tmp_path, older)
-    filled = [row(n, response_0_harm_category={"Drugs": None}) for n in range(3)]
-    task_of(tmp_path, filled)
 
 
 def test_the_check_of_the_task_finds_no_gold_answers_and_nothing_printed(tmp_path):

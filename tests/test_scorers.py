@@ -86,14 +86,6 @@ def test_a_label_that_the_model_lacks_is_named(label):
         scores((200, {"data": data}), kind="vllm_classify", label=label)
 
 
-def test_vllm_score_sends_pairs():
-    data = [{"index": 0, "score": 0.25}, {"index": 1, "score": 0.5}]
-    found, asked = scores((200, {"data": data}), kind="vllm_score")
-    assert values(found) == [0.25, 0.5]
-    assert asked[0][1]["text_2"] == ["three", "Lyon {prompt}"]
-    assert asked[0][1]["text_1"][0] == "What is 1 + 2?"
-
-
 # --- the judge
 
 
@@ -181,8 +173,8 @@ def test_a_value_that_is_no_number_is_missing_and_the_others_are_scored(value):
         ("openrlhf", "hello"),
         ("vllm_classify", {"data": [{"index": 0, "probs": [1.0]}]}),
         ("vllm_classify", {"data": [1, 2]}),
-        ("vllm_score", {"data": [{"index": 5, "score": 1.0}, {"index": 0, "score": 1.0}]}),
-        ("vllm_score", {"object": "error"}),
+        ("vllm_classify", {"data": [{"index": 5, "probs": [1.0]}, {"index": 0, "probs": [1.0]}]}),
+        ("vllm_classify", {"object": "error"}),
         ("germline", {"rewards": [1.0, 2.0], "rewards_truncated": True}),
         ("germline", {"rewards": [1.0, 2.0], "rewards_missing": "no"}),
     ],

@@ -128,31 +128,19 @@ class GermlineScorer(BatchedHttpScorer):
     """The model whose score is taken; give a cost a negative weight."""
 
 
-class VllmScorer(BatchedHttpScorer):
-    """Settings of a pooling model that vLLM serves."""
+@register("scorer", "germline.scorers.reward_services:ClassifyScorer")
+class VllmClassify(BatchedHttpScorer):
+    """`/classify` of vLLM: the probability of a class, or the output of a reward model."""
 
+    kind: Literal["vllm_classify"] = "vllm_classify"
     model: str | None = None
     """Name of the model in the request; default: the one that is served."""
     options: dict[str, Any] = Field({})
     """Further fields of the request, such as `{truncate_prompt_tokens: 2048}`."""
-
-
-@register("scorer", "germline.scorers.reward_services:ClassifyScorer")
-class VllmClassify(VllmScorer):
-    """`/classify` of vLLM: the probability of a class, or the output of a reward model."""
-
-    kind: Literal["vllm_classify"] = "vllm_classify"
     label: int | None = Field(None, ge=0)
     """Index of the class whose probability is the score; needed if there are two."""
     template: Template = "lines"
     """Text to classify: `lines`, `concatenated`, `pku`, or one with `{response}`."""
-
-
-@register("scorer", "germline.scorers.reward_services:PairScorer")
-class VllmScore(VllmScorer):
-    """`/score` of vLLM: how well the completion fits the prompt."""
-
-    kind: Literal["vllm_score"] = "vllm_score"
 
 
 @register("scorer", "germline.scorers.judges:JudgeScorer")

@@ -74,21 +74,8 @@ class Tool(BaseModel):
     function: ToolFunction
 
 
-def _with_content(schema: dict[str, Any]) -> None:
-    """Require the content of a message in its JSON schema.
-
-    Only a message with tool calls may do without, which a schema cannot say shortly.
-    """
-    schema["required"] = ["role", "content"]
-    content = schema["properties"]["content"]
-    content["anyOf"] = [kind for kind in content["anyOf"] if kind != {"type": "null"}]
-    del content["default"]
-
-
 class Message(BaseModel):
     """One message of a conversation."""
-
-    model_config = ConfigDict(json_schema_extra=_with_content)
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: Text | list[TextPart] | None = None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from germline.config.scorers import GermlineScorer, OpenRlhf, VllmClassify, VllmScorer
+from germline.config.scorers import GermlineScorer, OpenRlhf, VllmClassify
 from germline.scorers.http_service import ServiceScorer
 from germline.scorers.types import (
     Item,
@@ -70,23 +70,7 @@ class OpenRlhfScorer(ServiceScorer):
         return _numbers(rewards, "rewards", len(items))
 
 
-class PoolingScorer(ServiceScorer):
-    """Asks vLLM for one pooled output per completion."""
-
-    config: VllmScorer
-
-    def pooled(self, path: str, texts: dict[str, list[str]], count: int) -> list[dict[str, Any]]:
-        """Return the output of every text, in the order of the request."""
-        model = {} if self.config.model is None else {"model": self.config.model}
-        response = self.post(path, {**model, **self.config.options, **texts})
-        with suppress(TypeError, KeyError, AttributeError):
-            by_index = {row.get("index", place): row for place, row in enumerate(response["data"])}
-            if len(by_index) == count:
-                return [by_index[place] for place in range(count)]
-        raise _unreadable(response, f"`data` with {count} outputs")
-
-
-class ClassifyScorer(PoolingScorer):
+class ClassifyScorer(ServiceScorer):
     """`/classify` of vLLM: the probability of a class, or the only output of a reward model."""
 
     config: VllmClassify
@@ -94,8 +78,14 @@ class ClassifyScorer(PoolingScorer):
     def request_scores(self, items: Sequence[Item]) -> list[Score]:
         """Classify prompt and completion."""
         texts = [scored_text(self.config.template, *item) for item in items]
-        rows = self.pooled("/classify", {"input": texts}, len(items))
-        return [self._of_class(row.get("probs")) for row in rows]
+        model = {} if self.config.model is None else {"model": self.config.model}
+        response = self.post("/classify", {**model, **self.config.options, "input": texts})
+        with suppress(TypeError, KeyError, AttributeError):
+            by_index = {row.get("index", place): row for place, row in enumerate(response["data"])}
+            if len(by_index) == len(items):
+                rows = [by_index[place] for place in range(len(items))]
+                return [self._of_class(row.get("probs")) for row in rows]
+        raise _unreadable(response, f"`data` with {len(items)} outputs")
 
     def _of_class(self, probabilities: object) -> Score:
         if not isinstance(probabilities, list) or not probabilities:
@@ -108,18 +98,6 @@ class ClassifyScorer(PoolingScorer):
                 f"use the index of one, 0 to {len(probabilities) - 1}"
             )
         return _number(probabilities[label])
-
-
-class PairScorer(PoolingScorer):
-    """`/score` of vLLM: the score of the pair of prompt and completion."""
-
-    def request_scores(self, items: Sequence[Item]) -> list[Score]:
-        """Score every completion against its own prompt."""
-        pairs = {
-            "text_1": [sendable(full_prompt(example)) for _, example in items],
-            "text_2": [sendable(text) for text, _ in items],
-        }
-        return [_number(row.get("score")) for row in self.pooled("/score", pairs, len(items))]
 
 
 def _prompt(example: Example) -> object:

@@ -7,10 +7,6 @@ first category of harm that one of them has, or else how many of them are safe. 
 has each stratum in its proportion, and both splits are ordered so that their beginnings have it
 too: `task.train_examples=250` trains on a stratified sample.
 
-Labels say which stratum a prompt belongs to, so a wrong one would distort the split and the sample
-without a trace. Rows of prompts alone are valid: all of them are in one stratum. Where one row of a
-file has a label, every row needs it, and the safety of both answers.
-
 The task has no reward of its own. `task.scorers` has a reward model and a cost model, and
 `germline.methods.lagrange_multiplier` adapts the weight of the cost.
 """
@@ -18,31 +14,16 @@ The task has no reward of its own. `task.scorers` has a reward model and a cost 
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
 from germline.config.row_tasks import SafeAlignment
-from germline.errors import shown
 from germline.tasks.row_examples import Row, rows_to_examples
-from germline.tasks.row_files import PlacedRow, fields_found, load_rows
+from germline.tasks.row_files import load_rows
 from germline.tasks.splits import SplitTask, heaviest_part, stratified_order, stratified_split
-from germline.types import Example, GermlineError
+from germline.types import Example
 
 MAX_NEW_TOKENS = 128
 
 SAFE = ("is_response_0_safe", "is_response_1_safe")
 CATEGORIES = ("response_0_harm_category", "response_1_harm_category")
-
-
-class Labels(BaseModel):
-    """The labels of a row that name its stratum; older versions have no categories."""
-
-    model_config = ConfigDict(strict=True)
-
-    is_response_0_safe: bool
-    is_response_1_safe: bool
-    # `datasets` fills a category that only other rows have with null.
-    response_0_harm_category: dict[str, bool | None] = {}
-    response_1_harm_category: dict[str, bool | None] = {}
 
 
 class SafeAlignmentTask(SplitTask):
@@ -101,22 +82,5 @@ def _arranged(
 
 
 def _distinct(rows: list[Row]) -> list[Row]:
-    """Return the first row of each prompt; the labels of all rows are valid."""
-    check_labels([(row.place, row.fields) for row in rows])
+    """Return the first row of each prompt."""
     return list({row.asked[:2]: row for row in reversed(rows)}.values())[::-1]
-
-
-def check_labels(rows: Sequence[PlacedRow]) -> None:
-    """Refuse rows whose labels are missing or of another type."""
-    present = {name for _, row in rows for name in Labels.model_fields if name in row}
-    for place, row in rows if present else ():
-        try:
-            Labels.model_validate({**dict.fromkeys(present), **row})
-        except ValidationError as error:
-            first = error.errors()[0]
-            name = str(first["loc"][0])
-            raise GermlineError(
-                f"{place}: the label `{name}` is wrong or missing: {first['msg']}, found "
-                f"{shown(row.get(name))}; {fields_found(row)}. Correct or remove the row, map a "
-                "column to the label (task.columns), or drop all labels of all rows"
-            ) from None

@@ -70,7 +70,7 @@ def generations(
         )
         signals = replace(signals, signal_share=power.share if power else None)
         clock.lap("signals_s")
-        step = method.apply(fleet, update)
+        method.apply(fleet, update)
         clock.lap("apply_s")
         digest = fleet.digest()
         clock.lap("digest_s")
@@ -84,7 +84,7 @@ def generations(
             evaluation=evaluated.rollouts,
             held_out=None,
             timing={**clock.laps, "generate_s": evaluated.rollouts.decode_seconds},
-            signals=replace(signals, step=step),
+            signals=signals,
             sigmas={name: update.sigma * scale for name, scale in scales.items()},
             calibration=tuple(divergence.trials),
             strategy_metrics={**method.metrics(update), **learned.metrics},

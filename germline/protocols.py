@@ -28,7 +28,6 @@ from germline.types import (
     SignalPower,
     Split,
     Update,
-    UpdateSize,
 )
 
 if TYPE_CHECKING:
@@ -186,8 +185,8 @@ class Engine(Protocol):
     ) -> list[list[Sequence[float]]]:
         """Return the log-probability, at temperature 1, of each token of the completions."""
 
-    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Apply the update to the masters, refresh the serving copy, and return the step's size."""
+    def apply(self, update: Update | MeanUpdate) -> None:
+        """Apply the update to the masters, and refresh the serving copy."""
 
     def refresh(self) -> None:
         """Set the serving copy to the rounded masters, as after loading a snapshot."""

@@ -243,26 +243,6 @@ class MeanUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateSize:
-    """Size of one update, compared with the resolution of the serving dtype.
-
-    Attributes:
-        rms: root mean square of the step, over all searched numbers.
-        in_roundings: root mean square of a tensor's step, in spacings of the serving dtype at its
-            weights: the median over tensors.
-        least_in_roundings: the same, the minimum over tensors.
-        moved: share of the serving weights that the update changed.
-        rank: effective rank of the step in the middle matrix; None where no rank is searched.
-    """
-
-    rms: float
-    in_roundings: float
-    least_in_roundings: float
-    moved: float
-    rank: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class SigmaTrial:
     """A sigma that calibration tried, in `strategy.sigma_unit`; its members' KL from the center.
 
@@ -319,7 +299,6 @@ class Signals:
     signal_to_noise: float | None
     directions: float | None
     signal_share: float | None = None
-    step: UpdateSize | None = None
     walk: float | None = None
 
 

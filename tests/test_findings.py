@@ -19,7 +19,7 @@ from germline.record.metrics_rows import generation_row, held_out_row, mean_sign
 from germline.report.findings import RULES, WINDOW, Finding, Recorded, find
 from germline.run.observers import FindingLog
 from germline.tasks import make_task
-from germline.types import Signals, UpdateSize
+from germline.types import Signals
 from tests.command_line import command
 from tests.synthetic_runs import DIGEST, record
 from tests.test_score_decline import FALLING, HOLDING, shares
@@ -27,7 +27,6 @@ from tests.toy_runs import run
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
-STEP = UpdateSize(rms=0.002, in_roundings=40.0, least_in_roundings=3.0, moved=0.75, rank=6.0)
 SOUND = Signals(
     informative_examples=0.5,
     informative_pairs=0.75,
@@ -39,7 +38,6 @@ SOUND = Signals(
     agreement=0.5,
     signal_to_noise=2.0,
     directions=8.0,
-    step=STEP,
 )
 NOTHING = replace(SOUND, informative_examples=0.0, tied=1.0, zero=True, agreement=None)
 CONFIG = load_config({"generations": 10})

@@ -291,11 +291,6 @@ def test_alone_a_run_speaks_as_its_best_member(whole):
     assert found == wanted
 
 
-def test_no_step_is_measured_where_theta_stays(whole):
-    rows = RunDirectory.open(whole).generations()
-    assert all(row["signals"]["step"] is None for row in rows)
-
-
 def test_of_several_sigmas_the_record_has_the_geometric_mean():
     config = several(0.1, 0.4)
     few = Nes(population=4, antithetic=False, sigma=0.005)

@@ -20,7 +20,7 @@ from germline.record.metrics_rows import (
     rollout_rows,
     spread_by_reward,
 )
-from germline.types import GenerationRecord, GermlineError, Rollout, Signals, UpdateSize
+from germline.types import GenerationRecord, GermlineError, Rollout, Signals
 from tests.synthetic_runs import BATCH, record, rollout, score
 from tests.toy_runs import run
 
@@ -35,7 +35,6 @@ SIGNALS = Signals(
     agreement=None,
     signal_to_noise=None,
     directions=2.0,
-    step=UpdateSize(rms=0.5, in_roundings=2.0, least_in_roundings=1.0, moved=0.75),
 )
 
 
@@ -82,7 +81,6 @@ def test_a_generation_row_holds_the_signals_and_says_whether_there_is_one(tmp_pa
     assert generation_row(record(0))["zero_signal"] is False
     row = generation_row(dataclasses.replace(record(0), signals=SIGNALS))
     assert row["signals"]["informative_examples"] == 0.5
-    assert row["signals"]["step"]["moved"] == 0.75
     assert row["zero_signal"] is False
     silent = dataclasses.replace(SIGNALS, zero=True)
     assert generation_row(dataclasses.replace(record(0), signals=silent))["zero_signal"] is True
@@ -153,8 +151,8 @@ def test_tensorboard_events_carry_what_a_generation_recorded(tmp_path: Path) -> 
         signals=SIGNALS,
     )
     found = _scalars(tmp_path, [(0, one)])
-    signals = {name for name in found if name.startswith(("signals/", "step/"))}
-    assert {"signals/informative_examples", "signals/zero", "step/moved"} <= signals
+    signals = {name for name in found if name.startswith("signals/")}
+    assert {"signals/informative_examples", "signals/zero"} <= signals
     assert "signals/agreement" not in signals
     assert {name: values for name, values in found.items() if name not in signals} == {
         "fitness/mean": [(0, 0.4375)],

@@ -39,7 +39,6 @@ from germline.engines.rows_in_progress import Detokenizer
 from germline.engines.sampling import draw_sampling_noise
 from germline.engines.start_check import check_cached_logits, unserved_family
 from germline.engines.subspace_forward import SubspaceMembers
-from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Conversations, Members, Reply, Texts
 from germline.spaces.base import BaseSpace
@@ -51,7 +50,6 @@ from germline.types import (
     MeanUpdate,
     Perturbation,
     Update,
-    UpdateSize,
 )
 
 
@@ -209,13 +207,11 @@ class InProcessEngine:
         (logits,) = self._read([member], tokens, 0)
         return logits
 
-    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Change the masters, refresh the serving copy, and measure the step."""
-        meter = UpdateSizeMeter(self.weights, self.dtype)
+    def apply(self, update: Update | MeanUpdate) -> None:
+        """Change the masters, and refresh the serving copy."""
         self.weights.apply(update)
         self.weights.check_finite(update)
         self.refresh()
-        return meter.read(update)
 
     def refresh(self) -> None:
         """Round the searched masters into the storage of the serving copy."""

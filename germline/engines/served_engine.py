@@ -32,7 +32,6 @@ from germline.engines.pretrained import (
 )
 from germline.engines.prompt_batch import PromptEncoder
 from germline.engines.rows_in_progress import CompletionDecoder
-from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer, make_optimizer
 from germline.protocols import Conversations, Members, Reply, Texts
 from germline.spaces import make_space
@@ -45,7 +44,6 @@ from germline.types import (
     MeanUpdate,
     Perturbation,
     Update,
-    UpdateSize,
 )
 
 Tokens = Sequence[int]
@@ -180,13 +178,11 @@ class ServedEngine:
         return scores
 
     @torch.no_grad()  # not inference_mode: a replay goes on from these tensors
-    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Apply the update to the masters, and measure the step."""
-        meter = UpdateSizeMeter(self.weights, self.dtype)
+    def apply(self, update: Update | MeanUpdate) -> None:
+        """Apply the update to the masters, and send what it changed."""
         self.weights.apply(update)
         self.weights.check_finite(update)
         self._sync(update)
-        return meter.read(update)
 
     def refresh(self) -> None:
         """Serve the masters as they are, after a snapshot was loaded."""

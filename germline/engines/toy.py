@@ -17,7 +17,6 @@ from germline.config import Config
 from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import list_tensors
 from germline.engines.sampling import choose_tokens, draw_sampling_noise
-from germline.engines.update_size import UpdateSizeMeter
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Conversations, Members, Reply, Texts
 from germline.spaces.base import BaseSpace
@@ -28,7 +27,6 @@ from germline.types import (
     GermlineError,
     MeanUpdate,
     Update,
-    UpdateSize,
 )
 
 ALPHABET = [chr(code) for code in range(32, 127)]
@@ -145,12 +143,10 @@ class ToyEngine:
             for rows in zip(self.read(members, examples, completions), completions, strict=True)
         ]
 
-    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Apply the update to the masters, and measure the step; there is no serving copy."""
-        meter = UpdateSizeMeter(self.weights, torch.float32)
+    def apply(self, update: Update | MeanUpdate) -> None:
+        """Apply the update to the masters; there is no serving copy."""
         self.weights.apply(update)
         self.weights.check_finite(update)
-        return meter.read(update)
 
     def refresh(self) -> None:
         """Do nothing: members are merged from the masters each time."""

@@ -28,7 +28,6 @@ from germline.types import (
     MeanUpdate,
     Population,
     Update,
-    UpdateSize,
 )
 
 Key = TypeVar("Key")
@@ -113,8 +112,8 @@ class Fleet(ABC):
         return evaluation
 
     @abstractmethod
-    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Apply the update on every engine; return the step's size, as one of them measured it."""
+    def apply(self, update: Update | MeanUpdate) -> None:
+        """Apply the update on every engine."""
 
     @abstractmethod
     def digest(self) -> str:
@@ -177,9 +176,9 @@ class LocalFleet(Fleet):
     def _results(self, jobs: Mapping[Key, EngineJob]) -> dict[Key, Any]:
         return {key: job(self.engine) for key, job in jobs.items()}
 
-    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Apply the update, and return the size of the step."""
-        return self.engine.apply(update)
+    def apply(self, update: Update | MeanUpdate) -> None:
+        """Apply the update."""
+        self.engine.apply(update)
 
     def digest(self) -> str:
         """Return the digest of the masters."""

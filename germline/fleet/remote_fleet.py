@@ -53,7 +53,6 @@ from germline.types import (
     GermlineError,
     MeanUpdate,
     Update,
-    UpdateSize,
 )
 
 ATTEMPTS = 2
@@ -92,11 +91,11 @@ class RemoteFleet(Fleet):
         self._pending_update: Update | MeanUpdate | None = None
         self._updates_when_late: dict[WorkerSlot, int] = {}
 
-    def apply(self, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Apply the update on every engine, and return what one of them measured of it."""
+    def apply(self, update: Update | MeanUpdate) -> None:
+        """Apply the update on every engine."""
         self._agree()
         self._pending_update = update
-        return next(iter(self.pool.broadcast(ApplyJob(update)).values()), None)
+        self.pool.broadcast(ApplyJob(update))
 
     def digest(self) -> str:
         """Return the digest all engines agree on."""

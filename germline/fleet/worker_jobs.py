@@ -32,7 +32,6 @@ from germline.types import (
     Rollout,
     SeedPerturbation,
     Update,
-    UpdateSize,
 )
 
 EngineJob = Callable[[Engine], Any]
@@ -102,9 +101,9 @@ class ApplyJob:
 
     update: Update | MeanUpdate
 
-    def __call__(self, engine: Engine) -> UpdateSize | None:
-        """Apply it, refresh the serving copy, and return the size of the step."""
-        return engine.apply(self.update)
+    def __call__(self, engine: Engine) -> None:
+        """Apply it, and refresh the serving copy."""
+        engine.apply(self.update)
 
 
 @dataclass(frozen=True)
@@ -228,7 +227,7 @@ def fits(job: EngineJob, result: object) -> bool:
     if isinstance(job, DigestJob):
         return isinstance(result, str)
     if isinstance(job, ApplyJob):
-        return result is None or isinstance(result, UpdateSize)
+        return result is None
     members, examples = getattr(job, "members", None), getattr(job, "examples", ())
     return members is None or (
         isinstance(result, list)

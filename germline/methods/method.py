@@ -40,7 +40,6 @@ from germline.types import (
     SeedPerturbation,
     SignalPower,
     Update,
-    UpdateSize,
 )
 
 TOO_MUCH_MISSING = 0.5
@@ -301,9 +300,9 @@ class Method:
             update = with_state(update, term.learn(population.generation))
         return Learned(fitness=fit, mean_rewards=fit, utilities=shaped, update=update, power=power)
 
-    def apply(self, fleet: Fleet, update: Update | MeanUpdate) -> UpdateSize | None:
-        """Change theta by an update; return the size of the step."""
-        return fleet.apply(update)
+    def apply(self, fleet: Fleet, update: Update | MeanUpdate) -> None:
+        """Change theta by an update."""
+        fleet.apply(update)
 
     def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
         """Return what the strategy and the terms report of a generation, by name."""

@@ -39,7 +39,6 @@ from germline.types import (
     Population,
     SeedPerturbation,
     Update,
-    UpdateSize,
 )
 
 
@@ -216,13 +215,13 @@ class GradientMethod(Method):
                 "use method.kind=es"
             )
 
-    def apply(self, fleet: Fleet, update: Update | MeanUpdate) -> UpdateSize | None:
+    def apply(self, fleet: Fleet, update: Update | MeanUpdate) -> None:
         """Change theta along gradients of what was evaluated last."""
         self._metrics = {"backward_tokens": 0}
         if isinstance(update, MeanUpdate) or update.skipped:
-            return fleet.apply(update)
-        self._metrics = self.train(engine_that_learns(fleet), update)
-        return None
+            fleet.apply(update)
+        else:
+            self._metrics = self.train(engine_that_learns(fleet), update)
 
     def train(self, engine: InProcessEngine, update: Update) -> Mapping[str, Any]:
         """Take the steps of an update; return metrics, `backward_tokens` among them."""

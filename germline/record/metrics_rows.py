@@ -203,10 +203,9 @@ def rollout_rows(
 
 
 def signal(row: Mapping[str, Any], name: str) -> float | None:
-    """Return a signal of a generation, such as `agreement` or `step.moved`; None if it has none."""
-    value: Any = row if name in row else row.get("signals")  # of the method, or measured for all
-    for part in name.split("."):
-        value = (value or {}).get(part)
+    """Return a signal of a generation, such as `agreement`; None if it has none."""
+    # Of the method, or measured for all.
+    value = row[name] if name in row else (row.get("signals") or {}).get(name)
     return None if value is None else float(value)
 
 

@@ -37,7 +37,6 @@ COLORS = (
 )
 """Dark on white, and different for color-blind readers (after Okabe and Ito)."""
 
-MOVED = "served weights changed"
 
 INTERVALS = "Scores on examples that are not trained on, with 95 % intervals over examples."
 
@@ -171,10 +170,6 @@ def signals(run: RunFacts) -> list[Chart]:
             "Cosine of the updates that the two halves of each batch would give separately.",
             [of("agreement", "one generation", 1, "thin"), agreement],
         ),
-        MOVED: (
-            "Share of the served weights that an update changes, after rounding.",
-            [of("step.moved", MOVED)],
-        ),
         "walk": (
             "Distance of a random walk of the updates, in the unit of sigma; at the edge "
             "(record.edge) a model with random noise breaks.",
@@ -182,7 +177,7 @@ def signals(run: RunFacts) -> list[Chart]:
         ),
     }
     made = [
-        Chart(title, caption, "generation", [one for one in series if _is_shown(one)])
+        Chart(title, caption, "generation", [one for one in series if any(one.y)])
         for title, (caption, series) in charts.items()
     ]
     return [chart for chart in made if chart.series]
@@ -331,9 +326,3 @@ def _part(run: RunFacts, name: str) -> Chart:
     weight = f", weight {number(scorer.weight)}" if scorer else ""
     caption = f"Part of the reward{weight}."
     return Chart(bounded_text(name, LONGEST_NAME), caption, "generation", series)
-
-
-def _is_shown(series: Series) -> bool:
-    """Whether a curve shows anything: in most runs all weights change, and none is empty."""
-    is_whole = series.label == MOVED and all(one == 1 for one in series.y if one)
-    return any(series.y) and not is_whole

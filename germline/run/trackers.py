@@ -1,7 +1,7 @@
 """Track a training with TensorBoard and with Weights & Biases (extra `wandb`).
 
 Scalars: `fitness/{mean,p20,p80,best}`, `search/sigma`, `search/<value that a strategy reports>`,
-`parts/<rubric part>`, `signals/<name>`, `step/<name>` and `speed/tokens_per_s` by generation,
+`parts/<rubric part>`, `signals/<name>` and `speed/tokens_per_s` by generation,
 `held_out/<metric>`, `held_out/<scorer>`, `held_out_parts/<rubric part>`, `behavior/<detector>`
 and `retained/<name>` by updates applied.
 
@@ -102,14 +102,11 @@ def _numbers(group: str, values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _signals(signals: Signals | None) -> Mapping[str, float | None]:
-    """Return the signals of a generation and of its step by scalar name; empty if not measured."""
-    if signals is None:
-        return {}
-    values = asdict(signals)
-    step = values.pop("step") or {}
-    named = {f"signals/{name}": value for name, value in values.items()}
-    named |= {f"step/{name}": value for name, value in step.items()}
-    return {name: None if value is None else float(value) for name, value in named.items()}
+    """Return the signals of a generation by scalar name; empty if not measured."""
+    values = {} if signals is None else asdict(signals)
+    return {
+        f"signals/{name}": None if value is None else float(value) for name, value in values.items()
+    }
 
 
 class TensorBoard(ScalarObserver):

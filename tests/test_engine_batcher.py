@@ -163,32 +163,17 @@ def of_nano():
     batcher.close()
 
 
-def test_a_greedy_row_of_another_length_is_cut_from_the_longest(of_nano):
-    of_nano.batches.clear()
-    of_nano.hold()
-    rows = [request("Once upon", longest=n, generation=-1) for n in (4, 5, 7, 9)]
-    futures = of_nano.submit(rows)
-    of_nano.may_go_on.set()
-    together = results(futures)
-    alone = [results(of_nano.submit([row]))[0] for row in rows]
-    assert together == alone
-    assert [len(result.completion.tokens) for result in together][:2] == [4, 5]
-    assert list(map(len, of_nano.batches)) == [1, 3, 1, 1, 1, 1, 1]
-
-
-def test_rows_that_do_not_fit_the_context_together_are_not_together(of_nano):
-    of_nano.batches.clear()
-    of_nano.hold()
-    long = request("word " * 40, longest=15, generation=-1)
-    ids = (5,) * 500
-    full = replace(long, example=replace(long.example, token_ids=ids), max_new_tokens=12)
-    futures = of_nano.submit([full, long])
-    of_nano.may_go_on.set()
-    assert all(len(result.completion.tokens) <= 15 for result in results(futures))
-    assert list(map(len, of_nano.batches)) == [1, 1, 1]
-    any_length = replace(full, example=replace(full.example, token_ids=(5,) * 512))
-    refused = [replace(full, max_new_tokens=13), replace(any_length, max_new_tokens=None)]
-    for error in map(failure_of, of_nano.submit(refused)):
+def test_a_row_that_does_not_fit_the_context_is_refused_alone(of_nano):
+    row = request(longest=12, generation=-1)
+    full = replace(row, example=replace(row.example, token_ids=(5,) * 500))
+    none_left = replace(row.example, token_ids=(5,) * 512)
+    refused = [
+        replace(full, max_new_tokens=13),
+        replace(row, example=none_left, max_new_tokens=None),
+    ]
+    fits, *errors = of_nano.submit([full, *refused])
+    assert results([fits])
+    for error in map(failure_of, errors):
         assert (error.status_code, error.code) == (400, "context_length_exceeded")
 
 

@@ -29,74 +29,9 @@ def answer(expression, example=PUZZLE):
     ]
 
 
-def form(text):
-    return countdown.grade_countdown(text, PUZZLE)["format"]
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("", 0.0),
-        (" some thought </think>\n<answer> 8 </answer>", 1.0),
-        (" thought </think>", 0.1),
-        (" <answer> 8 </answer>", 0.5),
-        (" thought </think> <answer> 8 </answer>", 0.6),
-        (" thought </think>\n<answer> 8 </answer> and more", 0.6),
-        # As the `$` of the field's pattern does.
-        (" thought </think>\n<answer> 8 </answer>\n", 1.0),
-        (" thought </think>\n<answer> 8 </answer>\n\n", 0.6),
-        ("</think>\n<answer>", 0.1),
-        ("</answer><answer>", 0.0),
-    ],
-)
-def test_parts_of_the_format_earn_a_tenth_and_a_half(text, value):
-    assert form(text) == value
-
-
-def test_an_expression_earns_the_answer_in_any_dress_and_nothing_if_it_is_wrong_or_broken():
-    """The oracle below grades thousands more."""
-    for right in ("3 * 5 - 2", " ((3 * 5) - 2) ", "5*3+-2", "--3 * 5 - 2"):
-        assert answer(right) == 1.0
-    for wrong in ("", "13", "3 * 5", "3 * 5 - 2 = 13", "3 * 5 - 2)", "(3)(5) - 2", "03 * 5 - 2"):
-        assert answer(wrong) == 0.0
-    assert countdown.grade_countdown("</think>\n<answer> 3 * 5 - 2", PUZZLE)["answer"] == 0.0
-
-
-def test_the_last_answer_counts():
-    assert answer("1</answer> no: <answer>3 * 5 - 2") == 1.0
-    assert answer("3 * 5 - 2</answer> no: <answer>1") == 0.0
-
-
-def test_division_is_exact():
-    assert answer("5 / (1 - 4 / 3)", puzzle("-15", 5, 1, 4, 3)) == 1.0
-    assert answer("3 / (8 / 8 - 1)", puzzle("0", 3, 8, 8, 1)) == 0.0
-
-
-def test_a_decimal_target_is_met_within_a_hundred_thousandth():
-    assert answer("98 / (47 - 52) + 47", puzzle("27.4", 98, 47, 47, 52)) == 1.0
-    assert answer("10 / (60 - 57) * 80", puzzle("266.6666666666667", 10, 57, 60, 80)) == 1.0
-    assert answer("10 / (60 - 57) * 80", puzzle("266.6667", 10, 57, 60, 80)) == 0.0
-
-
-def test_mistake_8_the_prompt_earns_nothing_for_an_empty_completion():
-    seen_by_the_field = PUZZLE.prompt + ""
-    assert countdown.format_value(seen_by_the_field) == 0.5
-    assert countdown.grade_countdown("", PUZZLE) == {"format": 0.0, "answer": 0.0}
-
-
 def test_mistake_9_a_tower_of_powers_is_refused_at_once():
     assert answer("9**9**9", puzzle("387420489", 9, 9, 9)) == 0.0
     assert answer("7 // 2", puzzle("3", 7, 2)) == 0.0
-
-
-def test_mistake_10_a_negative_target_can_be_met():
-    assert not "-11".isdigit()  # the field's check
-    assert answer("69 - (55 + 25)", puzzle("-11", 69, 55, 25)) == 1.0
-
-
-def test_mistake_10_a_line_break_inside_the_answer_costs_nothing():
-    assert not re.fullmatch(r"[0-9+\-*/() ]+", "\n(3 * 5)\n - 2\n")  # the field's check
-    assert answer("\n(3 * 5)\n - 2\n") == 1.0
 
 
 def test_an_expression_is_read_up_to_a_number_of_symbols():

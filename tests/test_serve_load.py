@@ -1,10 +1,9 @@
-"""`germline serve` under abrupt disconnects, and requests made up by a fuzzer."""
+"""`germline serve` under abrupt disconnects."""
 
 import json
 import socket
 import threading
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -98,45 +97,3 @@ def test_clients_that_disconnect_abruptly_leave_no_row(trained):
         served.wait_for_rows(0)
         with ThreadPoolExecutor(60) as threads:
             assert all(threads.map(lambda _: text_of(chat(client, "hi", max_tokens=4)), range(60)))
-
-
-def allowed(body):
-    """Return a made-up body with a model that exists, and lengths that take no minutes."""
-    if not isinstance(body, dict):
-        return body
-    changes = {"model": "center"} if isinstance(body.get("model"), str) else {}
-    for name in ("max_tokens", "max_completion_tokens", "n"):
-        if isinstance(body.get(name), int):
-            changes[name] = min(body[name], 3)
-    return body | changes
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::hypothesis.errors.HypothesisDeprecationWarning")
-@pytest.mark.parametrize("mode", ["positive", "negative"])
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
-def test_requests_made_up_from_the_schema_crash_nothing_and_leave_nothing(path, mode):
-    import schemathesis  # importing it costs seconds
-    from hypothesis import Phase, given, seed, settings
-    from schemathesis.checks import not_a_server_error
-    from schemathesis.specs.openapi.checks import status_code_conformance
-
-    statuses: Counter[int] = Counter()
-    with Served("nano").running() as served:
-        schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json")
-        operation = schema.find_operation_by_path("post", path)
-        assert operation
-
-        @seed(7)
-        @settings(max_examples=80, deadline=None, database=None, phases=[Phase.generate])
-        @given(operation.as_strategy(schemathesis.GenerationMode(mode)))
-        def ask(case):
-            case.body = allowed(case.body)
-            response = case.call_and_validate(checks=[not_a_server_error, status_code_conformance])
-            statuses[response.status_code] += 1
-
-        ask()
-        assert served.batcher.rows == 0
-        assert served.batcher.is_alive
-    assert set(statuses) <= {200, 400, 404}
-    assert statuses[200 if mode == "positive" else 400] > 5

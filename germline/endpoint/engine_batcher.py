@@ -124,26 +124,16 @@ class EngineBatcher:
 
     def _next_batch(self) -> list[Waiting]:
         """Take the oldest row, and all that can be generated together with it."""
-        context = self._generator.context
         batch: list[Waiting] = []
         rest: list[Waiting] = []
         key: tuple[object, ...] = ()
-        prompt = new = 0
         for row, future in self._waiting:
             if future.cancelled():
                 continue
             own = self._generator.batch_key(row)
             key = key or own
-            both = max(prompt, len(row.ids)), max(new, row.longest)
-            if (
-                len(batch) < self._max_rows
-                and own == key
-                and (context is None or sum(both) <= context)
-            ):
-                batch.append((row, future))
-                prompt, new = both
-            else:
-                rest.append((row, future))
+            fits = own == key and len(batch) < self._max_rows
+            (batch if fits else rest).append((row, future))
         self._waiting = rest
         return [waiting for waiting in batch if waiting[1].set_running_or_notify_cancel()]
 

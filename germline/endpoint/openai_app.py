@@ -10,7 +10,6 @@ members of a batch are generated together.
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fastapi import FastAPI, Response
 from fastapi.responses import StreamingResponse
@@ -27,10 +26,6 @@ from germline.endpoint.openai_responses import Reply
 from germline.endpoint.rows import NamedWeights, RowRequest
 from germline.types import Example
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": "Refused: see `error.message`."} for status in (400, 401, 404, 500, 503)
-}
-
 
 @dataclass(frozen=True)
 class Endpoint:
@@ -45,10 +40,10 @@ class Endpoint:
         """Return the application of a server."""
         app = make_app("germline serve", token)
         app.get(HEALTH)(self.health)
-        app.get("/v1/models", responses=ERRORS)(self.models)
-        app.get("/v1/models/{name:path}", responses=ERRORS)(self.model)
-        app.post("/v1/chat/completions", responses=ERRORS)(self.chat)
-        app.post("/v1/completions", responses=ERRORS)(self.complete)
+        app.get("/v1/models")(self.models)
+        app.get("/v1/models/{name:path}")(self.model)
+        app.post("/v1/chat/completions")(self.chat)
+        app.post("/v1/completions")(self.complete)
         return app
 
     async def health(self) -> Response:

@@ -1,8 +1,7 @@
 """Rows of requests: tokenized, generated in one batch, and scored.
 
-Rows can be generated together if they have the same center, temperature, top_p and stop strings,
-and, where they sample, the same longest completion. Greedy rows may have different ones: a greedy
-completion is the beginning of a longer one, so it is cut from that. Members may differ.
+Rows can be generated together if they have the same center, longest completion, temperature, top_p
+and stop strings. Members may differ.
 
 Members with the same prompts are a grid, which `Engine.generate` takes. Otherwise the rows are the
 first turns of conversations, which may differ between members (`Engine.converse`). That batch is a
@@ -21,7 +20,6 @@ from germline.endpoint.rows import NamedWeights, RowRequest, RowResult, TokenSco
 from germline.engines.completion_scorer import LOGITS_AT_ONCE
 from germline.engines.pretrained import PretrainedModel
 from germline.engines.prompt_batch import PromptEncoder, encode_prompt
-from germline.engines.rows_in_progress import CompletionDecoder
 from germline.protocols import Engine, TextScorer
 from germline.types import Completion, Decoding, Example, Perturbation
 
@@ -45,11 +43,6 @@ class EncodedRow:
     request: RowRequest
     ids: tuple[int, ...]
     decoding: Decoding
-
-    @property
-    def longest(self) -> int:
-        """The most tokens of its completion."""
-        return self.decoding.max_new_tokens
 
 
 class RowGenerator:
@@ -90,26 +83,19 @@ class RowGenerator:
     def batch_key(self, row: EncodedRow) -> tuple[object, ...]:
         """Return what rows of one batch have in common."""
         decoding = row.decoding
-        is_greedy = decoding.temperature == 0
-        # Greedy completions of similar lengths: a short one does not wait for a long one.
-        can_cut = is_greedy and self._tokenized is not None
-        length = row.longest.bit_length() if can_cut else row.longest
-        top_p = 1.0 if is_greedy else decoding.top_p
-        center = row.request.weights.generation
-        return center, decoding.temperature, top_p, decoding.stop, length
+        top_p = decoding.top_p if decoding.temperature else 1.0
+        return row.request.weights.generation, replace(decoding, top_p=top_p)
 
     def generate(self, batch: Sequence[EncodedRow]) -> list[RowResult]:
         """Generate and score rows that can be generated together."""
         self._weights.load(batch[0].request.weights)
-        longest = max(row.longest for row in batch)
-        if longest:
+        decoding = batch[0].decoding
+        if decoding.max_new_tokens:
             rows = [
                 (row.request.weights.member, replace(row.request.example, token_ids=row.ids))
                 for row in batch
             ]
-            decoding = replace(batch[0].decoding, max_new_tokens=longest)
-            written = generate_rows(self._weights.engine, rows, decoding)
-            completions = [self._cut(*pair) for pair in zip(batch, written, strict=True)]
+            completions = generate_rows(self._weights.engine, rows, decoding)
         else:
             completions = [Completion("", (), "length", len(row.ids)) for row in batch]
         scores = self._scores(batch, completions)
@@ -167,14 +153,6 @@ class RowGenerator:
             pretrained = self._tokenized.pretrained
             ids = encode_prompt(pretrained.tokenizer, example, pretrained.date)
         return tuple(encoder.encode(replace(example, token_ids=tuple(ids))))
-
-    def _cut(self, row: EncodedRow, completion: Completion) -> Completion:
-        """Cut a greedy completion that may be longer than the row asked for."""
-        if len(completion.tokens) <= row.longest or self._tokenized is None:
-            return completion
-        tokenizer, encoder = self._tokenized.pretrained.tokenizer, self._tokenized.encoder
-        decoder = CompletionDecoder(tokenizer, encoder.end_ids)
-        return decoder.completion(completion.tokens, completion.prompt_tokens, row.decoding)
 
     def _scores(
         self, batch: Sequence[EncodedRow], completions: Sequence[Completion]

@@ -88,13 +88,13 @@ class HttpService:
                 if self._clock() - begun >= self.config.retry_timeout_s:
                     raise self._lost(str(error)) from None
             except RequestRefused as refusal:  # a response, which says nothing of other requests
-                self._answered_at = self._clock()
+                self._answered_at, self._away_until = self._clock(), -math.inf
                 if refusal.status < SERVER_ERROR or not pauses:
                     raise
                 time.sleep(pauses.pop(0))
                 self._check_open()
             else:
-                self._answered_at = self._clock()
+                self._answered_at, self._away_until = self._clock(), -math.inf
                 return response
 
     def _check_open(self) -> None:

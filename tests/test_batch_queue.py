@@ -45,7 +45,7 @@ def test_an_error_reaches_every_call_of_its_batch_and_the_queue_goes_on():
     assert queue.submit([2]).result(HANG_S) == [0.5]
     queue.close()
     assert queue.submit([2]).cancelled()
-    without_threads = BatchQueue([], batch_size=1, name="test")
+    without_threads: BatchQueue[int, float] = BatchQueue([], batch_size=1, name="test")
     waiting = without_threads.submit([1])
     without_threads.close()
     assert waiting.cancelled()

@@ -88,22 +88,6 @@ def test_a_text_that_is_too_long_is_truncated_and_says_so(folder):
     assert len(classifier(folder).encode_text("fox " * 1000).ids) == 128  # the model's context
 
 
-def test_of_megabytes_of_text_only_what_can_be_left_is_tokenized(folder, monkeypatch):
-    model = classifier(folder, max_tokens=40)
-    text = "".join(f"fox {number} " for number in range(100_000))
-    expected = AutoTokenizer.from_pretrained(folder)(text)["input_ids"][:40]
-    lengths = []
-    ids = SequenceClassifier._ids
-
-    def counted(self, part, options):
-        lengths.append(len(part))
-        return ids(self, part, options)
-
-    monkeypatch.setattr(SequenceClassifier, "_ids", counted)
-    assert model.encode_text(text) == (expected, True)
-    assert max(lengths) < len(text) / 10
-
-
 def test_a_conversation_is_written_in_the_chat_template_of_the_model(tmp_path):
     save_classifier(tmp_path, chat=True)
     words = AutoTokenizer.from_pretrained(tmp_path)

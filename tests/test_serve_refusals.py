@@ -6,7 +6,6 @@ import urllib.request
 import pytest
 from openai import BadRequestError, OpenAI
 
-from germline.endpoint import row_generator
 from tests.serving import chat, raw, refused, serving, text_of
 from tests.tiny import save_tiny
 from tests.toy_runs import run
@@ -74,17 +73,6 @@ def test_what_no_template_and_no_model_can_read_is_refused(url, name, value, sai
     status, error = raw(url, {"model": "center", name: value}, path)
     assert status == 400
     assert said in error["message"]
-
-
-def test_a_prompt_of_megabytes_is_refused_without_its_tokens(url, monkeypatch):
-    monkeypatch.delattr(row_generator, "encode_prompt")
-    text = "a" * 1_900_000
-    status, error = raw(url, {"model": "center", "prompt": text}, "/completions")
-    assert (status, error["code"]) == (400, "context_length_exceeded")
-    assert "the prompt has 1900000 characters, and the model's context has 512 tokens" in str(error)
-    messages = [{"role": "system", "content": text}, {"role": "user", "content": "hello"}]
-    status, error = raw(url, {"model": "center", "messages": messages})
-    assert (status, error["param"]) == (400, "messages")
 
 
 def test_the_token_of_the_server_is_the_api_key_of_the_client():

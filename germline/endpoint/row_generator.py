@@ -127,11 +127,7 @@ class RowGenerator:
             )
 
     def _ids(self, request: RowRequest) -> tuple[int, ...]:
-        """Return the tokens of a prompt; none where the engine has no tokenizer.
-
-        A prompt that is too long even if each of its tokens is the longest one is refused before:
-        tokenizing megabytes would keep all other rows waiting.
-        """
+        """Return the tokens of a prompt; none where the engine has no tokenizer."""
         if self._tokenized is None:
             return ()
         # `encoder.encode` would keep the tokens of every prompt. `index` is that of the noise.
@@ -141,15 +137,6 @@ class RowGenerator:
             answer = encoder.encode_answer(example, last.completion, example.prompt)
             ids = (*last.ids, *last.completion.tokens, *answer)
         elif not ids:
-            text = "".join([*(content for _, content in example.context), example.prompt])
-            if not encoder.may_fit(text):
-                raise RequestError(
-                    400,
-                    f"the prompt has {len(text)} characters, and the model's context has "
-                    f"{encoder.context_tokens} tokens: shorten the prompt",
-                    param="messages" if example.chat else "prompt",
-                    code="context_length_exceeded",
-                )
             pretrained = self._tokenized.pretrained
             ids = encode_prompt(pretrained.tokenizer, example, pretrained.date)
         return tuple(encoder.encode(replace(example, token_ids=tuple(ids))))

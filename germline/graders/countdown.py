@@ -9,7 +9,7 @@ Parts, on `<think>` + completion (the prompt ends in `<think>`; only the complet
   comes within 1e-5 of the target.
 
 An expression is made of `0-9 + - * / ( )` and white space. Python parses it, and the tree is read
-in exact integer ratios: nothing that a model writes is evaluated. A sign may precede a number (`-3
+in exact fractions: nothing that a model writes is evaluated. A sign may precede a number (`-3
 + 5`, `2 * -3`): it belongs to the expression and not to the number, which is a sequence of digits.
 
 Deviations from the field's checker, which calls Python's `eval`:
@@ -30,13 +30,10 @@ from typing import cast
 
 from germline.example import Example
 
-PRECISION = 100_000
-"""An expression hits when it comes closer to the target than 1 / PRECISION."""
+PRECISION = Fraction(1, 100_000)
+"""An expression hits when it comes closer to the target than this."""
 
 MAX_SYMBOLS = 256
-
-Ratio = tuple[int, int]
-"""Numerator and denominator, not reduced (half the time of `Fraction`); the latter is not zero."""
 
 _SYMBOL = re.compile(r"[0-9]+|[-+*/()]")
 _EXPRESSION = re.compile(r"[-+*/()0-9 \t\n\r\f\v]+")
@@ -90,21 +87,16 @@ def answer_value(text: str, example: Example) -> str | None:
     expression = last_answer(text)
     numbers = cast("tuple[int, ...]", example.facts["numbers"])
     value = None if expression is None else value_of(expression, numbers)
-    return None if value is None else str(Fraction(*value))
+    return None if value is None else str(value)
 
 
-def reaches_target(expression: str, numbers: tuple[int, ...], target: Ratio) -> bool:
+def reaches_target(expression: str, numbers: tuple[int, ...], target: Fraction) -> bool:
     """Tell whether an expression uses every number exactly once and reaches the target."""
     value = value_of(expression, numbers)
-    if value is None:
-        return False
-    numerator, denominator = value
-    goal, unit = target
-    distance = abs(numerator * unit - goal * denominator)
-    return distance * PRECISION < abs(denominator * unit)
+    return value is not None and abs(value - target) < PRECISION
 
 
-def value_of(expression: str, numbers: tuple[int, ...]) -> Ratio | None:
+def value_of(expression: str, numbers: tuple[int, ...]) -> Fraction | None:
     """Return the value of an expression that uses every number exactly once, else None."""
     if not _EXPRESSION.fullmatch(expression):
         return None
@@ -114,33 +106,34 @@ def value_of(expression: str, numbers: tuple[int, ...]) -> Ratio | None:
     if len(symbols) > MAX_SYMBOLS or used != sorted(map(str, numbers)):
         return None
     try:
-        return _ratio(ast.parse(" ".join(expression.split()), mode="eval").body)
+        return _value(ast.parse(" ".join(expression.split()), mode="eval").body)
     except (SyntaxError, MemoryError, RecursionError):
         return None
 
 
 @lru_cache(maxsize=4096)
-def _target(text: str) -> Ratio:
-    return Fraction(text).as_integer_ratio()
+def _target(text: str) -> Fraction:
+    return Fraction(text)
 
 
-def _ratio(node: ast.expr) -> Ratio:
+def _value(node: ast.expr) -> Fraction:
     """Return the value of numbers, signs and + - * /; raise SyntaxError for anything else."""
     match node:
         case ast.Constant(value=int(number)):
-            return number, 1
-        case ast.UnaryOp(op=ast.UAdd() | ast.USub() as sign, operand=signed):
-            top, bottom = _ratio(signed)
-            return (-top if isinstance(sign, ast.USub) else top), bottom
+            return Fraction(number)
+        case ast.UnaryOp(op=ast.UAdd(), operand=signed):
+            return _value(signed)
+        case ast.UnaryOp(op=ast.USub(), operand=signed):
+            return -_value(signed)
         case ast.BinOp(left=left, op=operator, right=right):
-            (top, bottom), (more, below) = _ratio(left), _ratio(right)
+            a, b = _value(left), _value(right)
             match operator:
                 case ast.Add():
-                    return top * below + more * bottom, bottom * below
+                    return a + b
                 case ast.Sub():
-                    return top * below - more * bottom, bottom * below
+                    return a - b
                 case ast.Mult():
-                    return top * more, bottom * below
-                case ast.Div() if more:
-                    return top * below, bottom * more
+                    return a * b
+                case ast.Div() if b:
+                    return a / b
     raise SyntaxError

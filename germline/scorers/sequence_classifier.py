@@ -27,7 +27,7 @@ from germline.config.scorers import Classifier, ClassifierSettings
 from germline.engines.inprocess import torch_device
 from germline.engines.model_tensors import serving_dtype
 from germline.engines.pretrained import check_finite, loading_errors
-from germline.engines.prompt_batch import at_date, longest_token
+from germline.engines.prompt_batch import at_date
 from germline.scorers.types import (
     Item,
     NotScoredError,
@@ -137,13 +137,7 @@ class SequenceClassifier:
     def encode_text(
         self, text: str, *, append_eos: bool = False, add_special_tokens: bool = True
     ) -> EncodedText:
-        """Encode a text, cut to the model's limit.
-
-        Of a text of megabytes, only as many characters are tokenized as the tokens that are left of
-        it can have, and as many again: what follows does not change these tokens.
-        """
-        if self._tokenizer.truncation_side == "right":
-            text = text[: 2 * self._max_tokens * longest_token(self._tokenizer)]
+        """Encode a text, cut to the model's limit."""
         end = [self._tokenizer.eos_token_id] if append_eos else []
         limit = max(1, self._max_tokens - len(end))
         special = {"add_special_tokens": add_special_tokens}

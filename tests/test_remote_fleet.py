@@ -97,13 +97,12 @@ def test_an_engine_has_its_next_job_before_its_last_result_is_used():
     assert busy == [("a", True), ("b", True), ("c", False)]
 
 
-def test_every_engine_applies_and_measures_every_update_itself(tmp_path):
+def test_every_engine_applies_every_update_itself(tmp_path):
     engines = pool(3)
     fleet, alone = fleet_of(engines), local()
     for update in UPDATES[:3]:  # the digest may be asked for later
-        measured = fleet.apply(update)
-        assert measured is not None
-        assert measured == alone.apply(update)
+        fleet.apply(update)
+        alone.apply(update)
     assert_same(evaluated(fleet, 3), evaluated(alone, 3))
     assert {one.digest() for one in engines} == {alone.digest(), fleet.digest()}
     fleet.save_snapshot(tmp_path / "elsewhere", 2)

@@ -9,8 +9,8 @@ Parts, on `<think>` + completion (the prompt ends in `<think>`; only the complet
   comes within 1e-5 of the target.
 
 An expression is made of `0-9 + - * / ( )` and white space. Python parses it, and the tree is read
-in exact fractions: nothing that a model writes is evaluated. A sign may precede a number (`-3
-+ 5`, `2 * -3`): it belongs to the expression and not to the number, which is a sequence of digits.
+in exact fractions: nothing that a model writes is evaluated. A sign may precede a number (`-3 + 5`,
+`2 * -3`): it belongs to the expression and not to the number, which is a sequence of digits.
 
 Deviations from the field's checker, which calls Python's `eval`:
 

@@ -30,6 +30,10 @@ def sources(tmp_path_factory):
     return {role: str(folder / role) for role in ("reward", "cost")}
 
 
+def batch(*responses):
+    return {"prompts": ["a"] * len(responses), "responses": list(responses)}
+
+
 @contextmanager
 def serving(sources, classifier=None, **more):
     with (
@@ -57,12 +61,10 @@ def test_rewards_and_costs_are_those_of_the_models(sources):
     messages = [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]
     with serving(sources) as service:
         scored = service.post("/score_batch", {"prompts": PROMPTS, "responses": RESPONSES})
-        texts = [f"{one}\n{two}" for one, two in zip(PROMPTS, RESPONSES, strict=True)]
-        assert service.post("/score_texts", {"texts": texts}) == scored
         assert service.get("/health") == {"status": "ok", "models": sources}
-        nothing = service.post("/score_texts", {"texts": []})
+        nothing = service.post("/score_batch", batch())
         chat = service.post("/score_batch", {"prompts": [messages], "responses": ["c"]})
-        assert chat == service.post("/score_texts", {"texts": ["a\nb\nc"]})
+        assert chat == service.post("/score_batch", {"prompts": ["a\nb"], "responses": ["c"]})
     assert scored["rewards"] == direct(sources["reward"])
     assert scored["costs"] == direct(sources["cost"])
     assert scored["rewards_truncated"] == [False, False]
@@ -72,7 +74,7 @@ def test_rewards_and_costs_are_those_of_the_models(sources):
 
 def test_a_text_that_is_cut_is_flagged_and_a_model_that_is_not_served_has_no_scores(sources):
     with serving({"reward": sources["reward"]}, {"max_tokens": 16}) as service:
-        scored = service.post("/score_texts", {"texts": ["fox " * 50, "fox"]})
+        scored = service.post("/score_batch", batch("fox " * 50, "fox"))
     assert scored["rewards_truncated"] == [True, False]
     assert scored["costs"] is None
 
@@ -83,9 +85,9 @@ def test_a_text_that_is_cut_is_flagged_and_a_model_that_is_not_served_has_no_sco
         ("/score_batch", {"prompts": ["a"], "responses": []}, 400, "1 prompts and 0 responses"),
         ("/score_batch", {"prompts": ["a"]}, 400, "responses: Field required"),
         ("/score_batch", {"prompts": [[]], "responses": ["a"]}, 400, "prompts"),
-        ("/score_texts", {"texts": "a"}, 400, "texts: Input should be a valid list"),
-        ("/score_texts", {"texts": [None]}, 400, "texts.0: Input should be a valid string"),
-        ("/score_texts", {"texts": ["a"], "more": 1}, 400, "more: Extra inputs"),
+        ("/score_batch", batch() | {"responses": "a"}, 400, "responses: Input should be a valid l"),
+        ("/score_batch", batch(None), 400, "responses.0: Input should be a valid string"),
+        ("/score_batch", batch("a") | {"more": 1}, 400, "more: Extra inputs"),
         ("/score", {}, 404, "Not Found"),
     ],
 )
@@ -135,16 +137,16 @@ def test_a_client_that_leaves_frees_its_place(sources, monkeypatch):
     with serving({"reward": sources["reward"]}) as service:
         impatient = HttpConnection("the scorer", service.url, 0.2)
         with ThreadPoolExecutor(1) as pool:
-            first = pool.submit(service.post, "/score_texts", {"texts": ["a"]})
+            first = pool.submit(service.post, "/score_batch", batch("a"))
             started.wait(HANG_S)
             try:
                 for _ in range(4):
                     with pytest.raises(GermlineError, match="no answer within"):
-                        impatient.post("/score_texts", {"texts": ["b"] * 4})
+                        impatient.post("/score_batch", batch(*"bbbb"))
             finally:
                 release.set()
             first.result(HANG_S)
-        assert len(service.post("/score_texts", {"texts": ["c"] * 4})["rewards"]) == 4
+        assert len(service.post("/score_batch", batch(*"cccc"))["rewards"]) == 4
     assert sum(seen) < 1 + 4 * 4
 
 

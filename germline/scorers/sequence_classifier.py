@@ -99,15 +99,13 @@ class SequenceClassifier:
         limits = (LONGEST_DEFAULT, self._tokenizer.model_max_length, context)
         self._max_tokens = settings.max_tokens or min(int(limit) for limit in limits if limit)
 
-    def score_items(self, items: Sequence[Item | str]) -> list[Score]:
-        """Return the score of every completion, or of a whole text, in order."""
+    def score_items(self, items: Sequence[Item]) -> list[Score]:
+        """Return the score of every completion, in order."""
         encoded: dict[int, EncodedText] = {}
         scores: dict[int, Score] = {}
         for place, item in enumerate(items):
             try:
-                encoded[place] = (
-                    self.encode_text(item) if isinstance(item, str) else self.encode_pair(item)
-                )
+                encoded[place] = self.encode_pair(item)
             except NotScoredError as error:
                 scores[place] = missing(str(error))
         scores |= zip(encoded, self.score(list(encoded.values())), strict=True)

@@ -2,7 +2,6 @@
 
     GET  /health                               -> {status, models}
     POST /score_batch {prompts, responses}     -> {rewards, costs, rewards_truncated, ...}
-    POST /score_texts {texts}                  -> the same, of texts that need no template
 
 A prompt is a text or a list of messages. Texts of requests that wait at the same time are scored in
 one batch. A score that is missing is null, with its reason in `rewards_missing`; the fields of a
@@ -26,7 +25,7 @@ from germline.scorers.sequence_classifier import BATCHES_AT_A_TIME, SequenceClas
 from germline.scorers.types import Item, Score
 from germline.types import Example
 
-Queues = Mapping[str, BatchQueue[Item | str, Score]]
+Queues = Mapping[str, BatchQueue[Item, Score]]
 """The texts that wait for the models of a service: `reward`, `cost` or both."""
 
 
@@ -53,7 +52,7 @@ def scorer_service(
     with ExitStack() as opened:
         for role, source in sources.items():
             model = SequenceClassifier(source, classifier, partial(_option, role))
-            queue = BatchQueue[Item | str, Score]([model.score_items], rows, f"scorer-{role}")
+            queue = BatchQueue[Item, Score]([model.score_items], rows, f"scorer-{role}")
             queues[role] = opened.enter_context(closing(queue))
         app = _make_app(queues, sources, token)
         yield opened.enter_context(closing(UvicornService(app, host, port)))
@@ -82,14 +81,6 @@ class ScoreBatch(BaseModel):
     responses: list[str]
 
 
-class ScoreTexts(BaseModel):
-    """Whole texts, prompt and response in the format of the model."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    texts: list[str]
-
-
 def _make_app(queues: Queues, sources: Mapping[str, str], token: str | None) -> FastAPI:
     """Return the application of a scorer service; `/health` shows the sources."""
     app = make_app("germline serve --reward", token)
@@ -111,10 +102,6 @@ def _make_app(queues: Queues, sources: Mapping[str, str], token: str | None) -> 
         items = list(zip(responses, map(_example, prompts), strict=True))
         return await _scored(queues, items)
 
-    @app.post("/score_texts")
-    async def score_texts(request: ScoreTexts) -> dict[str, Any]:
-        return await _scored(queues, request.texts)
-
     return app
 
 
@@ -127,7 +114,7 @@ def _example(prompt: str | list[Message]) -> Example:
     return Example(0, last.content, "", chat=True, context=context)
 
 
-async def _scored(queues: Queues, items: Sequence[Item | str]) -> dict[str, Any]:
+async def _scored(queues: Queues, items: Sequence[Item]) -> dict[str, Any]:
     """Return the fields of the response."""
     futures = [asyncio.wrap_future(queue.submit(items)) for queue in queues.values()]
     scores = dict(zip(queues, await asyncio.gather(*futures), strict=True))

@@ -70,7 +70,8 @@ def serve(
     (those after generation 12) or gen-12/member-7 (a member that generation 12 evaluated).
 
     With --reward, --cost or both it serves these models for `task.scorers` with kind=germline:
-    `POST /score_batch` takes prompts and responses, `GET /health` says whether the models are loaded.
+    `POST /score_batch` takes prompts and responses, `GET /health` says whether the models are
+    loaded.
 
     Ctrl-C ends the server.
     """

@@ -16,7 +16,7 @@ has `reset`. `germline.graders.task_file` says how it is found again in grader p
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from germline.environments.adapters import ToolAdapter, adapt, required_fields
 from germline.environments.episode import Episode, EpisodeRubric
@@ -71,18 +71,6 @@ class EpisodeCache:
         if not same:
             del self._episodes[key]
         return episode
-
-
-@runtime_checkable
-class RubricGrader(Protocol):
-    """A grader of episodes that knows the parts of their reward."""
-
-    @property
-    def rubric(self) -> EpisodeRubric:
-        """The parts of the reward."""
-
-    def __call__(self, asked: Transcript, example: Example, /) -> Mapping[str, float] | str:
-        """Continue an episode."""
 
 
 @dataclass(frozen=True)

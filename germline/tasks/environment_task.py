@@ -19,7 +19,6 @@ from germline.environments import guess_number, wordle
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import (
     EnvironmentGrader,
-    RubricGrader,
     SingleReplyGrader,
     inspect_environment,
     make_grader,
@@ -43,7 +42,7 @@ class EnvironmentTask(SplitTask):
 
     Args:
         config: the section, which overrides the limits.
-        grader: plays the environment.
+        grader: plays the environment; its `rubric` has the parts of the reward.
         examples: by split; their facts are the rows that `reset` gets.
         metric: the part of the reward that held-out scores report; default: the heaviest one.
         max_turns: limit of the model's turns in an episode.
@@ -55,7 +54,7 @@ class EnvironmentTask(SplitTask):
     def __init__(  # noqa: PLR0913 - the limits of an episode among them
         self,
         config: EpisodeSettings,
-        grader: RubricGrader,
+        grader: Any,
         examples: Examples,
         *,
         metric: str | None = None,
@@ -64,7 +63,7 @@ class EnvironmentTask(SplitTask):
         stop: tuple[str, ...] = (),
         tools: str = "",
     ) -> None:
-        rubric = grader.rubric
+        rubric: EpisodeRubric = grader.rubric
         super().__init__(
             *(config, SingleReplyGrader(grader), rubric.weights, rubric.floors),
             metric=metric,

@@ -156,18 +156,6 @@ def test_a_file_of_held_out_pairs_replaces_the_split(tmp_path):
     assert [example.answer for example in task.examples("test")] == ["4"]
 
 
-@pytest.mark.parametrize(
-    ("rows", "complaint"),
-    [
-        ([{"question": "?"}], "line 1: the field `answer` is missing; fields found: `question`"),
-        ([{**PAIR, "answer": 8}], r"line 1: the field `answer` must be str, found 8 \(int\)"),
-    ],
-)
-def test_bad_pairs_are_refused_with_their_place(tmp_path, rows, complaint):
-    with pytest.raises(GermlineError, match=complaint):
-        ConcisenessTask(Conciseness(path=lines_file(tmp_path, *rows)))
-
-
 # countdown
 
 

@@ -142,15 +142,9 @@ def test_a_mistake_is_named(given, complaint):
         weighted_functions(given, "reward")
 
 
-def test_an_argument_that_only_trl_has_is_refused_by_its_name():
-    def shorter(completions, completion_ids, **_):
+def test_an_argument_that_only_trl_has_needs_a_default_or_a_field_of_the_row():
+    def shorter(completions, completion_ids=((1,),), **_):
         return [-len(ids) for ids in completion_ids]
 
-    with pytest.raises(InvalidGradeError, match=r"needs completion_ids in shorter\(\), which TRL"):
-        call_reward(shorter, "4", ROW, "2 + 2?")
-
-    def optional(completions, completion_ids=None):
-        return [1.0]
-
-    assert call_reward(optional, "4", ROW, "2 + 2?") == 1.0
+    assert call_reward(shorter, "4", ROW, "2 + 2?") == -1
     assert call_reward(shorter, "4", {**ROW, "completion_ids": [1, 2]}, "2 + 2?") == -2

@@ -45,9 +45,6 @@ Rewards = RewardFunction | Sequence[RewardFunction] | Mapping[RewardFunction, fl
 NOT_COLUMNS = ("prompt", "completion")
 """Fields of a row that TRL does not pass as columns, because `prompts` and `completions` are."""
 
-ONLY_IN_TRL = ("completion_ids", "trainer_state", "log_extra", "log_metric", "environments")
-"""Arguments of TRL's trainers that nothing here passes."""
-
 DOES_NOT_APPLY = object()
 """What a function of TRL's signature says of a row by `None`."""
 
@@ -125,13 +122,6 @@ def call_reward(function: RewardFunction, text: str, row: Mapping[str, Any], pro
     parameters = inspect.signature(function).parameters
     if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         arguments = {name: arguments[name] for name in parameters if name in arguments}
-    needed = [name for name in ONLY_IN_TRL if name in parameters and name not in arguments]
-    if absent := [name for name in needed if parameters[name].default is inspect.Parameter.empty]:
-        raise InvalidGradeError(
-            f"needs {' and '.join(absent)} in {_name(function)}(), which TRL passes and germline "
-            f"does not: give it a default, such as {absent[0]}=None, and use the texts of "
-            "`completions`"
-        )
     rewards = await_result(function(**arguments))
     try:
         (reward,) = [] if isinstance(rewards, str | Mapping) else list(rewards)

@@ -8,15 +8,14 @@ from contextlib import contextmanager
 import pytest
 from openai import APIStatusError
 
-from germline.services.serve import ServeSettings, endpoint
+from germline.services.serve import endpoint
 from tests.hang_limit import HANG_S
 
 
 @contextmanager
 def serving(source, **more):
     """Serve in a thread; the block gets the URL of the API."""
-    settings = ServeSettings(port=0, **more)
-    with endpoint(str(source), settings=settings) as (server, _), server.in_background() as address:
+    with endpoint(str(source), port=0, **more) as (server, _), server.in_background() as address:
         yield f"{address}/v1"
 
 

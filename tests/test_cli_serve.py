@@ -28,8 +28,8 @@ def served(monkeypatch):
             raise KeyboardInterrupt
 
     @contextmanager
-    def noted(source, generation, overrides, settings):
-        calls.append((source, generation, overrides, settings))
+    def noted(*arguments):
+        calls.append(arguments)
         yield Server(), ServedWeights.open("nano", overrides=["engine=toy"])
 
     monkeypatch.setattr(serve, "endpoint", noted)
@@ -40,16 +40,15 @@ def test_options_are_passed_on_and_ctrl_c_ends_it(served):
     words = ("--host", "0.0.0.0", "--port", "9", "-g", "best")
     done = command("serve", "nano", *words, "engine.threads=2", GERMLINE_TOKEN="secret")
     assert done.exit_code == 0, done.output
-    settings = serve.ServeSettings("0.0.0.0", 9, "secret")
-    assert served == [("nano", "best", ["engine.threads=2"], settings)]
+    assert served == [("nano", "best", ["engine.threads=2"], "0.0.0.0", 9, "secret")]
     assert "http://127.0.0.1:1/v1" in done.output
     assert "models: base, center" in done.output
     assert "secret" not in done.output
 
 
-def test_the_defaults_of_the_command_are_those_of_the_settings(served):
+def test_the_defaults_of_the_command_are_those_of_the_function(served):
     assert command("serve", "nano").exit_code == 0
-    assert served == [("nano", None, [], serve.ServeSettings())]
+    assert served == [("nano", None, [], "127.0.0.1", 8000, None)]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from openai import AsyncOpenAI, NotFoundError, OpenAI
 import germline
 from germline.record import RunDirectory
 from germline.run.weights import load_engine
-from germline.services.serve import ServedWeights, ServeSettings, endpoint
+from germline.services.serve import ServedWeights, endpoint
 from germline.types import Completion, Decoding, Example
 from tests.serving import chat, serving, text_of
 
@@ -99,7 +99,7 @@ def test_members_of_64_clients_get_their_own_texts_in_few_batches(trained, monke
     assert len({tuple(one.text for one in row) for row in expected}) > MEMBERS // 2
 
     batches = []
-    with endpoint(str(trained), settings=ServeSettings(port=0)) as (server, served):
+    with endpoint(str(trained), port=0) as (server, served):
         load = served.load
 
         def watched(selected):

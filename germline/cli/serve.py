@@ -95,7 +95,7 @@ def serve(
         check_source(Path(sources[0]))
     with serve_extra("germline serve"):
         from germline.services.scorer import scorer_service
-        from germline.services.serve import ServeSettings, endpoint
+        from germline.services.serve import endpoint
     token = os.environ.get(TOKEN_VARIABLE) or None
     port = (8100 if scorers else 8000) if port is None else port
     if scorers:
@@ -105,8 +105,7 @@ def serve(
             lines = f"{' and '.join(scorers.values())} at {server.url}"
             _run_until_interrupt(server, lines, values, token, as_json=as_json)
         return
-    listening = ServeSettings(host, port, token)
-    with endpoint(sources[0], generation, settings, listening) as (server, weights):
+    with endpoint(sources[0], generation, settings, host, port, token) as (server, weights):
         names, center = weights.names(), weights.select("center").fingerprint
         values = {"base_url": f"{server.url}/v1", "models": names, "center": center}
         shown = ", ".join(names if len(names) <= 4 else [*names[:3], "...", names[-1]])

@@ -17,7 +17,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal
 
@@ -214,34 +214,27 @@ class ServedWeights(NamedWeights):
         return unknown_model(name, known)
 
 
-@dataclass(frozen=True)
-class ServeSettings:
-    """Where a server listens, and the token that requests must have."""
-
-    host: str = "127.0.0.1"
-    port: int = 8000
-    token: str | None = field(default=None, repr=False)
-
-
 @contextmanager
 def endpoint(
     source: str,
     generation: int | Literal["best"] | None = None,
     overrides: Sequence[str] = (),
-    settings: ServeSettings | None = None,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token: str | None = None,
 ) -> Iterator[tuple[UvicornService, ServedWeights]]:
     """Load the weights of a source, and listen during a `with` block; call `run` of the server.
 
     The source is a run directory, a model, or a PEFT adapter. Of a run, `center` names the weights
     of the generation, by default the newest. Overrides are settings `engine.*` and `microbatch.*`.
+    Requests must have the token, if there is one; an address beyond loopback needs one.
     """
-    settings = settings or ServeSettings()
-    check_address(settings.host, settings.token)
+    check_address(host, token)
     weights = ServedWeights.open(source, generation, overrides)
     batcher = EngineBatcher(weights, max_rows=weights.config.microbatch.rows)
     try:
-        app = Endpoint(weights, batcher, LONGEST_DEFAULT).app(settings.token)
-        with closing(UvicornService(app, settings.host, settings.port)) as server:
+        app = Endpoint(weights, batcher, LONGEST_DEFAULT).app(token)
+        with closing(UvicornService(app, host, port)) as server:
             yield server, weights
     finally:
         batcher.close()

@@ -1,14 +1,16 @@
-"""What a training shows while it runs: the live view of a terminal, and plain lines."""
+"""What a training shows while it runs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from germline.cli.progress_view import Clock
+from germline.cli.progress_view import ProgressView
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.report.text_format import without_common_start
-from tests.synthetic_runs import DIGEST
+from tests.synthetic_runs import DIGEST, record
 
 
 @pytest.fixture
@@ -16,18 +18,14 @@ def run(tmp_path: Path) -> RunDirectory:
     return RunDirectory.create(tmp_path / "run", load_config({"generations": 10}), DIGEST, 1)
 
 
-CONFIG = load_config({"generations": 10})
-
-
 def test_the_time_left_is_that_of_the_generations_after_the_first(run: RunDirectory) -> None:
-    now = [1000.0]
-    clock = Clock(run)
-    clock.bar.get_time = lambda: now[0]
-    assert clock.left == ""
-    for done in (1, 2, 3):
-        now[0] += 100.0 if done == 1 else 2.5  # the first one has the start of the run
-        clock.tick(done)
-    assert clock.left == "0:18 min left"
+    now, view = [1000.0], ProgressView(run, Console(), quiet=True)
+    view.bar.get_time = lambda: now[0]
+    assert view.left == ""
+    for generation in range(3):
+        now[0] += 2.5 if generation else 100.0  # the first one has the start of the run
+        view.generation(replace(record(generation), generations=10))
+    assert view.left == "0:18 min left"
 
 
 def test_prompts_with_the_same_instructions_are_shown_from_where_they_differ() -> None:

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from germline.cli import shell_completion
 from germline.cli.arguments import Generations, runs_of_sources, split_words
 from germline.cli.output import AsJson, print_json, print_table
 
@@ -36,7 +35,6 @@ def analyze(
         typer.Argument(
             metavar="RUN|MODEL|KEY=VALUE",
             help="Runs, models and adapters; and settings, such as limit=64.",
-            autocompletion=shell_completion.complete_models,
         ),
     ],
     *,

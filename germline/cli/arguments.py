@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from germline.cli import shell_completion
-
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -21,7 +19,6 @@ Source = Annotated[
     typer.Argument(
         metavar="RUN|MODEL",
         help="A run directory, a model folder, a Hugging Face id, or nano.",
-        autocompletion=shell_completion.complete_models,
     ),
 ]
 
@@ -33,7 +30,6 @@ ConfigFile = Annotated[
             "A config file, the name of a shipped config (germline list configs), or a run "
             "directory, whose config is repeated."
         ),
-        autocompletion=shell_completion.complete_configs,
     ),
 ]
 
@@ -42,15 +38,12 @@ Overrides = Annotated[
     typer.Argument(
         metavar="KEY=VALUE|FILE",
         help="Settings, or YAML files of settings, that override the config, in this order.",
-        autocompletion=shell_completion.complete_settings,
     ),
 ]
 
 Run = Annotated[
     Path,
-    typer.Argument(
-        metavar="RUN", help="The run directory.", autocompletion=shell_completion.complete_runs
-    ),
+    typer.Argument(metavar="RUN", help="The run directory."),
 ]
 
 
@@ -86,7 +79,6 @@ TaskOption = Annotated[
     typer.Option(
         metavar="TASK",
         help="Short name, file or config of the task; default: the first run's own.",
-        autocompletion=shell_completion.complete_tasks,
     ),
 ]
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli import shell_completion
 from germline.cli.arguments import split_words
 from germline.cli.output import AsJson, print_json, print_table
 from germline.errors import count_of
@@ -28,7 +27,6 @@ def check(
             metavar="FILE|NAME",
             help="A task file (.py, .jsonl, .json, .csv, .tsv, .parquet or .arrow), a config, or "
             "the short name of a task (for the hub: dataset task.path=ORG/NAME).",
-            autocompletion=shell_completion.complete_tasks,
         ),
     ],
     overrides: Annotated[
@@ -36,7 +34,6 @@ def check(
         typer.Argument(
             metavar="KEY=VALUE",
             help="Settings task.* and graders.*.",
-            autocompletion=shell_completion.complete_settings,
         ),
     ] = None,
     model: Annotated[

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from germline.cli import evaluate, shell_completion
+from germline.cli import evaluate
 from germline.cli.arguments import check_kl, split_words
 from germline.cli.output import INTERRUPTED, AsJson, print_json, print_stderr, print_table
 
@@ -26,7 +26,6 @@ def compare(
         typer.Argument(
             metavar="STUDY",
             help="The file of a study, or the name of a shipped one.",
-            autocompletion=shell_completion.complete_configs,
         ),
     ],
     overrides: Annotated[

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli import shell_completion
 from germline.cli.arguments import (
     Generations,
     Limit,
@@ -39,7 +38,6 @@ def elo(
             help="Runs, models and adapters to compare; and settings judge.* (url, model, "
             "token_env, template, max_new_tokens, temperature, concurrency, timeout_s, "
             "retry_timeout_s), task.*, engine.*, microbatch.* and graders.*.",
-            autocompletion=shell_completion.complete_models,
         ),
     ],
     *,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from germline.cli import shell_completion
 from germline.cli.arguments import (
     EvaluationSplit,
     Generations,
@@ -68,7 +67,6 @@ def evaluate(  # noqa: PLR0913 - the options of a command
             metavar="RUN|MODEL|KEY=VALUE",
             help="More runs, models or adapters, for one table; and settings task.*, engine.*, "
             "microbatch.*, graders.* and held_out.scorers.*.",
-            autocompletion=shell_completion.complete_settings,
         ),
     ] = None,
     task: TaskOption = None,

@@ -48,7 +48,6 @@ def show(
         typer.Argument(
             metavar="WHAT",
             help=f"One of {', '.join(WHAT)}.",
-            autocompletion=lambda incomplete: [one for one in WHAT if one.startswith(incomplete)],
         ),
     ],
     folder: Annotated[

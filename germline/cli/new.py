@@ -10,7 +10,6 @@ from typing import Annotated
 
 import typer
 
-from germline.cli import shell_completion
 from germline.cli.arguments import split_words
 from germline.cli.output import AsJson, print_json
 from germline.errors import count_of
@@ -33,7 +32,6 @@ def new(
             metavar="NAME|KEY=VALUE",
             help="Name of a new task, which may include a folder. With --task: the file to write "
             "(default: TASK-MODEL.yaml), and settings task.*, such as the columns of its rows.",
-            autocompletion=shell_completion.complete_settings,
         ),
     ] = None,
     *,
@@ -49,7 +47,6 @@ def new(
         typer.Option(
             metavar="TASK",
             help="Short name or file of the task.",
-            autocompletion=shell_completion.complete_tasks,
         ),
     ] = None,
     minutes: Annotated[

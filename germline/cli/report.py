@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli import shell_completion
 from germline.cli.output import (
     AsJson,
     difference_values,
@@ -37,7 +36,6 @@ def report(
         typer.Argument(
             metavar="RUN",
             help="One or more run directories, or folders of several run seeds.",
-            autocompletion=shell_completion.complete_runs,
         ),
     ],
     *,

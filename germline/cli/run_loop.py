@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from germline.cli.output import INTERRUPTED, print_json, print_table, score_values
-from germline.cli.progress_view import LineView, LiveView, SilentView
+from germline.cli.progress_view import ProgressView
 from germline.errors import count_of
 from germline.record import HeldOutRow, RunDirectory
 from germline.record.early_stopping import best_score
@@ -54,7 +54,7 @@ def _run(training: "Training", *, quiet: bool, as_json: bool = False) -> None:
         _print_position(run)
     is_interrupted = False
     try:
-        _follow(training, _view(run, quiet=quiet))
+        _follow(training, quiet=quiet)
     except KeyboardInterrupt:
         is_interrupted = True
     except GermlineError:
@@ -98,7 +98,7 @@ def run_seeds_with_view(study: "SeedStudy", *, quiet: bool, as_json: bool) -> No
     """
     for training in study.trainings():
         if as_json:
-            _follow(training, SilentView())
+            _follow(training, quiet=True)
             if not training.directory.has_ended:
                 print_json(run_as_json(training.directory))
                 raise typer.Exit(INTERRUPTED)
@@ -209,29 +209,18 @@ def _completions_table(before: HeldOutRow, after: HeldOutRow, width: int) -> Tab
     return table
 
 
-def _view(run: RunDirectory, *, quiet: bool) -> SilentView:
-    """Return the view of a training; the live one reads the rows so far, a quiet run does not."""
-    if quiet:
-        return SilentView()
-    console = Console()
-    return LiveView(console, run) if console.is_terminal else LineView(run)
-
-
-def _follow(training: "Training", view: SilentView) -> None:
+def _follow(training: "Training", *, quiet: bool) -> None:
     """Run a training to its end or until Ctrl-C, and show every generation."""
+    view = ProgressView(training.directory, Console(), quiet=quiet)
 
     def stop() -> None:
         training.stop()
         view.stopping()
 
     training.on_trial = view.trial
-    view.start()
-    try:
-        with stop_on_interrupt(stop):
-            for record in training:
-                view.generation(record, training.findings)
-    finally:
-        view.close()  # before anything is printed, because the next frame would overwrite it
+    with view.bar, stop_on_interrupt(stop):
+        for record in training:
+            view.generation(record)
 
 
 def _print_position(run: RunDirectory) -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from germline.cli import shell_completion
 from germline.cli.arguments import Generation, read_section, split_words
 from germline.cli.output import AsJson, print_json
 
@@ -37,7 +36,6 @@ def serve(
             help="A run or a model, with settings engine.* and microbatch.*; or, with --reward or "
             "--cost, settings of these models: template, label, output, max_tokens, batch_size, "
             "device and dtype.",
-            autocompletion=shell_completion.complete_models,
         ),
     ] = None,
     generation: Generation = None,

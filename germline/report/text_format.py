@@ -248,19 +248,13 @@ def escape_control_characters(text: str) -> str:
     )
 
 
-def most_likely_options(probabilities: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Name the most likely prompt option of every setting, with its probability."""
-    likely = {name: max(some, key=some.__getitem__) for name, some in probabilities.items()}
-    return [
-        f"{escape_control_characters(name)} {short_option(option)} "
-        f"({probabilities[name][option]:.0%})"
-        for name, option in likely.items()
-    ]
-
-
 def center_options(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the prompt options of the center after these generations; empty if none exist."""
-    return most_likely_options(rows[-1].get("option_probabilities", {})) if rows else []
+    """Name the most likely prompt option of every setting, with its probability, if any exist."""
+    return [
+        f"{escape_control_characters(name)} {short_option(option)} ({some[option]:.0%})"
+        for name, some in (rows[-1].get("option_probabilities", {}) if rows else {}).items()
+        for option in [max(some, key=some.__getitem__)]
+    ]
 
 
 def short_option(option: str) -> str:

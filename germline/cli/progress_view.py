@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from germline.config import Config
 from germline.record import RunDirectory
@@ -33,11 +34,12 @@ class ProgressView:
     def __init__(self, run: RunDirectory, console: Console, *, quiet: bool = False) -> None:
         self._run, self._quiet = run, quiet
         self._rows = run.generations()[-WINDOW:]
-        columns = MofNCompleteColumn(), BarColumn(20), TimeElapsedColumn()
+        rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
         self.bar = Progress(
-            *columns,
-            TextColumn("{task.description}"),
+            *(MofNCompleteColumn(), BarColumn(10), TimeElapsedColumn()),
+            TextColumn("{task.description}", table_column=rest),
             console=console,
+            expand=True,
             disable=quiet or not console.is_terminal,
             speed_estimate_period=math.inf,
         )

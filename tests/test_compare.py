@@ -154,26 +154,6 @@ def test_what_eval_prints_is_kept_with_the_run(file, commands) -> None:
     assert commands == []
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ("--smples 2", "No such option: --smples"),
-        ("--samples 0", "greater than or equal to 1"),
-        ("--kl --samples 2", "along one completion of each example: leave out models"),
-        ("strategy.sigma=1", "strategy.sigma=1 has no effect here"),
-    ],
-)
-def test_wrong_options_of_eval_are_found_before_anything_runs(
-    file, commands, options, said
-) -> None:
-    write_study(file.parent, eval=["--kl", options])
-    result = command("compare", file, "--out", file.parent / "out")
-    assert result.exit_code == 2
-    assert f"compare: eval: {options!r} cannot be used: " in result.output
-    assert said in result.output
-    assert commands == []
-
-
 def test_a_run_whose_evaluation_failed_has_ended(file, commands) -> None:
     write_study(file.parent, eval=["--task no_such_task"], seeds=0)
     status, printed, facts = compared(file, "--only", "few")
@@ -272,7 +252,7 @@ def test_an_interrupted_study_goes_on_to_the_same_bits(file) -> None:
 def test_a_method_may_have_the_settings_of_a_sweep(file, commands) -> None:
     sweep = file.parent / "sweep"
     sweep.mkdir()
-    (sweep / "sweep.json").write_text("{}")
+    (sweep / "sweep.json").write_text('{"seeds": [0, 1]}')
     write_study(file.parent, methods={"tuned": {"sweep": str(sweep)}}, seeds="0")
     with pytest.raises(GermlineError, match=r"sweep: this sweep has not ended"):
         Study(file)
@@ -280,6 +260,8 @@ def test_a_method_may_have_the_settings_of_a_sweep(file, commands) -> None:
     (sweep / "best.json").write_text(json.dumps(best))
     _, printed, _ = compared(file, "--table", "cost")
     assert "rollouts of tuning" in printed
+    said = "the sweep of tuned chose its settings with run seeds 0, whose scores flatter it"
+    assert said in (file.parent / "out/compare.md").read_text()
     assert "| 4321 |" in printed.replace(",", "")
     run = RunDirectory.open(file.parent / "out/short/tuned/seed-0")
     assert run.config.strategy.model_dump()["sigma"] == 0.5

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import t
 from typer.testing import CliRunner
 
 from germline.cli.application import app
@@ -77,10 +78,9 @@ def test_other_seeds_are_not_paired() -> None:
     )
     assert not found.paired
     assert found.mean == -3.5
-    assert found.error**2 == pytest.approx(5 / 12 + 16 / 3)
-    assert found.dof == pytest.approx(
-        (5 / 12 + 16 / 3) ** 2 / ((5 / 12) ** 2 / 3 + (16 / 3) ** 2 / 2)
-    )
+    error, dof = 5 / 12 + 16 / 3, (5 / 12 + 16 / 3) ** 2 / ((5 / 12) ** 2 / 3 + (16 / 3) ** 2 / 2)
+    half = t.ppf(0.975, dof) * math.sqrt(error)
+    assert found.interval == pytest.approx((-3.5 - half, -3.5 + half))
 
 
 def test_means_over_seeds_are_printed_and_in_json(tmp_path: Path) -> None:

@@ -207,9 +207,14 @@ def test_the_score_at_a_rung_is_the_last_one_by_then():
     one: Any = SimpleNamespace(
         rows=[{"rollouts": 24}] * 4, scores=scores, config=config, damage=None
     )
-    endings = {None: (None, None), "budget.rollouts=97": (4, None), "held_out.patience=1": (4, 4)}
-    for ending, later in endings.items():
-        one.has_ended, one.run = ending is not None, SimpleNamespace(stopped_by=ending)
+    endings = {
+        (False, None): (None, None),
+        (True, "budget.rollouts=97"): (4, None),
+        (True, "held_out.patience=1"): (4, 4),
+        (True, None): (4, 4),  # the generations ended before the rollouts
+    }
+    for (has_ended, stopped_by), later in endings.items():
+        one.has_ended, one.run = has_ended, SimpleNamespace(stopped_by=stopped_by)
         found = [score_at(one, rung) for rung in (24, 48, 49, 96, 97, 98)]
         assert [score and score.generation for score in found] == [1, 2, 3, 4, *later]
 

@@ -86,8 +86,9 @@ def test_a_run_that_is_training_on_does_not_count_and_collapses_are_counted_apar
     run.has_ended = False
     assert trial.signed_scores == {0: 1.0}
     broken = replace(faked(1, 2.0), state="pruned", reason=f"{COLLAPSED}: broken")
-    summary = faked_results(faked(0, 1.0), broken).summary()
-    assert summary[0] == "2 trials, 20 rollouts: 1 complete, 1 collapsed"
+    stopped = replace(faked(2, 2.0), state="running")
+    summary = faked_results(faked(0, 1.0), broken, stopped).summary()
+    assert summary[0] == "3 trials, 30 rollouts: 1 complete, 1 collapsed, 1 stopped"
 
 
 def test_trials_are_paired_by_run_seed_and_a_lower_cost_is_better() -> None:
@@ -182,6 +183,8 @@ def test_the_summary_says_optimism_and_regret(higher_is_better: bool) -> None:
     again = f"trial 0 scored {six} in the search, {five} with new run seeds (the search is +1"
     found = faked_results(made(0, 6.0, 5.0), made(1, 2.0, 2.0))
     assert found.summary()[1] == f"{again} optimistic)"
+    assert found.summary()[0].endswith("; tests took 20 more")
+    assert "(the search is not optimistic)" in faked_results(made(0, 6.0, 7.0)).summary()[1]
     found = faked_results(made(0, 6.0, 5.0, 4.0), made(1, 2.0, 2.0, 4.5))
     assert f"{four} on unseen rows; the best of 2 tests is 0.5" in found.summary()[1]
     assert f"test of trial 0 (tpe) : complete, score {five}" in _line(found.trials[0], "test")

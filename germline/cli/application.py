@@ -52,6 +52,8 @@ class UserErrorGroup(TyperGroup):
         except KeyboardInterrupt as interrupt:  # its arguments say how to go on
             _fail(ctx, "Interrupted", " ".join(["Interrupted.", *interrupt.args]), INTERRUPTED)
         except Exception as error:
+            if hasattr(error, "message"):
+                error.message = str(error.message).replace("Value error, ", "")  # of pydantic
             _explain_setting(error)
             if ctx.meta[FLAG] and hasattr(error, "format_message"):  # a wrong option or argument
                 _fail(ctx, "UsageError", error.format_message(), 2)

@@ -114,17 +114,6 @@ def split_words(
     return [word for word in words or () if word not in settings], settings
 
 
-def check_kl(kl: bool, *others: object) -> None:  # noqa: FBT001 - it has the name of the option
-    """Refuse `eval --kl` of anything but one completion of each example by a run."""
-    from germline.types import GermlineError
-
-    if kl and any(others):
-        raise GermlineError(
-            "eval: --kl compares runs with their start along one completion of each example: leave "
-            "out models, adapters and --samples"
-        )
-
-
 def read_section(
     command: str, section: type[AnySection], settings: Sequence[str], prefix: str, **values: object
 ) -> AnySection:

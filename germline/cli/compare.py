@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from germline.cli import evaluate
-from germline.cli.arguments import check_kl, split_words
 from germline.cli.output import INTERRUPTED, AsJson, print_json, print_stderr, print_table
 
 if TYPE_CHECKING:
@@ -94,8 +92,6 @@ def _run(study: "Study", jobs: int, *, quiet: bool) -> tuple[list[str], int]:
     from germline.report import text_format
     from germline.studies.study_runs import EVALUATION_FAILED, StudyRunner
 
-    for options in study.file.eval:
-        _check_eval(options)
     ended: list[str] = []
     failures: list[str] = []
 
@@ -115,18 +111,3 @@ def _run(study: "Study", jobs: int, *, quiet: bool) -> tuple[list[str], int]:
     if runner.not_begun:
         failures.append(f"not begun: {count_of(runner.not_begun, 'runs')}")
     return failures, INTERRUPTED if runner.is_stopping else int(bool(failures))
-
-
-def _check_eval(options: str) -> None:
-    """Refuse options that `germline eval` would refuse, before anything is trained."""
-    from germline.types import GermlineError
-
-    app = typer.Typer(add_completion=False)
-    app.command("eval")(evaluate.evaluate)
-    try:
-        given = typer.main.get_command(app).make_context("eval", ["RUN", *options.split()]).params
-        more, _ = split_words("eval", given["others"], evaluate.EVALUATION_SETTINGS)
-        check_kl(given["kl"], more, given["samples"] > 1)
-    except Exception as error:  # of the parser, which typer does not export, or a GermlineError
-        said = error.format_message() if hasattr(error, "format_message") else str(error)
-        raise GermlineError(f"compare: eval: {options!r} cannot be used: {said}") from error

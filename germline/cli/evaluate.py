@@ -14,7 +14,6 @@ from germline.cli.arguments import (
     Limit,
     Source,
     TaskOption,
-    check_kl,
     runs_of_sources,
     split_words,
     task_section,
@@ -121,7 +120,11 @@ def evaluate(  # noqa: PLR0913 - the options of a command
             f"eval: --out={out} names one file for the completions of several: leave it out, and "
             "each has a file of its own"
         )
-    check_kl(kl, samples > 1, not all(map(_run_of, sources)))
+    if kl and (samples > 1 or not all(map(_run_of, sources))):
+        raise GermlineError(
+            "eval: --kl compares runs with their start along one completion of each example: leave "
+            "out models, adapters and --samples"
+        )
     if sampling := next((one for one in settings if one.startswith("task.temperature=")), None):
         raise GermlineError(
             f"eval: {sampling} is the temperature of training: use --temperature "

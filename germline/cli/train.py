@@ -222,10 +222,10 @@ def _show(plan: "DryRun", runs: int) -> None:
     from germline.config.config_files import as_yaml
     from germline.estimates.memory import LESS_MEMORY
     from germline.report.diff import changed_settings
-    from germline.report.text_format import size
+    from germline.report.text_format import run_title, size
 
     texts, config, found = plan.texts, plan.config, plan.estimate
-    typer.echo(as_yaml(changed_settings(config)))
+    typer.echo("\n".join([*run_title(config), "", as_yaml(changed_settings(config))]))
     rollouts = config.method.generated_rows(config.strategy.population or 1)
     training = "" if plan.training_examples is None else f" of {plan.training_examples:,}"
     typer.echo(

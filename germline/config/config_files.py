@@ -138,23 +138,24 @@ def read_value(text: str) -> object:
         return text
 
 
-def read_file(path: Path) -> dict[str, Any]:
-    """Read a file of settings."""
+def read_file(path: Path, what: str = "config") -> dict[str, Any]:
+    """Read a file of settings; `what` begins an error."""
+    if path.is_dir():
+        raise GermlineError(f"{what}: {path} is a folder without a run: name a file, or a run")
     try:
         with path.open(encoding="utf-8") as file:
             values = yaml.load(file, _Loader)  # a SafeLoader
     except FileNotFoundError:
         beside = (str(file) for file in path.parent.glob("*.yaml"))
-        hint = did_you_mean(str(path), [*preset_configs(), *beside])
-        raise GermlineError(
-            f"config: there is no file {str(path)!r}{hint}; see `germline list configs`"
-        ) from None
+        is_config = what == "config"
+        hint = did_you_mean(str(path), [*(preset_configs() if is_config else ()), *beside])
+        listed = "; see `germline list configs`" if is_config else ""
+        raise GermlineError(f"{what}: there is no file {str(path)!r}{hint}{listed}") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise GermlineError(f"config: {path} cannot be read: {error}") from None
+        raise GermlineError(f"{what}: {path} cannot be read: {error}") from None
     if not isinstance(values, dict):
         raise GermlineError(
-            f"config: {path} must hold settings such as `task: countdown`, found "
-            f"{repr(values)[:80]}"
+            f"{what}: {path} must hold settings and their values, found {repr(values)[:80]}"
         )
     return values
 

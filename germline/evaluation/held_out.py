@@ -247,6 +247,6 @@ def reductions(
         for k in sorted({*(2**power for power in range(count.bit_length())), count})
     }
     if answers is not None and count >= FEWEST_VOTES:
-        reduced[f"majority@{count}"] = majority_at_k(values, answers, count)
+        reduced[f"majority@{count}"] = majority_at_k(values, answers)
     missing = np.isnan(values).any(axis=0)
     return {name: np.where(missing, math.nan, one) for name, one in reduced.items()}

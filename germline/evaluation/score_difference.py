@@ -7,15 +7,11 @@ if 5 of 35 examples improve and no other changes, it excludes 0, but an exact si
 McNemar's for right and wrong answers) has p = 0.06. So where fewer than 10 examples differ, this
 test decides too.
 
-A score has declined if its last value is below its best one. Of the n examples of both,
+A score has declined if its last value is below its best one, by a one-sided sign test over the
+examples of both. A run is tested after every score, and the best of the k scores is chosen, so that
+many pairs of scores are tested. A decline counts if
 
-    (1)  D_e = v_best,e - v_last,e
-
-is tested one-sided by Student's t. Two more D of +-max |D| are added, so that few examples never
-look certain (Agresti and Min 2005). A run is tested after every score, and the best of the k scores
-is chosen, so that many pairs of scores are tested. A decline counts if
-
-    (2)  p <= 0.01 / (k (k - 1)^2)
+    (1)  p <= 0.01 / (k (k - 1)^2)
 
 These bounds, times the k - 1 references of a last score, sum to 0.01 over all k: for scores that
 differ by chance alone, the probability of a false alarm is below 1 %, however long the run is. A
@@ -28,12 +24,12 @@ long as the next update does not undo it.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float64
 
 from germline.evaluation.held_out import confidence_interval, mean_and_error
-from germline.evaluation.statistics import Z_95, Interval, bootstrap_interval, mcnemar
+from germline.evaluation.statistics import Interval, bootstrap_interval, mcnemar
 from germline.record.early_stopping import best_score, signed_score
 from germline.types import HeldOutScore
 
@@ -87,8 +83,11 @@ def _paired_interval(differences: tuple[float, ...]) -> Interval:
 
 def paired_difference(score: HeldOutScore, other: HeldOutScore) -> PairedDifference | None:
     """Return a score less another; None where no example is known to be in both."""
-    values = paired_values(score.values, other.values)
-    if score.metric != other.metric or not len(values):
+    if score.metric != other.metric or len(score.values) != len(other.values):
+        return None
+    values = np.subtract(score.values, other.values, dtype=np.float64)
+    values = values[np.isfinite(values)]
+    if not len(values):
         return None
     higher, lower = int((values > 0).sum()), int((values < 0).sum())
     return PairedDifference(
@@ -99,14 +98,6 @@ def paired_difference(score: HeldOutScore, other: HeldOutScore) -> PairedDiffere
         proportion=score.proportion and other.proportion,
         differences=tuple(values.tolist()),
     )
-
-
-def paired_values(one: Sequence[float], other: Sequence[float]) -> Float64[np.ndarray, " examples"]:
-    """Return the first values less the other ones, of each example that both know."""
-    if len(one) != len(other):
-        return np.empty(0)
-    differences = np.subtract(one, other, dtype=np.float64)
-    return differences[np.isfinite(differences)]
 
 
 def is_clearly_better(score: HeldOutScore, other: HeldOutScore) -> bool:
@@ -125,57 +116,23 @@ def is_clearly_better(score: HeldOutScore, other: HeldOutScore) -> bool:
     return worst > max(sign * end for end in confidence_interval(other))
 
 
-@dataclass(frozen=True, slots=True)
-class ScoreDecline:
-    """A decline of a score.
+def find_score_decline(scores: Sequence[HeldOutScore]) -> dict[str, Any] | None:
+    """Return the decline from the best of the scores to the last one, if it is certain.
 
-    Attributes:
-        since: number of updates after which the score was best.
-        low: lower end of the 95 % interval of the loss over the examples that both have.
-        high: upper end.
-        p_value: bound of the p-value, corrected for the number of tests.
-        examples: number of examples that both scores have.
+    Returns the `best` score, after how many updates it was reached (`since`), the last one (`now`),
+    the 95 % interval of the loss (`low`, `high`), the corrected `p_value`, and the number of
+    `examples` that both have.
     """
-
-    since: int
-    best: float
-    now: float
-    low: float
-    high: float
-    p_value: float
-    examples: int
-
-
-def find_score_decline(scores: Sequence[HeldOutScore]) -> ScoreDecline | None:
-    """Return the decline from the best of the scores to the last one, if it is certain."""
-    best = best_score(scores[:-1])
-    if best is None:
+    best, count = best_score(scores[:-1]), len(scores)
+    loss = paired_difference(best, scores[-1]) if best else None
+    if best is None or loss is None:
         return None
-    last, count = scores[-1], len(scores)
     sign = 1.0 if best.higher_is_better else -1.0
-    losses = sign * paired_values(best.values, last.values)
-    p_value = count * (count - 1) ** 2 * p_of_mean(losses)
-    if not p_value <= ALPHA:
+    mean = sign * loss.mean
+    p_value = count * (count - 1) ** 2 * loss.sign_test / 2
+    is_small = mean < WORTH_TELLING * (signed_score(best) - signed_score(scores[0]))
+    if is_small or not mean > 0 or sign * (loss.higher - loss.lower) <= 0 or p_value > ALPHA:
         return None
-    loss, half = float(losses.mean()), Z_95 * _padded_error(losses)
-    if loss < WORTH_TELLING * (signed_score(best) - signed_score(scores[0])):
-        return None
-    interval = loss - half, loss + half
-    return ScoreDecline(best.generation, best.mean, last.mean, *interval, p_value, len(losses))
-
-
-def p_of_mean(differences: Float64[np.ndarray, " examples"]) -> float:
-    """Return the one-sided p-value of a mean above 0; 1 for fewer than two values."""
-    from scipy.special import stdtr  # takes half a second, and only a run with scores needs it
-
-    if len(differences) < 2 or not differences.mean() > 0:
-        return 1.0
-    t = differences.mean() / _padded_error(differences)
-    return float(stdtr(len(differences) - 1, -t))
-
-
-def _padded_error(differences: Float64[np.ndarray, " examples"]) -> float:
-    """Return the standard error of a mean, with the two values that equation (1) adds."""
-    largest = np.abs(differences).max()
-    padded = np.append(differences, [largest, -largest])
-    return float(padded.std(ddof=1) / np.sqrt(len(padded)))
+    low, high = sorted(sign * end for end in loss.interval)
+    both = {"since": best.generation, "best": best.mean, "now": scores[-1].mean}
+    return {**both, "low": low, "high": high, "p_value": p_value, "examples": loss.n}

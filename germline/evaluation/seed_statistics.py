@@ -11,11 +11,10 @@ and the degrees of freedom are those of Welch (1947, Biometrika 34).
 """
 
 import math
+import statistics
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from jaxtyping import Float64
 
 from germline.evaluation.statistics import student_t_95
 
@@ -37,41 +36,21 @@ class SeedStatistics:
     smallest: float
     largest: float
 
-    @property
-    def has_interval(self) -> bool:
-        """Whether there are enough seeds for the interval."""
-        return self.seeds >= FEWEST_SEEDS
-
 
 @dataclass(frozen=True, slots=True)
 class SeedDifference:
     """The mean over run seeds of one config less that of another.
 
     Attributes:
-        error: standard error of the mean; 0 if all values of each config, or all pairs, are equal.
-        dof: degrees of freedom of the error.
+        interval: of 95 %; None where equal values or differences leave its width unknown.
         seeds: number of run seeds of the config, and of the one that is subtracted.
         paired: whether both configs have the same seeds.
     """
 
     mean: float
-    error: float
-    dof: float
+    interval: tuple[float, float] | None
     seeds: tuple[int, int]
     paired: bool
-
-    @property
-    def interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of Student's t; None where equal values leave its width unknown."""
-        if not self.error:
-            return None
-        half = student_t_95(self.dof) * self.error
-        return self.mean - half, self.mean + half
-
-    @property
-    def pairing(self) -> str:
-        """How the seeds of both configs enter the interval, in words."""
-        return "paired by seed" if self.paired else "not paired, as the seeds differ"
 
     @property
     def decides(self) -> bool:
@@ -81,39 +60,27 @@ class SeedDifference:
 
 def seed_difference(one: Mapping[int, float], other: Mapping[int, float]) -> SeedDifference:
     """Return the mean of a config less that of another; each has two finite values or more."""
-    seeds = len(one), len(other)
-    if one.keys() == other.keys():
-        pairs = np.array([one[seed] - other[seed] for seed in one])
-        error = _error_of_mean(pairs)
-        mean = _rounded(float(pairs.mean()), one, other)
-        return SeedDifference(mean, error, len(pairs) - 1.0, seeds, paired=True)
-    values = [np.array([*some.values()], dtype=np.float64) for some in (one, other)]
-    squares = [_error_of_mean(some) ** 2 for some in values]
-    parts = [square**2 / (len(some) - 1) for square, some in zip(squares, values, strict=True)]
-    dof = sum(squares) ** 2 / sum(parts) if sum(parts) else float(sum(seeds) - 2)
-    mean = _rounded(float(values[0].mean() - values[1].mean()), one, other)
-    return SeedDifference(mean, math.sqrt(sum(squares)), dof, seeds, paired=False)
+    from scipy.stats import ttest_ind, ttest_rel  # takes a second
 
-
-def _rounded(difference: float, *values: Mapping[int, float]) -> float:
-    """Return 0 for a difference that is no more than the rounding of the values it is of."""
-    largest = max(abs(value) for some in values for value in some.values())
-    return 0.0 if abs(difference) <= ROUNDING * largest else difference
+    paired = one.keys() == other.keys()
+    both = [*one.values()], [other[seed] for seed in (one if paired else other)]
+    rounding = ROUNDING * max(map(abs, (*both[0], *both[1])))
+    mean = statistics.fmean(both[0]) - statistics.fmean(both[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of values that are nearly equal
+        found = ttest_rel(*both) if paired else ttest_ind(*both, equal_var=False)
+    low, high = map(float, found.confidence_interval())
+    interval = (low, high) if high - low > rounding else None
+    mean = mean if abs(mean) > rounding else 0.0
+    return SeedDifference(mean, interval, (len(one), len(other)), paired)
 
 
 def seed_statistics(values: Sequence[float]) -> SeedStatistics:
     """Return mean, 95 % interval and range of one finite value per run seed."""
-    array = np.asarray(values, dtype=np.float64)
-    mean, half = float(array.mean()), math.nan
-    if len(array) >= FEWEST_SEEDS:
-        error = _error_of_mean(array)
-        half = error and student_t_95(len(array) - 1.0) * error
-    smallest, largest = float(array.min()), float(array.max())
-    return SeedStatistics(len(array), mean, mean - half, mean + half, smallest, largest)
-
-
-def _error_of_mean(values: Float64[np.ndarray, " seeds"]) -> float:
-    """Return the standard error of a mean; 0 where the values differ by their rounding alone."""
-    if float(np.ptp(values)) <= ROUNDING * float(np.abs(values).max()):
-        return 0.0
-    return float(values.std(ddof=1)) / math.sqrt(len(values))
+    count, mean, smallest, largest = len(values), statistics.fmean(values), min(values), max(values)
+    half = math.nan
+    if count >= FEWEST_SEEDS:
+        is_known = largest - smallest > ROUNDING * max(map(abs, values))
+        error = statistics.stdev(values) / math.sqrt(count) if is_known else 0.0
+        half = error and student_t_95(count - 1.0) * error
+    return SeedStatistics(count, mean, mean - half, mean + half, smallest, largest)

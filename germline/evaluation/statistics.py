@@ -3,10 +3,9 @@
 Intervals are of 95 %. Resamples are drawn by a seed, so the same values always have the same
 interval. Values are finite: leave out what is missing first.
 
-- Over examples: `bootstrap_interval`, `paired_bootstrap`, `wilson_interval`, `mcnemar`.
-- Over run seeds and tasks, `scores[seeds, tasks]`, with the conventions of rliable (Agarwal et al.
-  2021, arXiv 2108.13264): `interquartile_mean`, `probability_of_improvement`, and their stratified
-  bootstrap, which draws the seeds of every task separately.
+- Over examples: `bootstrap_interval`, `wilson_interval`, `mcnemar`.
+- Over run seeds, `probability_of_improvement` with the conventions of rliable (Agarwal et al. 2021,
+  arXiv 2108.13264): its bootstrap draws the seeds of both methods separately.
 - Reducers of several samples: each turns `values[samples, examples]` into one value per example:
   `best_of_k` (pass@k where values are 0 or 1) and `majority_at_k`.
 """
@@ -110,14 +109,6 @@ def _percentiles(
     return first, last
 
 
-def paired_bootstrap(one: Values, other: Values, *, seed: int = 0) -> Interval:
-    """Return the 95 % interval of the mean of `one[examples]` less `other[examples]`.
-
-    Pairs are drawn, so an example that is hard for both widens nothing.
-    """
-    return bootstrap_interval(np.subtract(one, other, dtype=np.float64), seed=seed)
-
-
 def wilson_interval(share: float, count: int) -> Interval:
     """Return the 95 % interval of a share p of n examples (Wilson 1927, JASA 22).
 
@@ -143,70 +134,25 @@ def mcnemar(higher: int, lower: int) -> float:
     return min(1.0, 2 * tail / 2**changed)
 
 
-def interquartile_mean(scores: Values) -> float:
-    """Return the mean of the middle half of all scores, such as `scores[seeds, tasks]`.
+def probability_of_improvement(one: Values, other: Values) -> tuple[float, Interval]:
+    """Return the probability that a run of `one` scores higher than one of `other`.
 
-    A quarter of the scores, rounded down, is cut off at each end: `scipy.stats.trim_mean(scores,
-    0.25)`.
+    Mann and Whitney's U, of all pairs of run seeds, with one half for equal scores. The percentiles
+    of the stratified bootstrap are its interval, which is too narrow by a factor of about
+    sqrt(1 - 1/n) for n seeds, so of 5 seeds it covers 85 %; NaN where a method has a single seed.
     """
-    ordered = np.sort(np.asarray(scores, dtype=np.float64), axis=None)
-    cut = len(ordered) // 4
-    return float(ordered[cut : len(ordered) - cut].mean())
+    from scipy.stats import bootstrap  # takes a second
 
+    def probability(first: np.ndarray, second: np.ndarray, axis: int = -1) -> Any:
+        differences = np.sign(first[..., :, None] - second[..., None, :])
+        return (1 + differences.mean(axis=(axis - 1, axis))) / 2
 
-def stratified_interval(
-    statistic: Callable[..., float], *scores: Values, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval:
-    """Return the 95 % interval of a statistic of `scores[seeds, tasks]` of one or more methods.
-
-    The percentiles of the stratified bootstrap: the seeds of every task of every method are drawn
-    separately. With one task and n seeds the interval is too narrow by a factor of about
-    sqrt(1 - 1/n), so of 5 seeds it covers 85 %; NaN where a method has a single seed.
-
-    Args:
-        statistic: takes one array per method, and returns a number.
-        scores: of each method, `[seeds, tasks]`, or `[seeds]` of one task.
-        resamples: how many resamples are drawn.
-        seed: of the resamples.
-    """
-    tables = [_as_table(one) for one in scores]
-    if any(len(table) < 2 for table in tables):
-        return math.nan, math.nan
-    rng = np.random.default_rng(seed)
-
-    def resample(table: Float64[np.ndarray, "seeds tasks"]) -> Float64[np.ndarray, "seeds tasks"]:
-        return np.take_along_axis(table, rng.integers(len(table), size=table.shape), axis=0)
-
-    return _percentiles(
-        np.array([statistic(*map(resample, tables)) for _ in range(resamples)], dtype=np.float64)
-    )
-
-
-def probability_of_improvement(one: Values, other: Values) -> float:
-    """Return the probability that a run of `one` scores higher than a run of `other`.
-
-    Mann and Whitney's U, of all pairs of run seeds, with one half for equal scores; the mean over
-    tasks. `one[seeds, tasks]` and `other[seeds, tasks]` may have different numbers of seeds, and
-    lack the second axis where there is one task.
-    `stratified_interval(probability_of_improvement, one, other)` is its interval.
-    """
-    difference = _as_table(one)[:, None] - _as_table(other)[None]
-    return float(((np.sign(difference) + 1) / 2).mean())
-
-
-def _as_table(scores: Values) -> Float64[np.ndarray, "seeds tasks"]:
-    array = np.asarray(scores, dtype=np.float64)
-    return array if array.ndim == 2 else array[:, None]
-
-
-def pass_at_k(n: int, c: int, k: int) -> float:
-    """Return the probability that k of n samples, drawn without replacement, hold a right one.
-
-        1 - C(n - c, k) / C(n, k)
-
-    of which c are right: the unbiased estimate of Chen et al. (2021, arXiv 2107.03374). k <= n.
-    """
-    return 1 - math.comb(n - c, k) / math.comb(n, k)
+    both = [np.asarray(some, dtype=np.float64) for some in (one, other)]
+    interval = math.nan, math.nan
+    if min(map(len, both)) > 1:
+        found = bootstrap(both, probability, method="percentile", n_resamples=RESAMPLES, rng=0)
+        interval = tuple(map(float, found.confidence_interval))
+    return float(probability(*both)), interval
 
 
 def best_of_k(
@@ -216,7 +162,8 @@ def best_of_k(
 
         sum_i C(i - 1, k - 1) / C(n, k) v_(i),    v_(1) <= ... <= v_(n)
 
-    which is `pass_at_k` where values are 0 or 1. The expected minimum is `-best_of_k(-values, k)`.
+    Where values are 0 or 1, it is pass@k, the unbiased estimate of Chen et al. (2021, arXiv
+    2107.03374). The expected minimum is `-best_of_k(-values, k)`.
     """
     count = len(values)
     weights = [math.comb(place, k - 1) / math.comb(count, k) for place in range(count)]
@@ -224,38 +171,23 @@ def best_of_k(
 
 
 def majority_at_k(
-    values: Float64[np.ndarray, "samples examples"],
-    answers: Sequence[Sequence[str | None]],
-    k: int,
+    values: Float64[np.ndarray, "samples examples"], answers: Sequence[Sequence[str | None]]
 ) -> Float64[np.ndarray, " examples"]:
-    """Return the value of the answer that most of k samples of each example give.
+    """Return the value of the answer that most samples of each example give.
 
-    The mean over the n // k groups of consecutive samples (Wang et al. 2023, arXiv 2203.11171,
-    call this self-consistency).
+    Wang et al. (2023, arXiv 2203.11171) call this self-consistency. Of answers that are equally
+    frequent, the mean counts.
 
     Args:
         values: of the samples; equal answers may have different values, whose mean counts.
         answers: `[samples][examples]`; None is no vote, and decides only where all are None.
-        k: the number of votes.
     """
-    groups = [range(first, first + k) for first in range(0, len(values) - k + 1, k)]
-    return np.array(
-        [
-            np.mean(
-                [
-                    _majority(column[list(rows)], [answers[row][place] for row in rows])
-                    for rows in groups
-                ]
-            )
-            for place, column in enumerate(values.T)
-        ]
-    )
+    columns = zip(values.T, zip(*answers, strict=True), strict=True)
+    return np.array([_majority(column, given) for column, given in columns])
 
 
 def _majority(values: Float64[np.ndarray, " samples"], answers: Sequence[str | None]) -> float:
-    """Return the mean value of the most frequent answer, or of those that are equally frequent."""
-    given = [answer for answer in answers if answer is not None]
-    votes: Counter[str | None] = Counter(given or answers)
+    votes = Counter([answer for answer in answers if answer is not None] or answers)
     winners = [answer for answer, count in votes.items() if count == max(votes.values())]
     means = [values[[answer == winner for answer in answers]].mean() for winner in winners]
     return float(np.mean(means))

@@ -147,7 +147,7 @@ class SampleReducer:
                 ]
                 for sample in range(self.samples)
             ]
-            found[member] = majority_at_k(rewards[member].T, answers, self.samples)
+            found[member] = majority_at_k(rewards[member].T, answers)
         return found
 
 

@@ -17,6 +17,10 @@ def changed_settings(config: Config) -> dict[str, Any]:
     for name in ALWAYS:
         is_section = isinstance(getattr(config, name), BaseModel)
         found.setdefault(name, values[name]["kind"] if is_section else values[name])
+    if not config.method.perturbs and config.strategy.kind == "nes":  # its learning rate alone
+        strategy = found.pop("strategy")
+        if isinstance(strategy, dict):
+            found["strategy"] = {key: value for key, value in strategy.items() if key != "kind"}
     return {name: found[name] for name in (*ALWAYS, *found) if name in found}
 
 

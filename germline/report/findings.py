@@ -8,7 +8,7 @@ Thresholds are rules of thumb, by which nano's tasks still learn.
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -197,7 +197,7 @@ def _decline(run: Recorded) -> Iterator[Values]:
         return
     for name, scores in {run.scores[0].metric: run.scores, **scores_by_scorer(run.scores)}.items():
         if found := find_score_decline(scores):
-            values = asdict(found) | {"restart": run.config.method.restart}
+            values = found | {"restart": run.config.method.restart}
             yield {"metric": name.replace("_", " "), **values}
 
 

@@ -131,7 +131,7 @@ def difference_error(value: PairedDifference) -> str:
 
 def over_seeds(value: SeedStatistics) -> str:
     """Format a mean over run seeds, with its 95 % interval where there are enough seeds."""
-    interval = f" [{number(value.low)}, {number(value.high)}]" if value.has_interval else ""
+    interval = "" if math.isnan(value.low) else f" [{number(value.low)}, {number(value.high)}]"
     return f"{number(value.mean)}{interval}"
 
 
@@ -141,7 +141,8 @@ def seed_difference_text(value: SeedDifference) -> str:
     if value.interval is None:
         return f"{signed(value.mean)} in all of {seeds} seeds"
     low, high = map(signed, value.interval)
-    about = f"95 % interval {low} to {high}, {seeds} seeds, {value.pairing}"
+    pairing = "paired by seed" if value.paired else "not paired, as the seeds differ"
+    about = f"95 % interval {low} to {high}, {seeds} seeds, {pairing}"
     return f"{signed(value.mean)} ({about})"
 
 

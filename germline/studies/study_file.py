@@ -246,7 +246,7 @@ class Study:
 
 
 def _read(path: Path, overrides: Sequence[str]) -> StudyFile:
-    values = apply_overrides(read_file(path), overrides)
+    values = apply_overrides(read_file(path, "compare"), overrides)
     file = make_section(StudyFile, values, f"{path}: ", "")
     for name, method in file.methods.items():
         unknown = method.on.keys() - file.tasks.keys()

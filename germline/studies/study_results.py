@@ -6,6 +6,7 @@ one is better than a run of the other (`evaluation.statistics`, as in rliable). 
 methods, the intervals of some exclude 0 by chance.
 """
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,13 +18,7 @@ import numpy as np
 
 from germline.evaluation.score_difference import paired_difference
 from germline.evaluation.seed_statistics import FEWEST_SEEDS, SeedDifference
-from germline.evaluation.statistics import (
-    Interval,
-    Values,
-    interquartile_mean,
-    probability_of_improvement,
-    stratified_interval,
-)
+from germline.evaluation.statistics import Interval, probability_of_improvement
 from germline.record.early_stopping import amounts, signed_score
 from germline.report.comparison import SeedGroup
 from germline.report.run_facts import RunFacts
@@ -99,7 +94,9 @@ class MethodResult(SeedGroup):
     @property
     def middle(self) -> float:
         """The interquartile mean of the last scores."""
-        return interquartile_mean([run.scores[-1].mean for run in self.counted])
+        from scipy.stats import trim_mean  # takes a second
+
+        return float(trim_mean([run.scores[-1].mean for run in self.counted], 0.25))
 
     @property
     def deviation(self) -> float | None:
@@ -194,6 +191,13 @@ class StudyResults:
         if len({*steps.values()}) > 1:
             shown = ", ".join(f"{name} {count}" for name, count in steps.items())
             self.notes.append(f"steps of the optimizer per generation: {shown}")
+        for name, best in study.sweeps.items():
+            if name in study.methods and (seeds := {*study.seeds} & {*best["seeds"]}):
+                self.notes.append(
+                    f"the sweep of {name} chose its settings with run seeds "
+                    f"{', '.join(map(str, sorted(seeds)))}, whose scores flatter it: compare with "
+                    "other seeds"
+                )
         fewest = min((len(one.counted) for task in self.tasks for one in task.methods), default=0)
         if 0 < fewest < FEWEST_SEEDS:
             self.notes.append(
@@ -254,20 +258,10 @@ def is_dominated(values: Sequence[float], others: Iterable[Sequence[float]]) -> 
 
 
 def _pair(first: MethodResult, second: MethodResult) -> Pair:
-    has_seeds = min(len(first.counted), len(second.counted)) > 1
-    return Pair(
-        first,
-        second,
-        first.minus(second) if has_seeds else None,
-        _probability(first.signed_ends, second.signed_ends),
-    )
-
-
-def _probability(one: Values, other: Values) -> tuple[float, Interval]:
-    few = min(len(one), len(other)) < FEWEST_SEEDS
-    nothing = float("nan"), float("nan")
-    interval = nothing if few else stratified_interval(probability_of_improvement, one, other)
-    return probability_of_improvement(one, other), interval
+    fewest = min(len(first.counted), len(second.counted))
+    share, interval = probability_of_improvement(first.signed_ends, second.signed_ends)
+    known = interval if fewest >= FEWEST_SEEDS else (math.nan, math.nan)
+    return Pair(first, second, first.minus(second) if fewest > 1 else None, (share, known))
 
 
 def _mean(values: Any) -> float | None:

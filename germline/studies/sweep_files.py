@@ -28,8 +28,8 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_best(sweep: Path) -> dict[str, Any]:
-    """Return the best trial of a sweep that has ended: `number`, `overrides` and `spent`."""
-    read_json(sweep / SWEEP_FILE)
+    """Return the best trial of a sweep that has ended: `number`, `overrides`, `spent`, `seeds`."""
+    seeds = read_json(sweep / SWEEP_FILE).get("seeds", ())
     if not (sweep / BEST_FILE).exists():
         raise GermlineError(f"{sweep}: this sweep has not ended: repeat its command")
-    return read_json(sweep / BEST_FILE)
+    return read_json(sweep / BEST_FILE) | {"seeds": seeds}

@@ -78,7 +78,7 @@ class Axis:
 
 
 def heat_maps(results: SweepResults, axes: Sequence[Dimension]) -> list[HeatMap]:
-    """Return the map of the first two settings at every rung; none of a sweep of one setting."""
+    """Return the map of the first two settings at every rung that a run has reached."""
     chosen = [one for one in results.trials if all(axis.name in one.settings for axis in axes[:2])]
     runs = [run for one in chosen for run in one.runs if run.scores]
     if len(axes) < 2 or not runs:
@@ -97,7 +97,7 @@ def heat_maps(results: SweepResults, axes: Sequence[Dimension]) -> list[HeatMap]
         return _cell(trials, rung, is_marked=at == marked)
 
     rows, columns = range(len(y.labels)), range(len(x.labels))
-    return [
+    maps = [
         HeatMap(
             f"after {rung:,} rollouts",
             *(x.name, y.name, x.labels, y.labels),
@@ -106,6 +106,7 @@ def heat_maps(results: SweepResults, axes: Sequence[Dimension]) -> list[HeatMap]
         )
         for rung in results.rungs
     ]
+    return [one for one in maps if one.means]
 
 
 def _cell(trials: Sequence[SweepTrial], rung: int, *, is_marked: bool) -> Cell:

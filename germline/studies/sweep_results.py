@@ -23,6 +23,7 @@ import numpy as np
 
 from germline.errors import count_of
 from germline.record.early_stopping import amounts, signed_score
+from germline.record.run_paths import is_locked
 from germline.record.seed_study import seed_runs
 from germline.report.text_format import number, signed
 from germline.studies.study_results import CellResult, is_dominated
@@ -46,11 +47,11 @@ TESTING = "running"
 def score_at(run: CellResult, rung: int) -> HeldOutScore | None:
     """Return the score of a run at a rung: its last one by then; None if it did not get there.
 
-    A run that a setting ended before is at all rungs; one that its budget ended, up to that.
+    A run that its budget ended before is at the rungs up to that, any other that ended at all.
     """
     done = np.cumsum([row["rollouts"] for row in run.rows])
-    stopped_by = None if run.damage else run.run.stopped_by
-    is_last = stopped_by is not None and not stopped_by.startswith("budget.rollouts=")
+    stopped_by = "" if run.damage else run.run.stopped_by or ""
+    is_last = not stopped_by.startswith("budget.rollouts=")
     is_early = run.has_ended and (is_last or (run.config.budget.rollouts or 0) >= rung)
     if not len(done) or (done[-1] < rung and not is_early):
         return None
@@ -89,6 +90,12 @@ class SweepTrial:
     def has_collapsed(self) -> bool:
         """Whether it was pruned because its answers or weights broke."""
         return self.reason.startswith(COLLAPSED)
+
+    @property
+    def present(self) -> str:
+        """Its state; `stopped` where it is to go on, and no process trains it."""
+        is_stopped = self.state == "running" and not is_locked(self.path)
+        return "stopped" if is_stopped else self.state
 
     @cached_property
     def counted(self) -> list[CellResult]:
@@ -264,12 +271,15 @@ class SweepResults:
 
     def summary(self) -> list[str]:
         """Say what was spent, how optimistic the search is, and what each sampler has found."""
-        counts = Counter(COLLAPSED if one.has_collapsed else one.state for one in self.trials)
+        counts = Counter(COLLAPSED if one.has_collapsed else one.present for one in self.trials)
         ended = ", ".join(f"{count} {name}" for name, count in counts.items())
         trials, rollouts = count_of(len(self.trials), "trials"), self.spent["rollouts"]
         lines = [f"{trials}, {rollouts:,.0f} rollouts: {ended}"]
         if shared := sum(one.shared for one in self.trials):
             lines[0] += f"; {shared:,} more rollouts were shared by trials with the same beginning"
+        tests = [amounts(run.run.spent)["rollouts"] for one in self.trials for run in one.tests]
+        if tests:
+            lines[0] += f"; tests took {sum(tests):,.0f} more"
         if probed := self.facts.get("probe"):
             units = [f"{name}={rounded(unit):g}" for name, unit in probed["units"].items()]
             lines.append(f"germline probe found {', '.join([*units, *probed['settings']])}")
@@ -291,9 +301,10 @@ class SweepResults:
     def _optimism(self, best: SweepTrial) -> str:
         """Compare the score of the best trial with those of its tests, and with other tests."""
         shown = [number(self.sign * one) for one in (best.mean, best.again, best.unseen)]
+        gap = best.mean - best.again
         line = (
             f"trial {best.number} scored {shown[0]} in the search, {shown[1]} with new run seeds "
-            f"(the search is {signed(best.mean - best.again)} optimistic)"
+            f"(the search is {signed(gap) if gap > 0 else 'not'} optimistic)"
         )
         if math.isnan(best.unseen):
             return line

@@ -147,12 +147,12 @@ def probability_of_improvement(one: Values, other: Values) -> tuple[float, Inter
         differences = np.sign(first[..., :, None] - second[..., None, :])
         return (1 + differences.mean(axis=(axis - 1, axis))) / 2
 
-    both = [np.asarray(some, dtype=np.float64) for some in (one, other)]
-    interval = math.nan, math.nan
+    both = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    low, high = math.nan, math.nan
     if min(map(len, both)) > 1:
         found = bootstrap(both, probability, method="percentile", n_resamples=RESAMPLES, rng=0)
-        interval = tuple(map(float, found.confidence_interval))
-    return float(probability(*both)), interval
+        low, high = found.confidence_interval
+    return float(probability(both[0], both[1])), (float(low), float(high))
 
 
 def best_of_k(

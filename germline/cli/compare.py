@@ -87,10 +87,9 @@ def compare(
 def _run(study: "Study", jobs: int, *, quiet: bool) -> tuple[list[str], int]:
     """Run what is missing and show each run as it ends; return the failures and an exit status."""
     from germline.cli.run_loop import stop_on_interrupt
-    from germline.errors import count_of
     from germline.record import RunDirectory
     from germline.report import text_format
-    from germline.studies.study_runs import EVALUATION_FAILED, StudyRunner
+    from germline.studies.study_runs import StudyRunner
 
     ended: list[str] = []
     failures: list[str] = []
@@ -98,8 +97,7 @@ def _run(study: "Study", jobs: int, *, quiet: bool) -> tuple[list[str], int]:
     def show(cell: "Cell", failure: str) -> None:
         ended.append(cell.title)
         if failure:
-            is_trained = failure.startswith(EVALUATION_FAILED)
-            failures.append(f"{'' if is_trained else 'not ended: '}{cell.title}: {failure}")
+            failures.append(f"{cell.title}: {failure}")
         if not quiet:
             scores = [] if failure else RunDirectory.open(cell.path).held_out()
             what = failure or text_format.score(scores[-1].score)
@@ -108,6 +106,4 @@ def _run(study: "Study", jobs: int, *, quiet: bool) -> tuple[list[str], int]:
     runner = StudyRunner(study, jobs, show)
     with stop_on_interrupt(runner.stop):
         runner.run_cells()
-    if runner.not_begun:
-        failures.append(f"not begun: {count_of(runner.not_begun, 'runs')}")
     return failures, INTERRUPTED if runner.is_stopping else int(bool(failures))

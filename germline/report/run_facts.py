@@ -33,20 +33,8 @@ State = Literal["running", "stopped", "finished"]
 LONGEST_NAME = 120
 MOST_REASONS = 20
 
-PARTS = {
-    "calibrate_s": "calibrating sigma",
-    "ask_s": "choosing examples and members (ask)",
-    "generate_s": "generating",
-    "grading_s": "waiting for graders",
-    "tell_s": "computing the update (tell)",
-    "signals_s": "measuring the signal",
-    "apply_s": "updating the weights (apply)",
-    "digest_s": "digest of the weights",
-    "held_out_s": "held-out scores",
-}
-"""Parts of a generation."""
-
 RARE = ("calibrate_s", "held_out_s")
+"""Parts of few generations, as `timing` names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +51,6 @@ class HeldOutAnswer:
     after: str | None
     reward_after: float | None
     flags: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TimePart:
-    """A part of the time of the generations: in total, in the median generation, as a share."""
-
-    name: str
-    total_s: float
-    median_s: float
-    share: float
 
 
 class RunFacts:
@@ -205,26 +183,17 @@ class RunFacts:
         return found
 
     @cached_property
-    def parts(self) -> list[TimePart]:
-        """Parts of the time of the generations, longest first."""
-        laps: dict[str, list[float]] = {}
+    def times(self) -> dict[str, float]:
+        """Seconds of each part of the generations, as `timing` names it, longest first."""
+        totals = Counter[str]()
         for row in self.rows:
-            for key, seconds in _laps(row).items():
-                laps.setdefault(key, []).append(seconds)
-        whole = sum(map(sum, laps.values())) or 1.0
-        scored = {} if self.config.method.members_generate else {"grading_s": "scoring, grading"}
-        parts = []
-        for key, found in laps.items():
-            unnamed = escape_control_characters(key.removesuffix("_s"))
-            name = {**PARTS, **scored}.get(key, unnamed)
-            total = sum(found)
-            parts.append(TimePart(name, total, float(np.median(found)), total / whole))
-        return sorted(parts, key=lambda part: -part.total_s)
+            totals.update(_laps(row))  # type: ignore[arg-type] - a Counter takes any number
+        return {escape_control_characters(name): float(s) for name, s in totals.most_common()}
 
     @property
     def seconds(self) -> float:
         """Total time of all generations."""
-        return sum(part.total_s for part in self.parts)
+        return sum(self.times.values())
 
     @property
     def median_s(self) -> float:

@@ -8,13 +8,9 @@ it. What `germline train`, `resume` and `eval` print is in `seed-N.log` beside t
 from collections.abc import Callable
 from threading import Lock
 
-from germline.record import RunDirectory
-from germline.studies.run_processes import STOPPED, RunProcesses
+from germline.studies.run_processes import RunProcesses
 from germline.studies.study_file import Cell, Study
 from germline.types import GermlineError
-
-EVALUATION_FAILED = "evaluation failed"
-"""The beginning of a failure of a run that has ended."""
 
 
 class StudyRunner(RunProcesses):
@@ -24,9 +20,6 @@ class StudyRunner(RunProcesses):
         study: the study.
         jobs: number of runs at the same time.
         on_end: sees every cell as it ends, one after another, and why it failed (else empty).
-
-    Attributes:
-        not_begun: number of cells that `stop` kept from being begun.
     """
 
     def __init__(self, study: Study, jobs: int, on_end: Callable[[Cell, str], object]) -> None:
@@ -35,7 +28,6 @@ class StudyRunner(RunProcesses):
         self._jobs = jobs
         self._on_end = on_end
         self._lock = Lock()
-        self.not_begun = 0
 
     def run_cells(self) -> None:
         """Run, continue and evaluate the cells."""
@@ -43,18 +35,13 @@ class StudyRunner(RunProcesses):
         self.in_threads(self._finish, self._study.cells, self._jobs)
 
     def _finish(self, cell: Cell) -> None:
-        failure = ""
+        if self.is_stopping:
+            return
         try:
-            if not self.is_stopping:
-                failure = self._train(cell) or self._evaluate(cell)
-            elif not (cell.path / "run.json").exists():
-                with self._lock:
-                    self.not_begun += 1
-                return
-            elif not RunDirectory.open(cell.path).has_ended:
-                failure = STOPPED
+            failure = self._train(cell)
+            failure = f"not ended: {failure}" if failure else self._evaluate(cell)
         except GermlineError as error:
-            failure = str(error)
+            failure = f"not ended: {error}"
         with self._lock:
             self._on_end(cell, failure)
 
@@ -65,4 +52,4 @@ class StudyRunner(RunProcesses):
         config = self._study.config(cell)
         limit = f"--limit={config.held_out.examples}"
         failure = self.evaluate(config, cell.path, self._study.file.eval, limit)
-        return f"{EVALUATION_FAILED}: {failure}" if failure else ""
+        return f"evaluation failed: {failure}" if failure else ""

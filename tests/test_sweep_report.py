@@ -68,8 +68,8 @@ def swept(tmp_path_factory, graded_in_process):
         overrides = [f"{name}={value}" for name, value in settings.items()]
         path = folder / f"trials/{n:04d}"
         for seed in range(2 if n == 0 else 1):
-            generations = 2 if is_stopped else 4
-            run(path / f"seed-{seed}", *overrides, f"seed={seed}", f"generations={generations}")
+            limit = [f"budget.rollouts={2 * ROLLOUTS}"] if is_stopped else []
+            run(path / f"seed-{seed}", *overrides, f"seed={seed}", "generations=4", *limit)
         state = "pruned" if is_stopped else "complete"
         reason = "collapsed: broken answers" if is_stopped else ""
         about = {"number": n, "settings": settings, "state": state, "reason": reason}
@@ -241,7 +241,7 @@ def test_a_sweep_without_a_complete_trial_has_a_report_without_a_best_config(tmp
     shutil.copy(swept / "sweep.json", tmp_path)
     write_report(SweepResults(tmp_path))
     assert not (tmp_path / "best.yaml").exists()
-    assert "1 stopped" in (tmp_path / "sweep.html").read_text(encoding="utf-8")
+    assert "1 collapsed" in (tmp_path / "sweep.html").read_text(encoding="utf-8")
 
 
 def test_importance_tells_a_setting_that_decides_from_one_that_does_not():

@@ -8,7 +8,6 @@ import typer
 
 from germline.cli.output import (
     AsJson,
-    difference_values,
     gain_values,
     print_json,
     print_stderr,
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
 SHOWN_ANSWERS, EXCERPT = 3, 60
 """Flagged answers that are printed, and characters of each."""
-
-ABOUT_DIFFERENCES = "differences: paired over the same held-out examples, with 95 % intervals"
 
 REPORT_EXAMPLES = (
     "germline report runs/sums",
@@ -76,7 +73,7 @@ def report(
         if len(facts) > 1:
             for table in comparison_tables(facts, groups).values():
                 print_table(table.columns, table.rows)
-            typer.echo(f"{ABOUT_DIFFERENCES}; {text_format.MEANS_OVER_SEEDS}")
+            typer.echo(f"{text_format.MEANS_OVER_SEEDS}; germline eval compares runs in pairs")
             for group in groups:
                 if group.left_out:
                     typer.echo(group.left_out)
@@ -112,8 +109,6 @@ def _behavior_lines(run: "RunFacts") -> list[str]:
 
 
 def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
-    from germline.report.comparison import compared_runs
-
     return [
         {
             "run": run.path,
@@ -126,8 +121,7 @@ def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:
                 "now": run.scores[-1].behavior,
             },
             "score": score_values(run.scores[-1]) if run.scores else None,
-            **difference_values(None if isinstance(found, str) else found),
             "since_start": run.gain and gain_values(run.gain),
         }
-        for run, found in zip(runs, compared_runs(runs), strict=True)
+        for run in runs
     ]

@@ -1,8 +1,4 @@
-"""Several runs: differences of their last scores, and configs that were trained with several seeds.
-
-A difference of two runs is paired over the same held-out examples; one of two configs is over their
-run seeds.
-"""
+"""Several runs side by side, and configs that were trained with several run seeds."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +7,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from germline.evaluation.score_difference import PairedDifference, paired_difference
 from germline.evaluation.seed_statistics import (
     SeedDifference,
     SeedStatistics,
@@ -20,7 +15,7 @@ from germline.evaluation.seed_statistics import (
 )
 from germline.record.seed_study import counted_seeds, is_seed_study
 from germline.report.run_facts import RunFacts
-from germline.report.text_format import difference, escape_control_characters, over_seeds, score
+from germline.report.text_format import escape_control_characters, over_seeds, score
 from germline.report.text_table import Table
 from germline.types import HeldOutScore
 
@@ -117,14 +112,6 @@ def seed_groups(runs: Sequence[RunFacts]) -> list[SeedGroup]:
     return groups
 
 
-def compared_runs(runs: Sequence[RunFacts]) -> list[PairedDifference | str]:
-    """Return the last score of each run less that of the first run, or why there is no difference.
-
-    The reason is empty for the first run.
-    """
-    return [_compared(run, runs[0]) for run in runs]
-
-
 def comparison_tables(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> dict[str, Table]:
     """Return tables of the held-out scores of runs, and of the means over run seeds if any."""
     rows = [
@@ -134,11 +121,10 @@ def comparison_tables(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> 
             score(run.scores[0]) if run.scores else "",
             score(run.scores[-1]) if run.scores[1:] else "",
             str(run.scores[-1].n) if run.scores else "",
-            found if isinstance(found, str) else difference(found),
         )
-        for run, found in zip(runs, compared_runs(runs), strict=True)
+        for run in runs
     ]
-    columns = ("run", "metric", "before", "after", "n", "difference to the first")
+    columns = ("run", "metric", "before", "after", "n")
     tables = {"Results": Table(columns, rows)}
     if groups:
         means = [
@@ -153,23 +139,3 @@ def comparison_tables(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> 
         columns = ("config", "metric", "seeds", "before", "best", "after")
         tables["Over run seeds"] = Table(columns, means)
     return tables
-
-
-def _compared(run: RunFacts, other: RunFacts) -> PairedDifference | str:
-    if run is other:
-        return ""
-    for one, name in ((run, "this run"), (other, other.name)):
-        if not one.scores or not one.scores[-1].generation:
-            return f"none: {name} has no score after training"
-    if run.metric != other.metric:
-        return f"none: the metrics differ ({run.metric}, {other.metric} of {other.name})"
-    found = paired_difference(run.scores[-1], other.scores[-1])
-    if _asked(run) != _asked(other) or not found:
-        return "none: scored on other examples (germline eval scores both on the same)"
-    return found
-
-
-def _asked(run: RunFacts) -> list[tuple[str, str]]:
-    """Return the held-out prompts and gold answers that a run has recorded."""
-    sampled = next((one.samples for one in run.held_out if one.samples), ())
-    return [(sample.prompt, sample.answer) for sample in sampled]

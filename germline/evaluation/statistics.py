@@ -11,10 +11,10 @@ interval. Values are finite: leave out what is missing first.
 """
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,10 @@ def bootstrap_interval(
 ) -> Interval:
     """Return the 95 % interval of a statistic by the BCa bootstrap.
 
-    The method corrects the percentiles of the resampled statistic for bias and skewness (Efron
-    1987, JASA 82), as `scipy.stats.bootstrap` does, and for few values: resamples of n values
-    spread too little, by sqrt(1 - 1/n), and Student's t of n - 1 degrees of freedom is wider than
-    the normal distribution (the expanded percentiles of Hesterberg 2015, Am. Stat. 69).
+    The percentiles of the resampled statistic are corrected for bias and skewness (Efron 1987, JASA
+    82), and for few values: resamples of n values spread too little, by sqrt(1 - 1/n), and
+    Student's t of n - 1 degrees of freedom is wider than the normal distribution (the expanded
+    percentiles of Hesterberg 2015, Am. Stat. 69).
 
     Args:
         values: one per example; of fewer than two values the interval is NaN.
@@ -58,40 +58,19 @@ def bootstrap_interval(
     count = len(array)
     if count < 2:
         return math.nan, math.nan
-    rng = np.random.default_rng(seed)
-    step = max(1, AT_ONCE // count)
-    sizes = [min(step, resamples - first) for first in range(0, resamples, step)]
-    drawn = [statistic(array[rng.integers(count, size=(some, count))], axis=1) for some in sizes]
-    resampled = np.concatenate(drawn)
-    return _bca_interval(resampled, float(statistic(array, axis=0)), _left_out(array, statistic))
+    from scipy.stats import bootstrap  # takes a second
 
-
-def _left_out(
-    array: Float64[np.ndarray, " values"], statistic: Callable[..., Any]
-) -> Float64[np.ndarray, " values"]:
-    """Return the statistic without each of the values (the jackknife)."""
-    if statistic is np.mean:  # in linear time
-        return (array.sum() - array) / (len(array) - 1)
-    return np.array([statistic(np.delete(array, place), axis=0) for place in range(len(array))])
-
-
-def _bca_interval(
-    resampled: Float64[np.ndarray, " resamples"],
-    value: float,
-    left_out: Float64[np.ndarray, " values"],
-) -> Interval:
-    below = float((resampled < value).mean() + (resampled <= value).mean()) / 2
-    deviations = left_out.mean() - left_out
-    spread = float((deviations**2).sum())
-    if not 0 < below < 1 or not spread:
-        return _percentiles(resampled)
-    normal = NormalDist()
-    bias = normal.inv_cdf(below)
-    acceleration = float((deviations**3).sum()) / (6 * spread**1.5)
-    half = student_t_95(len(left_out) - 1.0) * math.sqrt(len(left_out) / (len(left_out) - 1))
-    ends = [bias - half, bias + half]
-    low, high = (normal.cdf(bias + end / (1 - acceleration * end)) for end in ends)
-    return _percentiles(resampled, low, high)
+    half = student_t_95(count - 1.0) * math.sqrt(count / (count - 1))
+    options: dict[str, Any] = {"n_resamples": resamples, "batch": max(1, AT_ONCE // count)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of values that are all equal
+        found = bootstrap(
+            (array,), statistic, confidence_level=math.erf(half / math.sqrt(2)), rng=seed, **options
+        )
+    low, high = found.confidence_interval
+    if math.isnan(low + high):  # neither bias nor skewness is known
+        low, high = np.quantile(found.bootstrap_distribution, [0.025, 0.975])
+    return float(low), float(high)
 
 
 @cache
@@ -100,13 +79,6 @@ def student_t_95(dof: float) -> float:
     from scipy.special import stdtrit  # takes half a second, and only intervals need it
 
     return float(stdtrit(dof, 0.975))
-
-
-def _percentiles(
-    resampled: Float64[np.ndarray, " resamples"], low: float = 0.025, high: float = 0.975
-) -> Interval:
-    first, last = np.quantile(resampled, [low, high]).tolist()
-    return first, last
 
 
 def wilson_interval(share: float, count: int) -> Interval:

@@ -96,8 +96,8 @@ def _show(advice: "ProbeAdvice") -> None:
         typer.echo("")
         columns = [name.replace("_", " ") for name in names]
         print_table((*columns, "score"), trials)
-    for paragraph in (*advice.reasons(), *(f"Note: {note}." for note in advice.notes)):
-        typer.echo(f"\n{paragraph}")
+    for note in advice.notes:
+        typer.echo(f"\nNote: {note}.")
     typer.secho("\nrecommended:", bold=True)
     for section, recommended in advice.overrides.items():
         for name, value in recommended.items():

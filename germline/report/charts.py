@@ -22,7 +22,7 @@ from germline.record.metrics_rows import (
 from germline.report.comparison import SeedGroup
 from germline.report.findings import WINDOW
 from germline.report.run_facts import LONGEST_NAME, RunFacts
-from germline.report.text_format import bounded_text, counted_by, number, scored_as, short_option
+from germline.report.text_format import bounded_text, counted_by, number, scored_as
 from germline.types import HeldOutScore
 
 MOST_POINTS = 400
@@ -181,25 +181,6 @@ def signals(run: RunFacts) -> list[Chart]:
         for title, (caption, series) in charts.items()
     ]
     return [chart for chart in made if chart.series]
-
-
-def options(rows: Sequence[Row]) -> list[Chart]:
-    """Chart the probabilities of every prompt setting that was searched, a line per option."""
-    searched = [row for row in rows if row.get("option_probabilities")]
-    caption = "Probability with which a member uses each; the center uses the most likely one."
-    charts = []
-    for name, by_option in searched[-1]["option_probabilities"].items() if searched else ():
-        series = [
-            Series(
-                short_option(option),
-                _x(searched),
-                thin_out([row["option_probabilities"][name][option] for row in searched]),
-                color=color,
-            )
-            for color, option in enumerate(by_option)
-        ]
-        charts.append(Chart(bounded_text(name, LONGEST_NAME), caption, "generation", series))
-    return charts
 
 
 def compared(runs: Sequence[RunFacts]) -> list[Chart]:

@@ -116,7 +116,6 @@ def _section(run: RunFacts, place: int) -> dict[str, Any]:
             "Parts of the reward": charts.parts(run),
             "Retained": charts.retained(run),
             "Signals": charts.signals(run),
-            "Prompt options": charts.options(run.rows),
         },
         "rows_each": run.config.method.generated_rows(run.config.strategy.population or 1),
         "examples": batch_examples(run.rows, run.config),

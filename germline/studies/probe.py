@@ -65,6 +65,9 @@ from germline.types import GermlineError
 TRIAL_GENERATIONS = 8
 """Generations of a short training."""
 
+MOSTLY_DEGENERATE = 0.5
+"""Share of degenerate texts of the base model from which on a probe is in doubt."""
+
 
 def probe(
     config: Config,
@@ -249,6 +252,11 @@ def _notes(
     config: Config, sigma_probes: Sequence[SigmaProbe], center: SigmaProbe, stopped: str
 ) -> Iterator[str]:
     """Yield the limits of the advice."""
+    if center.garbage >= MOSTLY_DEGENERATE:
+        yield (
+            f"the base model itself writes {center.garbage:.0%} degenerate texts, so these numbers "
+            "say little: check the prompts, or take a model that answers some"
+        )
     if config.prompt_search.options:
         yield "the options of prompt_search were not used: members had the task's own prompt"
     if is_sane(sigma_probes[-1], center):

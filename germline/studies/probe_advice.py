@@ -1,7 +1,6 @@
-"""The advice of a probe: settings, the measurements they follow from, and the reasons in words."""
+"""The advice of a probe: settings, and the measurements they follow from."""
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,6 @@ from typing import Any
 from germline.config.config_files import as_yaml
 from germline.record.atomic_files import write_atomically, write_json
 from germline.studies.sigma_sweep import SigmaProbe
-
-MOSTLY_DEGENERATE = 0.5
-"""Share of degenerate texts of the base model from which on a probe is in doubt."""
 
 
 @dataclass(frozen=True)
@@ -73,33 +69,6 @@ class ProbeAdvice:
             return "broken"
         return "no signal" if not (sigma_probe.agreement or 0) > 0 else "sane"
 
-    def reasons(self) -> Iterator[str]:
-        """Yield the reasons of the recommendation, one paragraph each, after a doubt if any."""
-        if self.center.garbage >= MOSTLY_DEGENERATE:
-            yield (
-                f"The base model itself writes {self.center.garbage:.0%} degenerate texts, so "
-                "these numbers say little: check the prompts, or take a model that answers some."
-            )
-        chosen = next(row for row in self.sigma_probes if row.sigma == self.sigma)
-        yield (
-            f"sigma {self.sigma:g}: members still write like the base model ({chosen}); "
-            + (
-                f"they break at about {self.edge:.2g}."
-                if self.broken
-                else f"no member broke up to {self.sigma_probes[-1].sigma:.2g}, the largest sigma "
-                "tried."
-            )
-        )
-        if self.learning_rate is not None and self.step is not None:
-            distance = self.learning_rate * self.step * math.sqrt(self.generations)
-            yield (
-                f"learning_rate {self.learning_rate:g}: one update changes a weight by "
-                f"{self.step:.2g} times the rate, mostly by noise, which adds up over "
-                f"{self.generations} generations like a random walk, to {distance:.2g}; it must "
-                f"not exceed {self.edge:.2g}. For another number of generations, divide the rate "
-                "by the square root of the ratio."
-            )
-
     def values(self) -> dict[str, Any]:
         """Return all measurements, as values for JSON."""
         return {
@@ -115,7 +84,6 @@ class ProbeAdvice:
             **measured(self.center, self.sigma_probes, self.verdict),
             "trials": [{**settings, "score": score} for settings, score in self.trials],
             "untrained_score": self.untrained_score,
-            "reasons": list(self.reasons()),
             "notes": list(self.notes),
             "seconds": round(self.seconds, 1),
         }

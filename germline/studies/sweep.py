@@ -19,7 +19,7 @@ from germline.config.base import as_override
 from germline.config.overrides import without_warnings
 from germline.methods.method import check_task
 from germline.record.atomic_files import explain_write_errors, write_json
-from germline.report.diff import differing_settings, flatten_settings
+from germline.report.diff import flatten_settings
 from germline.studies.study_file import SAME
 from germline.studies.sweep_files import SHARED, SWEEP_FILE, TRIALS, read_json
 from germline.studies.sweep_options import SweepOptions
@@ -176,19 +176,17 @@ class Sweep:
 
     def _check_same(self, facts: Mapping[str, Any]) -> None:
         """Refuse to continue a sweep of another config or space; its budget may change."""
-        now = self._facts()
-        changed = differing_settings([validate_config(one["settings"]) for one in (facts, now)])
-        names = ("space", "sampler", "samplers", "objectives", "seeds", "storage")
-        old, new = (flatten_settings({name: one[name] for name in names}) for one in (facts, now))
-        for name in {**old, **new}:
-            if old.get(name) != new.get(name):
-                changed[name] = [old.get(name), new.get(name)]
-        if changed:
-            name, (was, asked) = next(iter(changed.items()))
-            raise GermlineError(
-                f"{self.out} holds a sweep with another {name} (it was {was!r}, asked for is "
-                f"{asked!r}): choose another folder (--out), or repeat the old command"
-            )
+        names = ("settings", "space", "sampler", "samplers", "objectives", "seeds", "storage")
+        known = validate_config(facts["settings"]).model_dump(mode="json")  # with new defaults
+        given = {**facts, "settings": known}, self._facts()
+        was, asked = (flatten_settings({name: one[name] for name in names}) for one in given)
+        for name in {**was, **asked}:
+            if was.get(name) != asked.get(name):
+                raise GermlineError(
+                    f"{self.out} holds a sweep with another {name.removeprefix('settings.')} (it "
+                    f"was {was.get(name)!r}, asked for is {asked.get(name)!r}): choose another "
+                    "folder (--out), or repeat the old command"
+                )
 
     def _probe(self) -> dict[str, Any]:
         """Measure the units of ranges with `germline probe`, and what its advice implies."""

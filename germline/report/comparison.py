@@ -124,8 +124,7 @@ def comparison_tables(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> 
         )
         for run in runs
     ]
-    columns = ("run", "metric", "before", "after", "n")
-    tables = {"Results": Table(columns, rows)}
+    tables = {"Results": Table(("run", "metric", "before", "after", "n"), rows)}
     if groups:
         means = [
             (
@@ -136,6 +135,6 @@ def comparison_tables(runs: Sequence[RunFacts], groups: Sequence[SeedGroup]) -> 
             )
             for group in groups
         ]
-        columns = ("config", "metric", "seeds", "before", "best", "after")
-        tables["Over run seeds"] = Table(columns, means)
+        names = ("config", "metric", "seeds", "before", "best", "after")
+        tables["Over run seeds"] = Table(names, means)
     return tables

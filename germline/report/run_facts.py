@@ -185,10 +185,12 @@ class RunFacts:
     @cached_property
     def times(self) -> dict[str, float]:
         """Seconds of each part of the generations, as `timing` names it, longest first."""
-        totals = Counter[str]()
+        totals: dict[str, float] = {}
         for row in self.rows:
-            totals.update(_laps(row))  # type: ignore[arg-type] - a Counter takes any number
-        return {escape_control_characters(name): float(s) for name, s in totals.most_common()}
+            for name, seconds in _laps(row).items():
+                totals[name] = totals.get(name, 0.0) + seconds
+        longest_first = sorted(totals, key=totals.__getitem__, reverse=True)
+        return {escape_control_characters(name): totals[name] for name in longest_first}
 
     @property
     def seconds(self) -> float:

@@ -103,7 +103,7 @@ class SweepSpace:
     @classmethod
     def read(cls, file: Path) -> "SweepSpace":
         """Read a space file."""
-        return cls(read_file(file, "sweep: --over"))
+        return cls(read_file(file, "sweep --over"))
 
     @property
     def needs_probe(self) -> bool:

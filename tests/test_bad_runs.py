@@ -88,7 +88,7 @@ def test_one_held_out_example_has_no_error_and_proves_nothing(tmp_path):
     facts = RunFacts(path)
     assert all(math.isnan(score.standard_error) for score in facts.scores)
     assert "decline" not in [one.code for one in facts.findings]
-    assert "(one example: no standard error)" in said(path)
+    assert ", n 1)" in said(path)
     assert germline.write_report(path).exists()
 
 

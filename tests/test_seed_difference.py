@@ -88,7 +88,7 @@ def test_means_over_seeds_are_printed_and_in_json(tmp_path: Path) -> None:
     second = train(tmp_path / "wide", by_seed(HIGH), 3)
     words = (first, second, "--out", tmp_path / "page.html")
     lines = report(*words).splitlines()
-    assert any(line.startswith("wide\texact\t5\t0.1 [0.1, 0.1]\t0.4 [") for line in lines)
+    assert any(line.startswith("wide\texact\t5\t0.1 (all values equal)\t0.4 [") for line in lines)
     document = json.loads(report(*words, "--json"))
     tables = field_tables(ROOT / "docs/run-directory.md", "JSON output")
     assert undocumented(document, tables["report"], score=tables["score"]) == []

@@ -6,7 +6,6 @@ analysis has measured are kept beside the result, so an interrupted one goes on 
 """
 
 import importlib
-import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -39,7 +38,7 @@ from germline.record.atomic_files import (
     write_json,
 )
 from germline.report.charts import Chart
-from germline.report.text_format import number
+from germline.report.text_format import number, with_interval
 from germline.types import GermlineError
 
 Analysis = Literal[
@@ -84,9 +83,7 @@ def cell(value: Any) -> str:
     """Format a text, a number, or a mean with its interval, where that is known."""
     if not isinstance(value, tuple):
         return value if isinstance(value, str) else number(value)
-    mean, (low, high) = value
-    interval = "" if math.isnan(low) else f" [{number(low)}, {number(high)}]"
-    return f"{number(mean)}{interval}"
+    return with_interval(*value)
 
 
 class Request:

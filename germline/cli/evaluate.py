@@ -101,11 +101,10 @@ def evaluate(  # noqa: PLR0913 - the options of a command
 ) -> None:
     """Score runs, models and PEFT adapters on a task.
 
-    Prints the mean with its standard error, or a share with its 95 % interval, and writes the
-    completions to a file. Of several sources or generations it prints the difference to the first
-    on the same examples; if they are right or wrong, progressions (wrong before, right now) and
-    regressions, with the p value of McNemar's test. A folder of several run seeds stands for its
-    runs.
+    Prints the mean with its 95 % interval, and writes the completions to a file. Of several sources
+    or generations it prints the difference to the first on the same examples; if they are right or
+    wrong, progressions (wrong before, right now) and regressions, with the p value of McNemar's
+    test. A folder of several run seeds stands for its runs.
 
     With --kl it also prints the exact KL of each run from its start, along its completions, and how
     many answers are broken.
@@ -255,19 +254,20 @@ def _print_rows(rows: Sequence[EvaluationRow], *, own_task: bool) -> None:
     columns = ["model", "generation", rows[0].score.metric, "n", "mean reward", *names]
     table = []
     for row in rows:
-        beside = {one.metric: text_format.bootstrapped(one) for one in row.score.at_k}
-        beside |= {one.metric: text_format.score(one) for one in row.score.scorers}
-        score = text_format.score(row.score), str(row.score.n), text_format.number(row.score.reward)
-        table.append((row.source, _generation(row), *score, *(beside.get(n, "") for n in names)))
+        beside = (row.score, *row.score.at_k, *row.score.scorers)
+        score, *others = (text_format.score(one, bootstrap=True) for one in beside)
+        known = dict(zip((one.metric for one in beside[1:]), others, strict=True))
+        more = str(row.score.n), text_format.number(row.score.reward)
+        cells = (known.get(name, "") for name in names)
+        table.append((row.source, _generation(row), score, *more, *cells))
     if len(rows) > 1:
         columns.append("difference to the first")
         differences = [row.minus(rows[0]) for row in rows]
         shown = [text_format.difference(one) if one else "" for one in differences]
         table = [(*cells, one) for cells, one in zip(table, shown, strict=True)]
     print_table(columns, table)
-    kind = text_format.kind_of_error(*(row.score for row in rows))
-    paired = "; differences: paired over examples, with 95 % intervals" if len(rows) > 1 else ""
-    typer.echo(f"scores: mean and {kind}{_sampled(rows[0])}{paired}")
+    paired = "; differences: paired over examples" if len(rows) > 1 else ""
+    typer.echo(f"means with 95 % intervals{_sampled(rows[0])}{paired}")
     for row in rows:
         name = f"{row.source} {_generation(row)}: " if len(rows) > 1 else ""
         for line in _remarks(row, own_task=own_task):

@@ -1,7 +1,7 @@
 """Format numbers, durations, sizes, scores, run titles and model text."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os.path import commonprefix
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from germline.evaluation import confidence_interval
 from germline.evaluation.behavior import DETECTORS, Verdict
 from germline.evaluation.score_difference import PairedDifference, paired_difference
 from germline.evaluation.seed_statistics import SeedDifference, SeedStatistics
+from germline.evaluation.statistics import Interval
 from germline.record.early_stopping import best_score
 from germline.record.metrics_rows import scores_by_retained, scores_by_scorer
 from germline.types import HeldOutScore
@@ -22,8 +23,8 @@ JOINERS = "\u200c\u200d"
 """Invisible characters that are kept: Persian words and family emoji need them."""
 
 ALL_EQUAL = "(all values equal)"
-"""Shown instead of a standard error of 0: up to 3 / n of all examples may differ from n equal ones
-(95 %; the rule of three, Hanley and Lippman-Hand 1983, JAMA 249)."""
+"""Shown instead of an interval without width: up to 3 / n of all examples may differ from n equal
+ones (95 %; the rule of three, Hanley and Lippman-Hand 1983, JAMA 249)."""
 
 MEANS_OVER_SEEDS = "means over run seeds, from five seeds on with 95 % intervals (Student's t)"
 
@@ -85,17 +86,19 @@ def size(count: float | int) -> str:
     return decimal(round(count))
 
 
-def score(value: HeldOutScore) -> str:
-    """Format a held-out score with its standard error, or a share with its interval."""
-    return f"{number(value.mean)} {error(value)}" if value.n else "no score"
+def with_interval(mean: float, interval: Interval, write: Callable[[float], str] = number) -> str:
+    """Format a mean with its 95 % interval, where that is known."""
+    low, high = interval
+    if math.isnan(low):
+        return write(mean)
+    return f"{write(mean)} {ALL_EQUAL if low == high else f'[{write(low)}, {write(high)}]'}"
 
 
-def bootstrapped(value: HeldOutScore) -> str:
-    """Format a score with its 95 % interval over examples: of the bootstrap, or of a share."""
+def score(value: HeldOutScore, *, bootstrap: bool = False) -> str:
+    """Format a held-out score with its 95 % interval over examples; see `confidence_interval`."""
     if not value.n:
         return "no score"
-    low, high = confidence_interval(value, bootstrap=True)
-    return f"{number(value.mean)} [{number(low)}, {number(high)}]"
+    return with_interval(value.mean, confidence_interval(value, bootstrap=bootstrap))
 
 
 def mean_rewards(*scores: HeldOutScore) -> str:
@@ -108,7 +111,7 @@ def mean_rewards(*scores: HeldOutScore) -> str:
 
 def difference(value: PairedDifference) -> str:
     """Format a paired difference with its 95 % interval, and on how many examples it is what."""
-    return f"{signed(value.mean)} {difference_error(value)}, {directions(value)}"
+    return f"{with_interval(value.mean, value.interval, signed)}, {directions(value)}"
 
 
 def directions(value: PairedDifference) -> str:
@@ -122,17 +125,9 @@ def directions(value: PairedDifference) -> str:
     return f"{value.higher} progressions, {value.lower} regressions of {value.n}{p_value}"
 
 
-def difference_error(value: PairedDifference) -> str:
-    """Format the 95 % interval of a paired difference."""
-    if not value.standard_error:
-        return ALL_EQUAL
-    return "[{}, {}]".format(*map(signed, value.interval))
-
-
 def over_seeds(value: SeedStatistics) -> str:
     """Format a mean over run seeds, with its 95 % interval where there are enough seeds."""
-    interval = "" if math.isnan(value.low) else f" [{number(value.low)}, {number(value.high)}]"
-    return f"{number(value.mean)}{interval}"
+    return with_interval(value.mean, (value.low, value.high))
 
 
 def seed_difference_text(value: SeedDifference) -> str:
@@ -169,7 +164,7 @@ def score_lines(scores: Sequence[HeldOutScore], counted: str, done: int = 0) -> 
     last, best = scores[-1], best_between(scores)
     ends = (scores[0], last) if last.generation != scores[0].generation else (last,)
     values = " -> ".join(map(score, ends))
-    line = f"held-out {last.metric}: {values} (mean and {kind_of_error(*ends)}, n {last.n})"
+    line = f"held-out {last.metric}: {values} (mean and 95 % interval, n {last.n})"
     if best is not None:
         line += f", best: {score(best)} after {count_of(best.generation, counted)}"
     if rewards := mean_rewards(*ends):
@@ -200,15 +195,6 @@ def best_between(scores: Sequence[HeldOutScore]) -> HeldOutScore | None:
     return None if best is None or best.mean in (scores[0].mean, scores[-1].mean) else best
 
 
-def error(value: HeldOutScore) -> str:
-    """Format the standard error or the interval of a held-out score; see `kind_of_error`."""
-    if value.proportion:
-        return "[{}, {}]".format(*map(number, confidence_interval(value)))
-    if value.n == 1:
-        return "(one example: no standard error)"
-    return f"± {number(value.standard_error)}" if value.standard_error else ALL_EQUAL
-
-
 def behavior_line(behavior: Mapping[str, float]) -> str:
     """Format the share of broken answers, and the detectors that flag any."""
     found = [
@@ -228,14 +214,6 @@ def behavior_change(found: Verdict) -> str:
     if found.is_other_length:
         rises.append(f"median length x {number(found.length_drift)}")
     return ", ".join(rises)
-
-
-def kind_of_error(*values: HeldOutScore) -> str:
-    """Name what `error` formats; scores of one metric differ where some have only 0 and 1."""
-    kinds = {value.proportion for value in values}
-    if len(kinds) > 1:
-        return "± standard error, or [95 % interval] where all values are 0 or 1"
-    return "95 % interval" if kinds == {True} else "standard error"
 
 
 def escape_control_characters(text: str) -> str:

@@ -1,6 +1,5 @@
 """The report of a study: tables, sentences, a figure, and all numbers as JSON."""
 
-import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +12,7 @@ from germline.evaluation.seed_statistics import FEWEST_SEEDS
 from germline.record.atomic_files import write_atomically, write_json
 from germline.report.charts import Chart, Series
 from germline.report.html_page import render_template
-from germline.report.text_format import number, over_seeds, seed_difference_text
+from germline.report.text_format import number, over_seeds, seed_difference_text, with_interval
 from germline.report.text_table import Table
 from germline.studies.pareto_front import FIGURE, front, front_charts
 from germline.studies.study_results import AXES, MethodResult, StudyResults, TaskResult
@@ -100,7 +99,7 @@ def pairs(results: StudyResults) -> Table:
             task.name,
             f"{pair.first.name} - {pair.second.name}",
             "one seed" if pair.difference is None else seed_difference_text(pair.difference),
-            _with_interval(*pair.probability),
+            with_interval(*pair.probability),
         )
         for task in results.tasks
         for pair in task.pairs
@@ -355,12 +354,6 @@ def _to_target(target: float | None, one: MethodResult) -> list[str]:
         f"{number(unit * statistics.median(at[name] for at in reached))}{few}"
         for name, unit in TO_TARGET.values()
     ]
-
-
-def _with_interval(value: float, interval: tuple[float, float]) -> str:
-    if math.isnan(interval[0]):
-        return number(value)
-    return f"{number(value)} [{number(interval[0])}, {number(interval[1])}]"
 
 
 def _mean_and_deviation(one: MethodResult | None, scale: float) -> str:

@@ -177,8 +177,10 @@ class Sweep:
     def _check_same(self, facts: Mapping[str, Any]) -> None:
         """Refuse to continue a sweep of another config or space; its budget may change."""
         names = ("settings", "space", "sampler", "samplers", "objectives", "seeds", "storage")
-        known = validate_config(facts["settings"]).model_dump(mode="json")  # with new defaults
-        given = {**facts, "settings": known}, self._facts()
+        given = [
+            {**one, "settings": validate_config(one["settings"]).model_dump(mode="json")}
+            for one in (facts, self._facts())  # with the defaults of this germline
+        ]
         was, asked = (flatten_settings({name: one[name] for name in names}) for one in given)
         for name in {**was, **asked}:
             if was.get(name) != asked.get(name):

@@ -33,9 +33,6 @@ State = Literal["running", "stopped", "finished"]
 LONGEST_NAME = 120
 MOST_REASONS = 20
 
-RARE = ("calibrate_s", "held_out_s")
-"""Parts of few generations, as `timing` names them."""
-
 
 @dataclass(frozen=True, slots=True)
 class HeldOutAnswer:
@@ -196,15 +193,6 @@ class RunFacts:
     def seconds(self) -> float:
         """Total time of all generations."""
         return sum(self.times.values())
-
-    @property
-    def median_s(self) -> float:
-        """Median time of a generation without calibration and held-out scores."""
-        times = [
-            sum(seconds for key, seconds in _laps(row).items() if key not in RARE)
-            for row in self.rows
-        ]
-        return float(np.median(times)) if times else math.nan
 
     @property
     def tokens_per_s(self) -> float:

@@ -149,6 +149,23 @@ def test_a_file_may_be_named_like_a_module_and_may_define_dataclasses(tmp_path):
     assert sys.modules["json"] is json
 
 
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_a_reward_may_start_processes_that_import_the_file(tmp_path, method):
+    source = f"""
+        import multiprocessing
+        def double(number):
+            return 2 * number
+        def reward(completion, example):
+            with multiprocessing.get_context("{method}").Pool(1) as pool:
+                return pool.apply(double, (4,))
+    """
+    path = written(tmp_path, ROWS, source, name="with-dash.py")
+    made = task(path, "split_seed=1")
+    with GraderPool(made.grader, made.rubric, made.floor, timeout_s=HANG_S) as pool:
+        (grade,) = pool.submit(["a"], made.examples("train")[:1]).result(timeout=HANG_S)
+    assert (grade.failure, grade.reward) == (None, 8.0)
+
+
 @pytest.mark.parametrize("named", [[], ["JUDGE_API_KEY"]])
 def test_a_reward_sees_no_secrets_but_those_that_are_named(tmp_path, monkeypatch, named):
     for name in ("HF_TOKEN", "JUDGE_API_KEY", "AWS_SECRET_ACCESS_KEY", "PATHLIKE"):

@@ -6,21 +6,25 @@ process for its examples and again in every grader worker for its functions, alw
 bytes: a worker that starts after the file was changed refuses it. The file's folder is put at the
 end of the module search path, so that the file can import modules of its folder.
 
-Known limits: a change of a module that the file imports is not noticed; processes that a reward
-starts with `spawn` or `forkserver` cannot import functions of the file, only those of modules that
-it imports.
+A function is sent to another process as the name of its module. The processes that a reward starts
+(`multiprocessing` with `spawn` or `forkserver`, process pools) import this module, as it is the
+package of all task files, and it finds a file by the name of its module: its path in hexadecimal
+digits.
+
+Known limit: a change of a module that the file imports is not noticed.
 """
 
 import contextlib
 import copy
 import hashlib
+import importlib.abc
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location, spec_from_loader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -117,7 +121,7 @@ def load_task_file(path: Path, digest: str | None = None, *, is_of_run: bool = F
         ) from None
     if digest not in (None, hashlib.sha256(source).hexdigest()):
         raise GermlineError(f"{path} was changed while it was in use; start the command again")
-    name = f"germline task {absolute}"
+    name = module_name(path)
     loader = _FromBytes(name, str(path), source)
     spec = spec_from_loader(name, loader)
     assert spec is not None
@@ -176,3 +180,29 @@ class _FromBytes(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         code: CodeType = self.source_to_code(self._source, self.path)
         return code
+
+
+def module_name(path: Path) -> str:
+    """Return the name of the module that a task file is."""
+    return f"{__name__}.{bytes(path.absolute()).hex()}"
+
+
+class _TaskFileFinder(importlib.abc.MetaPathFinder):
+    """Finds the file of a module by its name."""
+
+    def find_spec(
+        self, fullname: str, path: object, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of a task file; None for any other module."""
+        package, _, name = fullname.rpartition(".")
+        if package != __name__:
+            return None
+        file = Path(bytes.fromhex(name).decode())
+        folder = str(file.parent)
+        if folder not in sys.path:
+            sys.path.append(folder)
+        return spec_from_file_location(fullname, file)
+
+
+__path__: list[str] = []  # it makes this module a package
+sys.meta_path.append(_TaskFileFinder())

@@ -15,7 +15,7 @@ import pytest
 
 import germline
 
-FROM_PYTHON = "reward=None, data=None, model=None, tokenizer=None"
+FROM_PYTHON = "reward=None, data=None"
 SIGNATURES = {
     "build_run_parts": "(config, ancestors=(), inputs=PythonInputs(rewards={}, rows=None))",
     "check_task": "(task, overrides=(), *, model='nano', prompts=3)",
@@ -23,18 +23,18 @@ SIGNATURES = {
         "(source, task=None, *, split='test', limit=None, overrides=(), out=None, "
         f"generation=None, {FROM_PYTHON}, samples=1, temperature=None)"
     ),
-    "export": "(path, out, form=None, generation=None, *, model=None, tokenizer=None)",
+    "export": "(path, out, form=None, generation=None)",
     "findings": "(run)",
-    "fork": (f"(path, generation='best', overrides=(), out=None, *, {FROM_PYTHON}, callbacks=())"),
+    "fork": f"(path, generation='best', overrides=(), out=None, *, {FROM_PYTHON})",
     "generate": (
         "(source, prompts, *, chat=None, max_new_tokens=128, temperature=0.0, top_p=1.0, seed=0, "
         "overrides=(), generation=None)"
     ),
     "load_config": "(source, overrides=())",
-    "replay": "(path, generation=None, out=None, form=None, *, model=None, tokenizer=None)",
-    "resume": f"(path, overrides=(), *, {FROM_PYTHON}, callbacks=())",
+    "replay": "(path, generation=None)",
+    "resume": f"(path, overrides=(), *, {FROM_PYTHON})",
     "sweep": "(config, over, out, *, overrides=(), jobs=1, **options)",
-    "train": f"(config, out=None, *, {FROM_PYTHON}, callbacks=())",
+    "train": f"(config, out=None, *, {FROM_PYTHON})",
     "train_seeds": "(config, seeds, out=None)",
     "write_report": "(paths, out=None)",
 }

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -83,8 +84,9 @@ def test_plain_transformers_writes_the_same_tokens_as_the_engine(trained, tmp_pa
 def test_an_export_is_the_last_generation_replayed_bit_for_bit(trained, tmp_path):
     run, _ = trained
     export(run, tmp_path / "exported", "merged")
-    digest = replay(run, 2, tmp_path / "replayed", "merged")
-    assert digest == RunDirectory.open(run).journal.read()[-1].digest
+    shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("snapshots"))
+    export(tmp_path / "run", tmp_path / "replayed", "merged")
+    assert replay(run, 2) == RunDirectory.open(run).journal.read()[-1].digest
     files = [tmp_path / name / "model.safetensors" for name in ("exported", "replayed")]
     assert files[0].read_bytes() == files[1].read_bytes()
 
@@ -92,7 +94,7 @@ def test_an_export_is_the_last_generation_replayed_bit_for_bit(trained, tmp_path
 def test_the_base_replayed_is_the_base_model(trained, tmp_path):
     run, _ = trained
     directory = RunDirectory.open(run)
-    replay(run, -1, tmp_path / "base", "merged")
+    export(run, tmp_path / "base", "merged", -1)
     expected = AutoModelForCausalLM.from_pretrained(directory.config.model).state_dict()
     found = AutoModelForCausalLM.from_pretrained(tmp_path / "base").state_dict()
     assert found.keys() == expected.keys()
@@ -101,7 +103,7 @@ def test_the_base_replayed_is_the_base_model(trained, tmp_path):
 
 def test_only_searched_tensors_move(one_run, tmp_path):
     for generation in (-1, 2):
-        replay(one_run, generation, tmp_path / str(generation))
+        export(one_run, tmp_path / str(generation), generation=generation)
     before, after = (load_file(tmp_path / str(g) / "model.safetensors") for g in (-1, 2))
     moved = {name for name in before if not torch.equal(before[name], after[name])}
     assert moved == {name for name in before if "_proj.weight" in name}
@@ -116,11 +118,28 @@ def test_a_stopped_run_reaches_the_same_bits(trained, tmp_path):
     assert journal(path) == journal(run)
 
 
-@pytest.mark.parametrize("write", [export, lambda run, out: replay(run, 0, out)])
-def test_a_taken_folder_is_not_written_into(one_run, tmp_path, write):
+def test_a_folder_of_the_model_that_was_moved_is_named_again(tmp_path):
+    folder = save_tiny(tmp_path / "model")
+    old, new = tmp_path / "old", tmp_path / "new"
+    shutil.copytree(folder, old)
+    config = {**SETTINGS, "generations": 1, "model": str(old), "engine": "inprocess"}
+    path = train(config, tmp_path / "run").run().directory.path
+    with pytest.raises(GermlineError, match="model cannot change within a run"):
+        resume(path, [f"model={folder}"])
+    old.rename(new)
+    with pytest.raises(GermlineError, match="`germline resume RUN model=FOLDER`"):
+        export(path, tmp_path / "out")
+    other = save_tiny(tmp_path / "other", seed=1)
+    with pytest.raises(GermlineError, match="the base model is not the one this run began with"):
+        resume(path, [f"model={other}"])
+    resume(path, [f"model={new}"])
+    export(path, tmp_path / "out")
+
+
+def test_a_taken_folder_is_not_written_into(one_run, tmp_path):
     (tmp_path / "precious").write_text("data")
     with pytest.raises(GermlineError, match="exists and is not empty"):
-        write(one_run, tmp_path)
+        export(one_run, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 

@@ -59,8 +59,8 @@ def export(
     digest = None
     if verify:
         number = requested_generation(directory, generation)
-        digest = run.replay(path, number, out, form)
-    elif out is not None:
+        digest = run.replay(path, number)
+    if out is not None:
         number = run.export(path, out, form, generation)
     if as_json:
         files = sorted(one.name for one in out.iterdir()) if out else []

@@ -43,7 +43,6 @@ from germline.run.preflight import (
     check_workers,
 )
 from germline.run.retained import RetainedScores, RetainedTask, RetainedText, read_text
-from germline.run.run_inputs import check_model_is_named
 from germline.scorers.scored_graders import Graders, ScoredGraders
 from germline.signal_metrics import SignalMetrics
 from germline.spaces import make_space
@@ -306,7 +305,6 @@ def make_engine(
     # An engine uses the run seed only for random starting values of theta.
     seed = ancestors[0].config.seed if ancestors else config.seed
     config = config.model_copy(update={"seed": seed})
-    check_model_is_named(config)
     check_memory(config, searched=searched)
     engine: Engine = registry.create(
         "engine",

@@ -11,10 +11,9 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from germline.config import Config, Rows, TaskBase, load_config
-from germline.estimates.machine import with_dtype
 from germline.evaluation import score_center
 from germline.evaluation.behavior import Answer, behavior, recorded_answers
 from germline.evaluation.held_out import HeldOutScorers
@@ -29,16 +28,7 @@ from germline.run.build_parts import held_out_decoding, make_engine, make_grader
 from germline.run.completions_file import check_replaceable, completions_path, write_completions
 from germline.run.model_card import task_of_card
 from germline.run.model_prompts import asks_chats, fit_task
-from germline.run.run_inputs import (
-    NOTHING_GIVEN,
-    RunInputs,
-    check_choice,
-    check_count,
-    check_limit,
-    check_texts,
-    read_run_inputs,
-    with_model_folder,
-)
+from germline.run.run_inputs import check_choice, check_count, check_limit, check_texts
 from germline.run.weights import (
     generation_of_source,
     load_engine,
@@ -49,7 +39,7 @@ from germline.run.weights import (
     writers,
 )
 from germline.tasks import make_task
-from germline.tasks.python_inputs import RowsLike
+from germline.tasks.python_inputs import NO_INPUTS, PythonInputs, RowsLike, read_inputs
 from germline.tasks.thinking import scored_text_of
 from germline.types import (
     Completion,
@@ -59,9 +49,6 @@ from germline.types import (
     GermlineError,
     HeldOutScore,
 )
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +67,6 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
     generation: int | Literal["best"] | None = None,
     reward: Rewards | None = None,
     data: RowsLike | Mapping[str, RowsLike] | None = None,
-    model: PreTrainedModel | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
     samples: int = 1,
     temperature: float | None = None,
 ) -> tuple[HeldOutScore, Path]:
@@ -96,8 +81,8 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
     `temperature` is that of `held_out.temperature` by default, or 1 where several `samples` of each
     example are taken and it is 0; of these, the score has pass@k and majority@k as `at_k`.
 
-    `reward`, `data`, `model` and `tokenizer` are what was given to `train`; with `task="rows"`, or
-    with a model, functions and rows to score on instead. `out` is the file for the completions: by
+    `reward` and `data` are what was given to `train`; with `task="rows"`, or with a model,
+    functions and rows to score on instead. `out` is the file for the completions: by
     default `completions-TASK-SPLIT.jsonl` in the run directory, or
     `completions-MODEL-TASK-SPLIT.jsonl` in the working directory.
 
@@ -106,12 +91,12 @@ def evaluate(  # noqa: PLR0913 - all that a score depends on
     """
     if task is not None and not isinstance(task, TaskBase):
         task = load_config({"task": task}).task
-    inputs = read_run_inputs(reward, data, model, tokenizer)
+    inputs = read_inputs(reward, data)
     is_run = (Path(source) / "run.json").exists()
-    if task is None and inputs.task.rows is not None and not is_run:
+    if task is None and inputs.rows is not None and not is_run:
         task = Rows()
-    if task is not None and inputs.task.rewards:
-        task = task.model_copy(update={"reward_functions": inputs.task.weights})
+    if task is not None and inputs.rewards:
+        task = task.model_copy(update={"reward_functions": inputs.weights})
     evaluated = open_evaluation(
         source,
         task,
@@ -223,7 +208,7 @@ def open_evaluation(  # noqa: PLR0913 - all that a score depends on
     limit: int | None,
     overrides: Sequence[str],
     generation: int | Literal["best"] | None,
-    inputs: RunInputs = NOTHING_GIVEN,
+    inputs: PythonInputs = NO_INPUTS,
     *,
     samples: int = 1,
     temperature: float | None = None,
@@ -243,10 +228,7 @@ def open_evaluation(  # noqa: PLR0913 - all that a score depends on
             "(data=rows)"
         )
     last = generation_of_source(source, directory, generation)
-    config = with_model_folder(config, inputs.model)
-    if directory is None and inputs.model is not None:
-        config = with_dtype(config)  # its folder was not known before
-    made = fit_task(config, make_task(config.task, inputs.task))
+    made = fit_task(config, make_task(config.task, inputs))
     if temperature is not None and _searches_temperature(directory):
         raise GermlineError(
             f"temperature={temperature:g}: {source} searched for its own (prompt_search), at which "

@@ -30,7 +30,6 @@ from germline.protocols import EpisodeTask, Task
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_json
 from germline.registry import package_of
-from germline.run.run_inputs import is_from_python
 
 FOLDER = Path(HF_ASSETS_CACHE) / "germline" / "calibration"
 
@@ -63,13 +62,13 @@ def kept_divergences(directory: RunDirectory, task: Task) -> Keep:
     """Return what is known of sigmas, given the inputs of a measurement.
 
     Nothing is known where the same inputs may give other bits: of an inference engine, of engines
-    on other machines, of episodes, which an environment plays, of an engine or a space of another
-    package, whose code has no digest, and of a model from Python, whose tokenizer has none. Under a
-    budget of rollouts nothing is taken over either: the run would have more generations.
+    on other machines, of episodes, which an environment plays, and of an engine or a space of
+    another package, whose code has no digest. Under a budget of rollouts nothing is taken over
+    either: the run would have more generations.
     """
     config = directory.config
     sigma = getattr(config.search, "sigma", None)
-    unknown = config.engine.is_served or isinstance(task, EpisodeTask) or is_from_python(config)
+    unknown = config.engine.is_served or isinstance(task, EpisodeTask)
     unknown = unknown or any(package_of(type(one)) for one in (config.engine, config.space))
     unknown = unknown or config.fleet.is_elsewhere or not COUNTED.isdisjoint(config.budget.limits)
     if unknown or not (isinstance(sigma, AutoSigma) and sigma.keep):

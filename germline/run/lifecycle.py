@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from germline.checkpoint import newest_snapshot, recall_updates
 from germline.config import Config, CustomTask, InProcess, TaskBase, load_config
@@ -21,22 +21,12 @@ from germline.report.diff import differing_settings
 from germline.run.build_fleet import engine_threads
 from germline.run.build_parts import RunParts, build_run_parts
 from germline.run.model_prompts import with_prompt_date
-from germline.run.observers import Callback, CallbackList
 from germline.run.preflight import check_custom_reward
-from germline.run.run_inputs import (
-    NOTHING_GIVEN,
-    RunInputs,
-    is_from_python,
-    read_run_inputs,
-    with_model_folder,
-)
+from germline.run.run_inputs import with_inputs
 from germline.run.training import Training
 from germline.run.weights import find_generation
-from germline.tasks.python_inputs import RowsLike
+from germline.tasks.python_inputs import NO_INPUTS, PythonInputs, RowsLike, read_inputs
 from germline.types import GermlineError, Update
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +47,6 @@ def train(
     *,
     reward: Rewards | None = None,
     data: RowsLike | Mapping[str, RowsLike] | None = None,
-    model: PreTrainedModel | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    callbacks: Sequence[Callback] = (),
 ) -> Training:
     """Begin a run: load the objects of a config, make the run directory, return the training.
 
@@ -72,46 +59,38 @@ def train(
             of them, or functions with their weights; instead of the task's own rewards.
         data: rows with `prompt` and perhaps `answer`: a list, a `datasets.Dataset`, a pandas
             `DataFrame`, or a mapping with `train` and `test` of these; instead of `task`.
-        model: a loaded model, of which a copy is trained; instead of the config's `model`.
-        tokenizer: of the loaded model.
-        callbacks: functions of a `GenerationRecord`, or objects with `on_generation(record)`,
-            `on_held_out(score)` or `on_end(training)`.
 
     Raises:
         GermlineError: a setting is wrong, the model or task cannot be loaded, or the directory is
             not empty.
     """
-    inputs = read_run_inputs(reward, data, model, tokenizer)
-    return begin_run(inputs.configure(config), out, inputs=inputs, callbacks=callbacks)
+    inputs = read_inputs(reward, data)
+    return begin_run(with_inputs(config, inputs), out, inputs=inputs)
 
 
 def begin_run(
     config: Config,
     out: Path | str | None = None,
     ancestors: Sequence[Ancestor] = (),
-    inputs: RunInputs = NOTHING_GIVEN,
-    callbacks: Sequence[Callback] = (),
+    inputs: PythonInputs = NO_INPUTS,
 ) -> Training:
     """Begin a run from the base model, or from the weights that `ancestors` led to, in order."""
-    CallbackList(callbacks)  # refused before anything is loaded
     recorded = config.with_absolute_paths()
     path = choose_directory(recorded, None if out is None else Path(out))
-    loadable = with_prompt_date(with_model_folder(recorded, inputs.model))
+    loadable = with_prompt_date(recorded)
     if not ancestors:  # a fork has the dtype of the run that it begins from
         loadable = with_dtype(loadable)
-    parts = build_run_parts(loadable, ancestors, inputs.task)
+    parts = build_run_parts(loadable, ancestors, inputs)
     with ExitStack() as on_error:
         on_error.callback(parts.close)
         check_custom_reward(parts.config, parts.task, parts.graders)
         parts.held_out_scorers.check(parts.held_out_examples)
-        resolved = parts.config.model_copy(
-            update={"model": recorded.model, "task": _task_with_digest(parts)}
-        )
+        resolved = parts.config.model_copy(update={"task": _task_with_digest(parts)})
         directory = RunDirectory.create(
             path, resolved, parts.fleet.digest(), engine_threads(resolved), ancestors
         )
         on_error.pop_all()
-    return Training(parts, directory, inputs, callbacks)
+    return Training(parts, directory)
 
 
 def resume(
@@ -120,14 +99,11 @@ def resume(
     *,
     reward: Rewards | None = None,
     data: RowsLike | Mapping[str, RowsLike] | None = None,
-    model: PreTrainedModel | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    callbacks: Sequence[Callback] = (),
 ) -> Training:
     """Continue a stopped or killed run, to the same bits as if it had never stopped.
 
-    `overrides` are settings that a resumed run may change, such as `generations=100`. `reward`,
-    `data`, `model` and `tokenizer` are what was given to `train`; `callbacks` are as there.
+    `overrides` are settings that a resumed run may change, such as `generations=100`. `reward` and
+    `data` are what was given to `train`.
 
     Raises:
         GermlineError: an override would make it another run, or the weights cannot be loaded.
@@ -135,15 +111,13 @@ def resume(
     directory = RunDirectory.open(Path(path))
     scorers = directory.config.held_out.scorers
     config = resumed_config(directory.config, overrides)
-    inputs = read_run_inputs(reward, data, model, tokenizer)
-    loadable = _with_threads(
-        with_model_folder(config, inputs.model), directory.environment["threads"]
-    )
+    inputs = read_inputs(reward, data)
+    loadable = _with_threads(config, directory.environment["threads"])
     with ExitStack() as on_error:
         directory.acquire_lock()
         on_error.callback(directory.release_lock)
         entries = _entries_to_resume(directory, config)
-        parts = build_run_parts(loadable, directory.ancestors, inputs.task)
+        parts = build_run_parts(loadable, directory.ancestors, inputs)
         on_error.callback(parts.close)
         parts.held_out_scorers.check(parts.held_out_examples, scorers)
         complete = recall_updates(parts.method.recall, entries)
@@ -151,12 +125,12 @@ def resume(
         directory.journal.cut(len(entries))
         directory.truncate(len(entries) - 1)
         directory.update_config(config)
-        training = Training(parts, directory, inputs, callbacks)
+        training = Training(parts, directory)
         on_error.pop_all()
     return training
 
 
-def fork(  # noqa: PLR0913 - what was given to `train` has to be given again
+def fork(
     path: Path | str,
     generation: int | Literal["best"] = "best",
     overrides: Sequence[str] = (),
@@ -164,9 +138,6 @@ def fork(  # noqa: PLR0913 - what was given to `train` has to be given again
     *,
     reward: Rewards | None = None,
     data: RowsLike | Mapping[str, RowsLike] | None = None,
-    model: PreTrainedModel | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    callbacks: Sequence[Callback] = (),
 ) -> Training:
     """Begin a new run that starts from the weights of an old one after a generation.
 
@@ -186,8 +157,7 @@ def fork(  # noqa: PLR0913 - what was given to `train` has to be given again
     directory = RunDirectory.open(Path(path))
     parent = _as_ancestor(directory, find_generation(directory, generation))
     config = forked_config(directory.config, overrides, parent)
-    inputs = read_run_inputs(reward, data, model, tokenizer)
-    return begin_run(config, out, (*directory.ancestors, parent), inputs, callbacks)
+    return begin_run(config, out, (*directory.ancestors, parent), read_inputs(reward, data))
 
 
 def resumed_config(config: Config, overrides: Sequence[str]) -> Config:
@@ -202,7 +172,7 @@ def resumed_config(config: Config, overrides: Sequence[str]) -> Config:
         was, asked = differing[setting]
         if section in RESUMABLE or (section == "engine" and name.partition(".")[0] in SERVER):
             continue
-        if setting == "model" and (is_from_python(config) or _was_moved(was, asked)):
+        if setting == "model" and _was_moved(was, asked):
             continue  # The folder that it is in now; its digest is compared.
         raise _cannot_change(setting, was, asked)
     schedule = config.strategy.whole_run

@@ -1,4 +1,4 @@
-"""What follows a training: the recorder, warnings, snapshots, the report, and callbacks of a user.
+"""What follows a training: the recorder, warnings, snapshots and the figure.
 
 A training calls its observers in a fixed order. For each generation all of them see
 `on_generation`, the recorder first, which commits it; where the generation was scored, all of them
@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from germline.config import Config
 from germline.environments.tools import find_calls
@@ -22,21 +21,10 @@ from germline.optimizers import make_optimizer
 from germline.protocols import Task
 from germline.record import RunDirectory
 from germline.report.findings import MANY_FAILED, WINDOW, Finding, Recorded, find
-from germline.report.html_page import write_report
 from germline.tasks.environment_task import EnvironmentTask
-from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
-
-if TYPE_CHECKING:
-    from germline.run.training import Training
+from germline.types import Example, GenerationRecord, HeldOutScore, Rollout
 
 log = logging.getLogger(__name__)
-
-EVENTS = ("on_generation", "on_held_out", "on_end")
-"""What a callback may define."""
-
-Callback = Callable[[GenerationRecord], object] | object
-"""A function that sees every generation, once it is on disk, or an object with any of `EVENTS`:
-`on_generation(record)`, `on_held_out(score)`, and `on_end(training)`, after the report."""
 
 
 class Observer:
@@ -56,9 +44,6 @@ class Observer:
 
     def on_stop(self) -> None:
         """See that no generation follows, while the engines are still loaded; perhaps twice."""
-
-    def on_end(self, training: "Training") -> None:
-        """See a training that came to its end, once its engines and its folder are released."""
 
     def close(self) -> None:
         """Release what it holds, also after an error."""
@@ -199,22 +184,17 @@ def snapshots_to_keep(config: Config, dimension: int) -> int:
     return max(fit, fewest)
 
 
-class Report(Observer):
-    """Draws the figure of a run every few generations, and writes figure and report at its end."""
+class EvolutionFigure(Observer):
+    """Draws the figure of a run every few generations."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self._directory = directory
 
     def on_generation(self, record: GenerationRecord) -> None:
-        """Draw the figure if it is due; the last one is drawn at the end."""
+        """Draw the figure if it is due; the last one is drawn with the report."""
         done = record.generation + 1
         if done % self._directory.config.record.figure_every == 0 and done < record.generations:
             draw_evolution(self._directory)
-
-    def on_end(self, training: "Training") -> None:
-        """Write figure and report."""
-        draw_evolution(self._directory)
-        write_report(self._directory.path)
 
 
 def draw_evolution(directory: RunDirectory) -> None:
@@ -222,69 +202,6 @@ def draw_evolution(directory: RunDirectory) -> None:
     from germline.report import plots
 
     plots.draw_evolution(directory)
-
-
-class CallbackList(Observer):
-    """The callbacks of a user.
-
-    An exception in one does not end the run: the log names the callback and the error, and the
-    callback is not called again.
-    """
-
-    def __init__(self, callbacks: Sequence[Any]) -> None:
-        if not isinstance(callbacks, list | tuple):
-            raise GermlineError(
-                f"callbacks must be a list, found {type(callbacks).__name__}: wrap it in []"
-            )
-        self._active = [(callback, _methods(callback)) for callback in callbacks]
-        self._scored: int | None = None
-
-    def on_generation(self, record: GenerationRecord) -> None:
-        """Call those that see generations."""
-        self._call("on_generation", record)
-
-    def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
-        """Call those that see held-out scores, once where an early stop scores weights again."""
-        if score.generation != self._scored:
-            self._scored = score.generation
-            self._call("on_held_out", score)
-
-    def on_end(self, training: "Training") -> None:
-        """Call those that see the end."""
-        self._call("on_end", training)
-
-    def _call(self, event: str, value: object) -> None:
-        for active in [*self._active]:
-            callback, methods = active
-            try:
-                if event in methods:
-                    methods[event](value)
-            except Exception:
-                self._active.remove(active)
-                log.warning(
-                    "callbacks: %s of %s raised an exception and is not called again; the run "
-                    "goes on",
-                    *(event, _name(callback)),
-                    exc_info=True,
-                )
-
-
-def _methods(callback: Any) -> dict[str, Callable[[Any], object]]:
-    """Return what a callback does at each event; a function sees generations."""
-    methods = {event: getattr(callback, event) for event in EVENTS if hasattr(callback, event)}
-    if not methods and callable(callback) and not isinstance(callback, type):
-        methods = {"on_generation": callback}
-    if not methods:
-        raise GermlineError(
-            f"callbacks: {_name(callback)} is neither a function of a record nor an object with "
-            f"{', '.join(EVENTS)}"
-        )
-    return methods
-
-
-def _name(callback: object) -> str:
-    named = callback if hasattr(callback, "__qualname__") else type(callback)
-    return str(getattr(named, "__qualname__", named))
 
 
 def peak_memory_mb() -> dict[str, float]:

@@ -15,20 +15,19 @@ from germline.record import RunDirectory
 from germline.record.ancestry import inherited_walk
 from germline.record.early_stopping import best_score, reached_limit
 from germline.report.findings import Finding
+from germline.report.html_page import write_report
 from germline.run.budget_meter import BudgetMeter
 from germline.run.build_parts import RunParts, held_out_decoding
 from germline.run.kept_divergences import kept_divergences
 from germline.run.observers import (
-    Callback,
-    CallbackList,
+    EvolutionFigure,
     FindingLog,
     Observer,
     Recorder,
-    Report,
     Snapshots,
+    draw_evolution,
     snapshots_to_keep,
 )
-from germline.run.run_inputs import RunInputs
 from germline.run.shared_rollouts import SharedRollouts
 from germline.run.trackers import TensorBoard, WandbTracker
 from germline.signal_metrics import RandomWalk, SignalMetrics
@@ -53,17 +52,9 @@ class Training:
         on_trial: called before and after each sigma that calibration tries.
     """
 
-    def __init__(
-        self,
-        parts: RunParts,
-        directory: RunDirectory,
-        inputs: RunInputs | None = None,
-        callbacks: Sequence[Callback] = (),
-    ) -> None:
+    def __init__(self, parts: RunParts, directory: RunDirectory) -> None:
         self.directory = directory
         self.config = directory.config
-        self._inputs = inputs  # holds the copy of a loaded model
-        self._callbacks = CallbackList(callbacks)
         self._meter = BudgetMeter(parts.fleet, directory.spent)
         self._parts = parts
         self._first = directory.journal.last_generation() + 1
@@ -157,8 +148,8 @@ class Training:
                 # Also after an early stop: this score has completions, which a report shows.
                 self._tell_held_out(done, observers)
         # After the lock is released, as the report states whether the run is active.
-        for observer in observers:
-            observer.on_end(self)
+        draw_evolution(self.directory)
+        write_report(self.directory.path)
 
     def _observers(self) -> tuple[Observer, ...]:
         """Return what follows this training, in the order in which it is called."""
@@ -178,8 +169,7 @@ class Training:
                 self._save_snapshot,
                 best=self._best_generation,
             ),
-            Report(directory),
-            self._callbacks,
+            EvolutionFigure(directory),
         )
 
     def _save_snapshot(self, generation: int, keep: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations  # help() shows the names of types as they ar
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from germline.checkpoint import follows_gradients, last_restorable_generation, restore
 from germline.config import Config, TaskConfig, load_config
@@ -24,12 +24,9 @@ from germline.record.run_paths import check_source
 from germline.run.build_parts import make_engine, strategy_of_run
 from germline.run.model_card import Form, write_model_card
 from germline.run.model_prompts import read_export_facts
-from germline.run.run_inputs import LoadedModel, check_choice, read_run_inputs, with_model_folder
-from germline.spaces.peft_files import is_adapter, read_adapter, rename_base
+from germline.run.run_inputs import check_choice
+from germline.spaces.peft_files import is_adapter, read_adapter
 from germline.types import GermlineError, Perturbation
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 log = logging.getLogger(__name__)
 
@@ -40,15 +37,7 @@ FORMS = (*get_args(Form), None)
 """Forms that may be asked for; None is that of the space."""
 
 
-def replay(
-    path: Path | str,
-    generation: int | Literal["best"] | None = None,
-    out: Path | str | None = None,
-    form: Form | None = None,
-    *,
-    model: PreTrainedModel | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-) -> str:
+def replay(path: Path | str, generation: int | Literal["best"] | None = None) -> str:
     """Rebuild a generation from base model and journal alone; return its verified digest.
 
     Only gradients, which seeds cannot repeat, are taken from snapshots. If a run that followed
@@ -58,29 +47,13 @@ def replay(
         path: the run directory.
         generation: the last update to include, -1 for none, or `best`: that before the best
             held-out score. Default: the newest.
-        out: the folder to write, if any.
-        form: see `export`.
-        model: the loaded model, where the run was begun with one.
-        tokenizer: of the loaded model.
 
     Raises:
         GermlineError: the digest is not the one the journal recorded.
     """
-    check_choice("form", form, FORMS)
     directory = RunDirectory.open(Path(path))
     generation = requested_generation(directory, generation)
-    if form is not None and out is None:
-        raise GermlineError(
-            f"replay: {form} is a form of written weights, so name the folder as well (--out)"
-        )
-    form = _form(directory.config, form)
-    folder = None if out is None else _free(Path(out))
-    loaded = read_run_inputs(model=model, tokenizer=tokenizer).model
-    config = with_model_folder(directory.config, loaded)
-    engine = load_engine(directory, config, generates=False, generation=generation, snapshots=False)
-    if folder is not None:
-        _write_weights(engine, folder, form, loaded)
-        write_model_card(directory, folder, form, generation)
+    engine = load_engine(directory, generates=False, generation=generation, snapshots=False)
     return engine.weights.digest()
 
 
@@ -89,9 +62,6 @@ def export(
     out: Path | str,
     form: Form | None = None,
     generation: int | Literal["best"] | None = None,
-    *,
-    model: PreTrainedModel | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> int:
     """Write weights of a run, and return the generation that they are from, -1 for the start.
 
@@ -105,8 +75,6 @@ def export(
             that plain `peft` loads. Default: the adapter where one was trained.
         generation: the last update to include, -1 for none, or `best`: that before the best
             held-out score; default: the newest.
-        model: the loaded model, where the run was begun with one.
-        tokenizer: of the loaded model.
 
     Raises:
         GermlineError: the folder is not empty, there is no adapter to write, or the run has no such
@@ -125,10 +93,8 @@ def export(
             "weights that the run began with",
             directory.path,
         )
-    loaded = read_run_inputs(model=model, tokenizer=tokenizer).model
-    config = with_model_folder(directory.config, loaded)
-    engine = load_single_model(directory, config, generates=False, generation=last)
-    _write_weights(engine, folder, form, loaded)
+    engine = load_single_model(directory, generates=False, generation=last)
+    _write_weights(engine, folder, form)
     write_model_card(directory, folder, form, last)
     return last
 
@@ -329,12 +295,10 @@ def _form(config: Config, form: Form | None) -> Form:
     return form or ("adapter" if config.space.trains_an_adapter else "merged")
 
 
-def _write_weights(engine: Engine, folder: Path, form: Form, loaded: LoadedModel | None) -> None:
+def _write_weights(engine: Engine, folder: Path, form: Form) -> None:
     with explain_write_errors(folder):
         if form == "adapter":
             engine.save_adapter(folder)
-            if loaded is not None:
-                rename_base(folder, loaded.base)
         else:
             engine.save_model(folder)
         # safetensors writes files that only their owner can read.

@@ -164,12 +164,6 @@ def _check_plain(folder: Path, settings: dict[str, Any]) -> None:
             )
 
 
-def rename_base(folder: Path, base: str) -> None:
-    """Let an adapter that was written name another place of its base model."""
-    settings = json.loads((folder / CONFIG).read_bytes())
-    _write_settings(folder, {**settings, "base_model_name_or_path": base})
-
-
 def is_adapter(folder: Path) -> bool:
     """Tell whether a folder holds a PEFT adapter."""
     return (folder / CONFIG).is_file()

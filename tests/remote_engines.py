@@ -162,9 +162,12 @@ def last_one_first(remotes, _timeout):
     return [(remotes[-1], remotes[-1].outcome())]
 
 
-def fleet_of(engines: Sequence[Nearby], seed: int = 0, wait: Wait | None = None) -> RemoteFleet:
+def fleet_of(
+    engines: Sequence[Nearby], seed: int = 0, wait: Wait | None = None, *, shares_disk: bool = True
+) -> RemoteFleet:
     pool = WorkerPool(engines, wait or Chance(seed))
-    return RemoteFleet(pool, GradedHere(make_task(CONFIG.task)), CONFIG.microbatch)
+    graders = GradedHere(make_task(CONFIG.task))
+    return RemoteFleet(pool, graders, CONFIG.microbatch, shares_disk=shares_disk)
 
 
 def killed_at(*places: int, kind: type = object) -> Fault:

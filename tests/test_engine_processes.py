@@ -100,7 +100,7 @@ def test_a_quorum_goes_on_without_a_process_that_stands_still(tmp_path, started)
     The quorum holds for generation 1 alone, where one process is stopped: in the others a process
     that the system lets wait would be late as well. No process hangs by the clock of the machine.
     """
-    fleet = "fleet={engines: 2, quorum: 0.6, hang_factor: null}"
+    fleet = "fleet={engines: 2, quorum: 0.6}"
     training = germline.train(
         settings(*ADAM_FULL, fleet, "strategy.antithetic=false"), tmp_path / "run"
     )

@@ -9,7 +9,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from germline.fleet.deadlines import HangDetector
 from germline.fleet.remote_engine import JobDone, JobRaised, Outcome, RemoteEngineLost
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import ApplyJob, DigestJob, EngineJob, GenerateJob
@@ -93,8 +92,7 @@ def test_twenty_faults_change_nothing(seed, undisturbed):
     clockwork = Clockwork()
     chaos = Chaos(clockwork, seed)
     engines = [Struck(f"engine {number}", chaos) for number in range(3)]
-    hangs = HangDetector(5.0, 30.0)
-    pool = WorkerPool(engines, clockwork.wait, hangs=hangs, clock=clockwork.clock)
+    pool = WorkerPool(engines, clockwork.wait, hang_timeout_s=30.0, clock=clockwork.clock)
     fleet = RemoteFleet(pool, GradedHere(TASK), CONFIG.microbatch)
     assert digests(fleet, GENERATIONS) == undisturbed
     assert len(chaos.happened) == FAULTS

@@ -8,7 +8,7 @@ import pytest
 import germline
 from germline.config import MicrobatchSettings
 from germline.fleet import LocalFleet
-from germline.fleet.deadlines import GRACE, Quorum
+from germline.fleet.quorum import GRACE, Quorum
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import CatchUpJob, RestoreJob
 from germline.fleet.worker_pool import WorkerPool

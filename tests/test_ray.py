@@ -70,7 +70,6 @@ def away(joined):
 def fleet_of(*loads, needs=(), **terms):
     """Put engines into a fleet; each has a CPU unless it needs something else as well."""
     from germline.fleet.ray_engines import (
-        ObjectStoreTransfer,
         RayEngine,
         resources_report,
         wait_for_outcome,
@@ -81,7 +80,7 @@ def fleet_of(*loads, needs=(), **terms):
     pool = WorkerPool(
         engines, wait_for_outcome, resources_report=lambda: resources_report(asked[-1]), **terms
     )
-    return RemoteFleet(pool, GradedHere(TASK), CONFIG.microbatch, transfer=ObjectStoreTransfer())
+    return RemoteFleet(pool, GradedHere(TASK), CONFIG.microbatch, shares_disk=False)
 
 
 @contextlib.contextmanager

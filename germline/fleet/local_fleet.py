@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from germline.checkpoint import restore, save_snapshot
 from germline.config import MicrobatchSettings
-from germline.fleet.deadlines import Place
+from germline.fleet.quorum import Place
 from germline.fleet.worker_jobs import EngineJob, LogProbabilitiesQuery
 from germline.protocols import Answer, Engine, EngineQuery, GraderProtocol, Members, ScoringGroup
 from germline.record import JournalEntry

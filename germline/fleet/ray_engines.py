@@ -1,8 +1,8 @@
 """Engines as Ray actors, on a cluster that is started here or joined by address.
 
 Each engine has a placement group, which reserves what it needs on one node: an engine whose group
-is pending waits for resources. States go through Ray's object store, from host to host and not
-through this process; the hosts need no shared disk, but every host must be able to load the model.
+is pending waits for resources. Snapshots are sent to and from this process; the hosts need no
+shared disk, but every host must be able to load the model.
 
 The terminal shows no output of Ray: what engines print goes to the logs of the session of Ray.
 
@@ -13,21 +13,16 @@ import contextlib
 import logging
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import ray
 from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from germline.checkpoint import commit_snapshot, list_snapshots, newest_snapshot, save_snapshot
 from germline.fleet.remote_engine import (
     JobDone,
     JobRaised,
@@ -36,7 +31,7 @@ from germline.fleet.remote_engine import (
     RemoteEngineLost,
     run_and_catch,
 )
-from germline.fleet.worker_jobs import Ask, EngineJob, EngineState, StateTransfer
+from germline.fleet.worker_jobs import EngineJob
 from germline.protocols import Engine
 from germline.types import GermlineError
 
@@ -44,7 +39,7 @@ POLL_S = 0.2
 """Seconds between two checks whether a pending placement group is ready."""
 
 STORE_BYTES = 256 * 2**20
-"""Memory for objects where Ray is started here; states that are larger go to disk."""
+"""Memory for objects where Ray is started here; snapshots that are larger go to disk."""
 
 
 class RayCluster:
@@ -228,61 +223,6 @@ def wait_for_outcome(
             return [(engine, engine.outcome()) for engine in engines if engine.pending in ready]
         if any([engine.found_resources() for engine in waits_for_resources]) or left == 0:  # noqa: C419 - check all
             return []
-
-
-@dataclass(frozen=True)
-class ObjectStoreState:
-    """A snapshot in Ray's object store; `data` is a reference to the bytes of the file."""
-
-    generation: int
-    data: Any
-
-    @contextlib.contextmanager
-    def unpacked(self) -> Iterator[Path]:
-        """Yield a temporary folder of this machine that holds it."""
-        with tempfile.TemporaryDirectory(prefix="germline-peer-") as name:
-            self.write(Path(name))
-            yield Path(name)
-
-    def write(self, folder: Path) -> None:
-        """Write it to a folder of this machine."""
-        data: np.ndarray = ray.get(self.data)
-        commit_snapshot(lambda path: path.write_bytes(data.data), folder, self.generation)
-
-
-@dataclass(frozen=True)
-class PackStateJob:
-    """Put masters and moments, as they are after a generation, into the object store."""
-
-    generation: int
-
-    def __call__(self, engine: Engine) -> ObjectStoreState:
-        """Return a reference to them."""
-        with tempfile.TemporaryDirectory(prefix="germline-peer-") as folder:
-            path = save_snapshot(engine.weights, Path(folder), self.generation)
-            return _stored(path, self.generation)
-
-
-class ObjectStoreTransfer(StateTransfer):
-    """Sends states through the object store: hosts need no shared disk."""
-
-    @contextlib.contextmanager
-    def from_peer(self, ask: Ask, generation: int) -> Iterator[EngineState]:
-        """Let an engine put its state there; other engines read it from its host."""
-        yield ask(PackStateJob(generation))
-
-    def from_folder(self, folder: Path) -> EngineState | None:
-        """Put the newest snapshot of a folder of this machine there."""
-        snapshots = list_snapshots(folder)
-        return _stored(snapshots[-1], newest_snapshot(folder)) if snapshots else None
-
-    def to_folder(self, ask: Ask, folder: Path, generation: int) -> None:
-        """Let an engine put its state there, and write it to a folder of this machine."""
-        ask(PackStateJob(generation)).write(folder)
-
-
-def _stored(path: Path, generation: int) -> ObjectStoreState:
-    return ObjectStoreState(generation, ray.put(np.fromfile(path, dtype=np.uint8)))
 
 
 def _asked_for(resources: Mapping[str, float]) -> dict[str, object]:

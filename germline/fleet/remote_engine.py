@@ -1,8 +1,9 @@
 """A remote engine, one in another process or on another host, and its slot in a worker pool.
 
-`RemoteEngine` and `Wait` are all that processes or a cluster must offer to a pool. `PREVIOUS` is
-the whole state machine of a slot. Whether the engine has a job is not part of the state:
-`WorkerSlot.job` says so.
+`RemoteEngine` and `Wait` are all that processes or a cluster must offer to a pool. A slot goes from
+LOADING over LOADED to READY; from there, if its job is no longer awaited, over LATE and BEHIND back
+to READY; from any state, if the engine is lost, to LOADING or GIVEN_UP. Whether the engine has a
+job is not part of the state: `WorkerSlot.job` says so.
 """
 
 import traceback
@@ -82,7 +83,7 @@ Returns nothing after this many seconds (None: no limit), or when an engine gets
 
 
 class WorkerState(Enum):
-    """What a remote engine can be used for; each value is a phrase for error messages."""
+    """What a remote engine can be used for."""
 
     LOADING = "loading the base model"
     LOADED = "loaded, without the updates of the run"
@@ -92,25 +93,12 @@ class WorkerState(Enum):
     GIVEN_UP = "given up"
 
 
-_STARTED: set[WorkerState] = {state for state in WorkerState if state is not WorkerState.GIVEN_UP}
-
-PREVIOUS: dict[WorkerState, set[WorkerState]] = {
-    WorkerState.LOADING: _STARTED,  # it was lost, and is started again
-    WorkerState.LOADED: {WorkerState.LOADING},
-    WorkerState.READY: {WorkerState.LOADED, WorkerState.BEHIND},
-    WorkerState.LATE: {WorkerState.READY},
-    WorkerState.BEHIND: {WorkerState.LATE},
-    WorkerState.GIVEN_UP: _STARTED,
-}
-"""The states in which a remote engine can be before it enters one."""
-
-
 @dataclass(eq=False)
 class WorkerSlot:
     """One place in a worker pool: its engine may be replaced, the place stays.
 
     Attributes:
-        state: changed by `enter` alone.
+        state: changed by the pool alone.
         job: what the engine does now; None when it has no job, or is loading.
         failures: how often the engine was lost since it last returned a result.
         since: when the job began, by the clock of the pool.
@@ -121,11 +109,3 @@ class WorkerSlot:
     job: EngineJob | None = None
     failures: int = 0
     since: float = 0.0
-
-    def enter(self, state: WorkerState) -> None:
-        """Enter a state; one that cannot follow is a mistake in the code."""
-        if self.state not in PREVIOUS[state]:
-            raise RuntimeError(
-                f"fleet: {self.remote.name} is {self.state.value}; it cannot be {state.value}"
-            )
-        self.state = state

@@ -3,8 +3,7 @@
 Each microbatch goes to the next idle engine. The fleet compares the digests of all engines after
 every evaluation (the microbatches of an engine that deviates are evaluated again by others, before
 the strategy learns from them) and after every update. An engine that was started again loads the
-base model, takes over the state of another engine or the newest snapshot, and replays the updates
-after it, verified by digest.
+base model, takes over the newest snapshot, and replays the updates after it, verified by digest.
 
 A generation may close when a share of the members is evaluated (`quorum`). The engines that still
 evaluate the others are late: they finish, apply the updates that they missed, and are ready again.
@@ -12,7 +11,6 @@ evaluate the others are late: they finish, apply the updates that they missed, a
 Known limit: masters are compared, serving copies are not.
 """
 
-import contextlib
 import pickle
 import time
 from collections import Counter
@@ -23,19 +21,20 @@ from typing import Any
 
 from germline.checkpoint import newest_snapshot
 from germline.config import MicrobatchSettings
-from germline.fleet.deadlines import Place, Quorum
 from germline.fleet.local_fleet import Fleet, Key, without_answer
-from germline.fleet.remote_engine import EngineFault, WorkerSlot, WorkerState
+from germline.fleet.quorum import Place, Quorum
+from germline.fleet.remote_engine import WorkerSlot, WorkerState
 from germline.fleet.worker_jobs import (
     ApplyJob,
     CatchUpJob,
     DigestJob,
     EngineJob,
-    EngineState,
     EpisodesJob,
     GenerateJob,
+    PackedSnapshot,
+    PackSnapshotJob,
     RestoreJob,
-    StateTransfer,
+    SaveSnapshotJob,
 )
 from germline.fleet.worker_pool import WorkerPool
 from germline.protocols import GraderProtocol, Members
@@ -62,8 +61,8 @@ ATTEMPTS = 2
 class RemoteFleet(Fleet):
     """Several remote engines, with the graders on the machine of the run.
 
-    A generation may close with a share of the members (`quorum`); `on_close` is called when the
-    engines have been stopped.
+    A generation may close with a share of the members (`quorum`). Engines that share no disk are
+    sent snapshots. `on_close` is called when the engines have been stopped.
     """
 
     def __init__(
@@ -72,13 +71,14 @@ class RemoteFleet(Fleet):
         graders: GraderProtocol,
         microbatch: MicrobatchSettings,
         quorum: float = 1.0,
-        transfer: StateTransfer | None = None,
         on_close: Callable[[], None] = lambda: None,
+        *,
+        shares_disk: bool = True,
     ) -> None:
         super().__init__(graders, microbatch)
         self.pool = pool
         self.quorum = quorum
-        self._transfer = transfer or StateTransfer()
+        self._shares_disk = shares_disk
         self._on_close = on_close
         try:
             self._base_digest = _common_digest(pool.wait_ready())
@@ -105,7 +105,10 @@ class RemoteFleet(Fleet):
     def save_snapshot(self, folder: Path, generation: int) -> None:
         """Let one engine write masters and moments, as they are after `generation`."""
         self._agree()
-        self._transfer.to_folder(self._ask_any, folder, generation)
+        if self._shares_disk:
+            self._ask_any(SaveSnapshotJob(folder, generation))
+        else:
+            self._ask_any(PackSnapshotJob(generation)).write(folder)
         self._snapshots = folder
         self._forget_offsets(generation)
 
@@ -113,10 +116,10 @@ class RemoteFleet(Fleet):
         self, entries: Sequence[JournalEntry], folder: Path | None, base_digest: str
     ) -> None:
         """Bring every engine from the base weights to the state after the last entry."""
-        self.pool.broadcast(RestoreJob(entries, self._state_in(folder), base_digest))
         self._base_digest = base_digest
         self._entries = list(entries)
         self._snapshots = folder
+        self.pool.broadcast(self._restore_job())
         self._forget_offsets(newest_snapshot(folder) if folder else -1)
 
     def close(self) -> None:
@@ -224,28 +227,23 @@ class RemoteFleet(Fleet):
 
     def _resync_newcomers(self) -> None:
         """Bring engines that were started again, or were late, to the weights of the fleet."""
-        if not (newcomers := self.pool.await_newcomers()):
+        if not self.pool.await_newcomers():
             return
-        with contextlib.ExitStack() as stack:
-            fresh = any(slot.state is WorkerState.LOADED for slot in newcomers)
-            state = self._newest_state(stack) if fresh else None
-            restore = RestoreJob(self._entries, state, self._base_digest)
-            self.pool.resync(
-                lambda slot: self._catch_up(slot) if slot.state is WorkerState.BEHIND else restore
+        self.pool.resync(
+            lambda slot: (
+                self._catch_up(slot) if slot.state is WorkerState.BEHIND else self._restore_job()
             )
-        # Also of an engine that came back while another one gave its state.
+        )
         lacking = (WorkerState.LATE, WorkerState.BEHIND)
         self._updates_when_late = {
             slot: count for slot, count in self._updates_when_late.items() if slot.state in lacking
         }
 
-    def _newest_state(self, stack: contextlib.ExitStack) -> EngineState | None:
-        """Return the state of another engine; where none can give it, the newest snapshot."""
-        if self._entries and self.pool.ready_slots():
-            with contextlib.suppress(EngineFault, GermlineError):
-                peer = self._transfer.from_peer(self._ask_any, len(self._entries) - 1)
-                return stack.enter_context(peer)
-        return self._state_in(self._snapshots)
+    def _restore_job(self) -> RestoreJob:
+        snapshots: Path | PackedSnapshot | None = self._snapshots
+        if self._snapshots and not self._shares_disk:
+            snapshots = PackedSnapshot.newest(self._snapshots)
+        return RestoreJob(self._entries, snapshots, self._base_digest)
 
     def _catch_up(self, slot: WorkerSlot) -> EngineJob:
         missed = self._entries[self._updates_when_late[slot] :]
@@ -253,9 +251,6 @@ class RemoteFleet(Fleet):
 
     def _agreed_digest(self) -> str:
         return self._entries[-1].digest if self._entries else self._base_digest
-
-    def _state_in(self, folder: Path | None) -> EngineState | None:
-        return self._transfer.from_folder(folder) if folder else None
 
     def _results(self, jobs: Mapping[Key, EngineJob]) -> dict[Key, Any]:
         self._agree()

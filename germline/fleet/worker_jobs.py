@@ -1,24 +1,32 @@
-"""The jobs that are sent to a remote engine, and how states are brought to other engines.
+"""The jobs that are sent to a remote engine.
 
 A job carries seeds, coefficients, prompts and completions, never weights. Every engine loads the
 model and applies every update itself. Read-only questions (`Fleet.query`) are jobs as well: a new
 one is one class here and the method of `Engine` or `MasterWeights` that answers it.
 
-Only an engine that was started again takes over a state: 4 bytes for each searched number, and
-moments. Engines that share a disk write it there; otherwise a subclass of `StateTransfer` sends it.
+Only an engine that was started again takes over a snapshot: 4 bytes for each searched number, and
+moments. It reads the folder of snapshots, or is sent the newest one where it does not share a disk.
 """
 
 import math
 import pickle
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from germline.checkpoint import restore, save_snapshot
+import numpy as np
+
+from germline.checkpoint import (
+    commit_snapshot,
+    list_snapshots,
+    newest_snapshot,
+    restore,
+    save_snapshot,
+)
 from germline.episodes import play_episodes
 from germline.graders.pool import GraderPool
 from germline.protocols import Engine, Members
@@ -42,12 +50,24 @@ LARGE_SIGMA = 0.1
 """Noise that every serving dtype shows, in any unit of sigma."""
 
 
-@runtime_checkable
-class EngineState(Protocol):
-    """Weights and moments after some update, where other engines can read them; picklable."""
+@dataclass(frozen=True)
+class PackedSnapshot:
+    """The bytes of a snapshot, for an engine on a host that does not share the disk."""
 
-    def unpacked(self) -> AbstractContextManager[Path]:
-        """Yield a folder of snapshots on the machine where this is called."""
+    generation: int
+    data: np.ndarray
+
+    @classmethod
+    def newest(cls, folder: Path) -> "PackedSnapshot | None":
+        """Read the newest snapshot of a folder; None if there is none."""
+        snapshots = list_snapshots(folder)
+        if not snapshots:
+            return None
+        return cls(newest_snapshot(folder), np.fromfile(snapshots[-1], dtype=np.uint8))
+
+    def write(self, folder: Path) -> None:
+        """Write the snapshot to a folder of this machine."""
+        commit_snapshot(lambda path: path.write_bytes(self.data.data), folder, self.generation)
 
 
 @dataclass(frozen=True)
@@ -128,17 +148,38 @@ class SaveSnapshotJob:
 
 
 @dataclass(frozen=True)
+class PackSnapshotJob:
+    """Return masters and moments after a generation."""
+
+    generation: int
+
+    def __call__(self, engine: Engine) -> PackedSnapshot | None:
+        """Write them to a temporary folder, and read it."""
+        with tempfile.TemporaryDirectory(prefix="germline-snapshot-") as folder:
+            save_snapshot(engine.weights, Path(folder), self.generation)
+            return PackedSnapshot.newest(Path(folder))
+
+
+@dataclass(frozen=True)
 class RestoreJob:
-    """Bring freshly loaded weights to the state after the last of some updates."""
+    """Bring freshly loaded weights to the state after the last of some updates.
+
+    `snapshots` is a folder that the engine can read, or the newest snapshot of one that it cannot.
+    """
 
     entries: Sequence[JournalEntry]
-    state: EngineState | None
+    snapshots: Path | PackedSnapshot | None
     base_digest: str
 
     def __call__(self, engine: Engine) -> str:
-        """Return the verified digest; with a state, only the updates after it are replayed."""
+        """Return the verified digest; only the updates after a snapshot are replayed."""
         last = len(self.entries) - 1
-        with self.state.unpacked() if self.state else nullcontext() as folder:
+        with ExitStack() as stack:
+            folder = self.snapshots
+            if isinstance(folder, PackedSnapshot):
+                unpacked = stack.enter_context(tempfile.TemporaryDirectory())
+                folder.write(Path(unpacked))
+                folder = Path(unpacked)
             digest = restore(engine.weights, self.entries, folder, self.base_digest, last)
         engine.refresh()
         return digest
@@ -234,40 +275,3 @@ def fits(job: EngineJob, result: object) -> bool:
         and len(result) == len(members)
         and all(isinstance(row, list) and len(row) == len(examples) for row in result)
     )
-
-
-Ask = Callable[[EngineJob], Any]
-"""Send a job to any engine that has the weights of the fleet, and return the result."""
-
-
-@dataclass(frozen=True)
-class FolderState:
-    """Snapshots in a folder that every engine can read."""
-
-    folder: Path
-
-    def unpacked(self) -> AbstractContextManager[Path]:
-        """Yield the folder."""
-        return nullcontext(self.folder)
-
-
-class StateTransfer:
-    """Brings states from engine to engine, and to and from a folder of this machine.
-
-    The engines are on this machine as well: they read and write the same files.
-    """
-
-    @contextmanager
-    def from_peer(self, ask: Ask, generation: int) -> Iterator[EngineState]:
-        """Let an engine publish its state after `generation`, for other engines to load."""
-        with tempfile.TemporaryDirectory(prefix="germline-peer-") as folder:
-            ask(SaveSnapshotJob(Path(folder), generation))
-            yield FolderState(Path(folder))
-
-    def from_folder(self, folder: Path) -> EngineState | None:
-        """Return the snapshots in a folder of this machine in a form that engines can load."""
-        return FolderState(folder)
-
-    def to_folder(self, ask: Ask, folder: Path, generation: int) -> None:
-        """Write the state of an engine to a folder of this machine."""
-        ask(SaveSnapshotJob(folder, generation))

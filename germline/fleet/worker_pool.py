@@ -11,8 +11,7 @@ it runs on is gone.
 An engine that waits for resources (a cluster that is full, a node that was removed) does not block
 the others: it joins when it has loaded.
 
-Known limit: there is no timeout for loading the base model and for catching up, because no earlier
-job says how long these should take.
+Known limit: there is no timeout for loading the base model and for catching up.
 """
 
 import logging
@@ -21,7 +20,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from germline.fleet.deadlines import HangDetector
 from germline.fleet.remote_engine import (
     JobDone,
     JobRaised,
@@ -40,9 +38,6 @@ log = logging.getLogger(__name__)
 MAX_LOSSES = 3
 """An engine lost this often, without a result in between, is not started again."""
 
-LONGEST_WAIT_S = 1e6
-"""The longest single wait: system calls overflow above 2.1e6 s. A longer one is waited in parts."""
-
 Key = TypeVar("Key")
 
 
@@ -54,7 +49,7 @@ class WorkerPool:
         wait: waits for their outcomes.
         min_engines: engines that must have loaded to begin; None: all.
         placement_timeout_s: longest wait for resources while the pool cannot go on without them.
-        hangs: says when an engine hangs; None: never.
+        hang_timeout_s: time after which an engine at a job counts as hung; None: never.
         resources_report: returns what the engines need and what there is, for an error message.
         clock: in seconds.
     """
@@ -66,7 +61,7 @@ class WorkerPool:
         *,
         min_engines: int | None = None,
         placement_timeout_s: float = 30.0,
-        hangs: HangDetector | None = None,
+        hang_timeout_s: float | None = None,
         resources_report: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -76,7 +71,7 @@ class WorkerPool:
         self._needed = min_engines or len(remotes)
         self._placement_timeout_s = placement_timeout_s
         self._resources_report = resources_report
-        self._hangs = hangs or HangDetector(None, 0.0)
+        self._hang_timeout_s = hang_timeout_s
         self._starting = True
         self._last_loss = ""
         self._blocked_since: float | None = None
@@ -97,7 +92,7 @@ class WorkerPool:
                 digests[slot] = _value(outcome)
         self._starting = False
         for slot in self._in(WorkerState.LOADED):
-            slot.enter(WorkerState.READY)
+            slot.state = WorkerState.READY
         return {slot: digests[slot] for slot in self.ready_slots()}
 
     def ready_slots(self) -> list[WorkerSlot]:
@@ -136,7 +131,7 @@ class WorkerPool:
                 if isinstance(outcome, JobRaised):
                     self.replace(slot, str(outcome.error))
                 else:
-                    slot.enter(WorkerState.READY)
+                    slot.state = WorkerState.READY
                     log.warning("fleet: %s is back", slot.remote.name)
 
     def dispatch(
@@ -166,7 +161,7 @@ class WorkerPool:
             end = deadline()
             if not waiting and end is not None and self.clock() >= end:
                 for slot in keys:
-                    slot.enter(WorkerState.LATE)
+                    slot.state = WorkerState.LATE
                 return
 
     def _begin(
@@ -222,7 +217,7 @@ class WorkerPool:
             raise self._all_given_up()
         ends = [self._placement_deadline(busy), until, *map(self._hang_deadline, busy)]
         end = min((moment for moment in ends if moment is not None), default=None)
-        timeout = None if end is None else min(max(0.0, end - self.clock()), LONGEST_WAIT_S)
+        timeout = None if end is None else max(0.0, end - self.clock())
         slots = {id(slot.remote): slot for slot in busy}
         finished = []
         for remote, outcome in self._wait([slot.remote for slot in busy], timeout):
@@ -233,13 +228,8 @@ class WorkerPool:
         for slot in busy:
             deadline = self._hang_deadline(slot)
             if slot.job and deadline is not None and self.clock() >= deadline:
-                expected = self._hangs.expected_s(slot.job)
-                self.replace(
-                    slot,
-                    f"it hung: {self.clock() - slot.since:.1f} s at a job that takes at most "
-                    f"{expected:.1f} s by those before it (fleet.hang_factor, "
-                    "fleet.hang_timeout_s)",
-                )
+                seconds = self.clock() - slot.since
+                self.replace(slot, f"it hung: {seconds:.1f} s at a job (fleet.hang_timeout_s)")
         return finished
 
     def _accepted(
@@ -257,20 +247,16 @@ class WorkerPool:
         elif job and not fits(job, outcome.value):
             self.replace(slot, f"it returned an invalid result: {repr(outcome.value)[:80]}")
             return None
-        elif job:
-            self._hangs.record(job, self.clock() - slot.since, outcome.value)
         if job is None:
-            slot.enter(WorkerState.LOADED)
+            slot.state = WorkerState.LOADED
         elif slot.state is WorkerState.LATE:
-            slot.enter(WorkerState.BEHIND)
+            slot.state = WorkerState.BEHIND
         return outcome
 
     def _hang_deadline(self, slot: WorkerSlot) -> float | None:
         """Return when an engine counts as hung; None: it is not watched."""
-        if slot.job is None or slot.state not in (WorkerState.READY, WorkerState.LATE):
-            return None
-        limit = self._hangs.limit_s(slot.job)
-        return None if limit is None else slot.since + limit
+        is_watched = slot.job and slot.state in (WorkerState.READY, WorkerState.LATE)
+        return slot.since + self._hang_timeout_s if is_watched and self._hang_timeout_s else None
 
     def _placement_deadline(self, busy: Sequence[WorkerSlot]) -> float | None:
         """Return until when to wait for resources without which the pool cannot go on."""
@@ -299,11 +285,11 @@ class WorkerPool:
         self._last_loss = f"{slot.remote.name}: {reason}"
         if slot.failures < MAX_LOSSES:
             log.warning("fleet: lost %s; it is started again", self._last_loss)
-            slot.enter(WorkerState.LOADING)
+            slot.state = WorkerState.LOADING
             slot.remote.start()
             return
         log.warning("fleet: lost %s; after %d times it is given up", self._last_loss, MAX_LOSSES)
-        slot.enter(WorkerState.GIVEN_UP)
+        slot.state = WorkerState.GIVEN_UP
         if len(self._in(WorkerState.GIVEN_UP)) == len(self._slots):
             raise self._all_given_up()
 

@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from germline.config import Config, InProcess, Local, Ray
 from germline.estimates.machine import usable_cores
 from germline.fleet import Fleet, LocalFleet
-from germline.fleet.deadlines import HangDetector
 from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import WorkerPool
@@ -36,7 +35,7 @@ def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Grader
         EngineProcess(number, partial(load, engine_placement(config, number)))
         for number in range(config.fleet.engines)
     ]
-    pool = WorkerPool(processes, wait_for_outcome, hangs=_hangs(config.fleet))
+    pool = WorkerPool(processes, wait_for_outcome, hang_timeout_s=config.fleet.hang_timeout_s)
     return RemoteFleet(pool, graders, config.microbatch, config.fleet.quorum)
 
 
@@ -74,18 +73,13 @@ def _on_ray(
             min_engines=fleet.min_engines,
             placement_timeout_s=fleet.placement_timeout_s,
             resources_report=lambda: ray_engines.resources_report(fleet.resources),
-            hangs=_hangs(fleet),
+            hang_timeout_s=fleet.hang_timeout_s,
         )
-        store = ray_engines.ObjectStoreTransfer()
         remote = RemoteFleet(
-            pool, graders, config.microbatch, fleet.quorum, store, on_close=joined.close
+            pool, graders, config.microbatch, fleet.quorum, joined.close, shares_disk=False
         )
         opened.pop_all()
     return remote
-
-
-def _hangs(fleet: Local | Ray) -> HangDetector:
-    return HangDetector(fleet.hang_factor, fleet.hang_timeout_s)
 
 
 def engine_placement(config: Config, number: int) -> Config:

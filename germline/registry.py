@@ -153,11 +153,6 @@ def package_of(registered: Any) -> "Distribution | None":
     return next((one.dist for one in points if one.module.partition(".")[0] == top), None)
 
 
-def plugin_packages() -> set[str]:
-    """Return the names of the installed packages that add kinds."""
-    return {point.dist.name for point in _entry_points() if point.dist}
-
-
 def _entry_points() -> "EntryPoints":
     from importlib.metadata import entry_points  # grader processes need none
 

@@ -4,20 +4,15 @@ import json
 import socket
 
 import pytest
-from transformers import AutoModelForSequenceClassification
 
 import germline
 from germline.config import load_config
 from germline.estimates.machine import Machine
-from germline.estimates.memory import classifier_parts
-from germline.estimates.workload import TextLengths
 from germline.run import dry_run as module
-from germline.run.dry_run import Source, dry_run
+from germline.run.dry_run import dry_run
 from germline.types import GermlineError
 from tests.command_line import command
 from tests.published_models import published
-from tests.tiny import save_tiny
-from tests.tiny_classifiers import save_classifier
 
 QWEN = published("Qwen/Qwen2.5-0.5B-Instruct")
 
@@ -31,51 +26,11 @@ def no_network(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
-def test_a_dataset_that_is_not_here_would_be_downloaded(no_network, tmp_path):
+def test_a_dataset_that_is_not_here_is_not_downloaded(no_network, tmp_path):
     pytest.importorskip("datasets")
     task = {"kind": "dataset", "path": "nobody/no-rows", "reward": "exact"}
     plan = dry_run({"task": task, "engine": "toy"}, tmp_path / "run")
-    assert plan.sources == (Source("dataset", "nobody/no-rows", is_here=False),)
     assert plan.training_examples is None
-
-
-def test_a_model_folder_has_the_size_of_its_files(tmp_path):
-    folder = save_tiny(tmp_path / "m", "qwen2")
-    size = (folder / "model.safetensors").stat().st_size
-    plan = dry_run({"model": str(folder)}, tmp_path / "run")
-    assert plan.sources == (Source("model", str(folder), is_here=True, bytes=size),)
-    (folder / "model.safetensors").unlink()
-    (source,) = dry_run({"model": str(folder)}, tmp_path / "run").sources
-    assert not source.is_here
-
-
-def scored(folder, **settings):
-    scorer = {"kind": "classifier", "model": str(folder), **settings}
-    return {"task": {"kind": "countdown", "scorers": {"good": scorer}}, "model": "nano"}
-
-
-@pytest.mark.parametrize("family", ["qwen2", "llama", "bert"])
-def test_a_classifier_that_scores_is_counted_and_named(tmp_path, family):
-    folder = save_classifier(tmp_path / "m", family)
-    model = AutoModelForSequenceClassification.from_pretrained(folder)
-    for dtype, size in (("float32", 4), ("bfloat16", 2)):
-        plan = dry_run(scored(folder, dtype=dtype), tmp_path / "run")
-        assert plan.estimate is not None
-        sizes = {part.name: part.bytes for part in plan.estimate.parts}
-        assert sizes["task.scorers.good"] == model.num_parameters() * size
-        assert sizes["task.scorers.good, a batch"] > 0
-        assert (plan.sources[1].what, plan.sources[1].name) == ("scorer", str(folder))
-
-
-def test_a_classifier_on_another_gpu_takes_no_memory_of_the_engine(tmp_path):
-    folder = save_classifier(tmp_path / "m", "qwen2")
-    texts = TextLengths(8, 20, 4, 16)
-
-    def places(device):
-        parts = classifier_parts(load_config(scored(folder, device=device)), texts, on_gpu=True)
-        return {part.place for part in parts}
-
-    assert (places("cuda:0"), places("cpu"), places("cuda:1")) == ({"device"}, {"host"}, set())
 
 
 def test_a_run_that_does_not_fit_ends_with_status_1(tmp_path, monkeypatch):

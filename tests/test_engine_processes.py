@@ -231,7 +231,6 @@ def config(*overrides):
 @pytest.mark.parametrize(
     ("gpus", "overrides", "expected"),
     [
-        (0, ["fleet.devices=[cuda:1, cpu]"], ["cuda:1", "cpu"]),
         (0, [], ["auto"] * 3),
         (2, [], ["cuda:0", "cuda:1"] * 2),
         (2, ["engine.device=cpu"], ["cpu", "cpu"]),

@@ -19,7 +19,6 @@ from germline.config import load_config
 from germline.config.config_files import as_yaml
 from germline.record import RunDirectory
 from germline.record.run_paths import acquire_lock, is_locked
-from germline.run import observers
 from germline.studies import sweep_runner
 from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import overrides_to_resume
@@ -58,7 +57,9 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    monkeypatch.setattr(observers.Report, "on_end", lambda *_: None)  # nobody reads these pages
+    monkeypatch.setattr(
+        "germline.run.training.write_pages", lambda _: None
+    )  # nobody reads these pages
     return run_commands_here(monkeypatch)
 
 

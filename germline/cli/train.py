@@ -199,7 +199,6 @@ def as_plain(plan: "DryRun", runs: int) -> dict[str, Any]:
         },
         "memory": None if found is None else memory_values(found),
         "fits": plan.fits,
-        "sources": plan.sources,
     }
 
 
@@ -253,10 +252,6 @@ def _show(plan: "DryRun", runs: int) -> None:
             of = "" if math.isinf(available) else f" of {size(available)} available"
             needed = size(found.needed(place))
             typer.echo(f"{place} memory of {found.machine.name}: {needed} at once{of}")
-    for source in plan.sources:
-        where = "on this machine" if source.is_here else "would be downloaded"
-        bytes_of = "" if source.bytes is None else f", {size(source.bytes)}"
-        typer.echo(f"{source.what} {source.name}: {where}{bytes_of}")
     if not plan.fits:
         typer.secho(f"It does not fit. Less is needed by {LESS_MEMORY}.", fg="red")
     typer.echo("Nothing was written.")

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from germline.config.base import KindOf, KindSection, Section, in_order
 from germline.registry import register
@@ -125,14 +125,6 @@ class MicrobatchSettings(Section):
     """Examples per microbatch."""
 
 
-Devices = Annotated[
-    Literal["auto"] | tuple[str, ...],
-    BeforeValidator(
-        lambda value: (value,) if isinstance(value, str) and value != "auto" else value
-    ),
-]
-
-
 class FleetBase(KindSection):
     """Settings of every fleet: its engines, and what to do when they are slow or hang."""
 
@@ -160,26 +152,17 @@ class FleetBase(KindSection):
 
 @register("fleet")
 class Local(FleetBase):
-    """One engine in this process, or several on this machine in processes of their own."""
+    """One engine in this process, or several on this machine in processes of their own.
+
+    With `engine.device=auto`, several engines take the GPUs in turn.
+    """
 
     kind: Literal["local"] = "local"
-    devices: Devices = "auto"
-    """A device for each engine, such as `[cuda:0, cuda:1]`. `auto`: the GPUs in turn where
-    `engine.device` is `auto` and there are GPUs, else `engine.device` for all."""
 
     @property
     def in_process(self) -> bool:
         """Whether the only engine of the run is in this process."""
         return self.engines == 1
-
-    @model_validator(mode="after")
-    def _one_device_for_each(self) -> "Local":
-        if self.devices != "auto" and len(self.devices) != self.engines:
-            raise ValueError(
-                f"devices names {len(self.devices)} devices for engines={self.engines}: name one "
-                "for each engine, or use devices=auto"
-            )
-        return self
 
 
 @register("fleet")

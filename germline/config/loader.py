@@ -1,14 +1,12 @@
 """YAML, overrides and run directories to a Config, with one clear line per mistake."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from germline import registry
-from germline.config.base import Section
 from germline.config.config_files import TASK_SUFFIXES, find_config, read_file, resolve_file_paths
 from germline.config.errors import PlaceOf, format_errors, shortened
 from germline.config.overrides import apply_overrides, place_in_files
@@ -23,10 +21,6 @@ FORMAT_VERSION = 2
 A setting that did not exist when a run began gets its default when the run is opened. So a new
 setting must have no effect by default, and does not change the format version.
 """
-
-
-class MissingPluginError(GermlineError):
-    """A run uses a plugin that is not installed."""
 
 
 def load_config(
@@ -93,7 +87,6 @@ def _read_source(source: object) -> tuple[dict[str, Any], Config | None]:
             f"not name: repeat it with `germline resume {file.parent} --from -1 --out NEW "
             f"seed={recorded.get('seed')}`, or name the config it was made from"
         )
-    check_plugins(file.parent, values.get("plugins", {}))
     return recorded, validate_config(recorded)
 
 
@@ -149,34 +142,3 @@ def check_format_version(file: Path, facts: object) -> None:
             f"{file}: format_version is {version!r}, and this germline reads {FORMAT_VERSION}: "
             f"{remedy}restore the file from a copy"
         )
-
-
-def plugins_of(configs: Iterable[Config]) -> dict[str, str]:
-    """Return the packages that the kinds and rewards of configs come from, and their versions."""
-    found = (registry.package_of(one) for config in configs for one in _registered(config))
-    return {package.name: package.version for package in found if package}
-
-
-def check_plugins(place: Path, recorded: Mapping[str, str]) -> None:
-    """Check that the plugins of a run directory are installed."""
-    for package, version in recorded.items():
-        why = registry.load_plugins().get(package)
-        if why is None and package in registry.plugin_packages():
-            continue
-        state = f"cannot be imported here ({why})" if why else "is not installed here"
-        raise MissingPluginError(
-            f"{place}: this run uses the package {package} {version}, which {state}: "
-            f"pip install '{package}=={version}'"
-        )
-
-
-def _registered(values: Iterable[tuple[str, Any]]) -> Iterator[Any]:
-    """Yield the sections of settings at any depth, and what is registered for their rewards."""
-    for name, value in values:
-        if name == "reward" and isinstance(value, Mapping):
-            yield from (registry.entries(name)[one].registered for one in value)
-        elif isinstance(value, Section):
-            yield value
-            yield from _registered(value)
-        elif isinstance(value, Mapping):
-            yield from _registered(value.items())

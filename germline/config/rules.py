@@ -92,8 +92,6 @@ IGNORED = (
         "give it to the server, and drop it here",
     ),
     Rule("fleet.quorum", {"fleet.engines": 1, "fleet.in_process": True}),
-    Rule("fleet.devices", {"engine.kind": other_than("inprocess")}, "use CUDA_VISIBLE_DEVICES"),
-    Rule("engine.device", {"fleet.devices": other_than("auto")}, KEEP_ONE),
     Rule("space.init_scale_a space.init_scale_b", {"space.init_adapter": given}, KEEP_ONE),
     Rule("strategy.optimizer.decay_to", {"strategy.optimizer.weight_decay": 0}, "set weight_decay"),
     Rule("strategy.baseline", {"strategy.antithetic": True}, "use strategy.antithetic=false"),

@@ -13,9 +13,8 @@ With s the bytes of a number in the serving dtype (2 in bf16 and fp16, 4 in fp32
     update        the gradient of the largest searched tensor x 4                            (9)
     calibration   texts read at once x (KV cache, and the larger of activations and logits) (10)
     scoring       the same, of the completions that members score                           (10)
-    classifier    (1), and in a batch rows x length x (3 inner + 4 hidden + KV cache) x s   (11)
     backward      searched x 4, tokens of a pass x layers x (4 inner + 9 hidden
-                  + heads x length) x s, and new tokens of a pass x vocabulary x 12         (12)
+                  + heads x length) x s, and new tokens of a pass x vocabulary x 12         (11)
 
 The start model of a KL penalty (`task.kl_coef`) has (1) and (3) again, with nothing searched.
 
@@ -29,20 +28,19 @@ and values for every query head.
 
 Limits: the estimates have not been compared with the memory of a GPU, and files that are mapped
 while a model is loaded are not counted, because the system may free them. Texts that end leave gaps
-in the heap of a CPU: nano took 0.85 GB after 43 generations, by estimate 0.72. (12), for methods
+in the heap of a CPU: nano took 0.85 GB after 43 generations, by estimate 0.72. (11), for methods
 that backpropagate during the update, takes all layers to be searched; with adapters, which are in
-fp32, its s is 4. Of TRL, 0.1 GB of program are not counted. Lengths in (11) are in tokens of the
-trained model and not of the classifier.
+fp32, its s is 4. Of TRL, 0.1 GB of program are not counted, and of scorers in the training process
+nothing is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import torch
 
 from germline.config import AutoSigma, Config, InProcess
-from germline.config.scorers import Classifier
 from germline.engines.completion_scorer import LOGITS_AT_ONCE, TOKENS_AT_ONCE
 from germline.engines.cpu_kernels import SMALL_SCORES
 from germline.engines.decode import (
@@ -50,12 +48,11 @@ from germline.engines.decode import (
     SMALLEST_BATCH,
     prefill_tokens_on_gpu,
 )
-from germline.engines.model_tensors import holds_exactly, serving_dtype
+from germline.engines.model_tensors import holds_exactly
 from germline.estimates.machine import Machine
-from germline.estimates.model_shape import ModelShape, classifier_shape_of
+from germline.estimates.model_shape import ModelShape
 from germline.estimates.workload import TextLengths, Workload, workload
 from germline.evaluation.kl_divergence import TOKENS, count_examples
-from germline.scorers.sequence_classifier import LONGEST_DEFAULT, padded_length
 
 FP32 = 4
 
@@ -134,8 +131,7 @@ class Estimate:
 def estimate(config: Config, shape: ModelShape, texts: TextLengths, machine: Machine) -> Estimate:
     """Compute the memory that a config needs on a machine."""
     work = workload(config, shape, texts, on_gpu=machine.on_gpu)
-    scorers = classifier_parts(config, texts, on_gpu=machine.on_gpu)
-    return Estimate(work, (*memory_parts(config, shape, work), *scorers), machine)
+    return Estimate(work, tuple(memory_parts(config, shape, work)), machine)
 
 
 def total(parts: Sequence[Part], place: Place, *, on_gpu: bool) -> float:
@@ -211,31 +207,6 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
     return parts
 
 
-def classifiers(config: Config) -> dict[str, Classifier]:
-    """Return the sequence classifiers that a run loads, by the section of each."""
-    return {
-        setting: scorer
-        for setting, scorer in config.scorers.items()
-        if isinstance(scorer, Classifier)
-    }
-
-
-def classifier_parts(config: Config, texts: TextLengths, *, on_gpu: bool) -> Iterator[Part]:
-    """Yield equation (11) of every classifier, except of those on another GPU than the engine."""
-    for setting, scorer in classifiers(config).items():
-        place: Place = "host" if scorer.device == "cpu" or not on_gpu else "device"
-        devices = (scorer.device, getattr(config.engine, "device", "auto"))
-        if place == "device" and len({name.partition(":")[2] or "0" for name in devices}) > 1:
-            continue
-        shape = classifier_shape_of(scorer.model, f"{setting}.model")
-        dtype = serving_dtype(scorer.dtype, shape.config_dtype, on_gpu=place == "device")
-        most = scorer.max_tokens or LONGEST_DEFAULT
-        tokens = scorer.batch_size * padded_length(min(texts.prompt + texts.new_tokens, most), most)
-        batch = tokens * (3 * shape.inner + 4 * shape.hidden + shape.kv_numbers) * dtype.itemsize
-        yield Part(setting, shape.numbers * dtype.itemsize, place)
-        yield Part(f"{setting}, a batch", batch, place, "generation")
-
-
 def _stored_bytes(shape: ModelShape, work: Workload, frozen: int) -> int:
     """Return equation (3); an inference engine has its copy in another process."""
     is_held = not work.is_served and holds_exactly(work.dtype, shape.stored_dtype)
@@ -292,7 +263,7 @@ def _reading_bytes(shape: ModelShape, work: Workload, rows: int, new: int) -> in
 
 
 def _backward_bytes(config: Config, shape: ModelShape, work: Workload) -> int:
-    """Return equation (12)."""
+    """Return equation (11)."""
     texts, most = work.texts, config.method.generated_rows(work.members) * work.texts.examples
     rows = min(getattr(config.method, "rows", most), most)
     of_token = 4 * shape.inner + 9 * shape.hidden + shape.heads * work.length

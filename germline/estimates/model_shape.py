@@ -8,13 +8,11 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
     PreTrainedConfig,
 )
 
@@ -85,12 +83,22 @@ def _outputs(tensor: TensorInfo) -> int:
 
 def shape_of(source: str) -> ModelShape:
     """Read the sizes of `nano`, a folder, a GGUF file, or a Hugging Face id."""
-    return _read(source, "model", AutoModelForCausalLM)
-
-
-def classifier_shape_of(source: str, setting: str) -> ModelShape:
-    """Read the sizes of a sequence classifier; errors name the setting."""
-    return _read(source, setting, AutoModelForSequenceClassification)
+    path = Path(unpacked_source(model_source(source), weights=False)).expanduser()
+    try:
+        place = str(path) if path.exists() else source
+        with silence_transformers(), hub_access(place, "model"):
+            config = AutoConfig.from_pretrained(place)
+        check_causal(source, config)
+        # The files of a hub id are not inspected: that would download them.
+        has_weights = path.is_dir() and bool(weight_files(path))
+        return _shape(config, stored_dtype(str(path)) if has_weights else None)
+    except GermlineError:
+        raise
+    except Exception as error:  # a damaged or unusual config may raise anything in the libraries
+        raise GermlineError(
+            f"model: config.json or the files of {source!r} cannot be read ({error}): give a "
+            "Hugging Face model folder, a hub id, or 'nano'"
+        ) from error
 
 
 def local_weight_bytes(source: str) -> int | None:
@@ -102,29 +110,9 @@ def local_weight_bytes(source: str) -> int | None:
     return sum(file.stat().st_size for file in files) or None
 
 
-def _read(source: str, setting: str, kind: Any) -> ModelShape:
-    path = Path(unpacked_source(model_source(source), weights=False)).expanduser()
-    try:
-        place = str(path) if path.exists() else source
-        with silence_transformers(), hub_access(place, setting):
-            config = AutoConfig.from_pretrained(place)
-        if kind is AutoModelForCausalLM:
-            check_causal(source, config)
-        # The files of a hub id are not inspected: that would download them.
-        has_weights = path.is_dir() and bool(weight_files(path))
-        return _shape(config, stored_dtype(str(path)) if has_weights else None, kind)
-    except GermlineError:
-        raise
-    except Exception as error:  # a damaged or unusual config may raise anything in the libraries
-        raise GermlineError(
-            f"{setting}: config.json or the files of {source!r} cannot be read ({error}): give a "
-            "Hugging Face model folder, a hub id, or 'nano'"
-        ) from error
-
-
-def _shape(config: PreTrainedConfig, stored: torch.dtype | None, kind: Any) -> ModelShape:
+def _shape(config: PreTrainedConfig, stored: torch.dtype | None) -> ModelShape:
     with silence_transformers(), torch.device("meta"):
-        model = kind.from_config(config)
+        model = AutoModelForCausalLM.from_config(config)
     text = config.get_text_config()
     named = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
     # Gemma 4 has heads of another size in some layers: the largest ones are counted everywhere.
@@ -145,7 +133,7 @@ def _shape(config: PreTrainedConfig, stored: torch.dtype | None, kind: Any) -> M
             for layer in layers
         ),
         vocabulary=int(text.vocab_size),
-        unserved=unserved_family(config) if kind is AutoModelForCausalLM else None,
+        unserved=unserved_family(config),
     )
 
 

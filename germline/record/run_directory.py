@@ -34,12 +34,7 @@ from typing import Any
 import numpy as np
 
 from germline.config import Config, validate_config
-from germline.config.loader import (
-    FORMAT_VERSION,
-    check_format_version,
-    check_plugins,
-    plugins_of,
-)
+from germline.config.loader import FORMAT_VERSION, check_format_version
 from germline.errors import count_of
 from germline.record import metrics_rows
 from germline.record.ancestry import Ancestor, read_ancestry, write_ancestry
@@ -67,7 +62,6 @@ from germline.record.member_rewards import drop_rewards, write_rewards
 from germline.record.run_paths import (
     acquire_lock,
     check_unused,
-    clear_unbegun,
     missing_run_error,
 )
 from germline.record.seed_study import check_single_run
@@ -117,7 +111,7 @@ class RunDirectory:
         threads: int,
         ancestors: Sequence[Ancestor] = (),
     ) -> "RunDirectory":
-        """Begin a run in a new or empty folder, or in that of a run without a generation.
+        """Begin a run in a new or empty folder.
 
         Raises:
             GermlineError: the folder is not empty.
@@ -125,15 +119,12 @@ class RunDirectory:
         check_unused(path)
         with explain_write_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-            clear_unbegun(path)
         facts = {
             "format_version": FORMAT_VERSION,
             "base_digest": base_digest,
             "config": config.model_dump(mode="json"),
             **describe_environment(threads),
         }
-        if plugins := plugins_of([config, *(ancestor.config for ancestor in ancestors)]):
-            facts["plugins"] = plugins
         if ancestors:
             facts["ancestry"] = write_ancestry(path, ancestors)
         write_json(path / "run.json", facts)
@@ -164,7 +155,6 @@ class RunDirectory:
             if not isinstance(facts.get(name), kind):
                 found = f"has {name!r} of {facts[name]!r}" if name in facts else f"lacks {name!r}"
                 raise GermlineError(f"{file} {found}; restore it from a copy")
-        check_plugins(path, facts.get("plugins", {}))
         try:
             return cls(path, facts, validate_config(facts["config"]))
         except GermlineError as error:

@@ -1,8 +1,5 @@
 """Folders of runs: of a new one, those in a folder, their lock, and the refusal of other paths.
 
-A run directory without a generation, left by a run that was refused or killed at its start, counts
-as unused: what its files say, the same command computes again.
-
 The lock allows one writer per run directory. The operating system releases it when the process ends
 in any way.
 """
@@ -10,7 +7,6 @@ in any way.
 import fcntl
 import logging
 import os
-import shutil
 import time
 import weakref
 from datetime import datetime
@@ -37,20 +33,6 @@ LOOKS, PAUSE_S = 5, 0.01
 
 MOST_NAMED = 5
 
-_WRITTEN_BEFORE = {
-    "run.json",
-    "held_out.jsonl",
-    "generations.jsonl",
-    "rollouts.jsonl",
-    "rewards",
-    "journal.jsonl",
-    "graders.log",
-    "tensorboard",
-    "wandb",
-    "ancestors",
-}
-"""What a run writes before its first generation is committed."""
-
 
 def choose_directory(config: Config, out: Path | None) -> Path:
     """Return the directory of a new run, which does not exist yet or is empty."""
@@ -64,7 +46,7 @@ def check_unused(path: Path) -> None:
     check_writable(path, folder=True)
     # A process that was killed while it created the folder leaves hidden files behind.
     is_used = path.is_dir() and any(not file.name.startswith(".") for file in path.iterdir())
-    if is_used and not _is_unbegun(path):
+    if is_used:
         remedy = (
             f"continue that run with `germline resume {path}` (from Python: germline.resume, with "
             "the rewards, rows and model that were given), or choose another folder"
@@ -72,31 +54,6 @@ def check_unused(path: Path) -> None:
             else "choose a new or an empty folder"
         )
         raise GermlineError(f"out: {path} exists and is not empty; {remedy} (--out)")
-
-
-def clear_unbegun(path: Path) -> None:
-    """Delete the files of a run without a generation; do nothing in any other folder."""
-    if not _is_unbegun(path):
-        return
-    log.warning("out: %s holds a run without any generation; that run is begun anew", path)
-    for name in _WRITTEN_BEFORE:
-        file = path / name
-        if file.is_dir():
-            shutil.rmtree(file)
-        else:
-            file.unlink(missing_ok=True)
-
-
-def _is_unbegun(path: Path) -> bool:
-    """Return whether a folder holds a run without a generation, on which nobody works, and no more.
-
-    A journal with any byte counts as begun, even if its only line is not complete.
-    """
-    journal = path / "journal.jsonl"
-    if not (path / "run.json").is_file() or (journal.exists() and journal.stat().st_size):
-        return False
-    names = {file.name for file in path.iterdir() if not file.name.startswith(".")}
-    return names <= _WRITTEN_BEFORE and not is_locked(path)
 
 
 def _new_path(config: Config) -> Path:

@@ -15,7 +15,6 @@ from typing import Literal
 
 import numpy as np
 
-from germline.config.loader import MissingPluginError
 from germline.evaluation.behavior import Verdict, flags, recorded_answers, verdict_of
 from germline.evaluation.score_difference import PairedDifference, paired_difference
 from germline.record import HeldOutRow, HeldOutSample, JournalEntry, RunDirectory
@@ -242,8 +241,6 @@ def _run(path: Path) -> RunFacts | UnreadableRun:
     try:
         run = RunFacts(path)
         _ = run.held_out  # a damaged file of scores is found here
-    except MissingPluginError as error:
-        return UnreadableRun(path, str(error), "missing plugin")
     except (GermlineError, OSError) as error:
         return UnreadableRun(path, str(error))
     return UnreadableRun(path, run.damage) if run.damage else run

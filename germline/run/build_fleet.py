@@ -84,17 +84,17 @@ def _on_ray(
 
 def engine_placement(config: Config, number: int) -> Config:
     """Return the config of an engine with its device, and the threads of a single engine."""
+    import torch
+
     fleet, engine = config.fleet, config.engine
     if not isinstance(engine, InProcess):
         return config
     changes: dict[str, object] = {}
     if isinstance(fleet, Ray) or fleet.engines > 1:
         changes["threads"] = engine_threads(config)
-    if isinstance(fleet, Local):
-        if fleet.devices != "auto":
-            changes["device"] = fleet.devices[number]
-        elif fleet.engines > 1 and engine.device == "auto" and (gpus := _gpus()):
-            changes["device"] = f"cuda:{number % gpus}"
+    several = isinstance(fleet, Local) and fleet.engines > 1
+    if several and engine.device == "auto" and (gpus := torch.cuda.device_count()):
+        changes["device"] = f"cuda:{number % gpus}"
     return config.model_copy(update={"engine": engine.model_copy(update=changes)})
 
 
@@ -104,31 +104,3 @@ def engine_threads(config: Config) -> int:
 
     chosen = config.engine.threads if isinstance(config.engine, InProcess) else None
     return chosen or torch.get_num_threads()
-
-
-def warn_if_crowded(config: Config) -> None:
-    """Log fewer threads or engines if several engines have more threads than there are cores."""
-    fleet, engine, cores = config.fleet, config.engine, usable_cores()
-    # The engines of a cluster do not share this machine's cores.
-    on_cpu = isinstance(engine, InProcess) and engine.device in ("auto", "cpu") and not _gpus()
-    if fleet.engines == 1 or fleet.is_elsewhere or not on_cpu:
-        return
-    threads, each = engine_threads(config), max(1, cores // fleet.engines)
-    if fleet.engines * threads <= cores:
-        return
-    better = (
-        f"engine.threads={each} (it may change the last bits of an evaluation, so choose it when a "
-        "run begins)"
-        if each < threads
-        else f"fleet.engines={cores}"
-    )
-    log.warning(
-        "fleet.engines=%d with %d threads each on %d cores: threads wait for cores; try %s",
-        *(fleet.engines, threads, cores, better),
-    )
-
-
-def _gpus() -> int:
-    import torch
-
-    return torch.cuda.device_count()

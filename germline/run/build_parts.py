@@ -34,7 +34,7 @@ from germline.optimizers import make_optimizer
 from germline.protocols import Engine, EpisodeTask, Strategy, Task
 from germline.record.ancestry import Ancestor
 from germline.record.journal import JournalEntry
-from germline.run.build_fleet import engine_placement, make_fleet, warn_if_crowded
+from germline.run.build_fleet import engine_placement, make_fleet
 from germline.run.model_prompts import check_prompt_lengths, fit_task
 from germline.run.preflight import (
     check_episode_rewards,
@@ -147,7 +147,6 @@ def build_run_parts(
             opened.callback(term.close)
         strategy = strategy_of_run(config, fleet.query(DimensionQuery()))
         config = with_population(config, strategy)
-        warn_if_crowded(config)
         decay = config.optimizer.weight_decay
         if decay and config.strategy.has_measured_rate:
             log.warning(

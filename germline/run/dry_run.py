@@ -1,7 +1,7 @@
-"""What a training would do, without doing it: settings, shapes, memory and downloads.
+"""What a training would do, without doing it: settings, shapes and memory.
 
 Everything that a run refuses before it loads the model is refused here too. No weights are loaded
-and nothing is written; of a model or classifier on the hub, only config.json is downloaded.
+and nothing is written; of a model on the hub, only config.json is downloaded.
 """
 
 import math
@@ -15,13 +15,8 @@ from germline.config import Config, Local, load_config
 from germline.config.row_tasks import Dataset
 from germline.engines.pretrained import without_network
 from germline.estimates.machine import machine_here, with_dtype
-from germline.estimates.memory import Estimate, classifiers, estimate
-from germline.estimates.model_shape import (
-    ModelShape,
-    classifier_shape_of,
-    local_weight_bytes,
-    shape_of,
-)
+from germline.estimates.memory import Estimate, estimate
+from germline.estimates.model_shape import shape_of
 from germline.estimates.workload import TextLengths, guessed_lengths, text_lengths
 from germline.protocols import Task
 from germline.record.run_paths import choose_directory
@@ -35,16 +30,6 @@ from germline.types import GermlineError
 
 
 @dataclass(frozen=True)
-class Source:
-    """A model, dataset or scorer that a run reads, and whether it is here or is downloaded."""
-
-    what: str
-    name: str
-    is_here: bool
-    bytes: int | None = None
-
-
-@dataclass(frozen=True)
 class DryRun:
     """What a training would do."""
 
@@ -53,7 +38,6 @@ class DryRun:
     training_examples: int | None
     texts: TextLengths
     estimate: Estimate | None
-    sources: tuple[Source, ...]
 
     @property
     def fits(self) -> bool:
@@ -95,7 +79,6 @@ def dry_run(
         training_examples=None if task is None else len(task.examples("train")),
         texts=texts,
         estimate=found,
-        sources=_sources(config, shape, is_local=task is not None),
     )
 
 
@@ -117,18 +100,3 @@ def _check_reward(config: Config, task: Task) -> None:
     with TemporaryDirectory() as folder, make_graders(config, task) as graders:
         graders.redirect_output(Path(folder) / "graders.log")
         check_custom_reward(config, task, graders)
-
-
-def _sources(config: Config, shape: ModelShape | None, *, is_local: bool) -> tuple[Source, ...]:
-    models = [] if shape is None else [("model", config.model, shape)]
-    for setting, scorer in classifiers(config).items():
-        of_scorer = classifier_shape_of(scorer.model, f"{setting}.model")
-        models.append(("scorer", scorer.model, of_scorer))
-    sources = []
-    for what, name, sizes in models:
-        size = local_weight_bytes(name)
-        computed = sizes.numbers * sizes.config_dtype.itemsize
-        sources.append(Source(what, name, size is not None, computed if size is None else size))
-    if isinstance(config.task, Dataset):
-        sources.append(Source("dataset", str(config.task.path), is_local))
-    return tuple(sources)

@@ -21,6 +21,7 @@ from germline.optimizers import make_optimizer
 from germline.protocols import Task
 from germline.record import RunDirectory
 from germline.report.findings import MANY_FAILED, WINDOW, Finding, Recorded, find
+from germline.report.html_page import write_report
 from germline.tasks.environment_task import EnvironmentTask
 from germline.types import Example, GenerationRecord, HeldOutScore, Rollout
 
@@ -202,6 +203,12 @@ def draw_evolution(directory: RunDirectory) -> None:
     from germline.report import plots
 
     plots.draw_evolution(directory)
+
+
+def write_pages(directory: RunDirectory) -> None:
+    """Write the figure and the report of a run that has ended."""
+    draw_evolution(directory)
+    write_report(directory.path)
 
 
 def peak_memory_mb() -> dict[str, float]:

@@ -15,7 +15,6 @@ from germline.record import RunDirectory
 from germline.record.ancestry import inherited_walk
 from germline.record.early_stopping import best_score, reached_limit
 from germline.report.findings import Finding
-from germline.report.html_page import write_report
 from germline.run.budget_meter import BudgetMeter
 from germline.run.build_parts import RunParts, held_out_decoding
 from germline.run.kept_divergences import kept_divergences
@@ -25,8 +24,8 @@ from germline.run.observers import (
     Observer,
     Recorder,
     Snapshots,
-    draw_evolution,
     snapshots_to_keep,
+    write_pages,
 )
 from germline.run.shared_rollouts import SharedRollouts
 from germline.run.trackers import TensorBoard, WandbTracker
@@ -148,8 +147,7 @@ class Training:
                 # Also after an early stop: this score has completions, which a report shows.
                 self._tell_held_out(done, observers)
         # After the lock is released, as the report states whether the run is active.
-        draw_evolution(self.directory)
-        write_report(self.directory.path)
+        write_pages(self.directory)
 
     def _observers(self) -> tuple[Observer, ...]:
         """Return what follows this training, in the order in which it is called."""

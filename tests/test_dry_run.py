@@ -26,13 +26,6 @@ def no_network(monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
-def test_a_dataset_that_is_not_here_is_not_downloaded(no_network, tmp_path):
-    pytest.importorskip("datasets")
-    task = {"kind": "dataset", "path": "nobody/no-rows", "reward": "exact"}
-    plan = dry_run({"task": task, "engine": "toy"}, tmp_path / "run")
-    assert plan.training_examples is None
-
-
 def test_a_run_that_does_not_fit_ends_with_status_1(tmp_path, monkeypatch):
     small = Machine("a GPU", on_gpu=True, device_bytes=5e8, host_bytes=1e9)
     monkeypatch.setattr(module, "machine_here", lambda _: small)
@@ -80,7 +73,6 @@ REFUSED = {
         r"prompt_search\.few_shot asks for up to 1 .* has 0",
     ),
     "reward": (["task={kind: FOLDER/broken.py}"], r"the reward fails on every answer"),
-    "workers": (["graders.workers=100000"], r"graders\.workers=100000: "),
 }
 
 

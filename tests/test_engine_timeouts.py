@@ -108,7 +108,7 @@ def hanging(clockwork: Clockwork, name: str, place: int, kind: type):
 def test_an_engine_that_hangs_is_started_again(kind, place, undisturbed, caplog):
     clockwork = Clockwork()
     engines = [hanging(clockwork, "engine 0", place, kind), Nearby("engine 1")]
-    fleet = timed_fleet(engines, clockwork, hang_timeout_s=60.0)
+    fleet = timed_fleet(engines, clockwork, job_timeout_s=60.0)
     assert digests(fleet) == undisturbed
     assert [one.starts for one in engines] == [2, 1]
     assert "lost engine 0: it hung" in caplog.text
@@ -118,7 +118,7 @@ def test_an_engine_that_hangs_is_started_again(kind, place, undisturbed, caplog)
 def test_a_job_has_the_seconds_of_the_timeout(limit):
     clockwork = Clockwork()
     engines = [hanging(clockwork, "engine 0", 0, GenerateJob), Nearby("engine 1")]
-    fleet = timed_fleet(engines, clockwork, hang_timeout_s=limit)
+    fleet = timed_fleet(engines, clockwork, job_timeout_s=limit)
     began = clockwork.now
     evaluated(fleet)
     assert engines[0].starts == 2
@@ -208,6 +208,6 @@ def test_what_a_vacant_engine_waited_is_not_held_against_it(undisturbed):
     clockwork = Clockwork()
     engines = waits_for_resources(2, 1)
     clockwork.finds_room[engines[1]] = 5000.0
-    fleet = timed_fleet(engines, clockwork, placement_timeout_s=9999.0, hang_timeout_s=10.0)
+    fleet = timed_fleet(engines, clockwork, placement_timeout_s=9999.0, job_timeout_s=10.0)
     assert digests(fleet) == undisturbed
     assert [one.starts for one in engines] == [1, 1]

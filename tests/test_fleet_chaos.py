@@ -92,7 +92,7 @@ def test_twenty_faults_change_nothing(seed, undisturbed):
     clockwork = Clockwork()
     chaos = Chaos(clockwork, seed)
     engines = [Struck(f"engine {number}", chaos) for number in range(3)]
-    pool = WorkerPool(engines, clockwork.wait, hang_timeout_s=30.0, clock=clockwork.clock)
+    pool = WorkerPool(engines, clockwork.wait, job_timeout_s=30.0, clock=clockwork.clock)
     fleet = RemoteFleet(pool, GradedHere(TASK), CONFIG.microbatch)
     assert digests(fleet, GENERATIONS) == undisturbed
     assert len(chaos.happened) == FAULTS

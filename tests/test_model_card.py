@@ -10,9 +10,8 @@ import germline
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.run import model_card as module
-from germline.run.model_card import model_card, task_of_card
+from germline.run.model_card import model_card
 from germline.run.model_prompts import read_export_facts
-from germline.types import GermlineError
 from tests.toy_runs import run
 
 TINY = {
@@ -76,7 +75,7 @@ def test_the_config_is_that_of_the_run_without_local_folders(tmp_path):
     directory.config = config
     text = model_card(directory, "here", "merged", 0)
     assert "/home/someone" not in text
-    settings = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)[0])
+    settings = yaml.safe_load(re.findall(r"````yaml\n(.*?)````", text, re.DOTALL)[0])
     assert settings.pop("model") == "my-model"
     assert "optimizer" not in settings["strategy"]  # the default
     assert load_config(settings).model_copy(update={"model": config.model}) == config
@@ -102,30 +101,7 @@ def test_a_card_that_cannot_be_written_is_a_warning(adapter, tmp_path, caplog, m
     assert (tmp_path / "out" / "adapter_config.json").exists()
 
 
-def test_an_adapter_without_a_task_names_the_task_of_its_card(exported):
-    with pytest.raises(GermlineError, match=r"so name a task \(task='arithmetic'\)"):
-        germline.evaluate(str(exported / "adapter"))
-
-
-@pytest.mark.parametrize(
-    ("task", "named"),
-    [
-        ({"kind": "python", "path": "sums.py"}, "sums.py"),
-        ({"kind": "environment", "path": "shelf.py"}, "shelf.py"),
-        ({"kind": "math", "path": "rows.jsonl"}, None),
-        ({"kind": "dataset", "path": "openai/gsm8k"}, None),
-        ("arithmetic", "arithmetic"),
-    ],
-)
-def test_an_export_names_a_task_that_can_be_given_by_name(adapter, tmp_path, task, named):
-    directory = RunDirectory.open(adapter)
-    directory.config = load_config({"task": task})
-    assert module._task(directory) == named
-    assert task_of_card(tmp_path) is None
-
-
 def test_the_card_of_a_user_does_not_change_how_prompts_are_sent(adapter, tmp_path):
     germline.export(adapter, tmp_path / "out")
     (tmp_path / "out" / "README.md").write_text("My own card: prompts as they are.")
-    assert task_of_card(tmp_path / "out") == "arithmetic"
     assert read_export_facts(tmp_path / "out")["chat"] is True

@@ -1,6 +1,5 @@
 """Arguments that several commands share, and the examples under their help."""
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -161,12 +160,10 @@ def task_section(
         return load_config({"task": read_task(task)}, overrides).task
     check_no_missing_run(Path(source))
     if not (Path(source) / "run.json").exists():
-        from germline.run.model_card import task_of_card  # after the cheap checks: it is slow
-
         missing = "" if Path(source).exists() else f" (there is no folder {source!r} here)"
         raise GermlineError(
             f"{command}: {source} is not a run directory, so a task is needed: "
-            f"--task {shlex.quote(task_of_card(Path(source)) or 'countdown')}{missing}"
+            f"--task countdown{missing}"
         )
     if not overrides:
         return None

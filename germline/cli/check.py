@@ -46,7 +46,7 @@ def check(
     """Check a task before training on it.
 
     Grades gold, wrong, empty and hostile answers with its reward. Shows prompts as the model sees
-    them, and plays an environment for one episode. Exits with status 1 when something is wrong.
+    them. Exits with status 1 when something is wrong.
     """
     others, _ = split_words("check", overrides, ("task.", "graders."))
     if others:
@@ -61,7 +61,6 @@ def check(
                 "healthy": not report.problems,
                 "checks": [asdict(one) for one in report.findings],
                 "prompts": [asdict(one) for one in report.prompts],
-                "episode": None if report.episode is None else asdict(report.episode),
                 "printed": report.printed,
             }
         )
@@ -82,16 +81,6 @@ def _show(report: "TaskCheckReport") -> None:
         typer.secho(head, bold=True)
         typer.echo(both_ends(prompt.text).rstrip("\n"))
         typer.secho(f"gold answer: {both_ends(prompt.answer) or '-'}\n", dim=True)
-    if episode := report.episode:
-        replies = "the gold answer" if episode.reply else "empty"
-        typer.secho(f"example episode after this prompt (every reply is {replies})", bold=True)
-        for turn in episode.turns:
-            who = "model" if turn.role == "assistant" else "environment"
-            typer.echo(f"{who}: {both_ends(turn.content) or '-'}")
-        ended = "max_turns is reached" if episode.is_cut else "the environment ends it"
-        ended = f"it fails: {episode.grade.failure}" if episode.grade.failure else ended
-        parts = ", ".join(f"{name} {number(part)}" for name, part in episode.grade.parts.items())
-        typer.secho(f"{ended}; reward {number(episode.grade.reward)} ({parts})\n", dim=True)
     rows = []
     for row in report.findings:
         ends = (min(row.rewards), max(row.rewards)) if row.rewards else ()

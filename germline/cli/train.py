@@ -226,11 +226,10 @@ def _show(plan: "DryRun", runs: int) -> None:
     texts, config, found = plan.texts, plan.config, plan.estimate
     typer.echo("\n".join([*run_title(config), "", as_yaml(changed_settings(config))]))
     rollouts = config.method.generated_rows(config.strategy.population or 1)
-    training = "" if plan.training_examples is None else f" of {plan.training_examples:,}"
     typer.echo(
         f"{plan.out}{'' if runs == 1 else f', {runs} runs'}: "
         f"{count_of(config.generations, 'generations')} of {rollouts:,} x "
-        f"{count_of(texts.examples, 'examples')}{training}\n"
+        f"{count_of(texts.examples, 'examples')} of {plan.training_examples:,}\n"
         f"prompts of at most {texts.prompt} tokens ({texts.prefix} of them shared), completions of "
         f"at most {texts.new_tokens}"
     )

@@ -135,7 +135,7 @@ class FleetBase(KindSection):
     quorum: float = Field(1.0, gt=0.5, le=1)
     """Share of the members with which a generation may close: the others get 50 % more time and are
     then dropped (utility 0). Two runs may then differ, as machines do; each is replayed exactly."""
-    hang_timeout_s: float | None = Field(None, gt=0, le=1e6)
+    job_timeout_s: float | None = Field(None, gt=0, le=1e6)
     """A remote engine is started again when a job, such as a microbatch, takes longer, in seconds.
     `null`: no limit."""
 

@@ -23,6 +23,10 @@ setting must have no effect by default, and does not change the format version.
 """
 
 
+GONE = {"fleet": ("devices", "hang_factor", "hang_timeout_s")}
+"""Settings that earlier runs recorded, and that changed no bit of them."""
+
+
 def load_config(
     source: Config | Path | str | Mapping[str, Any], overrides: Sequence[str] = ()
 ) -> Config:
@@ -87,7 +91,8 @@ def _read_source(source: object) -> tuple[dict[str, Any], Config | None]:
             f"not name: repeat it with `germline resume {file.parent} --from -1 --out NEW "
             f"seed={recorded.get('seed')}`, or name the config it was made from"
         )
-    return recorded, validate_config(recorded)
+    recorded_config = read_recorded(recorded)
+    return recorded_config.model_dump(), recorded_config
 
 
 def smoke_config(config: Config) -> Config:
@@ -129,6 +134,17 @@ def validate_config(values: Mapping[str, Any], place_of: PlaceOf = lambda _: "")
         return Config.model_validate(values)
     except ValidationError as error:
         raise GermlineError(f"config: {format_errors(error, values, place_of)}") from None
+
+
+def read_recorded(values: Mapping[str, Any]) -> Config:
+    """Return the config of a run directory, without the settings that are gone."""
+    kept = {
+        section: {name: one for name, one in value.items() if name not in GONE[section]}
+        if section in GONE
+        else value
+        for section, value in values.items()
+    }
+    return validate_config(kept)
 
 
 def check_format_version(file: Path, facts: object) -> None:

@@ -68,7 +68,7 @@ class PromptSearch(Section):
 class Graders(Section):
     """Worker processes that grade completions."""
 
-    workers: int = Field(8, ge=1)
+    workers: int = Field(8, ge=1, le=192)
     """Largest number of grader processes; all but the first start only while grading lags."""
     timeout_s: float = Field(2.0, gt=0, le=1e6)
     """Time limit for a completion, in seconds; a slower one earns the task's floor."""

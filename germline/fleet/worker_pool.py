@@ -49,7 +49,7 @@ class WorkerPool:
         wait: waits for their outcomes.
         min_engines: engines that must have loaded to begin; None: all.
         placement_timeout_s: longest wait for resources while the pool cannot go on without them.
-        hang_timeout_s: time after which an engine at a job counts as hung; None: never.
+        job_timeout_s: time after which an engine at a job counts as hung; None: never.
         resources_report: returns what the engines need and what there is, for an error message.
         clock: in seconds.
     """
@@ -61,7 +61,7 @@ class WorkerPool:
         *,
         min_engines: int | None = None,
         placement_timeout_s: float = 30.0,
-        hang_timeout_s: float | None = None,
+        job_timeout_s: float | None = None,
         resources_report: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -71,7 +71,7 @@ class WorkerPool:
         self._needed = min_engines or len(remotes)
         self._placement_timeout_s = placement_timeout_s
         self._resources_report = resources_report
-        self._hang_timeout_s = hang_timeout_s
+        self._job_timeout_s = job_timeout_s
         self._starting = True
         self._last_loss = ""
         self._blocked_since: float | None = None
@@ -229,7 +229,7 @@ class WorkerPool:
             deadline = self._hang_deadline(slot)
             if slot.job and deadline is not None and self.clock() >= deadline:
                 seconds = self.clock() - slot.since
-                self.replace(slot, f"it hung: {seconds:.1f} s at a job (fleet.hang_timeout_s)")
+                self.replace(slot, f"it hung: {seconds:.1f} s at a job (fleet.job_timeout_s)")
         return finished
 
     def _accepted(
@@ -256,7 +256,7 @@ class WorkerPool:
     def _hang_deadline(self, slot: WorkerSlot) -> float | None:
         """Return when an engine counts as hung; None: it is not watched."""
         is_watched = slot.job and slot.state in (WorkerState.READY, WorkerState.LATE)
-        return slot.since + self._hang_timeout_s if is_watched and self._hang_timeout_s else None
+        return slot.since + self._job_timeout_s if is_watched and self._job_timeout_s else None
 
     def _placement_deadline(self, busy: Sequence[WorkerSlot]) -> float | None:
         """Return until when to wait for resources without which the pool cannot go on."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from germline.config import Config, validate_config
+from germline.config import Config
+from germline.config.loader import read_recorded
 from germline.record.atomic_files import explain_write_errors
 from germline.record.journal import Journal, JournalEntry, write_journal
 from germline.signal_metrics import walked
@@ -80,7 +81,7 @@ def read_ancestry(folder: Path, facts: Sequence[Mapping[str, Any]]) -> tuple[Anc
             path=str(fact["path"]),
             generation=int(fact["generation"]),
             base_digest=str(fact["base_digest"]),
-            config=validate_config(fact["config"]),
+            config=read_recorded(fact["config"]),
             entries=tuple(Journal(file).read()),
         )
         if len(ancestor.entries) != ancestor.generation + 1 or ancestor.digest != fact["digest"]:

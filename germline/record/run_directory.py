@@ -34,7 +34,7 @@ from typing import Any
 import numpy as np
 
 from germline.config import Config, validate_config
-from germline.config.loader import FORMAT_VERSION, check_format_version
+from germline.config.loader import FORMAT_VERSION, check_format_version, read_recorded
 from germline.errors import count_of
 from germline.record import metrics_rows
 from germline.record.ancestry import Ancestor, read_ancestry, write_ancestry
@@ -156,7 +156,7 @@ class RunDirectory:
                 found = f"has {name!r} of {facts[name]!r}" if name in facts else f"lacks {name!r}"
                 raise GermlineError(f"{file} {found}; restore it from a copy")
         try:
-            return cls(path, facts, validate_config(facts["config"]))
+            return cls(path, facts, read_recorded(facts["config"]))
         except GermlineError as error:
             raise GermlineError(
                 f"{file}: {error}. germline {facts['versions'].get('germline')} wrote this config, "

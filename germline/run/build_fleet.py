@@ -35,7 +35,7 @@ def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Grader
         EngineProcess(number, partial(load, engine_placement(config, number)))
         for number in range(config.fleet.engines)
     ]
-    pool = WorkerPool(processes, wait_for_outcome, hang_timeout_s=config.fleet.hang_timeout_s)
+    pool = WorkerPool(processes, wait_for_outcome, job_timeout_s=config.fleet.job_timeout_s)
     return RemoteFleet(pool, graders, config.microbatch, config.fleet.quorum)
 
 
@@ -73,7 +73,7 @@ def _on_ray(
             min_engines=fleet.min_engines,
             placement_timeout_s=fleet.placement_timeout_s,
             resources_report=lambda: ray_engines.resources_report(fleet.resources),
-            hang_timeout_s=fleet.hang_timeout_s,
+            job_timeout_s=fleet.job_timeout_s,
         )
         remote = RemoteFleet(
             pool, graders, config.microbatch, fleet.quorum, joined.close, shares_disk=False

@@ -40,7 +40,6 @@ from germline.run.preflight import (
     check_episode_rewards,
     check_memory,
     check_run,
-    check_workers,
 )
 from germline.run.retained import RetainedScores, RetainedTask, RetainedText, read_text
 from germline.scorers.scored_graders import Graders, ScoredGraders
@@ -208,7 +207,6 @@ def make_graders(config: Config, task: Task) -> Graders:
     Raises:
         GermlineError: the pool or a scorer cannot be started.
     """
-    check_workers(config, "graders.workers")
     check_episode_rewards(config, task)
     pool = _make_pool(config, task)
     if not config.task.scorers and config.task.weight_field is None:

@@ -1,6 +1,5 @@
 """The file of completions that an evaluation writes, a row for each: its name and its rows."""
 
-import hashlib
 import json
 import logging
 import os
@@ -17,9 +16,6 @@ log = logging.getLogger(__name__)
 COMPLETION_START = b'{"example": '
 """How a line of a file of completions begins."""
 
-LONGEST_NAME = 100
-"""Characters of the name of a model in the name of a file."""
-
 
 def completions_path(
     source: str,
@@ -34,14 +30,8 @@ def completions_path(
     """
     sampled = f"-{samples}-samples" if samples > 1 else ""
     if directory is None:
-        # As in the cache of Hugging Face: a/model and b/model have files of their own, and so have
-        # model and ../model.
-        path = Path(os.path.abspath(source))  # noqa: PTH100 - pathlib keeps `..`
-        is_below = path.is_relative_to(Path.cwd()) and path != Path.cwd()
-        place = str(path.relative_to(Path.cwd()) if is_below else path)
-        name = place.strip("/").replace("/", "--")
-        if len(name) > LONGEST_NAME:
-            name = f"{hashlib.sha256(name.encode()).hexdigest()[:8]}-{name[-LONGEST_NAME:]}"
+        # As in the cache of Hugging Face: a/model and b/model have files of their own.
+        name = os.path.normpath(source).strip("/").replace("/", "--")
         return Path(f"completions-{name}-{examples}{sampled}.jsonl")
     after = "start" if generation == -1 else generation
     ending = "" if generation is None else f"-generation-{after}"

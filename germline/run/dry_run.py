@@ -1,7 +1,8 @@
 """What a training would do, without doing it: settings, shapes and memory.
 
 Everything that a run refuses before it loads the model is refused here too. No weights are loaded
-and nothing is written; of a model on the hub, only config.json is downloaded.
+and nothing is written; of a model on the hub, only config.json is downloaded. A dataset of the hub
+must be on this machine.
 """
 
 import math
@@ -12,12 +13,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from germline.config import Config, Local, load_config
-from germline.config.row_tasks import Dataset
 from germline.engines.pretrained import without_network
 from germline.estimates.machine import machine_here, with_dtype
 from germline.estimates.memory import Estimate, estimate
 from germline.estimates.model_shape import shape_of
-from germline.estimates.workload import TextLengths, guessed_lengths, text_lengths
+from germline.estimates.workload import TextLengths, text_lengths
 from germline.protocols import Task
 from germline.record.run_paths import choose_directory
 from germline.run.build_parts import make_graders, strategy_of_run, with_population
@@ -25,8 +25,6 @@ from germline.run.model_prompts import without_overlong
 from germline.run.preflight import check_custom_reward, check_memory, check_run
 from germline.spaces import make_space
 from germline.tasks import make_task
-from germline.tasks.row_files import may_be_on_hub
-from germline.types import GermlineError
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class DryRun:
 
     config: Config
     out: Path
-    training_examples: int | None
+    training_examples: int
     texts: TextLengths
     estimate: Estimate | None
 
@@ -60,12 +58,11 @@ def dry_run(
     config = with_dtype(load_config(config).with_absolute_paths())
     path = choose_directory(config, None if out is None else Path(out))
     with without_network():
-        task = _local_task(config)
+        task = without_overlong(config, make_task(config.task))
         check_run(config, task)
-        if task is not None:
-            _check_reward(config, task)
+        _check_reward(config, task)
     shape = None if config.engine.has_own_model else shape_of(config.model)
-    texts = guessed_lengths(config) if task is None else text_lengths(config, task)
+    texts = text_lengths(config, task)
     found: Estimate | None = None
     if shape is not None:
         searched = make_space(config.space, config.seed).searched_shapes(shape.tensors)
@@ -76,21 +73,10 @@ def dry_run(
     return DryRun(
         config=config,
         out=path,
-        training_examples=None if task is None else len(task.examples("train")),
+        training_examples=len(task.examples("train")),
         texts=texts,
         estimate=found,
     )
-
-
-def _local_task(config: Config) -> Task | None:
-    """Make the task; None if its dataset has to be downloaded first."""
-    try:
-        return without_overlong(config, make_task(config.task))
-    except GermlineError:
-        path = config.task.path if isinstance(config.task, Dataset) else None
-        if path and not path.expanduser().exists() and may_be_on_hub(path):
-            return None
-        raise
 
 
 def _check_reward(config: Config, task: Task) -> None:

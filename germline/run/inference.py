@@ -26,7 +26,6 @@ from germline.record.atomic_files import check_writable
 from germline.rollout import center_microbatch, cut_microbatches
 from germline.run.build_parts import held_out_decoding, make_engine, make_graders
 from germline.run.completions_file import check_replaceable, completions_path, write_completions
-from germline.run.model_card import task_of_card
 from germline.run.model_prompts import asks_chats, fit_task
 from germline.run.run_inputs import check_choice, check_count, check_limit, check_texts
 from germline.run.weights import (
@@ -224,8 +223,7 @@ def open_evaluation(  # noqa: PLR0913 - all that a score depends on
     if directory is None and task is None:
         raise GermlineError(
             f"evaluate: {source} is not a run directory, so name a task "
-            f"(task={task_of_card(Path(source)) or 'countdown'!r}), or give rows of your own "
-            "(data=rows)"
+            "(task='countdown'), or give rows of your own (data=rows)"
         )
     last = generation_of_source(source, directory, generation)
     made = fit_task(config, make_task(config.task, inputs))

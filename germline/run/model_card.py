@@ -4,8 +4,8 @@ The card is written as well as the run allows: what the run did not record is le
 that cannot be written is a warning, because the weights are there. Absolute paths are shortened to
 their last part, as a card is often published. The license is left to the user.
 
-`germline.json` beside it names the task and says whether prompts go through the chat template, and
-at which date, for `germline eval`, `generate` and `serve` of the folder.
+`germline.json` beside it says whether prompts go through the chat template, and at which date, for
+`germline eval`, `generate` and `serve` of the folder.
 """
 
 import json
@@ -16,14 +16,14 @@ from typing import Any, Literal
 
 from huggingface_hub import ModelCard, ModelCardData
 
-from germline.config.config_files import TASK_SUFFIXES, as_yaml, is_gguf
+from germline.config.config_files import as_yaml, is_gguf
 from germline.evaluation import confidence_interval
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
 from germline.record.metrics_rows import batch_examples
 from germline.report.diff import changed_settings
 from germline.report.text_format import number
-from germline.run.model_prompts import EXPORT_FACTS, read_export_facts, sends_chats
+from germline.run.model_prompts import EXPORT_FACTS, sends_chats
 from germline.types import GermlineError, HeldOutScore
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,6 @@ def write_model_card(run: RunDirectory, folder: Path, form: Form, last: int) -> 
     """Write the card of exported weights beside them; warn if that fails."""
     try:
         facts = {
-            "task": _task(run),
             "chat": sends_chats(run.config),
             "prompt_date": run.config.task.prompt_date,
         }
@@ -71,7 +70,6 @@ def model_card(run: RunDirectory, name: str, form: Form, last: int) -> str:
     card = ModelCard.from_template(
         data,
         template_path=str(TEMPLATE),
-        cell=_cell,
         number=number,
         interval=_interval,
         base=base,
@@ -79,32 +77,14 @@ def model_card(run: RunDirectory, name: str, form: Form, last: int) -> str:
         task=config.task.title,
         facts=_facts(run, form, last),
         scores={name: score for name, score in known.items() if score},
-        remarks=_remarks(run, last, is_scored=last + 1 in scores),
         form=form,
         folder=name,
         base_arguments=base_arguments,
         chat=sends_chats(config),
         system=bool(config.task.system_prompt),
-        settings=_fenced(settings, "yaml"),
+        settings=settings,
     )
     return f"{card.content}\n"
-
-
-def task_of_card(folder: Path) -> str | None:
-    """Return the short name or the file of the task that trained exported weights.
-
-    None where the folder was not exported by germline, or the task needs more than a name.
-    """
-    task = read_export_facts(folder).get("task")
-    return task if isinstance(task, str) else None
-
-
-def _task(run: RunDirectory) -> str | None:
-    kind, path = run.config.task.kind, getattr(run.config.task, "path", None)
-    if path is None:
-        return None if kind == "rows" else kind
-    is_file_alone = kind in (TASK_SUFFIXES.get(Path(path).suffix), "environment")
-    return Path(path).name if is_file_alone else None
 
 
 def _facts(run: RunDirectory, form: Form, last: int) -> dict[str, str]:
@@ -119,7 +99,6 @@ def _facts(run: RunDirectory, form: Form, last: int) -> dict[str, str]:
     return {
         "base model": _shortened(config.model),
         "method": f"{method}, {examples} examples",
-        **_adapted(run, last),
         "searched": f"space `{config.space.kind}`{exported}",
         "task": f"`{config.task.title}`",
         "generations": f"{last + 1} of {config.generations}, run seed {config.seed}",
@@ -128,40 +107,8 @@ def _facts(run: RunDirectory, form: Form, last: int) -> dict[str, str]:
     }
 
 
-def _adapted(run: RunDirectory, last: int) -> dict[str, str]:
-    """Return the values of the last update that the config leaves to the run."""
-    row = next((row for row in run.generations() if row["generation"] == last), None)
-    return {
-        name.replace("_", " "): f"{number(row[name])} in the last generation (`auto`)"
-        for name in ("sigma", "learning_rate")
-        if row and getattr(getattr(run.config.strategy, name, None), "kind", None) == "auto"
-    }
-
-
-def _remarks(run: RunDirectory, last: int, *, is_scored: bool) -> list[str]:
-    """Return what limits the meaning of the scores."""
-    remarks = []
-    if not is_scored:
-        remarks.append(f"The weights after {last + 1} updates were not scored.")
-    if not run.config.method.trains_center:
-        remarks.append("The scores are those of a vote, of which these weights are the best one.")
-    return remarks
-
-
 def _interval(score: HeldOutScore) -> str:
     return " to ".join(map(number, confidence_interval(score)))
-
-
-def _cell(text: str) -> str:
-    """Make a text fit a cell of a Markdown table."""
-    return " ".join(text.replace("|", "\\|").split())
-
-
-def _fenced(text: str, language: str) -> str:
-    """Fence a block; prompts in it may contain fences of their own."""
-    longest = max((len(one) for one in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{text}{fence}"
 
 
 def _shortened(value: Any) -> Any:

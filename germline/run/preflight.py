@@ -20,7 +20,6 @@ from germline.config import Config, CustomTask, Ray, TaskBase, Vllm
 from germline.config.row_tasks import FileTask
 from germline.config.scorers import HttpScorer
 from germline.errors import count_of
-from germline.estimates.machine import available_bytes, usable_cores
 from germline.methods.method import check_task
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_fleet import check_ray_installed
@@ -34,17 +33,6 @@ log = logging.getLogger(__name__)
 
 FORCE_VARIABLE = "GERMLINE_FORCE"
 """Environment variable that turns refusals into warnings; processes of engines inherit it."""
-
-MEMORY_SHARE = 0.8
-"""Share of the available memory that engines may take; other programs need the rest."""
-
-ENGINE_BYTES, TOY_BYTES, GRADER_BYTES = 346e6, 196e6, 23e6
-"""Memory of an engine process with nano and with the toy model, and of a grader process: the least,
-measured on Linux without shared pages."""
-
-MOST_PER_CORE, MOST_GRADERS = 16, 192
-"""Grader processes for each core, and the number that is allowed on any machine: they open 4 files
-each, of which a process may have 1024."""
 
 QUICK = 4
 """Number of examples with which a custom reward is tried."""
@@ -64,19 +52,17 @@ def _refuse(setting: str, found: str, remedy: str) -> None:
     log.warning("%s; tried nevertheless (%s)", message, FORCE_VARIABLE)
 
 
-def check_run(config: Config, task: Task | None) -> None:
+def check_run(config: Config, task: Task) -> None:
     """Refuse settings that this machine or the task cannot have, memory for the weights apart."""
-    if task is not None:
-        check_episode_rewards(config, task)
-        check_task(config, task)
-        if both := prompts_in_both(task):
-            log.warning(
-                "held-out prompts that are also trained on: %d, such as %s, so the held-out score "
-                "tells less of new prompts: hold others out",
-                *(len(both), short_text(both[0])),
-            )
-        _warn_of_small_splits(config, task)
-    check_workers(config, "graders.workers", "fleet.engines")
+    check_episode_rewards(config, task)
+    check_task(config, task)
+    if both := prompts_in_both(task):
+        log.warning(
+            "held-out prompts that are also trained on: %d, such as %s, so the held-out score "
+            "tells less of new prompts: hold others out",
+            *(len(both), short_text(both[0])),
+        )
+    _warn_of_small_splits(config, task)
     if isinstance(config.fleet, Ray):
         check_ray_installed()
     elif isinstance(config.engine, Vllm):
@@ -88,8 +74,7 @@ def check_run(config: Config, task: Task | None) -> None:
     for setting, scorer in config.scorers.items():
         if isinstance(scorer, HttpScorer):
             request_headers(scorer, f"{setting}.token_env")  # refuses a token that is not set
-    if task is not None:
-        check_prompt_lengths(config, task)
+    check_prompt_lengths(config, task)
 
 
 def _warn_of_small_splits(config: Config, task: Task) -> None:
@@ -117,26 +102,6 @@ def check_episode_rewards(config: Config, task: Task) -> None:
             f"{given[0]} is for single completions, and this task has episodes of several turns: "
             "leave it out, and let the environment compute its reward"
         )
-
-
-def check_workers(config: Config, *settings: str) -> None:
-    """Refuse more processes of graders or engines than this machine can hold."""
-    cores, free = usable_cores(), available_bytes()
-    engine = TOY_BYTES if config.engine.has_own_model else ENGINE_BYTES
-    engines = 1 if config.fleet.is_elsewhere else config.fleet.engines
-    graders = min(max(MOST_GRADERS, MOST_PER_CORE * cores), free / GRADER_BYTES)
-    counts = {
-        "graders.workers": (config.graders.workers, graders),
-        "fleet.engines": (engines, MEMORY_SHARE * free / engine),
-    }
-    for setting in settings:
-        asked, most = counts[setting][0], max(1, int(counts[setting][1]))
-        if asked > most:
-            _refuse(
-                f"{setting}={asked}",
-                f"this machine has {cores} cores and {free / 1e9:.1f} GB of memory available",
-                f"set at most {setting}={most}",
-            )
 
 
 def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> None:

@@ -1,11 +1,10 @@
-"""Check whether a task is fit for training: its reward and its prompts, as `germline check`.
+"""Check whether a task is fit for training: its reward and prompts, as `germline check`.
 
 At the start of every run, `germline.run.preflight` tries a few answers only.
 """
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 from germline.config import TaskBase, load_config
 from germline.config.config_files import model_source
 from germline.config.loader import read_task
-from germline.episodes import first_message
-from germline.example import Transcript, Turn
-from germline.protocols import EpisodeTask, GraderProtocol, Task
+from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import make_decoding, make_graders
 from germline.run.model_prompts import without_overlong
 from germline.run.preflight import distinct, places, prompts_in_both, short_text
 from germline.run.reward_check import TaskCheckRow, Verdict, reward_rows
 from germline.tasks import make_task
-from germline.types import Decoding, Example, GermlineError, Grade
+from germline.types import Decoding, Example, GermlineError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,31 +35,15 @@ class ShownPrompt:
 
 
 @dataclass(frozen=True)
-class ExampleEpisode:
-    """An episode in which every reply is the gold answer, or empty where there is none.
-
-    It begins with a message of the environment; `is_cut` says whether the limit of turns ended it.
-    """
-
-    reply: str
-    begin: str
-    turns: tuple[Turn, ...]
-    grade: Grade
-    is_cut: bool
-
-
-@dataclass(frozen=True)
 class TaskCheckReport:
     """The result of `check_task`: one row per check, and some prompts as the model sees them.
 
-    Of an environment, the prompt has the message with which it begins, and `episode` says how it
-    goes on. `printed` is the file that holds what the reward printed, if anything.
+    `printed` is the file that holds what the reward printed, if anything.
     """
 
     findings: tuple[TaskCheckRow, ...]
     prompts: tuple[ShownPrompt, ...]
     printed: Path | None = None
-    episode: ExampleEpisode | None = None
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -87,7 +68,7 @@ def check_task(
         task: a task file, a short name, a section of a config, or the config itself.
         overrides: settings such as `task.template=...` and `graders.timeout_s=5`.
         model: whose tokenizer and chat template make the prompts.
-        prompts: how many to show; of an environment, 0 or one with an example episode.
+        prompts: how many to show.
 
     Raises:
         GermlineError: the task or the tokenizer cannot be loaded.
@@ -107,17 +88,13 @@ def check_task(
     with make_graders(config, made) as graders:
         graders.redirect_output(printed)
         findings = [_examples_row(made), *reward_rows(made, graders, tokenizer, decoding)]
-        episode = None
-        if prompts and isinstance(made, EpisodeTask):
-            with suppress(GermlineError):  # the check of empty answers reports it
-                episode = _play_example(made.examples("train")[0], made.max_turns, graders)
     encode = partial(encode_prompt, tokenizer, date=config.task.prompt_date)
-    finding, shown = _prompts(made, encode, tokenizer, context, decoding, prompts, episode)
+    finding, shown = _prompts(made, encode, tokenizer, context, decoding, prompts)
     findings.append(finding)
     wrote = printed.exists() and printed.stat().st_size > 0
     if not wrote:  # graders in this process leave the file
         printed.unlink(missing_ok=True)
-    return TaskCheckReport(tuple(findings), shown, printed if wrote else None, episode)
+    return TaskCheckReport(tuple(findings), shown, printed if wrote else None)
 
 
 def _examples_row(task: Task) -> TaskCheckRow:
@@ -143,7 +120,6 @@ def _prompts(
     context: int | None,
     decoding: Decoding,
     count: int,
-    episode: ExampleEpisode | None,
 ) -> tuple[TaskCheckRow, tuple[ShownPrompt, ...]]:
     """Encode every prompt as the engine does, and decode some of them for display."""
     from germline.engines.prompt_batch import context_remedy
@@ -164,34 +140,8 @@ def _prompts(
         remark += (
             f", but the model's context has {context}: {context_remedy(max(lengths), context)}"
         )
-    shown_at = places(len(task.examples("train")), count)
-    if episode is not None:
-        first = first_message(everything[0], episode.begin)
-        encoded[0], shown_at = encode(first), [0]
     shown = tuple(
         ShownPrompt(tokenizer.decode(encoded[place]), len(encoded[place]), everything[place].answer)
-        for place in shown_at
+        for place in places(len(task.examples("train")), count)
     )
     return TaskCheckRow("prompts", len(everything), (), verdict, remark), shown
-
-
-def _play_example(example: Example, max_turns: int, graders: GraderProtocol) -> ExampleEpisode:
-    """Play an example with its gold answer as every reply, and seed 0."""
-
-    def grade(replies: int, *, is_final: bool = False) -> Grade:
-        asked = Transcript((example.answer,) * replies, seed=0, is_final=is_final)
-        return graders.submit([asked], [example]).result()[0]
-
-    state = grade(0)
-    begin = state.observation or ""
-    turns: list[Turn] = []
-    while state.observation is not None:
-        replies = len(turns) // 2 + 1
-        turns.append(Turn("assistant", example.answer))
-        state = grade(replies)
-        if state.observation is not None and replies == max_turns:
-            final = grade(replies, is_final=True)
-            return ExampleEpisode(example.answer, begin, tuple(turns), final, is_cut=True)
-        if state.observation is not None:
-            turns.append(Turn("user", state.observation))
-    return ExampleEpisode(example.answer, begin, tuple(turns), state, is_cut=False)

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from germline.config import Config, CustomTask, load_config, validate_config
+from germline.config import Config, CustomTask, load_config
 from germline.config.base import as_override
+from germline.config.loader import read_recorded
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors, write_json
 from germline.record.seed_study import SEEDS_FILE, is_seed_study, read_seeds_file, seed_run
@@ -49,7 +50,7 @@ class SeedStudy:
         All its runs are trained on with the overrides, such as `generations=100`.
         """
         seeds, config = read_seeds_file(out)
-        return cls(resumed_config(validate_config(config), overrides), seeds, out)
+        return cls(resumed_config(read_recorded(config), overrides), seeds, out)
 
     def path(self, seed: int) -> Path:
         """Return the run directory of a seed."""

@@ -14,8 +14,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from germline.config import Config, load_config, validate_config
+from germline.config import Config, load_config
 from germline.config.base import as_override
+from germline.config.loader import read_recorded
 from germline.config.overrides import without_warnings
 from germline.methods.method import check_task
 from germline.record.atomic_files import explain_write_errors, write_json
@@ -178,7 +179,7 @@ class Sweep:
         """Refuse to continue a sweep of another config or space; its budget may change."""
         names = ("settings", "space", "sampler", "samplers", "objectives", "seeds", "storage")
         given = [
-            {**one, "settings": validate_config(one["settings"]).model_dump(mode="json")}
+            {**one, "settings": read_recorded(one["settings"]).model_dump(mode="json")}
             for one in (facts, self._facts())  # with the defaults of this germline
         ]
         was, asked = (flatten_settings({name: one[name] for name in names}) for one in given)

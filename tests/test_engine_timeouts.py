@@ -10,7 +10,6 @@ from germline.fleet.worker_jobs import (
     ApplyJob,
     DigestJob,
     GenerateJob,
-    RestoreJob,
 )
 from germline.fleet.worker_pool import WorkerPool
 from germline.types import (
@@ -176,19 +175,6 @@ def test_too_little_room_is_an_error_in_time():
     with pytest.raises(GermlineError, match="engines without resources to run on: 2"):
         timed_fleet(waits_for_resources(3, 1, 2), clockwork, placement_timeout_s=30.0)
     assert 30.0 <= clockwork.now < 33.0
-
-
-def test_the_least_of_engines_begins_and_others_join(undisturbed):
-    clockwork = Clockwork()
-    engines = waits_for_resources(3, 2)
-    fleet = timed_fleet(engines, clockwork, min_engines=2)
-    assert len(fleet.pool.ready_slots()) == 2
-    evaluated(fleet)
-    engines[2].waits_for_resources = False
-    assert digests(fleet) == undisturbed
-    assert engines[2].digest() == fleet.digest()
-    # It took over what the others had come to.
-    assert any(isinstance(job, RestoreJob) for job in engines[2].jobs)
 
 
 def test_room_for_nobody_stops_the_run_in_time():

@@ -10,7 +10,6 @@ from germline.example import Transcript
 from germline.graders.pool import GraderPool
 from germline.protocols import EpisodeTask
 from germline.run.build_parts import make_graders
-from germline.run.task_check import check_task
 from germline.tasks import make_task
 from germline.tasks.python_inputs import read_inputs
 from germline.types import GermlineError
@@ -117,24 +116,6 @@ def test_a_file_with_other_rows_or_code_than_the_run_began_with_is_refused(tmp_p
         task(tmp_path, FILE + "# changed", digest=made.digest)
     with pytest.raises(GermlineError, match=r"mine\.py was changed while it was in use"):
         pickle.loads(sent)  # in a grader process
-
-
-@pytest.mark.parametrize(
-    ("change", "replies"),
-    [
-        ("", ["", "no"] * 3 + [""]),
-        ("train = test = [dict(train[0], answer='a')]", ["a"]),
-        ("Mine.step = lambda self, reply: 1 / 0", [""]),
-    ],
-)
-def test_a_check_shows_the_first_message_and_an_episode(tmp_path, change, replies):
-    path = tmp_path / "mine.py"
-    begun = FILE.replace("self.word = word", "self.word = word; return 'Begin.'")
-    path.write_text(f"{begun}\n{change}", encoding="utf-8")
-    report = check_task(path)
-    assert [prompt.text for prompt in report.prompts] == ["Say it.\nBegin."]
-    assert report.episode is not None
-    assert [turn.content for turn in report.episode.turns] == replies
 
 
 @pytest.mark.parametrize(

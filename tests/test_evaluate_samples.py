@@ -11,7 +11,7 @@ import pytest
 import germline
 from germline.evaluation.held_out import reductions
 from germline.record import RunDirectory
-from germline.run.inference import measure_kl
+from germline.run.inference import open_evaluation
 from germline.types import GermlineError
 from tests.command_line import command, evaluated
 from tests.toy_runs import run
@@ -153,8 +153,8 @@ def test_the_kl_of_every_generation_is_measured_on_the_examples_that_are_asked(
     start, last = (row["kl"] for row in rows)
     assert 0.0 == start["per_token"] < last["per_token"]
     assert (last["texts"], rows[1]["behavior"]["texts"]) == (8, 8)
-    assert last == asdict(measure_kl(trained, split="unseen", limit=8)[0])
-    assert last != asdict(measure_kl(trained, split="test", limit=8)[0])
+    assert last == asdict(open_evaluation(str(trained), split="unseen", limit=8).measure_kl()[0])
+    assert last != asdict(open_evaluation(str(trained), split="test", limit=8).measure_kl()[0])
     (other,) = json.loads(evaluated(trained, "--task", "countdown", "--limit", 4, "--kl", "--json"))
     assert other["kl"]["per_token"] > 0
     assert other["behavior"]["length_drift"] == 1  # the run has no answers to compare with

@@ -15,7 +15,6 @@ from germline.record import RunDirectory
 from germline.record.metrics_rows import generation_row, held_out_row, mean_signal
 from germline.report.findings import RULES, WINDOW, Finding, Recorded, find
 from germline.run.observers import FindingLog
-from germline.tasks import make_task
 from germline.types import Signals
 from tests.command_line import command
 from tests.synthetic_runs import DIGEST, record
@@ -24,6 +23,7 @@ from tests.toy_runs import run
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
+STEP = UpdateSize(rms=0.002, in_roundings=40.0, least_in_roundings=3.0, moved=0.75, rank=6.0)
 SOUND = Signals(
     informative_examples=0.5,
     informative_pairs=0.75,
@@ -35,6 +35,7 @@ SOUND = Signals(
     agreement=0.5,
     signal_to_noise=2.0,
     directions=8.0,
+    step=STEP,
 )
 NOTHING = replace(SOUND, informative_examples=0.0, tied=1.0, zero=True, agreement=None)
 CONFIG = load_config({"generations": 10})
@@ -229,7 +230,7 @@ def test_every_view_shows_the_same_list(falling, capsys):
 
 def test_a_training_logs_each_warning_once(tmp_path, caplog):
     directory = RunDirectory.create(tmp_path / "run", CONFIG, DIGEST, 1)
-    log = FindingLog(directory, make_task(CONFIG.task))
+    log = FindingLog(directory)
     for generation, one in enumerate([*silent(5), *[made(0)] * 20, *silent(4)]):
         written(directory, log, replace(one, generation=generation))
     (said,) = caplog.messages
@@ -238,7 +239,7 @@ def test_a_training_logs_each_warning_once(tmp_path, caplog):
 
 def test_the_score_of_the_start_is_known_from_the_first_generation_on(tmp_path, caplog):
     directory = RunDirectory.create(tmp_path / "run", CONFIG, DIGEST, 1)
-    log = FindingLog(directory, make_task(CONFIG.task))
+    log = FindingLog(directory)
     start = score_of_values(0, "exact", [9.0, 8.0], higher_is_better=True)
     directory.write_held_out(start, [], [])
     log.on_held_out(start, [])

@@ -205,4 +205,4 @@ def test_a_run_that_was_begun_from_python_is_forked_with_what_was_given(tmp_path
     with pytest.raises(GermlineError, match="given from Python"):
         germline.fork(path, 1, out=tmp_path / "b")
     forked = germline.fork(path, 1, out=tmp_path / "c", reward=length, data=ROWS).run()
-    assert "finished" in repr(forked)
+    assert "4 of 4 generations done" in repr(forked)

@@ -14,7 +14,7 @@ import germline
 from germline.config import load_config
 from germline.engines import gguf_file
 from germline.engines.pretrained import load_pretrained, load_tokenizer, local_model_folder
-from germline.estimates.model_shape import local_weight_bytes, shape_of
+from germline.estimates.model_shape import shape_of
 from germline.types import GermlineError
 from tests.merged_models import assert_same_tokens
 from tests.tiny import save_tiny
@@ -123,7 +123,6 @@ def test_an_estimate_reads_no_weights(model, tmp_path):
     folder = local_model_folder(str(file))
     assert folder is not None
     assert not list(folder.glob("*.safetensors"))
-    assert local_weight_bytes(str(file)) == file.stat().st_size
 
 
 def test_a_run_records_the_absolute_path_of_the_file(file, monkeypatch, tmp_path):
@@ -155,8 +154,6 @@ def test_an_adapter_of_a_file_loads_again(model, file, tmp_path):
     run, adapter = tmp_path / "run", tmp_path / "adapter"
     germline.train({**SMALL, "model": str(file), "generations": 1}, run).run()
     germline.export(run, adapter)
-    card = (adapter / "README.md").read_text()
-    assert 'AutoModelForCausalLM.from_pretrained(".", gguf_file="tiny.gguf")' in card
     texts = [germline.generate(str(one), ["Hello"], max_new_tokens=8) for one in (run, adapter)]
     assert texts[0] == texts[1]
 

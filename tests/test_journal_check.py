@@ -7,7 +7,7 @@ import pytest
 
 import germline
 from germline.report.run_facts import RunFacts
-from germline.run.inference import measure_kl
+from germline.run.inference import open_evaluation
 from germline.types import GermlineError
 from tests.toy_runs import journal, run
 
@@ -60,7 +60,7 @@ def test_a_resumed_run_says_which_generations_it_trains_again(cut, trained, capl
         germline.replay,
         lambda path: germline.replay(path, 3),
         lambda path: germline.fork(path, 3, (), path.parent / "fork"),
-        measure_kl,
+        lambda path: open_evaluation(str(path)).measure_kl(),
     ],
     ids=["export", "generate", "evaluate", "evaluate-3", "replay", "replay-3", "fork", "kl"],
 )

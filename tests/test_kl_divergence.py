@@ -20,7 +20,7 @@ from germline.optimizers import Sgd
 from germline.protocols import TextScorer
 from germline.record import RunDirectory
 from germline.run.build_parts import make_decoding, make_engine
-from germline.run.inference import measure_kl
+from germline.run.inference import open_evaluation
 from germline.spaces import make_space
 from germline.tasks import make_task
 from germline.types import Completion, Decoding, Example, SeedPerturbation, Update
@@ -166,7 +166,7 @@ def trained(tmp_path_factory):
 
 def test_a_run_is_compared_with_its_own_start(trained):
     config = RunDirectory.open(trained).config
-    far, texts = measure_kl(trained, limit=6)
+    far, texts = open_evaluation(str(trained), limit=6).measure_kl()
     tuned, start = make_engine(config), make_engine(config)
     for entry in RunDirectory.open(trained).journal.read():
         tuned.apply(entry.update)

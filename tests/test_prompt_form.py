@@ -1,10 +1,12 @@
 """The prompts of `generate` and `serve` have the form that the run trained with."""
 
+import json
 from typing import Any
 
 import pytest
 
 import germline
+from germline.record import RunDirectory
 from germline.services.serve import ServedWeights
 
 TINY: dict[str, Any] = {
@@ -58,8 +60,10 @@ def test_a_run_that_sent_its_prompts_as_they_are_is_asked_so_and_says_so(countdo
 
 def test_a_model_that_was_exported_from_such_a_run_is_asked_so_too(countdown, tmp_path, caplog):
     germline.export(countdown, tmp_path / "model", form="merged")
-    # Found from outside: a user's own model card switched the chat template on.
-    (tmp_path / "model" / "README.md").write_text("# My model\n")
+    facts = json.loads((tmp_path / "model" / "germline.json").read_bytes())
+    entry = RunDirectory.open(countdown).journal.read()[-1]
+    assert (facts["digest"], facts["generation"]) == (entry.digest, entry.update.generation)
+    assert facts["config"]["task"]["kind"] == "countdown"
     assert texts(tmp_path / "model") == texts(countdown, chat=False)
     assert "as in the run that trained these weights" in caplog.text
     assert not ServedWeights.open(str(tmp_path / "model")).sends_chats

@@ -20,7 +20,7 @@ from germline.methods.randopt import (
 from germline.protocols import VotableTask
 from germline.record import RunDirectory
 from germline.run import build_run_parts
-from germline.run.inference import measure_kl
+from germline.run.inference import open_evaluation
 from germline.shaping import utilities
 from germline.strategies import make_strategy
 from germline.tasks import make_task
@@ -303,6 +303,6 @@ def test_of_several_sigmas_the_record_has_the_geometric_mean():
 
 
 def test_the_divergence_of_a_vote_is_that_of_its_members(whole):
-    far, behavior = measure_kl(whole, limit=4)
+    far, behavior = open_evaluation(str(whole), limit=4).measure_kl()
     assert far.texts == behavior["texts"] == 3 * 4
     assert far.per_token > 0.01  # theta itself has gone nowhere

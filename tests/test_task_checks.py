@@ -6,7 +6,6 @@ import json
 import pytest
 
 import germline
-from germline.run.preflight import wrong_answers
 from tests.command_line import command
 from tests.slow_cases import mostly_slow
 from tests.tiny import save_tiny
@@ -202,49 +201,7 @@ def test_nothing_is_overwritten(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["test_riddles.py"]
 
 
-# --- wrong answers
-
-
 FROM_1 = ROWS.replace("range(10)", "range(1, 11)")
-
-
-def numbers(folder, value, rows=FROM_1):
-    body = f"    n, gold = int(completion), int(example['answer'])\n    return {value}\n"
-    return findings(folder, body, rows, prompts=0)
-
-
-@pytest.mark.parametrize(
-    ("gold", "wrong"),
-    [
-        (["a", "b", "a"], [("b", 0), ("a", 1), ("b", 2)]),
-        (["7", "7"], [("0", 0), ("0", 1)]),
-        (["0", "1,000"], [("1,000", 0), ("0", 1), ("0", 1)]),
-        (["a"], []),
-        ([], []),
-    ],
-)
-def test_a_wrong_answer_is_that_of_another_example_and_0_for_a_number(gold, wrong):
-    assert wrong_answers(gold) == wrong
-
-
-def test_a_negative_reward_of_a_wrong_number_is_found_where_hostile_texts_are_no_numbers(tmp_path):
-    rows = numbers(tmp_path, "1 - abs(n - gold)")
-    assert [rows[name].verdict for name in ("gold answers", "hostile answers")] == ["ok", "warning"]
-    assert rows["wrong answers"].verdict == "wrong"
-    assert "the part 'reward', worse than its floor 0" in rows["wrong answers"].remark
-
-
-def test_a_wrong_answer_that_earns_more_than_the_gold_one_is_a_warning(tmp_path):
-    row = numbers(tmp_path, "1 + min(n, 10)")["wrong answers"]
-    assert (row.verdict, row.count) == ("warning", 20)
-    assert "more than the gold answer of their example, such as '" in row.remark
-    row = numbers(tmp_path, "1 + 0 * n")["wrong answers"]  # as much is no finding
-    assert (row.verdict, row.remark, set(row.rewards)) == ("ok", "", {1.0})
-
-
-def test_rows_without_another_answer_have_no_row_of_wrong_answers(tmp_path):
-    rows = "train = [{'prompt': f'Number {n}?', 'answer': '0'} for n in range(10)]\n"
-    assert "wrong answers" not in numbers(tmp_path, "1 + (n == gold)", rows)
 
 
 def test_a_hostile_text_that_is_right_by_chance_tempts_nobody(tmp_path):

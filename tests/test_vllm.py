@@ -19,7 +19,7 @@ from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run import evaluate, export, generate, replay, train
 from germline.run.build_parts import make_engine
-from germline.run.inference import measure_kl
+from germline.run.inference import open_evaluation
 from germline.types import Decoding, Example, GermlineError, SeedPerturbation, Update
 from tests.simulated_vllm import SimulatedLlm, opened
 from tests.tiny_engines import folder
@@ -233,6 +233,9 @@ def test_a_run_of_vllm_is_evaluated_with_another_engine_on_request(runs, overrid
     score, _ = evaluate(here, limit=4, out=tmp_path / "a.jsonl")
     again, _ = evaluate(there, limit=4, out=tmp_path / "b.jsonl", overrides=[override])
     assert again == score
-    assert measure_kl(there, limit=2, overrides=[override]) == measure_kl(here, limit=2)
+    assert (
+        open_evaluation(str(there), limit=2, overrides=[override]).measure_kl()
+        == open_evaluation(str(here), limit=2).measure_kl()
+    )
     asked = ["What is 2 + 2?"]
     assert generate(there, asked, overrides=[override]) == generate(here, asked)

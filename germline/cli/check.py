@@ -45,7 +45,7 @@ def check(
 ) -> None:
     """Check a task before training on it.
 
-    Grades gold, wrong, empty and hostile answers with its reward. Shows prompts as the model sees
+    Grades gold, empty and hostile answers with its reward. Shows prompts as the model sees
     them. Exits with status 1 when something is wrong.
     """
     others, _ = split_words("check", overrides, ("task.", "graders."))

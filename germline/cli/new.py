@@ -135,8 +135,10 @@ def _write_config(
     settings = load_config({"model": model, "task": task}, given)
 
     from germline.cli.train import memory_values
+    from germline.config.config_files import model_source
+    from germline.engines.pretrained import local_model_folder
     from germline.estimates.machine import machine_here
-    from germline.estimates.model_shape import local_weight_bytes, shape_of
+    from germline.estimates.model_shape import shape_of
     from germline.estimates.recommended_config import config_text, recommend
     from germline.record.atomic_files import write_atomically
     from germline.report.text_format import duration
@@ -145,7 +147,7 @@ def _write_config(
     shape, machine = shape_of(model), machine_here(settings)
     found, seconds = recommend(model, task, shape, machine, given), None
     if minutes:
-        if local_weight_bytes(model) is None:
+        if local_model_folder(model_source(model)) is None:
             raise GermlineError(
                 f"new: --minutes measures a short training, and the weights of {model} are not on "
                 f"this machine: `hf download {model}` gets them"

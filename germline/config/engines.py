@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from germline.config.base import KindOf, KindSection, Section, in_order
+from germline.config.base import KindOf, KindSection, Section
 from germline.registry import register
 
 
@@ -176,14 +176,9 @@ class Ray(FleetBase):
     resources: dict[str, Annotated[float, Field(gt=0)]] = Field({"CPU": 1.0}, min_length=1)
     """Resources that one engine needs on one node, as Ray names them: `{CPU: 4, GPU: 1}`; `memory`
     is in bytes."""
-    min_engines: int | None = Field(None, ge=1)
-    """Engines that must have loaded before the run begins; the others join between two generations.
-    Default: all engines."""
     placement_timeout_s: float = Field(30.0, gt=0, le=1e6)
-    """Longest wait for resources while too few engines have any, in seconds; longer where the
-    cluster has to grow first."""
-
-    _order = in_order("min_engines", "engines")
+    """Longest wait for resources, at the start for all engines and later while none has any, in
+    seconds; longer where the cluster has to grow first."""
 
 
 FleetConfig = Annotated[Local | Ray, KindOf("fleet", default="local")]

@@ -16,13 +16,12 @@ from transformers import (
     PreTrainedConfig,
 )
 
-from germline.config.config_files import is_gguf, model_source
+from germline.config.config_files import model_source
 from germline.engines.checkpoint_files import stored_dtype, weight_files
 from germline.engines.model_tensors import list_tensors
 from germline.engines.pretrained import (
     check_causal,
     hub_access,
-    local_model_folder,
     silence_transformers,
     unpacked_source,
 )
@@ -99,15 +98,6 @@ def shape_of(source: str) -> ModelShape:
             f"model: config.json or the files of {source!r} cannot be read ({error}): give a "
             "Hugging Face model folder, a hub id, or 'nano'"
         ) from error
-
-
-def local_weight_bytes(source: str) -> int | None:
-    """Return the size of the weights of a model on this machine; None if they are not here."""
-    if is_gguf(source):
-        return Path(source).expanduser().stat().st_size
-    folder = local_model_folder(model_source(source))
-    files = [] if folder is None else weight_files(folder)
-    return sum(file.stat().st_size for file in files) or None
 
 
 def _shape(config: PreTrainedConfig, stored: torch.dtype | None) -> ModelShape:

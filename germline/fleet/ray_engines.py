@@ -93,7 +93,7 @@ def resources_report(resources: Mapping[str, float]) -> str:
     needs = ", ".join(f"{kind}: {count:g}" for kind, count in resources.items())
     return (
         f"each needs {{{needs}}} on one node (fleet.resources), and the cluster has {has}: ask for "
-        "less, for fewer engines (fleet.engines, fleet.min_engines), or wait longer "
+        "less, for fewer engines (fleet.engines), or wait longer "
         "(fleet.placement_timeout_s)"
     )
 

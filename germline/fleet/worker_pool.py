@@ -47,7 +47,6 @@ class WorkerPool:
     Args:
         remotes: the engines.
         wait: waits for their outcomes.
-        min_engines: engines that must have loaded to begin; None: all.
         placement_timeout_s: longest wait for resources while the pool cannot go on without them.
         job_timeout_s: time after which an engine at a job counts as hung; None: never.
         resources_report: returns what the engines need and what there is, for an error message.
@@ -59,7 +58,6 @@ class WorkerPool:
         remotes: Sequence[RemoteEngine],
         wait: Wait,
         *,
-        min_engines: int | None = None,
         placement_timeout_s: float = 30.0,
         job_timeout_s: float | None = None,
         resources_report: Callable[[], str] = str,
@@ -68,7 +66,6 @@ class WorkerPool:
         self.clock = clock
         self._slots = [WorkerSlot(remote) for remote in remotes]
         self._wait = wait
-        self._needed = min_engines or len(remotes)
         self._placement_timeout_s = placement_timeout_s
         self._resources_report = resources_report
         self._job_timeout_s = job_timeout_s
@@ -79,15 +76,12 @@ class WorkerPool:
             slot.remote.start()
 
     def wait_ready(self) -> dict[WorkerSlot, str]:
-        """Wait until the first engines have loaded; make them ready and return their digests.
+        """Wait until the engines have loaded; make them ready and return their digests.
 
         What loading an engine raises is raised here.
         """
         digests: dict[WorkerSlot, str] = {}
-        while (loading := self._in(WorkerState.LOADING)) and not (
-            len(self._in(WorkerState.LOADED)) >= self._needed
-            and all(slot.remote.waits_for_resources for slot in loading)
-        ):
+        while self._in(WorkerState.LOADING):
             for slot, _, outcome in self._outcomes():
                 digests[slot] = _value(outcome)
         self._starting = False
@@ -262,7 +256,7 @@ class WorkerPool:
         """Return until when to wait for resources without which the pool cannot go on."""
         waiting = [slot for slot in busy if slot.remote.waits_for_resources]
         if self._starting:
-            blocked = len(self._slots) - len(waiting) < self._needed
+            blocked = bool(waiting)
         else:
             usable = self.ready_slots() or self.newcomers()
             blocked = len(waiting) == len(busy) and not usable

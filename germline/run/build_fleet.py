@@ -70,7 +70,6 @@ def _on_ray(
         pool = WorkerPool(
             actors,
             ray_engines.wait_for_outcome,
-            min_engines=fleet.min_engines,
             placement_timeout_s=fleet.placement_timeout_s,
             resources_report=lambda: ray_engines.resources_report(fleet.resources),
             job_timeout_s=fleet.job_timeout_s,

@@ -1,7 +1,4 @@
-"""Use the weights of a run or a model: score a task, answer prompts, or measure the KL.
-
-`measure_kl` compares a run with its start, on its completions.
-"""
+"""Use the weights of a run or a model: score a task, answer prompts, or measure the KL."""
 
 from __future__ import annotations  # help() shows the names of types as they are written here
 
@@ -202,11 +199,11 @@ class SourceEvaluation:
 
 def open_evaluation(  # noqa: PLR0913 - all that a score depends on
     source: str,
-    task: TaskBase | None,
-    split: EvaluationSplit,
-    limit: int | None,
-    overrides: Sequence[str],
-    generation: int | Literal["best"] | None,
+    task: TaskBase | None = None,
+    split: EvaluationSplit = "test",
+    limit: int | None = None,
+    overrides: Sequence[str] = (),
+    generation: int | Literal["best"] | None = None,
     inputs: PythonInputs = NO_INPUTS,
     *,
     samples: int = 1,
@@ -344,24 +341,3 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
     last = generation_of_source(source, directory, generation)
     with closing(load_single_model(directory, config, generation=last)) as engine:
         return engine.generate([None], examples, settings)[0]
-
-
-def measure_kl(
-    path: Path | str,
-    *,
-    split: EvaluationSplit = "test",
-    limit: int | None = None,
-    overrides: Sequence[str] = (),
-    generation: int | Literal["best"] | None = None,
-) -> tuple[KlDivergence, dict[str, float]]:
-    """Generate completions with the weights of a run, and measure the KL from its start.
-
-    `overrides` are settings of task, engine and microbatch; `generation` is as in `export`. Returns
-    what `SourceEvaluation.measure_kl` does.
-
-    Raises:
-        GermlineError: this is not a run, it has no such generation, or its engine cannot compute
-            log-probabilities.
-    """
-    RunDirectory.open(Path(path))
-    return open_evaluation(str(path), None, split, limit, overrides, generation).measure_kl()

@@ -15,14 +15,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from germline.config import Config
-from germline.environments.tools import find_calls
 from germline.errors import count_of
 from germline.optimizers import make_optimizer
-from germline.protocols import Task
 from germline.record import RunDirectory
 from germline.report.findings import MANY_FAILED, WINDOW, Finding, Recorded, find
 from germline.report.html_page import write_report
-from germline.tasks.environment_task import EnvironmentTask
 from germline.types import Example, GenerationRecord, HeldOutScore, Rollout
 
 log = logging.getLogger(__name__)
@@ -76,12 +73,11 @@ class Recorder(Observer):
 class FindingLog(Observer):
     """Logs each warning of a training once, and what makes a held-out score misleading."""
 
-    def __init__(self, directory: RunDirectory, task: Task) -> None:
+    def __init__(self, directory: RunDirectory) -> None:
         self.findings: list[Finding] = []
         self._directory = directory
         self._latest = Recorded(directory.config, directory.generations()[-WINDOW:])
         self._of_scores = self._find_in_scores()
-        self._task = task
         self._logged: set[str] = set()
 
     def on_generation(self, record: GenerationRecord) -> None:
@@ -104,7 +100,7 @@ class FindingLog(Observer):
         return find(self._latest, "scores")
 
     def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
-        """Log that many completions could not be graded, or that no episode called a tool."""
+        """Log that many completions could not be graded."""
         if rollouts is not None:  # a score of no generation, such as that of the start
             self._of_scores = self._find_in_scores()
         after = count_of(score.generation, "updates")
@@ -115,16 +111,6 @@ class FindingLog(Observer):
                 "after %s, the grading of %d of %d held-out completions failed, most often "
                 "by: %s; the held-out score says little of the model before this is mended",
                 *(after, failed, len(rollouts), reasons.most_common(1)[0][0]),
-            )
-        if not rollouts or not isinstance(self._task, EnvironmentTask) or not self._task.has_tools:
-            return
-        turns = (turn for rollout in rollouts for turn in rollout.turns)
-        if not any(find_calls(turn.content) for turn in turns if turn.role == "assistant"):
-            log.warning(
-                "after %s, no reply in %s called a tool: take a model "
-                "that was trained to call tools, show a whole call in task.system_prompt, or "
-                "reward a reply that contains one",
-                *(after, count_of(len(rollouts), "held-out episodes")),
             )
 
 

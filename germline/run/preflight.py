@@ -193,12 +193,6 @@ def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
             "shows more of a task in a file",
             *(place, failed),
         )
-    elif not isinstance(task, EpisodeTask) and not section.scorers:  # they may cost money
-        # A reward that is below its floor for a plain wrong answer is refused by the graders.
-        golden = [example for example in examples if example.answer]
-        wrong = wrong_answers([example.answer for example in golden])
-        completions = [_completion(section, text) for text, _ in wrong]
-        graders.submit(completions, [golden[at] for _, at in wrong]).result()
 
 
 def _completion(section: TaskBase, answer: str) -> str:
@@ -246,26 +240,3 @@ def spread(examples: Sequence[Example], count: int) -> list[Example]:
 def places(total: int, count: int) -> list[int]:
     """Return `count` different numbers, evenly spaced over `range(total)`."""
     return [place * total // min(count, total) for place in range(min(count, total))]
-
-
-def wrong_answers(gold: Sequence[str]) -> list[tuple[str, int]]:
-    """Return plain wrong answers of the right kind, each with the place of the gold answer.
-
-    An answer is the gold one of another example, and 0 where the gold answer is a number.
-    """
-    wrong: list[tuple[str, int]] = []
-    for place, answer in enumerate(gold):
-        others = (other for other in (*gold[place + 1 :], *gold[:place]) if other != answer)
-        if (other := next(others, None)) is not None:
-            wrong.append((other, place))
-        if _is_other_number(answer):
-            wrong.append(("0", place))
-    return wrong
-
-
-def _is_other_number(answer: str) -> bool:
-    """Tell whether an answer is a number, but not 0."""
-    try:
-        return float(answer.replace(",", "")) != 0
-    except ValueError:
-        return False

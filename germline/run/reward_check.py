@@ -1,4 +1,4 @@
-"""Check the reward of a task on gold, wrong, empty and hostile answers."""
+"""Check the reward of a task on gold, empty and hostile answers."""
 
 import math
 import re
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from germline.graders.fuzz_texts import HOSTILE, fuzz_text
 from germline.protocols import EpisodeTask, Task
-from germline.run.preflight import short_text, spread, wrong_answers
+from germline.run.preflight import short_text, spread
 from germline.scorers.scored_graders import Graders
 from germline.tasks.environment_task import EnvironmentTask
 from germline.types import Decoding, Example, GermlineError, Grade
@@ -97,7 +97,7 @@ class Answers:
 def reward_rows(
     task: Task, graders: Graders, tokenizer: "PreTrainedTokenizerBase", decoding: Decoding
 ) -> list[TaskCheckRow]:
-    """Grade gold, wrong, empty and hostile answers, and compare their rewards."""
+    """Grade gold, empty and hostile answers, and compare their rewards."""
     some = [*spread(task.examples("train"), GOLD // 2), *spread(task.examples("test"), GOLD // 2)]
     golden = [example for example in some if example.answer]
     answers = [example.answer for example in golden]
@@ -106,17 +106,12 @@ def reward_rows(
         for answer in answers
     ]
     written = [_as_written(tokenizer, one, decoding) for one in tokens]
-    wrong = wrong_answers(answers)
-    gold_of_wrong = [place for _, place in wrong]
     hostile = [*HOSTILE, *fuzz_text(FUZZED)]
     targets = (some * len(hostile))[: len(hostile)]
     graded = partial(Answers.of, graders)
     gold = graded("gold answers", answers, golden)
     again = graded("gold answers", written, golden)
     empty = graded("empty answers", [""] * len(some), some)
-    mistaken = graded(
-        "wrong answers", [text for text, _ in wrong], [golden[place] for place in gold_of_wrong]
-    )
     strange = graded("hostile answers", hostile, targets)
     # As the only reply, a gold answer earns nothing where a tool must be called.
     has_tools = isinstance(task, EnvironmentTask) and task.has_tools
@@ -127,8 +122,6 @@ def reward_rows(
         remark = f"{cut} have more than max_new_tokens={decoding.max_new_tokens} tokens"
         first = replace(first, verdict="warning", remark=remark)
     rows = [first, empty.row()]
-    if wrong:
-        rows.append(_wrong_row(mistaken, gold, gold_of_wrong))
     is_known = first.verdict != "wrong" and not needs_tools
     last = _hostile_row(strange, gold, targets) if is_known else strange.row()
     if not isinstance(task, EpisodeTask):
@@ -182,25 +175,6 @@ def _gold_row(gold: Answers, again: Answers, empty: Answers, *, needs_tools: boo
         return replace(row, verdict="wrong", remark="earn no more than empty ones")
     is_mixed = min(gold.rewards) < max(gold.rewards)
     return replace(row, remark="some earn less than others" if is_mixed else "")
-
-
-def _wrong_row(wrong: Answers, gold: Answers, golden: Sequence[int]) -> TaskCheckRow:
-    """Warn of wrong answers that earn more than the gold answers of their examples."""
-    row = wrong.row()
-    rights = [gold.grades[place] for place in golden]
-    better = [
-        (text, grade.reward, right.reward)
-        for text, grade, right in zip(wrong.texts, wrong.grades, rights, strict=True)
-        if grade and right and grade.reward > right.reward
-    ]
-    if not better or row.verdict == "wrong" or gold.failed:
-        return row
-    text, reward, right = better[0]
-    remark = (
-        f"{len(better)} of {len(golden)} earn more than the gold answer of their example, such as "
-        f"{short_text(text)} ({reward:g} instead of {right:g}): members learn to write such answers"
-    )
-    return replace(row, verdict="warning", remark=remark)
 
 
 def _hostile_row(hostile: Answers, gold: Answers, targets: Sequence[Example]) -> TaskCheckRow:

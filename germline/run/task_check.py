@@ -62,7 +62,7 @@ def check_task(
     model: str = "nano",
     prompts: int = 3,
 ) -> TaskCheckReport:
-    """Try a task's reward on gold, wrong, empty and hostile answers, and make prompts for a model.
+    """Try a task's reward on gold, empty and hostile answers, and make prompts for a model.
 
     Args:
         task: a task file, a short name, a section of a config, or the config itself.

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 
 from germline.checkpoint import drop_snapshots
-from germline.errors import count_of
 from germline.evaluation import score_center
 from germline.evaluation.behavior import answers_of, behavior, recorded_answers
 from germline.fleet.worker_jobs import LARGE_SIGMA, DimensionQuery, MembersDifferQuery
@@ -64,7 +63,7 @@ class Training:
         for graders in (parts.graders, *parts.retained.graders):
             graders.redirect_output(directory.grader_output)
         self.on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
-        self._finding_log = FindingLog(directory, parts.task)
+        self._finding_log = FindingLog(directory)
 
     @property
     def findings(self) -> Sequence[Finding]:
@@ -93,19 +92,9 @@ class Training:
 
     def __repr__(self) -> str:
         """Say what is trained, where, and how far it is."""
-        done, asked = self.directory.journal.last_generation() + 1, self.config.generations
-        total = count_of(asked, "generations")
-        if setting := self.directory.stopped_by:
-            state = f"stopped early after generation {done - 1} ({setting})"
-        elif done == asked and self.end is not None:
-            state = f"finished, {total}"
-        elif self._begun:
-            state = f"{done} of {total} done"
-        else:
-            past = f"{done} of {total} done, " if done else ""
-            state = f"{past}nothing ran yet: iterate it, or call run()"
+        done, total = self.directory.journal.last_generation() + 1, self.config.generations
         what = f"model={self.config.model}, task={self.config.task.title}"
-        return f"<Training {self.directory.path}: {what}; {state}>"
+        return f"<Training {self.directory.path}: {what}; {done} of {total} generations done>"
 
     def run(self) -> "Training":
         """Train all generations, as a loop over them would; return this training."""

@@ -22,7 +22,7 @@ from germline.record.atomic_files import check_writable, explain_write_errors
 from germline.record.early_stopping import best_score
 from germline.record.run_paths import check_source
 from germline.run.build_parts import make_engine, strategy_of_run
-from germline.run.model_card import Form, write_model_card
+from germline.run.export_facts import write_export_facts
 from germline.run.model_prompts import read_export_facts
 from germline.run.run_inputs import check_choice
 from germline.spaces.peft_files import is_adapter, read_adapter
@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 
 TRAINED_BY = ("method", "prompt_search", "batch_size")
 """Settings of training alone; they are not judged when the run is evaluated on another task."""
+
+Form = Literal["adapter", "merged"]
+"""Form of exported weights: a PEFT adapter (if one was trained), or a Hugging Face folder."""
 
 FORMS = (*get_args(Form), None)
 """Forms that may be asked for; None is that of the space."""
@@ -95,7 +98,7 @@ def export(
         )
     engine = load_single_model(directory, generates=False, generation=last)
     _write_weights(engine, folder, form)
-    write_model_card(directory, folder, form, last)
+    write_export_facts(directory, folder, last)
     return last
 
 

@@ -73,7 +73,7 @@ class Bench:
             f"seed={seed}",
             f"held_out.examples={HELD_OUT[self.task]}",
             "held_out.every=5",
-            "record={rollouts: 0, tensorboard: false, figure_every: 1000}",
+            "record={rollouts: 0, tensorboard: false}",
         )
         with tempfile.TemporaryDirectory() as folder:
             training = train(config, Path(folder) / "run")

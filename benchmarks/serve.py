@@ -50,7 +50,7 @@ SETTINGS = {
     "generations": 1,
     "batch_size": 2,
     "held_out": {"examples": 2, "every": 100},
-    "record": {"tensorboard": False, "figure_every": 1000},
+    "record": {"tensorboard": False},
 }
 NAMES = [f"gen-0/member-{number}" for number in range(MEMBERS)]
 

@@ -187,8 +187,7 @@ def run(cell: Cell, runs: Path | None) -> None:
             f"generations={generations}",
             "held_out.every=5",
             f"held_out.examples={setup.held_out}",
-            "record={rollouts: 0, tensorboard: false, figure_every: 100000, "
-            "snapshot_every: 100000}",
+            "record={rollouts: 0, tensorboard: false, snapshot_every: 100000}",
         ],
     )
     began = time.perf_counter()

@@ -37,7 +37,7 @@ TOY: dict[str, Any] = {
     "graders": {"timeout_s": 60.0},
     "strategy": {"population": 6, "sigma": 0.3, "learning_rate": 0.1},
     "held_out": {"every": 2, "examples": 5, "temperature": None},
-    "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
+    "record": {"snapshot_every": 2, "tensorboard": False},
 }
 NANO: dict[str, Any] = {
     "task": {"kind": "conciseness", "max_new_tokens": 5, "temperature": 1.0},
@@ -47,7 +47,7 @@ NANO: dict[str, Any] = {
     "engine": {"threads": 1},
     "strategy": {"population": 4},
     "held_out": {"every": 2, "examples": 4, "temperature": None},
-    "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
+    "record": {"snapshot_every": 2, "tensorboard": False},
 }
 FIXED = ("strategy.sigma=0.01", "strategy.learning_rate=0.01")
 NANO_SPACES = {

@@ -30,7 +30,7 @@ NANO: dict[str, Any] = {
     "strategy": {"population": 4, "sigma": 0.01, "learning_rate": 0.01},
     "batch_size": 2,
     "held_out": {"examples": 2},
-    "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
+    "record": {"snapshot_every": 2, "tensorboard": False},
 }
 
 

@@ -17,7 +17,7 @@ from tests.toy_runs import ADAM_FULL, SETTINGS, finish, journal, settings
 from tests.victims import Victim
 
 # What is written is written often, so that moments fall into snapshots, scores and figures.
-OFTEN = ("held_out.every=2", "record.snapshot_every=1", "record.figure_every=13")
+OFTEN = ("held_out.every=2", "record.snapshot_every=1")
 
 
 def chaos(config, folder, phases):

@@ -29,7 +29,7 @@ generations: 5
 batch_size: 4
 strategy: {population: 4, sigma: 0.3, learning_rate: 0.3}
 held_out: {every: 2, examples: 4}
-record: {snapshot_every: 2, figure_every: 100, tensorboard: false}
+record: {snapshot_every: 2, tensorboard: false}
 """
 
 

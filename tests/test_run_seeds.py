@@ -30,7 +30,7 @@ CONFIG = {
     "batch_size": 2,
     "generations": 3,
     "held_out": {"every": 1, "examples": 4},
-    "record": {"tensorboard": False, "figure_every": 100},
+    "record": {"tensorboard": False},
 }
 
 

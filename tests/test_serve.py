@@ -28,7 +28,7 @@ CONFIG = {
     "generations": 2,
     "batch_size": 2,
     "held_out": {"examples": 2, "every": 100},
-    "record": {"tensorboard": False, "figure_every": 1000},
+    "record": {"tensorboard": False},
 }
 
 

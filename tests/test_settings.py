@@ -150,12 +150,6 @@ def test_what_is_recorded_follows_the_settings(tmp_path):
     assert not plain.tensorboard.exists()
 
 
-def test_the_figure_is_redrawn_when_it_is_due(tmp_path):
-    training = train(settings("record.figure_every=2"), tmp_path / "run")
-    drawn = [training.directory.figure.exists() for _ in training]
-    assert drawn == [False, True, True, True]
-
-
 def test_as_many_graders_work_as_asked_for():
     before = threading.active_count()
     with build_run_parts(settings("graders.workers=3")):

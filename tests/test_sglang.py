@@ -322,7 +322,7 @@ def settings(script):
             "engine": {"kind": "sglang", "base_url": script.url, "retry_timeout_s": 0.0},
             "strategy": {"population": 4, "sigma": 0.02},
             "held_out": {"examples": 2},
-            "record": {"tensorboard": False, "figure_every": 1000},
+            "record": {"tensorboard": False},
             "graders": {"workers": 1},
             "batch_size": 2,
             "generations": 3,

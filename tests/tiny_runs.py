@@ -14,7 +14,7 @@ def tiny_run(model: Path, *overrides: str, **sections: Any) -> Config:
         "space": "full",
         "batch_size": 3,
         "held_out": {"every": 2, "examples": 2},
-        "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
+        "record": {"snapshot_every": 2, "tensorboard": False},
     }
     return load_config({**values, **sections}, overrides)
 

@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     "graders": {"timeout_s": 60.0},
     "strategy": {"population": 6, "sigma": 0.3, "learning_rate": 0.1},
     "held_out": {"every": 2, "examples": 5, "temperature": None},
-    "record": {"snapshot_every": 2, "tensorboard": False, "figure_every": 1000},
+    "record": {"snapshot_every": 2, "tensorboard": False},
 }
 ADAM_FULL = ("space=full", "strategy.optimizer=adam")
 

@@ -23,7 +23,10 @@ setting must have no effect by default, and does not change the format version.
 """
 
 
-GONE = {"fleet": ("devices", "hang_factor", "hang_timeout_s", "min_engines")}
+GONE = {
+    "fleet": ("devices", "hang_factor", "hang_timeout_s", "min_engines"),
+    "record": ("figure_every",),
+}
 """Settings that earlier runs recorded, and that changed no bit of them."""
 
 

@@ -191,8 +191,6 @@ class Recording(Section):
     shared: str | None = None
     """Folder in which runs share what they generate before their first update, if only the update
     rule or their length differs; it must not be writable by others. A sweep sets it."""
-    figure_every: int = Field(10, ge=1)
-    """Generations between redraws of evolution.png."""
 
 
 class Config(Section):

@@ -261,17 +261,3 @@ class MembersDifferQuery:
             return True
         first, second = engine.log_probabilities(members, [example], [plus, plus])
         return [*first[0]] != [*second[0]]
-
-
-def fits(job: EngineJob, result: object) -> bool:
-    """Whether a result is of the type and shape of its job; another one is a loss of the engine."""
-    if isinstance(job, DigestJob):
-        return isinstance(result, str)
-    if isinstance(job, ApplyJob):
-        return result is None
-    members, examples = getattr(job, "members", None), getattr(job, "examples", ())
-    return members is None or (
-        isinstance(result, list)
-        and len(result) == len(members)
-        and all(isinstance(row, list) and len(row) == len(examples) for row in result)
-    )

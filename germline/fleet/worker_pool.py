@@ -1,12 +1,11 @@
 """The worker pool: hands each job to the next idle remote engine, and replaces engines that fail.
 
-An engine is lost when its process or actor ends, when it hangs, or when its result does not fit its
-job. The pool starts it again in the background, and its job is left for another engine; it becomes
-ready again once the fleet has brought its weights up to date (`remote_engine` has the states). An
-engine that is lost `MAX_LOSSES` times without a result in between is given up, and the run stops
-when every engine is given up. An error that an engine *raises* is no loss, because the engine would
-raise it again: the pool raises it here, except for `EngineLost`, by which an engine says that what
-it runs on is gone.
+An engine is lost when its process or actor ends, or when it hangs. The pool starts it again in the
+background, and its job is left for another engine; it becomes ready again once the fleet has brought
+its weights up to date (`remote_engine` has the states). An engine that is lost `MAX_LOSSES` times
+without a result in between is given up, and the run stops when every engine is given up. An error
+that an engine *raises* is no loss, because the engine would raise it again: the pool raises it here,
+except for `EngineLost`, by which an engine says that what it runs on is gone.
 
 An engine that waits for resources (a cluster that is full, a node that was removed) does not block
 the others: it joins when it has loaded.
@@ -30,7 +29,7 @@ from germline.fleet.remote_engine import (
     WorkerSlot,
     WorkerState,
 )
-from germline.fleet.worker_jobs import EngineJob, fits
+from germline.fleet.worker_jobs import EngineJob
 from germline.types import EngineLost, GermlineError
 
 log = logging.getLogger(__name__)
@@ -238,9 +237,6 @@ class WorkerPool:
             if is_loss and not self._starting:
                 self.replace(slot, str(outcome.error))
                 return None
-        elif job and not fits(job, outcome.value):
-            self.replace(slot, f"it returned an invalid result: {repr(outcome.value)[:80]}")
-            return None
         if job is None:
             slot.state = WorkerState.LOADED
         elif slot.state is WorkerState.LATE:

@@ -28,7 +28,6 @@ import itertools
 import json
 import math
 import threading
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import as_completed
 from contextlib import closing
@@ -171,15 +170,6 @@ def compare_models(
         requests = _ask(judge, pairs, file, replies, on_progress)
     preferred = [[replies[one.digest]["preferred"] for one in pair] for pair in pairs]
     known = [place for both in preferred for place in both if place is not None]
-    if pairs and not known:
-        failures = Counter(str(replies[one.digest]["failure"]) for pair in pairs for one in pair)
-        ((failure, count),) = failures.most_common(1)
-        raise GermlineError(
-            f"elo: none of the {2 * len(pairs)} requests to the judge has a verdict. Most often "
-            f"({count}): {failure}. Use a judge that follows the instructions, longer replies "
-            "(judge.max_new_tokens) or another message (judge.template), and another --out than "
-            f"{file}"
-        )
     # The same place in both orders is not the same completion.
     decided = [{*both} == {"first", "second"} for both in preferred]
     verdicts = [

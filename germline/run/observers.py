@@ -1,4 +1,4 @@
-"""What follows a training: the recorder, warnings, snapshots and the figure.
+"""What follows a training: the recorder, warnings and snapshots.
 
 A training calls its observers in a fixed order. For each generation all of them see
 `on_generation`, the recorder first, which commits it; where the generation was scored, all of them
@@ -169,19 +169,6 @@ def snapshots_to_keep(config: Config, dimension: int) -> int:
     if record.snapshot_gb is not None:
         fit = min(fit, int(record.snapshot_gb * 1e9 / size) - fewest)
     return max(fit, fewest)
-
-
-class EvolutionFigure(Observer):
-    """Draws the figure of a run every few generations."""
-
-    def __init__(self, directory: RunDirectory) -> None:
-        self._directory = directory
-
-    def on_generation(self, record: GenerationRecord) -> None:
-        """Draw the figure if it is due; the last one is drawn with the report."""
-        done = record.generation + 1
-        if done % self._directory.config.record.figure_every == 0 and done < record.generations:
-            draw_evolution(self._directory)
 
 
 def draw_evolution(directory: RunDirectory) -> None:

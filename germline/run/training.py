@@ -18,7 +18,6 @@ from germline.run.budget_meter import BudgetMeter
 from germline.run.build_parts import RunParts, held_out_decoding
 from germline.run.kept_divergences import kept_divergences
 from germline.run.observers import (
-    EvolutionFigure,
     FindingLog,
     Observer,
     Recorder,
@@ -156,7 +155,6 @@ class Training:
                 self._save_snapshot,
                 best=self._best_generation,
             ),
-            EvolutionFigure(directory),
         )
 
     def _save_snapshot(self, generation: int, keep: int) -> None:

@@ -1,11 +1,11 @@
 """The worker pool: hands each job to the next idle remote engine, and replaces engines that fail.
 
 An engine is lost when its process or actor ends, or when it hangs. The pool starts it again in the
-background, and its job is left for another engine; it becomes ready again once the fleet has brought
-its weights up to date (`remote_engine` has the states). An engine that is lost `MAX_LOSSES` times
-without a result in between is given up, and the run stops when every engine is given up. An error
-that an engine *raises* is no loss, because the engine would raise it again: the pool raises it here,
-except for `EngineLost`, by which an engine says that what it runs on is gone.
+background, and its job is left for another engine; it becomes ready again once the fleet has
+brought its weights up to date (`remote_engine` has the states). An engine that is lost `MAX_LOSSES`
+times without a result in between is given up, and the run stops when every engine is given up. An
+error that an engine *raises* is no loss, because the engine would raise it again: the pool raises
+it here, except for `EngineLost`, by which an engine says that what it runs on is gone.
 
 An engine that waits for resources (a cluster that is full, a node that was removed) does not block
 the others: it joins when it has loaded.

@@ -59,30 +59,14 @@ def test_a_score_that_lost_more_than_the_limit_is_never_the_best(higher, kept):
     )
 
 
-@pytest.mark.parametrize(
-    ("given", "section"),
-    [
-        ("arithmetic", {"task": {"kind": "arithmetic"}}),
-        (str(LICENSE), {"text": str(LICENSE)}),
-        ("book.txt", {"text": "book.txt"}),
-        ("rows.jsonl", {"task": {"kind": "jsonl", "path": "rows.jsonl"}}),
-    ],
-)
-def test_a_name_alone_is_a_task_and_another_file_a_text(given, section):
-    short, long = (load_config({"retained": {"one": one}}) for one in (given, section))
-    assert short.retained == long.retained
-
-
 def test_paths_are_those_of_the_folder_of_the_config_and_absolute_in_a_run(tmp_path):
     (tmp_path / "book.txt").write_text("A book.")
     (tmp_path / "rows.jsonl").write_text('{"prompt": "1 + 1?", "answer": "2"}\n' * 2)
     file = tmp_path / "run.yaml"
-    file.write_text("retained: {prose: book.txt, rows: {task: rows.jsonl}, more: rows.jsonl}\n")
+    file.write_text("retained: {prose: {text: book.txt}, rows: {task: rows.jsonl}}\n")
     kept = load_config(file).with_absolute_paths().retained
     assert kept["prose"].text == tmp_path / "book.txt"
-    assert {str(getattr(kept[name].task, "path", "")) for name in ("rows", "more")} == {
-        str(tmp_path / "rows.jsonl")
-    }
+    assert getattr(kept["rows"].task, "path", None) == tmp_path / "rows.jsonl"
 
 
 def test_scores_are_recorded_by_name_and_change_no_digest(tmp_path):
@@ -155,9 +139,12 @@ def test_a_text_costs_the_nats_that_its_tokens_have_after_those_before_them(tmp_
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        (["retained.one=nothing.txt", "engine=inprocess"], "retained.one: text: .*cannot be read"),
-        ([f"retained.one={LICENSE}"], "retained.one: text: engine.kind=toy has no tokenizer"),
-        (["retained.one=rows.jsonl"], "retained.one: task.path: .*rows.jsonl"),
+        (
+            ["retained.one.text=nothing.txt", "engine=inprocess"],
+            "retained.one: text: .*cannot be read",
+        ),
+        ([f"retained.one.text={LICENSE}"], "retained.one: text: engine.kind=toy has no tokenizer"),
+        (["retained.one.task=rows.jsonl"], "retained.one: task.path: .*rows.jsonl"),
     ],
 )
 def test_what_cannot_be_scored_is_refused_by_name(changes, words, tmp_path):
@@ -168,13 +155,6 @@ def test_what_cannot_be_scored_is_refused_by_name(changes, words, tmp_path):
 
 def test_a_text_that_is_shorter_than_what_is_given_of_it_is_refused(tmp_path):
     (tmp_path / "short.txt").write_text("Hello.")
-    config = {"task": "arithmetic", "retained": {"one": str(tmp_path / "short.txt")}}
+    config = {"task": "arithmetic", "retained": {"one": {"text": str(tmp_path / "short.txt")}}}
     with pytest.raises(GermlineError, match=r"short.txt has \d tokens; give a text of 96 or more"):
         germline.train(config, tmp_path / "run")
-
-
-def test_overrides_change_what_a_name_alone_stands_for():
-    changes = ["retained.one.max_drop=0.1", "retained.one.task.split_seed=3"]
-    kept = load_config({"retained": {"one": "arithmetic"}}, changes).retained["one"]
-    assert kept.max_drop == 0.1
-    assert kept.task == load_config({"task": {"kind": "arithmetic", "split_seed": 3}}).task

@@ -50,7 +50,7 @@ RUNS = {
         f"task.path={SAMPLES / 'safe_alignment_samples.jsonl'}",
     ),
     "judged": ("held_out.scorers={long: {kind: length, start: 0, end: 8}}",),
-    "kept": ("retained={sums: arithmetic}",),
+    "kept": ("retained={sums: {task: arithmetic}}",),
     "scored": ("method=zo_grpo", "method.updates_per_batch=2", "strategy.learning_rate=auto"),
     "natural": ("strategy.sigma={kind: natural, start: 0.3}",),
 }

@@ -33,7 +33,7 @@ TASK_SUFFIXES = {
 
 PATHS = re.compile(
     r"model|space\.init_adapter|(retained\.[^.]+\.)?task\.(path|test_path|words|env)"
-    r"|retained\.[^.]+(\.task|\.text)?|classifier\.model"
+    r"|retained\.[^.]+\.(task|text)|classifier\.model"
 )
 """Settings that may hold a path; other scorers than classifiers name models of their services."""
 

@@ -124,8 +124,6 @@ def place_in_files(setting: str, layers: Sequence[str]) -> str:
 
 def group_at(place: Sequence[str]) -> str:
     """Return the group in the registry of the kinds at a place, such as `task.scorers.NAME`."""
-    if place[0] == "retained" and len(place) == 2:  # the short name of a task
-        return "task"
     return "scorer" if "scorers" in place[-2:-1] else place[-1]
 
 

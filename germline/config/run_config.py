@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from germline import registry
 from germline.config.base import Many, Section, TextOrPath, text_with
-from germline.config.config_files import TASK_SUFFIXES, absolute_path, change_paths
+from germline.config.config_files import absolute_path, change_paths
 from germline.config.engines import EngineConfig, FleetConfig, InProcess, Local, MicrobatchSettings
 from germline.config.methods import EvolutionStrategy, MethodConfig
 from germline.config.schedules import AutoSigma
@@ -123,29 +123,8 @@ class Budget(Section):
         return {name: value for name, value in named if value is not None}
 
 
-def _task_or_text(value: object) -> object:
-    """Accept a task or a file as the whole section: `retained: {sums: arithmetic}`."""
-    if isinstance(value, Mapping) and "kind" in value:  # an override beside such a name
-        others = {name: one for name, one in value.items() if name != "kind"}
-        if isinstance(others.get("task"), Mapping):
-            return {**others, "task": {"kind": value["kind"], **others["task"]}}
-        return {**_named(value["kind"]), **others}
-    return _named(value) if isinstance(value, str | Path) else value
-
-
-def _named(value: object) -> dict[str, object]:
-    """Return the section of the name of a task, or of a file of a task or a text."""
-    path = Path(str(value))
-    is_task = str(value) in registry.sections("task") or path.suffix in TASK_SUFFIXES
-    is_text = not is_task and (path.suffix != "" or path.expanduser().is_file())
-    return {"text" if is_text else "task": value}
-
-
 class Retained(Section):
-    """What training should not make the model worse at, scored beside the held-out examples.
-
-    A name or file alone is a `task`, and any other file a `text`.
-    """
+    """What training should not make the model worse at, scored beside the held-out examples."""
 
     task: TaskConfig | None = None
     """Task whose held-out examples are answered and graded by its own rewards."""
@@ -210,9 +189,9 @@ class Config(Section):
     graders: Graders = Graders()
     held_out: HeldOut = HeldOut.model_construct()  # likewise
     budget: Budget = Budget()
-    retained: dict[str, Annotated[Retained, BeforeValidator(_task_or_text)]] = Field({})
-    """Tasks and texts by name, such as `{sums: arithmetic, prose: book.txt}`, that are scored
-    before, during and after training."""
+    retained: dict[str, Retained] = Field({})
+    """Tasks and texts by name, such as `{sums: {task: arithmetic}, prose: {text: book.txt}}`, that
+    are scored before, during and after training."""
     record: Recording = Recording()
     batch_size: int = Field(32, ge=1)
     """Examples per generation, the same for every member."""

@@ -62,7 +62,6 @@ def check_run(config: Config, task: Task) -> None:
             "tells less of new prompts: hold others out",
             *(len(both), short_text(both[0])),
         )
-    _warn_of_small_splits(config, task)
     if isinstance(config.fleet, Ray):
         check_ray_installed()
     elif isinstance(config.engine, Vllm):
@@ -75,16 +74,6 @@ def check_run(config: Config, task: Task) -> None:
         if isinstance(scorer, HttpScorer):
             request_headers(scorer, f"{setting}.token_env")  # refuses a token that is not set
     check_prompt_lengths(config, task)
-
-
-def _warn_of_small_splits(config: Config, task: Task) -> None:
-    for setting, section, name, has in (
-        ("batch_size", config, "batch_size", len(task.examples("train"))),
-        ("held_out.examples", config.held_out, "examples", len(task.examples("test"))),
-    ):
-        asked = getattr(section, name)
-        if asked > has and asked != type(section).model_fields[name].default:
-            log.warning("%s=%d: the split has %d, and every one is used", setting, asked, has)
 
 
 def check_episode_rewards(config: Config, task: Task) -> None:

@@ -5,7 +5,6 @@ import pytest
 from germline.config import load_config
 from germline.engines import pretrained
 from germline.estimates import machine as machine_module
-from germline.run import preflight
 from germline.run.build_parts import build_run_parts, make_engine
 from germline.run.preflight import check_memory
 from germline.types import GermlineError
@@ -17,8 +16,7 @@ CPU = {"kind": "inprocess", "device": "cpu"}
 
 
 def available(monkeypatch, gigabytes):
-    for module in (machine_module, preflight):
-        monkeypatch.setattr(module, "available_bytes", lambda: gigabytes * 1e9)
+    monkeypatch.setattr(machine_module, "available_bytes", lambda: gigabytes * 1e9)
 
 
 MEMORY = {

@@ -148,11 +148,13 @@ class RemoteFleet(Fleet):
         jobs = {
             place: _job(part, decoding, graders, pickled) for place, part in microbatches.items()
         }
+        # Large ones first: the engines then finish at about the same time.
+        order = sorted(microbatches, key=lambda place: -_prompt_characters(jobs[place]))
         share = self.quorum if paired else 1.0
         quorum = Quorum([*microbatches.values()], len(members), share, paired or 1, self.pool.clock)
         done: dict[Place, tuple[WorkerSlot, GeneratedMicrobatch]] = {}
         deviations = 0
-        while (open_places := [p for p in jobs if p not in done]) and not quorum.is_closed(done):
+        while (open_places := [p for p in order if p not in done]) and not quorum.is_closed(done):
             self._resync_newcomers()
             results = self.pool.dispatch(
                 {place: jobs[place] for place in open_places}, lambda: quorum.closing_time(done)
@@ -291,3 +293,7 @@ def _common_digest(digests: dict[WorkerSlot, str]) -> str:
 
 def _differs(digest: str, expected: str) -> str:
     return f"its weights have digest {digest[:16]}, those of the fleet {expected[:16]}"
+
+
+def _prompt_characters(job: GenerateJob | EpisodesJob) -> int:
+    return len(job.members) * sum(len(example.prompt) for example in job.examples)

@@ -23,7 +23,6 @@ from tests.toy_runs import run
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
-STEP = UpdateSize(rms=0.002, in_roundings=40.0, least_in_roundings=3.0, moved=0.75, rank=6.0)
 SOUND = Signals(
     informative_examples=0.5,
     informative_pairs=0.75,
@@ -35,7 +34,6 @@ SOUND = Signals(
     agreement=0.5,
     signal_to_noise=2.0,
     directions=8.0,
-    step=STEP,
 )
 NOTHING = replace(SOUND, informative_examples=0.0, tied=1.0, zero=True, agreement=None)
 CONFIG = load_config({"generations": 10})

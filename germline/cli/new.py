@@ -135,7 +135,8 @@ def _write_config(
     settings = load_config({"model": model, "task": task}, given)
 
     from germline.cli.train import memory_values
-    from germline.config.config_files import model_source
+    from germline.config.config_files import is_gguf, model_source
+    from germline.engines.checkpoint_files import weight_files
     from germline.engines.pretrained import local_model_folder
     from germline.estimates.machine import machine_here
     from germline.estimates.model_shape import shape_of
@@ -147,7 +148,8 @@ def _write_config(
     shape, machine = shape_of(model), machine_here(settings)
     found, seconds = recommend(model, task, shape, machine, given), None
     if minutes:
-        if local_model_folder(model_source(model)) is None:
+        folder = local_model_folder(model_source(model))
+        if folder is None or not (is_gguf(model) or weight_files(folder)):
             raise GermlineError(
                 f"new: --minutes measures a short training, and the weights of {model} are not on "
                 f"this machine: `hf download {model}` gets them"

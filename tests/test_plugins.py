@@ -49,7 +49,6 @@ facts["kinds"] = [
 facts["settings"] = [config.method.winners]
 facts["parts"] = list(RunDirectory.open(Path("trained")).generations()[0]["parts"])
 facts["settings"] += [config.strategy.step, config.strategy.sigma, config.space.ending]
-facts["run"] = json.loads(Path("trained/run.json").read_text())["plugins"]
 entries = RunDirectory.open(Path("trained")).journal.read()
 facts["digests"] = [entry.digest for entry in entries]
 facts["moved"] = any(any(entry.update.coefficients) for entry in entries)
@@ -135,7 +134,6 @@ def test_a_run_takes_kinds_settings_and_rewards_of_the_package(facts):
     assert facts["moved"]
     (text,) = facts["texts"]
     assert text[:3] == text[:3].upper()
-    assert facts["run"] == {"germline-theirs": "1.0"}
     assert facts["replayed"] == facts["digests"][1]
     assert facts["resumed"] == facts["digests"]
     assert len(set(facts["digests"])) == 3

@@ -4,7 +4,9 @@ Rows can be generated together if they have the same center, longest completion,
 and stop strings. Members may differ.
 
 Members with the same prompts are a grid, which `Engine.generate` takes. Otherwise the rows are the
-first turns of conversations, which may differ between members (`Engine.converse`).
+first turns of conversations, which may differ between members (`Engine.converse`). That batch is a
+rectangle as wide as the longest list of rows of a member, so members with many rows and members
+with few have batches of their own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -197,7 +199,12 @@ def generate_rows(engine: Engine, rows: Sequence[Row], decoding: Decoding) -> li
         for places, written in zip(grid, generated, strict=True):
             completions |= zip(places, written, strict=True)
     else:
-        completions |= _of_conversations(engine, rows, [*of_member.values()], decoding)
+        # The longest list of a batch is not twice the shortest.
+        by_length: dict[int, Places] = {}
+        for places in of_member.values():
+            by_length.setdefault(len(places).bit_length(), []).append(places)
+        for ragged in by_length.values():
+            completions |= _of_conversations(engine, rows, ragged, decoding)
     return [completions[place] for place in range(len(rows))]
 
 

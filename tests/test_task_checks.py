@@ -218,11 +218,14 @@ def test_a_hostile_text_that_is_right_by_chance_tempts_nobody(tmp_path):
 @pytest.mark.parametrize(
     ("answer", "setting", "verdict"),
     [
+        ("'one\\n' + str(n)", 'task.stop=["\\n"]', "wrong"),
+        ("f'<|im_end|>{n}'", "task.temperature=0", "wrong"),
+        ("'one\\n' * (n % 2) + str(n)", 'task.stop=["\\n"]', "warning"),
         ("'many words ' * 9 + str(n)", "task.max_new_tokens=4", "warning"),
         ("str(n)", 'task.stop=["\\n"]', "ok"),
     ],
 )
-def test_gold_answers_that_are_too_long_are_found(answer, setting, verdict, tmp_path):
+def test_gold_answers_that_no_model_can_write_are_found(answer, setting, verdict, tmp_path):
     path = tmp_path / "numbers.py"
     reward = "def reward(completion, example):\n    return completion == example['answer']\n"
     path.write_text(FROM_1.replace("str(n)", answer) + reward)

@@ -101,22 +101,23 @@ def reward_rows(
     some = [*spread(task.examples("train"), GOLD // 2), *spread(task.examples("test"), GOLD // 2)]
     golden = [example for example in some if example.answer]
     answers = [example.answer for example in golden]
-    lengths = [
-        len(tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"])
+    tokens: list[list[int]] = [
+        tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
         for answer in answers
     ]
+    written = _as_written(tokenizer, tokens, decoding)
     hostile = [*HOSTILE, *fuzz_text(FUZZED)]
     targets = (some * len(hostile))[: len(hostile)]
     graded = partial(Answers.of, graders)
     gold = graded("gold answers", answers, golden)
-    again = graded("gold answers", answers, golden)
+    again = graded("gold answers", written, golden)
     empty = graded("empty answers", [""] * len(some), some)
     strange = graded("hostile answers", hostile, targets)
     # As the only reply, a gold answer earns nothing where a tool must be called.
     has_tools = isinstance(task, EnvironmentTask) and task.has_tools
     needs_tools = has_tools and not _is_better(gold, empty)
     first = _gold_row(gold, again, empty, needs_tools=needs_tools)
-    cut = sum(length > decoding.max_new_tokens for length in lengths)
+    cut = sum(len(one) > decoding.max_new_tokens for one in tokens)
     if cut and first.verdict == "ok":
         remark = f"{cut} have more than max_new_tokens={decoding.max_new_tokens} tokens"
         first = replace(first, verdict="warning", remark=remark)
@@ -134,7 +135,7 @@ def _is_better(gold: Answers, empty: Answers) -> bool:
 
 
 def _gold_row(gold: Answers, again: Answers, empty: Answers, *, needs_tools: bool) -> TaskCheckRow:
-    """Compare the rewards of gold answers with those of the second time and of empty ones."""
+    """Compare the rewards of gold answers with those of the same, as written, and of empty ones."""
     row = gold.row(may_fail=False)
     if row.verdict == "wrong":
         return row
@@ -146,14 +147,27 @@ def _gold_row(gold: Answers, again: Answers, empty: Answers, *, needs_tools: boo
         return replace(row, verdict="warning", remark=remark)
     if again.error:  # the second time
         return again.row(may_fail=False)
-    for first, second in zip(gold.rewards, again.rewards, strict=True):
-        if second != first:
+    lost = []
+    for text, written, first, second in zip(
+        gold.texts, again.texts, gold.rewards, again.rewards, strict=True
+    ):
+        if text != written and not second >= first:
+            lost.append((text, written))
+        elif text == written and second != first:
             remark = (
                 f"the reward is not deterministic: {first:g} and then {second:g} for the same "
                 "answer; compute it from the completion and the row alone, or a run cannot be "
                 "resumed"
             )
             return replace(row, verdict="wrong", remark=remark)
+    if lost:
+        remark = (
+            f"{len(lost)} of {len(gold.texts)} earn less as a model can write them: "
+            f"{short_text(lost[0][0])} becomes {short_text(lost[0][1])}, as task.stop cuts it or "
+            "the tokenizer has no such text"
+        )
+        every = len(lost) == len(gold.texts)
+        return replace(row, verdict="wrong" if every else "warning", remark=remark)
     if needs_tools:
         remark = "earn no more than empty ones as the only reply, without a tool call"
         return replace(row, remark=remark)
@@ -202,3 +216,16 @@ def _without_gold(row: TaskCheckRow, hostile: Answers, others: list[TaskCheckRow
         )
         return replace(row, verdict="warning", remark=remark)
     return row
+
+
+def _as_written(
+    tokenizer: "PreTrainedTokenizerBase", answers: Sequence[Sequence[int]], decoding: Decoding
+) -> list[str]:
+    """Return the texts that the reward gets when a model writes these tokens."""
+    from germline.engines.rows_in_progress import CompletionDecoder  # imports torch: slow
+
+    end = tokenizer.eos_token_id
+    decoder = CompletionDecoder(tokenizer, frozenset() if end is None else frozenset([int(end)]))
+    longest = max(map(len, answers), default=0)  # answers that are too long are another row's
+    whole = replace(decoding, max_new_tokens=longest)
+    return [decoder.completion(tokens, 0, whole).text for tokens in answers]

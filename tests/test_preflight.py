@@ -2,9 +2,11 @@
 
 import pytest
 
+from germline import train
 from germline.config import load_config
 from germline.engines import pretrained
 from germline.estimates import machine as machine_module
+from germline.run import build_parts, preflight
 from germline.run.build_parts import build_run_parts, make_engine
 from germline.run.preflight import check_memory
 from germline.types import GermlineError
@@ -61,3 +63,12 @@ def test_no_weight_is_loaded_of_a_model_that_is_refused(monkeypatch, tmp_path):
         build_run_parts(load_config(settings))
     # The loader says what is wrong with a model that cannot be read.
     check_memory(load_config({"model": str(tmp_path), "engine": CPU}))
+
+
+def test_more_engines_than_this_machine_can_hold_are_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(preflight, "available_bytes", lambda: 16e9)
+    monkeypatch.setattr(build_parts, "make_fleet", pytest.fail)
+    settings = {"task": "arithmetic", "batch_size": 4, "engine": "toy", "fleet": {"engines": 500}}
+    with pytest.raises(GermlineError, match=r"fleet.engines=500: .* set at most fleet.engines=65;"):
+        train(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -20,6 +20,7 @@ from germline.config import Config, CustomTask, Ray, TaskBase, Vllm
 from germline.config.row_tasks import FileTask
 from germline.config.scorers import HttpScorer
 from germline.errors import count_of
+from germline.estimates.machine import available_bytes
 from germline.methods.method import check_task
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_fleet import check_ray_installed
@@ -33,6 +34,12 @@ log = logging.getLogger(__name__)
 
 FORCE_VARIABLE = "GERMLINE_FORCE"
 """Environment variable that turns refusals into warnings; processes of engines inherit it."""
+
+MEMORY_SHARE = 0.8
+"""Share of the available memory that engines may take; other programs need the rest."""
+
+ENGINE_BYTES = 196e6
+"""Memory of an engine process with the toy model, the least that there is (measured on Linux)."""
 
 QUICK = 4
 """Number of examples with which a custom reward is tried."""
@@ -61,6 +68,13 @@ def check_run(config: Config, task: Task) -> None:
             "held-out prompts that are also trained on: %d, such as %s, so the held-out score "
             "tells less of new prompts: hold others out",
             *(len(both), short_text(both[0])),
+        )
+    most = max(1, int(MEMORY_SHARE * available_bytes() / ENGINE_BYTES))
+    if config.fleet.engines > most and not config.fleet.is_elsewhere:
+        _refuse(
+            f"fleet.engines={config.fleet.engines}",
+            f"this machine has {available_bytes() / 1e9:.1f} GB of memory available",
+            f"set at most fleet.engines={most}",
         )
     if isinstance(config.fleet, Ray):
         check_ray_installed()

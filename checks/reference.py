@@ -30,9 +30,7 @@ Every command has examples under `--help`.
 A traceback is a bug of germline; please report it with the output of `germline doctor --json`.
 
 `germline --install-completion`, typed once in bash, zsh or fish, lets the Tab key complete
-commands, options, run directories, configs, tasks and settings: `strategy.pop` and Tab gives
-`strategy.population=32` to edit, `space=` and Tab the kinds. `germline --show-completion` prints
-the script instead.
+commands and options. `germline --show-completion` prints the script instead.
 """
 
 CONFIG_OPENING = """

@@ -1,4 +1,4 @@
-"""Runs whose rewards, rows, model and callbacks come from Python instead of from a config."""
+"""Runs whose rewards and rows come from Python instead of from a config."""
 
 import json
 import logging

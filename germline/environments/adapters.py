@@ -6,7 +6,6 @@
 import inspect
 import logging
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 from germline.environments.tools import answer_calls, find_tools, is_unicode
@@ -16,6 +15,9 @@ from germline.graders.reward_functions import exception_text
 from germline.graders.worker_messages import CAUSED_BY_CODE, InvalidGradeError, TimeUp, restart_step
 
 log = logging.getLogger(__name__)
+
+_WARNED_OF: set[tuple[str, str]] = set()
+"""(class, exception) of each failure of `close()` that the log has."""
 
 
 class StepResult(NamedTuple):
@@ -106,29 +108,29 @@ class StepAdapter:
         """Release what the environment holds, if it has a method for it, in the time of a step.
 
         A `close()` that hangs or fails costs no episode its score. The log says so once for every
-        class and failure; that of a grader process is in the run's `graders.log`.
+        class and type of exception; that of a grader process is in the run's `graders.log`.
         """
         close = getattr(self.environment, "close", None)
         if close is None:
             return
-        name = type(self.environment).__qualname__
         restart_step()
         try:
             await_result(close())
         except TimeUp:
-            _warn_of_close(name, "takes longer than graders.timeout_s and is given up")
+            self._warn_of_close("TimeUp", "takes longer than graders.timeout_s and is given up")
             restart_step()  # what follows has a time limit too
         except CAUSED_BY_CODE as error:
-            _warn_of_close(name, f"fails: {exception_text(close, error)}")
+            self._warn_of_close(type(error).__name__, f"fails: {exception_text(close, error)}")
 
-
-@cache
-def _warn_of_close(name: str, problem: str) -> None:
-    log.warning(
-        "the environment %s: close() %s; the score of the episode stands, but what close() does "
-        "not release stays in the grader process",
-        *(name, problem),
-    )
+    def _warn_of_close(self, kind: str, problem: str) -> None:
+        name = type(self.environment).__qualname__
+        if (name, kind) not in _WARNED_OF:
+            _WARNED_OF.add((name, kind))
+            log.warning(
+                "the environment %s: close() %s; the score of the episode stands, but what close() "
+                "does not release stays in the grader process",
+                *(name, problem),
+            )
 
 
 class ToolAdapter(StepAdapter):

@@ -134,7 +134,8 @@ def test_a_start_that_fails_stops_the_run_with_a_sentence(wandb_here, monkeypatc
 
     wandb.teardown()  # it reads its variables once
     monkeypatch.setenv("WANDB_MODE", "offline")
-    run(wandb_here / "run", *TRACKED)  # the folder of a run that did not begin is used again
+    resumed = germline.resume(wandb_here / "run").run()
+    assert resumed.directory.journal.last_generation() == resumed.config.generations - 1
 
 
 @pytest.mark.parametrize("spec", [None, ModuleSpec("wandb", None)])

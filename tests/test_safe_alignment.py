@@ -11,6 +11,7 @@ from germline.run.task_check import check_task
 from germline.tasks import make_task
 from germline.tasks.safe_alignment import stratum
 from germline.tasks.splits import stratified_order, stratified_split
+from germline.types import GermlineError
 
 SCORERS: dict[str, dict[str, Any]] = {
     "reward": {"kind": "repetition"},
@@ -98,6 +99,13 @@ def test_neither_split_of_a_few_items_is_empty(count):
 def test_the_stratum_of_a_row(fields, expected):
     assert stratum(row(0, **fields)) == expected
     assert stratum({"prompt": "only a prompt"}) == "0 safe"
+
+
+@pytest.mark.parametrize("label", ["False", 1])
+def test_a_label_of_another_type_is_refused_with_its_place(tmp_path, label):
+    found = r"rows\.jsonl, line 2: the label `is_response_1_safe` must be true or false, found "
+    with pytest.raises(GermlineError, match=f"{found}{label!r}"):
+        task_of(tmp_path, [row(1), row(2, is_response_1_safe=label)])
 
 
 def test_the_check_of_the_task_finds_no_gold_answers_and_nothing_printed(tmp_path):

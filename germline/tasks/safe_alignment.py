@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from germline.config.row_tasks import SafeAlignment
+from germline.errors import shown
 from germline.tasks.row_examples import Row, rows_to_examples
 from germline.tasks.row_files import load_rows
 from germline.tasks.splits import SplitTask, heaviest_part, stratified_order, stratified_split
-from germline.types import Example
+from germline.types import Example, GermlineError
 
 MAX_NEW_TOKENS = 128
 
@@ -82,5 +83,12 @@ def _arranged(
 
 
 def _distinct(rows: list[Row]) -> list[Row]:
-    """Return the first row of each prompt."""
+    """Return the first row of each prompt; a label of another type would change its stratum."""
+    for row in rows:
+        for name in SAFE:
+            if not isinstance(found := row.fields.get(name), bool | None):
+                raise GermlineError(
+                    f"{row.place}: the label `{name}` must be true or false, found {shown(found)}: "
+                    "correct it, or drop the labels of all rows"
+                )
     return list({row.asked[:2]: row for row in reversed(rows)}.values())[::-1]

@@ -21,6 +21,7 @@ from germline.types import (
     Decoding,
     Evaluation,
     Example,
+    GermlineError,
     Grade,
     Perturbation,
     Rollout,
@@ -62,6 +63,12 @@ class Microbatch:
 
     def generated(self, result: Any, graders: GraderProtocol) -> GeneratedMicrobatch:
         """Return the microbatch with completions, which are sent to the graders, or episodes."""
+        found = [len(row) for row in result]
+        if found != [len(self.examples)] * len(self.members):
+            raise GermlineError(
+                f"engine: {len(self.members)} members x {len(self.examples)} examples were asked "
+                f"for, and {len(found)} members x {found[:1]} examples came back"
+            )
         place = self.first_member, self.first_example
         if graders.max_turns is not None:
             return GeneratedMicrobatch(*place, episodes=result)

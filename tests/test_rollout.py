@@ -9,6 +9,7 @@ import pytest
 from germline.config import MicrobatchSettings
 from germline.rollout import (
     GeneratedMicrobatch,
+    Microbatch,
     evaluate_members,
     gather_rewards,
     members_per_microbatch,
@@ -17,7 +18,7 @@ from germline.rollout import (
 from germline.run.build_parts import make_decoding, make_engine
 from germline.strategies import make_strategy
 from germline.tasks import make_task
-from germline.types import Completion, Grade
+from germline.types import Completion, GermlineError, Grade
 from tests.toy_runs import GradedHere, settings
 
 CONFIG = settings("batch_size=7", "strategy.population=6")
@@ -25,6 +26,15 @@ TASK = make_task(CONFIG.task)
 EXAMPLES = TASK.examples("train")[:7]
 MEMBERS = make_strategy(CONFIG.strategy, run_seed=0, generations=1).ask(0).members
 DECODING = make_decoding(CONFIG, TASK)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (2, 1), (2, 3)])
+def test_an_engine_that_returns_too_few_or_too_many_texts_is_an_error(shape):
+    members, examples = shape
+    result = [[Completion("a", (1,), "eos", 3)] * examples] * members
+    part = Microbatch(0, 0, MEMBERS[:2], EXAMPLES[:2])
+    with pytest.raises(GermlineError, match=rf"2 members x 2 examples .* {members} members x"):
+        part.generated(result, GradedHere(TASK))
 
 
 @pytest.fixture(scope="module")

@@ -98,7 +98,8 @@ def export(
         )
     engine = load_single_model(directory, generates=False, generation=last)
     _write_weights(engine, folder, form)
-    write_export_facts(directory, folder, last)
+    library = "peft" if form == "adapter" else "transformers"
+    write_export_facts(directory, folder, last, library)
     return last
 
 

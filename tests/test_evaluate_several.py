@@ -89,6 +89,17 @@ def test_the_table_has_a_row_for_every_source_and_generation(
     assert "paired over examples" in text
 
 
+def test_a_model_before_a_run_is_scored_on_the_task_of_the_run(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    nano, last = json.loads(evaluated("nano", trained, "--limit", 6, "--json"))
+    assert last["mean"] == germline.evaluate(str(trained), limit=6)[0].mean
+    assert (nano["metric"], nano["n"]) == (last["metric"], 6)
+    result = command("eval", "nano", "--limit", 6)
+    assert "nano is not a run directory, so a task is needed" in result.stderr
+
+
 @pytest.mark.parametrize("generation", ["1", "-1", "best"])
 def test_export_and_replay_write_the_same_weights_of_a_generation(
     trained: Path, tmp_path: Path, generation: str

@@ -146,9 +146,9 @@ def runs_of_sources(sources: Sequence[str]) -> list[str]:
 
 
 def task_section(
-    command: str, source: str, task: str | None, settings: Sequence[str]
+    command: str, sources: Sequence[str], task: str | None, settings: Sequence[str]
 ) -> "TaskConfig | None":
-    """Return the task that is given, or the run's task with settings; None: the run's task."""
+    """Return the task that is given, or that of the first run with settings; None: a run's own."""
     from germline.config import load_config
     from germline.config.loader import read_task
     from germline.record import RunDirectory
@@ -158,16 +158,15 @@ def task_section(
     overrides = [setting for setting in settings if setting.startswith("task.")]
     if task is not None:
         return load_config({"task": read_task(task)}, overrides).task
-    check_no_missing_run(Path(source))
-    if not (Path(source) / "run.json").exists():
-        missing = "" if Path(source).exists() else f" (there is no folder {source!r} here)"
+    check_no_missing_run(Path(sources[0]))
+    runs = [one for one in sources if (Path(one) / "run.json").exists()]
+    if not runs:
         raise GermlineError(
-            f"{command}: {source} is not a run directory, so a task is needed: "
-            f"--task countdown{missing}"
+            f"{command}: {sources[0]} is not a run directory, so a task is needed: --task countdown"
         )
-    if not overrides:
+    if runs[0] == sources[0] and not overrides:
         return None
-    return load_config(RunDirectory.open(Path(source)).config, overrides).task
+    return load_config(RunDirectory.open(Path(runs[0])).config, overrides).task
 
 
 def examples_epilog(lines: Sequence[str]) -> str:

@@ -63,7 +63,7 @@ def elo(
     """
     given, settings = split_words("elo", sources, COMPARISON_SETTINGS)
     runs = runs_of_sources(given)
-    section = task_section("elo", runs[0], task, settings) if runs else None
+    section = task_section("elo", runs, task, settings) if runs else None
 
     from germline.config.scorers import PairwiseJudgeSettings
 

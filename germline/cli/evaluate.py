@@ -129,7 +129,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
             f"eval: {sampling} is the temperature of training: use --temperature "
             f"{sampling.partition('=')[2]}"
         )
-    section = task_section("eval", sources[0], task, settings)
+    section = task_section("eval", sources, task, settings)
     task_of_all = section or _task_of_first_run(sources)
 
     # After the cheap checks, because they import torch.

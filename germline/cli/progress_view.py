@@ -113,7 +113,7 @@ def _search(row: Row, config: Config) -> str:
     if config.method.perturbs:
         parts.append(f"sigma {number(row['sigma'])}{OF_WEIGHTS.get(config.search.unit, '')}")
     if (step := row.get("step_in_sigmas")) is not None:
-        parts.append(f"step {number(step)} sigmas")
+        parts.append("no signal" if row["zero_signal"] else f"step {number(step)} sigmas")
     if row["learning_rate"] is not None:
         parts.append(f"learning rate {number(row['learning_rate'])}")
     return "  ".join(parts)

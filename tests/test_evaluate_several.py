@@ -93,7 +93,11 @@ def test_a_model_before_a_run_is_scored_on_the_task_of_the_run(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    nano, last = json.loads(evaluated("nano", trained, "--limit", 6, "--json"))
+    other = CONFIG | {"task": "multiplication", "generations": 1}
+    germline.train(other, out=tmp_path / "other").run()
+    result = command("eval", "nano", trained, "other", "--limit", 6, "--json")
+    assert "other was trained on multiplication; here it is scored on arithmetic" in result.stderr
+    nano, last, _ = json.loads(result.stdout)
     assert last["mean"] == germline.evaluate(str(trained), limit=6)[0].mean
     assert (nano["metric"], nano["n"]) == (last["metric"], 6)
     result = command("eval", "nano", "--limit", 6)

@@ -130,14 +130,15 @@ def evaluate(  # noqa: PLR0913 - the options of a command
             f"{sampling.partition('=')[2]}"
         )
     section = task_section("eval", sources, task, settings)
-    task_of_all = section or _task_of_first_run(sources)
+    overrides = [setting for setting in settings if not setting.startswith("task.")]
+    own_task = task is None and overrides == settings
+    task_of_all = _task_of_first_run(sources) if own_task else section
 
     # After the cheap checks, because they import torch.
     from germline.config.config_files import model_source
     from germline.engines.pretrained import load_tokenizer
     from germline.run.inference import score_to_file
 
-    overrides = [setting for setting in settings if not setting.startswith("task.")]
     opened = [
         *_open_all(sources, generations, task_of_all, split, limit, overrides, samples, temperature)
     ]
@@ -154,7 +155,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
     if as_json:
         print_json([_row_values(row, rows[0], split) for row in rows])
     else:
-        _print_rows(rows, own_task=section is None)
+        _print_rows(rows, own_task=own_task)
         if split == "test" and (note := _note_on_best(rows)):
             typer.echo(note)
 
@@ -231,15 +232,15 @@ def _run_of(source: str) -> "RunDirectory | None":
 
 def _task_of_first_run(sources: Sequence[str]) -> "TaskConfig | None":
     """Return the task of the first run, on which the other sources are scored too."""
-    first = _run_of(sources[0])
-    if first is None or len(sources) == 1:
+    first, *others = filter(None, map(_run_of, sources))
+    if len(sources) == 1:
         return None
     task = first.config.task
-    for other in filter(None, map(_run_of, sources[1:])):
+    for other in others:
         if other.config.task.title != task.title:
             print_stderr(
                 f"eval: {other.path} was trained on {other.config.task.title}; here it is scored "
-                f"on {task.title}, the task of {sources[0]} (--task names another)"
+                f"on {task.title}, the task of {first.path} (--task names another)"
             )
     return task
 

@@ -145,6 +145,7 @@ def test_errors_are_one_paragraph_with_what_was_found_and_what_to_do(shown, fold
         "resume errors/run --out other",
         "eval nano",
         "eval nano --task arithmetic generations=3",
+        "eval nano --split foo",
         "eval errors/run nano --out file",
         "eval errors/run -g last",
         "eval errors/run nano --kl",

@@ -69,11 +69,12 @@ def check_run(config: Config, task: Task) -> None:
             "tells less of new prompts: hold others out",
             *(len(both), short_text(both[0])),
         )
-    most = max(1, int(MEMORY_SHARE * available_bytes() / ENGINE_BYTES))
+    available = available_bytes()
+    most = max(1, int(MEMORY_SHARE * available / ENGINE_BYTES))
     if config.fleet.engines > most and not config.fleet.is_elsewhere:
         _refuse(
             f"fleet.engines={config.fleet.engines}",
-            f"this machine has {available_bytes() / 1e9:.1f} GB of memory available",
+            f"this machine has {available / 1e9:.1f} GB of memory available",
             f"set at most fleet.engines={most}",
         )
     if isinstance(config.fleet, Ray):

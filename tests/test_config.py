@@ -10,7 +10,7 @@ from germline import registry
 from germline.config import Config, Full, Local, Lora, Ray, SpaceBase, load_config
 from germline.config.config_files import as_yaml, read_value
 from germline.config.reference import config_sections
-from germline.config.spaces import Singular
+from germline.config.search import Singular
 from germline.types import GermlineError
 
 BASE = {"task": "arithmetic", "space": "low_rank", "strategy": {"population": 6, "sigma": 0.1}}
@@ -52,7 +52,7 @@ def test_a_plugin_cannot_replace_a_built_in_kind():
     class Theirs(SpaceBase):
         kind: Literal["full"] = "full"
 
-    message = r"space\.kind=full is registered twice, by germline\.config\.spaces\.Full and by "
+    message = r"space\.kind=full is registered twice, by germline\.config\.search\.Full and by "
     with pytest.raises(GermlineError, match=message):
         registry.register("space", "theirs:Theirs")(Theirs)
     assert registry.implementation("space", "full").__module__ == "germline.spaces.full"

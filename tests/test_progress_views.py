@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from germline.cli.progress_view import ProgressView
+from germline.cli.run_loop import ProgressView
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.report.text_format import without_common_start

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from germline.cli import output, run_loop
 from germline.cli.application import app
-from germline.cli.progress_view import ProgressView
+from germline.cli.run_loop import ProgressView
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.report.html_page import write_report

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from germline.cli.sweep import _line
+from germline.cli.studies import _line
 from germline.config import load_config
 from germline.studies.sweep_results import COLLAPSED, SweepResults, SweepTrial
 from germline.studies.sweep_selection import (

@@ -14,20 +14,15 @@ from typer.core import TyperGroup
 
 from germline.cli import (
     analyze,
-    check,
-    compare,
     doctor,
     elo,
     evaluate,
-    export,
-    generate,
     list_command,
-    new,
-    probe,
+    preparation,
     report,
-    serve,
-    sweep,
+    studies,
     train,
+    weights,
 )
 from germline.cli.arguments import examples_epilog
 from germline.cli.output import FLAG, INTERRUPTED, print_json, print_stderr
@@ -161,20 +156,20 @@ def germline(
 
 for name, command, examples in (
     ("train", train.train, train.TRAIN_EXAMPLES),
-    ("probe", probe.probe, probe.PROBE_EXAMPLES),
-    ("sweep", sweep.sweep, sweep.SWEEP_EXAMPLES),
+    ("probe", studies.probe, studies.PROBE_EXAMPLES),
+    ("sweep", studies.sweep, studies.SWEEP_EXAMPLES),
     ("resume", train.resume, train.RESUME_EXAMPLES),
-    ("export", export.export, export.EXPORT_EXAMPLES),
+    ("export", weights.export, weights.EXPORT_EXAMPLES),
     ("eval", evaluate.evaluate, evaluate.EVALUATE_EXAMPLES),
     ("elo", elo.elo, elo.ELO_EXAMPLES),
     ("report", report.report, report.REPORT_EXAMPLES),
-    ("compare", compare.compare, compare.COMPARE_EXAMPLES),
+    ("compare", studies.compare, studies.COMPARE_EXAMPLES),
     ("analyze", analyze.analyze, analyze.ANALYZE_EXAMPLES),
-    ("generate", generate.generate, generate.GENERATE_EXAMPLES),
-    ("serve", serve.serve, serve.SERVE_EXAMPLES),
+    ("generate", weights.generate, weights.GENERATE_EXAMPLES),
+    ("serve", weights.serve, weights.SERVE_EXAMPLES),
     ("list", list_command.show, list_command.LIST_EXAMPLES),
     ("doctor", doctor.doctor, doctor.DOCTOR_EXAMPLES),
-    ("new", new.new, new.NEW_EXAMPLES),
-    ("check", check.check, check.CHECK_EXAMPLES),
+    ("new", preparation.new, preparation.NEW_EXAMPLES),
+    ("check", preparation.check, preparation.CHECK_EXAMPLES),
 ):
     app.command(name, epilog=examples_epilog(examples))(command)

@@ -13,7 +13,7 @@ from germline.config.base import Section
 from germline.config.errors import PlaceOf
 from germline.config.run_config import Config
 from germline.config.schedules import LARGEST_SIGMA
-from germline.config.strategies import Nes
+from germline.config.search import Nes
 from germline.types import GermlineError
 
 ITSELF = ""

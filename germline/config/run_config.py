@@ -17,8 +17,8 @@ from germline.config.engines import EngineConfig, FleetConfig, InProcess, Local,
 from germline.config.methods import EvolutionStrategy, MethodConfig
 from germline.config.schedules import AutoSigma
 from germline.config.scorers import ScorerBase, Scorers
-from germline.config.spaces import LowRank, SpaceConfig
-from germline.config.strategies import (
+from germline.config.search import LowRank, SpaceConfig
+from germline.config.search import (
     Nes,
     OptimizerBase,
     Sgd,

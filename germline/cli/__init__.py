@@ -1,7 +1,7 @@
 """The command line: it turns arguments into a config and calls one command.
 
-There is one small file per command. Each command imports its dependencies when it runs, so that
-`--help` and errors in options appear at once, without the time to load torch.
+Each command imports its dependencies when it runs, so that `--help` and errors in options appear at
+once, without the time to load torch.
 """
 
 import sys

@@ -17,12 +17,13 @@ from germline.config.engines import EngineConfig, FleetConfig, InProcess, Local,
 from germline.config.methods import EvolutionStrategy, MethodConfig
 from germline.config.schedules import AutoSigma
 from germline.config.scorers import ScorerBase, Scorers
-from germline.config.search import LowRank, SpaceConfig
 from germline.config.search import (
+    LowRank,
     Nes,
     OptimizerBase,
     Sgd,
     ShapingConfig,
+    SpaceConfig,
     StrategyConfig,
     ZScore,
 )

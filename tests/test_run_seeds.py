@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import germline
-from germline.evaluation.seed_statistics import seed_statistics
+from germline.evaluation.statistics import seed_statistics
 from germline.record import RunDirectory
 from germline.record.early_stopping import best_score
 from germline.report.comparison import seed_groups

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from germline.cli.application import app
 from germline.config import load_config
 from germline.evaluation.held_out import score_of_values
-from germline.evaluation.seed_statistics import seed_difference
+from germline.evaluation.statistics import seed_difference
 from germline.record import RunDirectory
 from germline.record.seed_study import counted_seeds
 from germline.report.charts import over_seeds

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from germline.evaluation.score_difference import certain_sign, difference_interval
 from germline.evaluation.statistics import (
     best_of_k,
     bootstrap_interval,
@@ -83,3 +84,22 @@ def test_the_majority_decides_and_samples_without_an_answer_abstain() -> None:
     # Two of each: a tie; one vote against one; no vote at all.
     assert majority_at_k(values, answers).tolist() == [0.5, 0.5, 0.125]
     assert majority_at_k(values[:3], answers[:3]).tolist() == [1.0, 1.0, pytest.approx(0.5 / 3)]
+
+
+@pytest.mark.parametrize("shares", [(0.0, 0.0), (0.02, 0.0), (0.3, 0.05), (0.2, 0.2)])
+def test_the_interval_of_a_paired_difference_covers_what_it_says(shares) -> None:
+    better, worse = shares
+    drawn = RNG.choice([1.0, -1.0, 0.0], p=[better, worse, 1 - better - worse], size=(400, 40))
+    ends = [difference_interval(tuple(one), proportion=True) for one in drawn.tolist()]
+    assert np.mean([low < better - worse < high for low, high in ends]) > 0.92
+    assert all(high - low < 2 for low, high in ends)
+
+
+def test_few_differences_have_a_two_sided_interval_and_none_has_no_interval() -> None:
+    low, high = difference_interval((3.0, *[0.0] * 19))
+    assert low < 0 < 0.15 < high
+    assert all(map(math.isnan, difference_interval((0.0,) * 20)))
+    assert difference_interval((0.0,) * 20, proportion=True) == pytest.approx((-0.089, 0.089), 1e-2)
+    assert difference_interval((1.0,) * 30) == bootstrap_interval([1.0] * 30)
+    assert certain_sign((0.0,) * 20) == certain_sign((1.0,) * 5 + (0.0,) * 30) == 0
+    assert certain_sign((-1.0,) * 6 + (0.0,) * 30, proportion=True) == -1

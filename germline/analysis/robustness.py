@@ -16,7 +16,7 @@ from pydantic import Field
 from germline.analysis.groups import lines
 from germline.analysis.request import Request, Result
 from germline.analysis.scorer import Numbers, Point, ScoreSettings, WeightsScorer, open_scorer
-from germline.evaluation.seed_statistics import seed_statistics
+from germline.evaluation.statistics import seed_statistics
 from germline.record.atomic_files import Row
 from germline.report.charts import Chart
 

@@ -1,9 +1,8 @@
 """The difference of two held-out scores on the same examples: is one better, has one declined?
 
 An example that is hard for both scores adds nothing to the difference, so its interval is narrower
-than those of the two scores. It is that of the paired bootstrap, which assumes many examples that
-differ. Where few do, it is too narrow:
-if 5 of 35 examples improve and no other changes, it excludes 0, but an exact sign test (two-sided;
+than those of the two scores. It assumes many examples that differ, and is too narrow for few: if 5
+of 35 examples improve and no other changes, it excludes 0, but an exact sign test (two-sided;
 McNemar's for right and wrong answers) has p = 0.06. So where fewer than 10 examples differ, this
 test decides too.
 
@@ -21,6 +20,7 @@ Limit: the test is over examples. Weights that really vary from score to score d
 long as the next update does not undo it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -29,7 +29,13 @@ from typing import Any
 import numpy as np
 
 from germline.evaluation.held_out import confidence_interval, mean_and_error
-from germline.evaluation.statistics import Interval, bootstrap_interval, mcnemar
+from germline.evaluation.statistics import (
+    Z_95,
+    Interval,
+    bootstrap_interval,
+    mcnemar,
+    student_t_95,
+)
 from germline.record.early_stopping import best_score, signed_score
 from germline.types import HeldOutScore
 
@@ -72,13 +78,53 @@ class PairedDifference:
 
     @property
     def interval(self) -> Interval:
-        """The 95 % interval of the mean by the paired bootstrap; NaN for one example."""
-        return _paired_interval(self.differences)
+        """The 95 % interval of the mean, by `difference_interval`."""
+        return difference_interval(self.differences, proportion=self.proportion)
 
 
 @lru_cache  # a report asks several times for the same interval
-def _paired_interval(differences: tuple[float, ...]) -> Interval:
-    return bootstrap_interval(differences)
+def difference_interval(differences: tuple[float, ...], *, proportion: bool = False) -> Interval:
+    """Return the 95 % interval of the mean of paired differences.
+
+    If b of n answers became right and c became wrong, it is that of Agresti and Min (2005, Stat.
+    Med. 24), who add half an example to each of the four outcomes:
+
+        (b - c +- z sqrt(b + c - (b - c)^2 / n)) / n    of b + 1/2, c + 1/2, n + 2
+
+    It has a width even if no answer changed. Of other scores it is the BCa bootstrap, or Student's
+    t where fewer than 10 examples differ, for which a bootstrap may be one-sided. It is NaN where
+    none differs, as then nothing tells how far the next example might.
+    """
+    count, (higher, lower) = len(differences), _changed(differences)
+    if proportion:
+        n, b, c = count + 2, higher + 0.5, lower + 0.5
+        mean, half = (b - c) / n, Z_95 * math.sqrt(b + c - (b - c) ** 2 / n) / n
+        return mean - half, mean + half
+    if higher + lower >= FEW_CHANGED:
+        return bootstrap_interval(differences)
+    if count < 2 or not higher + lower:
+        return math.nan, math.nan
+    mean, error = mean_and_error(differences)
+    half = student_t_95(count - 1.0) * error
+    return mean - half, mean + half
+
+
+def certain_sign(differences: tuple[float, ...], *, proportion: bool = False) -> int:
+    """Return the sign of the mean of paired differences, 0 if chance explains it.
+
+    The 95 % interval must exclude 0, and where fewer than 10 examples differ, a sign test must have
+    p <= 0.05.
+    """
+    changed = _changed(differences)
+    if sum(changed) < FEW_CHANGED and mcnemar(*changed) > 0.05:
+        return 0
+    low, high = difference_interval(differences, proportion=proportion)
+    return int(low > 0) - int(high < 0)
+
+
+def _changed(differences: Sequence[float]) -> tuple[int, int]:
+    values = np.asarray(differences)
+    return int((values > 0).sum()), int((values < 0).sum())
 
 
 def paired_difference(score: HeldOutScore, other: HeldOutScore) -> PairedDifference | None:
@@ -89,12 +135,10 @@ def paired_difference(score: HeldOutScore, other: HeldOutScore) -> PairedDiffere
     values = values[np.isfinite(values)]
     if not len(values):
         return None
-    higher, lower = int((values > 0).sum()), int((values < 0).sum())
     return PairedDifference(
         *mean_and_error(values),
         len(values),
-        higher,
-        lower,
+        *_changed(values.tolist()),
         proportion=score.proportion and other.proportion,
         differences=tuple(values.tolist()),
     )
@@ -103,15 +147,12 @@ def paired_difference(score: HeldOutScore, other: HeldOutScore) -> PairedDiffere
 def is_clearly_better(score: HeldOutScore, other: HeldOutScore) -> bool:
     """Return whether a score is better than another by more than chance explains.
 
-    The 95 % interval of their paired difference must exclude 0, and where fewer than 10 examples
-    differ, a sign test must have p <= 0.05. Without values of the examples, the intervals of the
-    two scores must not overlap.
+    See `certain_sign`. Without values of the examples, the intervals of the two scores must not
+    overlap.
     """
     sign = 1.0 if score.higher_is_better else -1.0
     if difference := paired_difference(score, other):
-        if difference.higher + difference.lower < FEW_CHANGED and difference.sign_test > 0.05:
-            return False
-        return min(sign * end for end in difference.interval) > 0
+        return sign * certain_sign(difference.differences, proportion=difference.proportion) > 0
     worst = min(sign * end for end in confidence_interval(score))
     return worst > max(sign * end for end in confidence_interval(other))
 

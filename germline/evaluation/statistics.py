@@ -4,16 +4,22 @@ Intervals are of 95 %. Resamples are drawn by a seed, so the same values always 
 interval. Values are finite: leave out what is missing first.
 
 - Over examples: `bootstrap_interval`, `wilson_interval`, `mcnemar`.
-- Over run seeds, `probability_of_improvement` with the conventions of rliable (Agarwal et al. 2021,
+- Over run seeds, `seed_statistics` and `seed_difference`: Student's t interval of the mean, which
+  covers 95 % of few normal values too; a bootstrap of five would cover 85 %. An error over examples
+  does not tell how far the score of another seed would lie. Two configs are paired if both have the
+  same seeds, as a seed has the same batches and noise; otherwise the error is that of Welch (1947,
+  Biometrika 34). `probability_of_improvement` has the conventions of rliable (Agarwal et al. 2021,
   arXiv 2108.13264): its bootstrap draws the seeds of both methods separately.
 - Reducers of several samples: each turns `values[samples, examples]` into one value per example:
   `best_of_k` (pass@k where values are 0 or 1) and `majority_at_k`.
 """
 
 import math
+import statistics
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -29,9 +35,48 @@ AT_ONCE = 1_000_000
 Z_95 = 1.96
 """Half width of a 95 % interval, in standard errors."""
 
+ROUNDING = 1e-12
+"""Relative size below which values are equal: 0.3 - 0.1 is not 0.2 in floating point."""
+
+FEWEST_SEEDS = 5
+"""Of fewer seeds no interval is given: it would be several times as wide as their range."""
+
 Interval = tuple[float, float]
 Values = Sequence[float] | np.ndarray
 """Finite numbers, one per example, or per run seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeedStatistics:
+    """One number, over run seeds; `low` and `high` are the 95 % interval of the mean, or NaN."""
+
+    seeds: int
+    mean: float
+    low: float
+    high: float
+    smallest: float
+    largest: float
+
+
+@dataclass(frozen=True, slots=True)
+class SeedDifference:
+    """The mean over run seeds of one config less that of another.
+
+    Attributes:
+        interval: of 95 %; None where equal values or differences leave its width unknown.
+        seeds: number of run seeds of the config, and of the one that is subtracted.
+        paired: whether both configs have the same seeds.
+    """
+
+    mean: float
+    interval: tuple[float, float] | None
+    seeds: tuple[int, int]
+    paired: bool
+
+    @property
+    def decides(self) -> bool:
+        """Whether the interval excludes 0."""
+        return self.interval is not None and self.interval[0] * self.interval[1] > 0
 
 
 def bootstrap_interval(
@@ -104,6 +149,34 @@ def mcnemar(higher: int, lower: int) -> float:
     changed, fewer = higher + lower, min(higher, lower)
     tail = sum(math.comb(changed, count) for count in range(fewer + 1))
     return min(1.0, 2 * tail / 2**changed)
+
+
+def seed_difference(one: Mapping[int, float], other: Mapping[int, float]) -> SeedDifference:
+    """Return the mean of a config less that of another; each has two finite values or more."""
+    from scipy.stats import ttest_ind, ttest_rel
+
+    paired = one.keys() == other.keys()
+    both = [*one.values()], [other[seed] for seed in (one if paired else other)]
+    rounding = ROUNDING * max(map(abs, (*both[0], *both[1])))
+    mean = statistics.fmean(both[0]) - statistics.fmean(both[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of values that are nearly equal
+        found = ttest_rel(*both) if paired else ttest_ind(*both, equal_var=False)
+    low, high = map(float, found.confidence_interval())
+    interval = (low, high) if high - low > rounding else None
+    mean = mean if abs(mean) > rounding else 0.0
+    return SeedDifference(mean, interval, (len(one), len(other)), paired)
+
+
+def seed_statistics(values: Sequence[float]) -> SeedStatistics:
+    """Return mean, 95 % interval and range of one finite value per run seed."""
+    count, mean, smallest, largest = len(values), statistics.fmean(values), min(values), max(values)
+    half = math.nan
+    if count >= FEWEST_SEEDS:
+        is_known = largest - smallest > ROUNDING * max(map(abs, values))
+        error = statistics.stdev(values) / math.sqrt(count) if is_known else 0.0
+        half = error and student_t_95(count - 1.0) * error
+    return SeedStatistics(count, mean, mean - half, mean + half, smallest, largest)
 
 
 def probability_of_improvement(one: Values, other: Values) -> tuple[float, Interval]:

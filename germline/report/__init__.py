@@ -2,5 +2,5 @@
 
 `html_page` writes the page. `run_facts` reads a run directory, `comparison` compares several,
 `charts` makes charts as data and `plots` draws them, `findings` says what the numbers mean, `diff`
-compares configs, `text_format` formats numbers, and `text_table` tables.
+compares configs, and `text_format` formats numbers and tables.
 """

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
-from germline.evaluation.seed_statistics import (
+from germline.evaluation.statistics import (
     SeedDifference,
     SeedStatistics,
     seed_difference,
@@ -15,8 +15,7 @@ from germline.evaluation.seed_statistics import (
 )
 from germline.record.seed_study import counted_seeds, is_seed_study
 from germline.report.run_facts import RunFacts
-from germline.report.text_format import escape_control_characters, over_seeds, score
-from germline.report.text_table import Table
+from germline.report.text_format import Table, escape_control_characters, over_seeds, score
 from germline.types import HeldOutScore
 
 SMALLEST_GROUP = 2

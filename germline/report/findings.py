@@ -355,9 +355,10 @@ def _not_learned(run: Recorded) -> Iterator[Values]:
         return
     found = paired_difference(last, start)
     changed = found.higher + found.lower if found else "some"
+    low, high = found.interval if found else (math.nan, math.nan)
     values = {"metric": start.metric.replace("_", " "), "before": start.mean, "after": last.mean}
     yield values | {
         "difference": signed(found.mean if found else last.mean - start.mean),
-        "interval": "{} to {}".format(*map(signed, found.interval)) if found else "unknown",
+        "interval": "unknown" if math.isnan(low) else f"{signed(low)} to {signed(high)}",
         "differing": f"{changed} of {last.n} examples differ",
     }

@@ -1,7 +1,8 @@
-"""Format numbers, durations, sizes, scores, run titles and model text."""
+"""Format numbers, durations, sizes, scores, tables, run titles and model text."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from os.path import commonprefix
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,7 @@ from germline.errors import count_of
 from germline.evaluation import confidence_interval
 from germline.evaluation.behavior import DETECTORS, Verdict
 from germline.evaluation.score_difference import PairedDifference, paired_difference
-from germline.evaluation.seed_statistics import SeedDifference, SeedStatistics
-from germline.evaluation.statistics import Interval
+from germline.evaluation.statistics import Interval, SeedDifference, SeedStatistics
 from germline.record.early_stopping import best_score
 from germline.record.metrics_rows import scores_by_retained, scores_by_scorer
 from germline.types import HeldOutScore
@@ -38,6 +38,8 @@ DAY_S = 86_400
 
 LONGEST_TEXT, LONGEST_OPTION = 1200, 40
 """Characters shown of a prompt or a completion, and of a prompt option."""
+
+TEX = str.maketrans({"%": r"\%", "_": r"\_", "#": r"\#", "±": r"$\pm$"})
 
 LONGEST_COMMON = 60
 """Characters that prompts may have in common at the start before that start is omitted."""
@@ -303,3 +305,22 @@ def scored_as(config: Config) -> str:
 def counted_by(config: Config) -> str:
     """Return the unit in which held-out scores are counted: generations if nothing is updated."""
     return "updates" if config.method.trains_center else "generations"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        """Return it in Markdown."""
+        lines = [self.columns, ["---"] * len(self.columns), *self.rows]
+        return "\n".join(f"| {' | '.join(one.replace('|', '/') for one in row)} |" for row in lines)
+
+    def latex(self) -> str:
+        """Return it as a tabular environment of LaTeX."""
+        lines = [" & ".join(row).translate(TEX) + r" \\" for row in (self.columns, *self.rows)]
+        begin = rf"\begin{{tabular}}{{{'l' * len(self.columns)}}}"
+        return "\n".join([begin, *lines, r"\end{tabular}"])

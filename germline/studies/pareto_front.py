@@ -7,8 +7,7 @@ and better in one of the two. The others are the Pareto front.
 import statistics
 
 from germline.report.charts import Chart, Series
-from germline.report.text_format import number, over_seeds
-from germline.report.text_table import Table
+from germline.report.text_format import Table, number, over_seeds
 from germline.studies.study_results import MethodResult, StudyResults, TaskResult
 
 FIGURE = "compare-kl.png"

@@ -8,12 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from germline.errors import count_of
-from germline.evaluation.seed_statistics import FEWEST_SEEDS
+from germline.evaluation.statistics import FEWEST_SEEDS
 from germline.record.atomic_files import write_atomically, write_json
 from germline.report.charts import Chart, Series
 from germline.report.html_page import render_template
-from germline.report.text_format import number, over_seeds, seed_difference_text, with_interval
-from germline.report.text_table import Table
+from germline.report.text_format import (
+    Table,
+    number,
+    over_seeds,
+    seed_difference_text,
+    with_interval,
+)
 from germline.studies.pareto_front import FIGURE, front, front_charts
 from germline.studies.study_results import AXES, MethodResult, StudyResults, TaskResult
 from germline.types import GermlineError

@@ -1,7 +1,7 @@
 """What the runs of a study have reached, and whether its methods differ.
 
 Methods are compared by the last held-out score of their runs: mean over run seeds with its 95 %
-interval, difference of two methods (`evaluation.seed_statistics`), and probability that a run of
+interval, difference of two methods (`evaluation.statistics`), and probability that a run of
 one is better than a run of the other (`evaluation.statistics`, as in rliable). With many pairs of
 methods, the intervals of some exclude 0 by chance.
 """
@@ -17,8 +17,12 @@ from typing import Any
 import numpy as np
 
 from germline.evaluation.score_difference import paired_difference
-from germline.evaluation.seed_statistics import FEWEST_SEEDS, SeedDifference
-from germline.evaluation.statistics import Interval, probability_of_improvement
+from germline.evaluation.statistics import (
+    FEWEST_SEEDS,
+    Interval,
+    SeedDifference,
+    probability_of_improvement,
+)
 from germline.record.early_stopping import amounts, signed_score
 from germline.report.comparison import SeedGroup
 from germline.report.run_facts import RunFacts

@@ -20,8 +20,7 @@ from germline.record.early_stopping import signed_score
 from germline.report.diff import changed_settings
 from germline.report.heat_map import HeatMap
 from germline.report.html_page import render_template
-from germline.report.text_format import number, percent
-from germline.report.text_table import Table
+from germline.report.text_format import Table, number, percent
 from germline.studies.sweep_importance import Importance, importances
 from germline.studies.sweep_landscape import (
     heat_maps,

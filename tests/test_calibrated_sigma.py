@@ -328,7 +328,7 @@ def test_a_file_that_is_gone_or_damaged_or_not_writable_is_measured_again(
 
 def test_the_probe_looks_in_the_unit_in_which_the_config_searches():
     found = probe(toy_runs.settings(*AUTO, "graders.workers=1"))
-    advised = found.overrides["strategy"]
+    advised = found.settings
     assert advised["sigma_unit"] == "rms"
     config = load_config(
         toy_runs.SETTINGS | {"strategy": {"population": 6}},

@@ -4,7 +4,6 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -16,17 +15,16 @@ from germline.cli.application import app
 from germline.config import Nes, load_config
 from germline.studies import probe as probing
 from germline.studies import sigma_sweep
-from germline.studies.probe import probe
-from germline.studies.probe_advice import ProbeAdvice, write_advice
+from germline.studies.probe import ProbeAdvice, largest_rate, probe, write_advice
 from germline.studies.sigma_sweep import (
     SigmaProbe,
     find_edge,
     is_sane,
+    open_probe_engine,
     probe_center,
     probe_sigma,
     sweep,
 )
-from germline.studies.trial_engine import open_trial_engine
 from germline.types import GermlineError
 from tests.tiny import save_tiny
 from tests.tiny_runs import zo_grpo_run
@@ -38,10 +36,6 @@ CENTER = SigmaProbe(0.0, -4.0, 0.0, 0.0, None, 0.05, 0.0)
 SANE = SigmaProbe(0.1, -4.1, 0.5, 0.5, 0.8, 0.1, 0.02)
 
 
-def pair(sigma, learning_rate):
-    return {"sigma": sigma, "learning_rate": learning_rate}
-
-
 @pytest.fixture(scope="module")
 def config():
     return settings("graders.workers=1", "generations=6")
@@ -49,7 +43,7 @@ def config():
 
 @pytest.fixture(scope="module")
 def bench(config):
-    with open_trial_engine(config, seed=0) as one:
+    with open_probe_engine(config, seed=0) as one:
         yield one
 
 
@@ -107,58 +101,27 @@ def test_the_edge_lies_where_the_line_through_the_logarithms_meets_the_bound_or_
     assert find_edge(sigma_probes, CENTER) == pytest.approx(math.sqrt(0.01 * 0.1))
 
 
-def rates(generations):
-    config = settings(f"generations={generations}")
-    found = probing._settings(config, [0.1], step=0.2, edge=0.05)
-    return [one["learning_rate"] for one in found]
-
-
-def test_the_rate_takes_the_luck_of_the_whole_run_as_far_as_the_edge():
-    largest, smaller = rates(25)
+def test_the_rate_takes_the_noise_of_the_whole_run_as_far_as_the_edge():
+    largest = largest_rate(0.05, 0.2, 25)
     assert largest * 0.2 * math.sqrt(25) == pytest.approx(0.05)
-    assert smaller == pytest.approx(largest / 3, rel=0.05)
-    assert rates(100)[0] == largest / 2
+    assert largest_rate(0.05, 0.2, 100) == largest / 2
 
 
-def test_a_step_is_the_rms_of_what_the_update_moves(bench):
-    step, seconds = probing._measured_step(bench, 0.3)
-    before = {name: one.clone() for name, one in bench.engine.weights.state().items()}
-    with bench.trained(pair(0.3, 1.0), 1):
-        tensors = bench.engine.weights.tensors
-        moved = torch.cat([(tensors[name] - one).flatten() for name, one in before.items()])
+def test_a_step_is_the_rms_of_what_the_update_moves_by_a_seed_that_no_run_has(config):
+    strategy = config.strategy.model_copy(update={"sigma": 0.3, "learning_rate": 1.0})
+    with open_probe_engine(config, seed=0) as one, open_probe_engine(config, seed=1) as other:
+        assert len({one.config.seed, other.config.seed, config.seed}) == 3
+        weights: Any = one.engine.weights
+        tensors = weights.tensors
+        before = {info.name: tensors[info.name].clone() for info in weights.searched}
+        step = one.step(strategy)
+        moved = torch.cat([(tensors[name] - old).flatten() for name, old in before.items()])
     assert step == pytest.approx(float(moved.square().mean().sqrt()), rel=1e-4)
-    assert seconds > 0
 
 
-def test_momentum_lets_a_step_count_for_all_it_will_push(config):
-    heavy = load_config(config.model_dump(), ["strategy.optimizer.momentum=0.9"])
-    with open_trial_engine(heavy, seed=0) as heavier, open_trial_engine(config, seed=0) as plain:
-        (heavy_step, _), (step, _) = (probing._measured_step(one, 0.3) for one in (heavier, plain))
-    assert step is not None
-    assert heavy_step == pytest.approx(10 * step, rel=1e-4)
-
-
-def test_a_training_gives_every_bit_back_also_where_it_fails(config, monkeypatch):
-    adam = load_config(config.model_dump(), ["strategy.optimizer=adam"])
-    with open_trial_engine(adam, seed=0) as one:
-        digest = one.engine.weights.digest()
-        with one.trained(pair(0.3, 0.1), 2):
-            trained = one.engine.weights.digest()
-        assert one.engine.weights.digest() == digest != trained
-        with suppress(KeyboardInterrupt), one.trained(pair(0.3, 0.1), 2):
-            assert one.engine.weights.digest() == trained
-            raise KeyboardInterrupt
-        assert one.engine.weights.digest() == digest
-        assert one.moved() == 0
-
-
-def test_trials_share_no_example_with_their_scores_and_no_seed_with_runs(bench, config):
-    scoring = {example.index for example in bench.fresh}
-    trained = {example.index for place in range(50) for example in bench.batch_of(place)}
-    assert scoring
-    assert not scoring & trained
-    with open_trial_engine(config, 1) as other:
-        assert len({bench.run_seed, other.run_seed, config.seed}) == 3
+def test_momentum_lets_a_step_count_for_all_it_will_push(config, advice):
+    heavy = probe(load_config(config.model_dump(), ["strategy.optimizer.momentum=0.9"]))
+    assert heavy.step == pytest.approx(10 * advice.step, rel=1e-4)
 
 
 def test_probes_see_no_difference_at_tiny_sigmas_and_a_broken_model_at_large_ones(bench):
@@ -180,15 +143,6 @@ def test_the_advice_is_a_sane_sigma_and_a_rate_no_larger_than_the_rule_allows(ad
     assert advice.sigma_probes[-1].sigma > advice.edge
 
 
-def test_without_time_for_trials_the_rules_speak_and_say_so(config, monkeypatch):
-    measure = probing._measured_step
-    monkeypatch.setattr(probing, "_measured_step", lambda *one: (measure(*one)[0], math.inf))
-    options = ["task.temperature=0", "prompt_search.temperature=[0, 1]"]
-    found = probe(load_config(config.model_dump(), options))
-    assert found.trials == ()
-    assert len(found.notes) >= 2  # of the time, and of the prompt options
-
-
 class Stop:
     """A watcher of a probe, which is stopped at the first line that begins with some words."""
 
@@ -207,21 +161,21 @@ class Stop:
 
 
 @pytest.mark.parametrize("interrupted", [True, False], ids=["Ctrl-C", "no time left"])
-@pytest.mark.parametrize("words", ["sigma 1.2: ", "one generation", "training 6"])
+@pytest.mark.parametrize("words", ["sigma 1.2: ", "one generation"])
 def test_a_probe_that_is_stopped_advises_by_what_it_measured(
     words, interrupted, config, monkeypatch
 ):
     monkeypatch.setattr(probing, "first_sigma", lambda *_: 0.12)
     kept: list[Mapping[str, Any]] = []
     stop = Stop(words, monkeypatch, interrupted=interrupted)
-    found = probe(config, watch=stop, keep=kept.append)
+    found, is_early = probe(config, watch=stop, keep=kept.append), words == "sigma 1.2: "
     assert found.sigma == 0.12
     assert found.learning_rate is not None
-    assert stop.lines[0].startswith("cost: about 5 sigmas of 48 completions and 32 generations of")
-    assert found.notes[-1].startswith("it was interrupted" if interrupted else "--minutes ran out")
+    assert stop.lines[0].startswith("cost: about 5 sigmas of 48 completions and a generation of")
+    stopped = "it was interrupted" if interrupted else "--minutes ran out"
+    assert (found.notes[-1:] or ("",))[0].startswith(stopped) == (is_early or interrupted)
     sigmas = [row["sigma"] for row in kept[-1]["sigma_probes"]]
     assert sigmas == [row.sigma for row in found.sigma_probes]
-    assert len(found.trials) == (words == "training 6" and not interrupted)
 
 
 def test_a_probe_that_is_stopped_before_a_sigma_says_so(config, monkeypatch):
@@ -229,15 +183,11 @@ def test_a_probe_that_is_stopped_before_a_sigma_says_so(config, monkeypatch):
         probe(config, watch=Stop("base model", monkeypatch, interrupted=True))
 
 
-def test_zo_grpo_gets_a_sigma_and_a_relative_step(tmp_path, monkeypatch):
+def test_zo_grpo_gets_a_sigma_alone_from_texts_of_the_center(tmp_path):
     found = probe(zo_grpo_run(save_tiny(tmp_path / "model", "llama"), "graders.workers=1"))
-    assert found.overrides["method"] == {"relative_step": found.settings["relative_step"]}
-    tried = {settings["relative_step"] for settings, _ in found.trials}
-    assert tried == {0.1, 0.2, 0.4}
-    assert found.overrides["strategy"] == {"sigma": found.sigma, "learning_rate": "auto"}
+    assert found.settings == {"sigma": found.sigma}
     assert found.step is None
     assert {row.reward for row in found.sigma_probes} == {found.center.reward}
-    assert found.values()["recommended"].items() >= found.settings.items()
 
 
 def test_where_all_scores_are_equal_nothing_is_recommended(config, tmp_path, monkeypatch):
@@ -259,7 +209,7 @@ def test_where_all_scores_are_equal_nothing_is_recommended(config, tmp_path, mon
 
 def test_what_goes_by_earlier_generations_is_left_out_of_probes(config):
     running = ["strategy.antithetic=false", "strategy.baseline=running", "shaping=raw"]
-    with open_trial_engine(load_config(config.model_dump(), running), seed=0) as one:
+    with open_probe_engine(load_config(config.model_dump(), running), seed=0) as one:
         assert probe_sigma(one, probe_center(one), 0.1).sigma == 0.1
 
 
@@ -302,8 +252,7 @@ def test_train_takes_the_file_by_the_command_that_is_printed(config, tmp_path):
 def test_a_strategy_without_a_learning_rate_gets_a_sigma_alone():
     small = ["space={kind: subspace, dimension: 6}", "strategy={kind: cma, population: 6}"]
     found = probe(settings("graders.workers=1", "generations=3", *small))
-    assert found.overrides == {"strategy": {"sigma": found.sigma}}
-    assert {tuple(settings) for settings, _ in found.trials} == {("sigma",)}
+    assert found.settings == {"sigma": found.sigma}
 
 
 @pytest.mark.parametrize(
@@ -337,6 +286,6 @@ def test_a_probe_refuses_settings_that_the_training_after_it_would_refuse():
     config = load_config({"task": {"kind": "wordle", "kl_coef": 0.1}, "model": "nano"})
     with (
         pytest.raises(GermlineError, match=r"task\.kl_coef=0\.1 is for single completions"),
-        open_trial_engine(config, seed=0),
+        open_probe_engine(config, seed=0),
     ):
         pass

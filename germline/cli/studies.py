@@ -14,7 +14,7 @@ from germline.cli.output import INTERRUPTED, AsJson, print_json, print_stderr, p
 from germline.errors import GermlineError
 
 if TYPE_CHECKING:
-    from germline.studies.probe_advice import ProbeAdvice
+    from germline.studies.probe import ProbeAdvice
     from germline.studies.study_file import Cell, Study
     from germline.studies.sweep_results import SweepTrial
 
@@ -39,11 +39,11 @@ def probe(
     """Find a sigma and a learning rate for a config.
 
     Evaluates a few members at growing sigmas, from that of sigma=auto on, and measures where their
-    texts become degenerate, where members differ, and where examples agree on the update; then runs
-    short trainings. Writes a file of settings that `germline train` takes after the config, and
-    prints the command. With zo_grpo, method.relative_step takes the place of the learning rate.
-    Only training examples are used. Ctrl-C ends the measurements: the advice follows from those
-    that were made, which are kept in probe.json.
+    texts become degenerate, where members differ, and where examples agree on the update; then
+    measures one update. Writes a file of settings that `germline train` takes after the config, and
+    prints the command. With zo_grpo and cma, these are a sigma alone. Only training examples are
+    used. Ctrl-C ends the measurements: the advice follows from those that were made, which are kept
+    in probe.json.
     """
     from germline.config import load_config
 
@@ -57,7 +57,7 @@ def probe(
         folder.mkdir(parents=True, exist_ok=True)
 
     from germline.studies.probe import probe as run_probe
-    from germline.studies.probe_advice import write_advice
+    from germline.studies.probe import write_advice
 
     def watch(now: str) -> None:
         if not as_json:
@@ -93,21 +93,12 @@ def _show(advice: "ProbeAdvice") -> None:
     typer.echo("")
     measured = ("sigma", "KL", "degenerate", "examples differ", "agreement", "reward", "")
     print_table(measured, rows)
-    if advice.trials:
-        names = list(advice.trials[0][0])
-        trials = [("untrained", *[""] * (len(names) - 1), number(advice.untrained_score))]
-        for settings, score in advice.trials:
-            trials.append((*(f"{value:g}" for value in settings.values()), number(score)))
-        typer.echo("")
-        columns = [name.replace("_", " ") for name in names]
-        print_table((*columns, "score"), trials)
     for note in advice.notes:
         typer.echo(f"\nNote: {note}.")
     typer.secho("\nrecommended:", bold=True)
-    for section, recommended in advice.overrides.items():
-        for name, value in recommended.items():
-            shown = value if isinstance(value, str) else f"{value:g}"
-            typer.secho(f"  {section}.{name}={shown}", bold=True)
+    for name, value in advice.settings.items():
+        shown = value if isinstance(value, str) else f"{value:g}"
+        typer.secho(f"  strategy.{name}={shown}", bold=True)
 
 
 SWEEP_EXAMPLES = (

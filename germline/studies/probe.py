@@ -20,33 +20,31 @@
 
    A smaller rate trains more slowly. A larger one improves faster at first and then declines,
    because normalized utilities do not become smaller when the differences between members do.
-3. **Trials.** Short trainings at the two best sigmas, at the rate of (3) and a third of it, scored
-   on training examples that they do not train on. If time runs out, the first ones count.
 
 With `method=zo_grpo` the center generates and members score, so any small sigma does, and its
-updates are not mostly noise: there is no (1) to (3). Trials have the best sigma and
-`learning_rate=auto`, with `method.relative_step` as it is, doubled and halved.
+updates are not mostly noise: there is no (1) to (3), and it gets a sigma alone, as `cma` does.
 
 When time runs out, or at Ctrl-C, what was measured so far gives the advice.
 
 Sigma and learning rate are in the unit of the config; with `strategy.sigma=auto` that is a share of
 the weights (`rms`), and the recommendation then sets `sigma_unit`.
 
-Limits: (2) assumes independent steps; trials are shorter than the run; a sigma that follows a
-schedule is probed as a constant one. Terms of the reward that need more than graders (`kl_coef`)
-are left out. Held-out examples are never used.
+Limits: (2) assumes independent steps; a sigma that follows a schedule is probed as a constant one.
+Terms of the reward that need more than graders (`kl_coef`) are left out. Held-out examples are
+never used.
 """
 
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
-from germline.config import AutoLearningRate, Config, Nes, ZerothOrderGrpo
+from germline.config import Config, Nes
+from germline.config.config_files import as_yaml
+from germline.record.atomic_files import write_atomically, write_json
 from germline.report.text_format import number
-from germline.strategies.calibrated_sigma import FIRST_GUESS
-from germline.studies.probe_advice import ProbeAdvice, measured
 from germline.studies.sigma_sweep import (
     BATCHES,
     MEMBERS,
@@ -55,18 +53,87 @@ from germline.studies.sigma_sweep import (
     find_edge,
     first_sigma,
     is_sane,
+    open_probe_engine,
     probe_center,
     probe_sigma,
     sweep,
 )
-from germline.studies.trial_engine import TrialEngine, open_trial_engine
 from germline.types import GermlineError
-
-TRIAL_GENERATIONS = 8
-"""Generations of a short training."""
 
 MOSTLY_DEGENERATE = 0.5
 """Share of degenerate texts of the base model from which on a probe is in doubt."""
+
+
+@dataclass(frozen=True)
+class ProbeAdvice:
+    """Measurements and recommended settings of a probe.
+
+    Attributes:
+        sigma: recommended, in `strategy.sigma_unit`.
+        learning_rate: recommended, equation (3); None where a method has none or chooses it.
+        sigma_unit: unit of the recommended settings, if the config does not set it.
+        edge: sigma at which random members begin to break.
+        step: equation (1), in `sigma_unit`; None where no learning rate is recommended.
+        generations: of the config.
+        center: measurements of the base model on the same batches.
+        sigma_probes: measurements of members, by rising sigma.
+        notes: limits of the advice, such as that time ran out.
+    """
+
+    sigma: float
+    learning_rate: float | None
+    sigma_unit: str | None
+    edge: float
+    step: float | None
+    generations: int
+    center: SigmaProbe
+    sigma_probes: tuple[SigmaProbe, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def settings(self) -> dict[str, float | str]:
+        """The recommended settings of `strategy`."""
+        names = ("sigma", "sigma_unit", "learning_rate")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+    def verdict(self, sigma_probe: SigmaProbe) -> str:
+        """Describe members at a sigma in a word or two."""
+        if sigma_probe.sigma == self.sigma:
+            return "recommended"
+        if sigma_probe.sigma > self.edge:
+            return "broken"
+        return "no signal" if not (sigma_probe.agreement or 0) > 0 else "sane"
+
+    def values(self) -> dict[str, Any]:
+        """Return all measurements, as values for JSON."""
+        return {
+            "recommended": self.settings,
+            "edge": self.edge,
+            "step": self.step,
+            "generations": self.generations,
+            "center": asdict(self.center),
+            "sigma_probes": [
+                {**asdict(row), "verdict": self.verdict(row)} for row in self.sigma_probes
+            ],
+            "notes": list(self.notes),
+            "seconds": round(self.seconds, 1),
+        }
+
+
+def write_advice(advice: ProbeAdvice, folder: Path, command: str) -> Path:
+    """Write `probe.yaml` (for `germline train`) and `probe.json`; return the first one's path."""
+    settings: dict[str, Mapping[str, float | str]] = {"strategy": advice.settings}
+    if advice.sigma_probes[-1].sigma > advice.edge:
+        settings["record"] = {"edge": float(f"{advice.edge:.3g}")}
+    text = f"# Recommended by: {command}\n{as_yaml(settings)}"
+    write_atomically(folder / "probe.yaml", text.encode())
+    write_json(folder / "probe.json", advice.values())
+    return folder / "probe.yaml"
+
+
+class _OutOfTimeError(Exception):
+    """The time of the probe is over."""
 
 
 def probe(
@@ -89,93 +156,67 @@ def probe(
         keep: is called with the measurements so far, after each one.
     """
     _refuse(config, minutes)
-    given, (config, unit) = getattr(config.search, "sigma", None), _with_numbers(config)
-    began = time.perf_counter()
-    clock = _Clock(began + 60 * minutes)
+    began, stopped = time.perf_counter(), ""
+    section, rows, step = config.strategy, list[SigmaProbe](), None
+    has_rate = isinstance(section, Nes) and config.method.kind == "es"
     watch(_cost(config, minutes))
-    with open_trial_engine(config, seed) as bench:
-        rows: list[SigmaProbe] = []
+    with open_probe_engine(config, seed) as engine:
+
+        def begin(what: str) -> None:
+            if time.perf_counter() > began + 60 * minutes:
+                raise _OutOfTimeError
+            watch(what)
 
         def measure(sigma: float) -> SigmaProbe:
-            clock.check()
-            watch(f"sigma {sigma:g}")
-            row = probe_sigma(bench, center, sigma)
+            begin(f"sigma {sigma:g}")
+            row = probe_sigma(engine, center, sigma)
             watch(f"sigma {sigma:g}: {row}")
             return row
 
-        with clock.part():
+        try:
             watch("base model")
-            center = probe_center(bench)
+            center = probe_center(engine)
             watch(f"base model: {center}")
-            for rows in sweep(measure, first_sigma(bench, given, watch), center):
-                keep(measured(center, rows))
-        if not rows:
-            raise GermlineError(f"probe: {clock.stopped} before a sigma was measured")
-        _check_signal(rows, center)
-        edge = find_edge(rows, center)
-        sigmas = _best([row for row in rows if is_sane(row, center)])
-        step, generation_s = None, math.inf
-        with clock.part():
-            clock.check()
-            watch(f"one generation at sigma {sigmas[0]:g}")
-            step, generation_s = _measured_step(bench, sigmas[0])
-        candidates, trials = _settings(config, sigmas, step, edge), []
-        untrained_score, count = None, min(TRIAL_GENERATIONS, config.generations)
-        with clock.part():
-            clock.check()
-            untrained_score = bench.score(bench.fresh)
-            for settings in candidates:
-                clock.check(count * generation_s)
-                watch(f"training {count} generations with {_shown(settings)}")
-                with bench.trained(settings, count):
-                    trials.append((settings, bench.score(bench.fresh)))
-    best, _ = max(trials, key=_score_of_trial, default=(candidates[0], 0.0))
-    used = dict(best)
+            given = getattr(config.search, "sigma", None)
+            for rows in sweep(measure, first_sigma(engine, given, watch), center):
+                measured = [asdict(row) for row in rows]
+                keep({"center": asdict(center), "sigma_probes": measured})
+            sigma = _best_sigma(rows, center)
+            if isinstance(section, Nes) and has_rate:
+                begin(f"one generation at sigma {sigma:g}")
+                rate = {"sigma": sigma, "learning_rate": sigma, "sigma_unit": section.unit}
+                step = engine.step(section.model_copy(update=rate)) / sigma or None
+        except KeyboardInterrupt:
+            stopped = "it was interrupted"
+        except _OutOfTimeError:
+            stopped = "--minutes ran out"
+    if not rows:
+        raise GermlineError(f"probe: {stopped} before a sigma was measured")
+    sigma, edge = _best_sigma(rows, center), find_edge(rows, center)
+    if has_rate:
+        # With momentum, the total effect of a step is 1 / (1 - momentum) times its first one.
+        momentum = getattr(config.optimizer, "momentum", 0.0)
+        # Z-scores give about this step, whatever the signal.
+        usual = 1 / math.sqrt(config.strategy.population or 1)
+        step = (step or usual) / (1 - momentum)
+    is_unset = getattr(section, "sigma_unit", "") == "auto" and section.unit != "constant"
     return ProbeAdvice(
-        sigma=used.pop("sigma"),
-        settings=used,
+        sigma=sigma,
+        learning_rate=step and largest_rate(edge, step, config.generations),
+        sigma_unit=section.unit if is_unset else None,
         edge=edge,
         step=step,
         generations=config.generations,
         center=center,
         sigma_probes=tuple(rows),
-        trials=tuple(trials),
-        untrained_score=untrained_score,
-        notes=tuple(_notes(config, rows, center, clock.stopped)),
+        notes=tuple(_notes(config, rows, center, stopped)),
         seconds=time.perf_counter() - began,
-        sigma_unit=unit,
     )
 
 
-class _OutOfTimeError(Exception):
-    """The time of the probe is over."""
-
-
-class _Clock:
-    """Ends parts of a probe at Ctrl-C and when time is over.
-
-    Attributes:
-        stopped: why a part ended; empty while none did.
-    """
-
-    def __init__(self, until: float) -> None:
-        self.stopped = ""
-        self._until = until
-
-    def check(self, seconds: float = 0.0) -> None:
-        """End the part if time is over, or will be in so many seconds and a tenth for scoring."""
-        if self.stopped or time.perf_counter() + 1.1 * seconds > self._until:
-            raise _OutOfTimeError
-
-    @contextmanager
-    def part(self) -> Iterator[None]:
-        """Run a part, unless an earlier one was ended."""
-        try:
-            yield
-        except KeyboardInterrupt:
-            self.stopped = "it was interrupted"
-        except _OutOfTimeError:
-            self.stopped = self.stopped or "--minutes ran out"
+def largest_rate(edge: float, step: float, generations: int) -> float:
+    """Return equation (3), in two digits."""
+    return float(f"{edge / (step * math.sqrt(generations)):.2g}")
 
 
 def _cost(config: Config, minutes: float) -> str:
@@ -185,67 +226,9 @@ def _cost(config: Config, minutes: float) -> str:
     few *= method.generated_rows(min(members, MEMBERS))
     many = method.generated_rows(members) * config.batch_size
     return (
-        f"cost: about 5 sigmas of {few:,} completions and 32 generations of {many:,}; after "
+        f"cost: about 5 sigmas of {few:,} completions and a generation of {many:,}; after "
         f"{minutes:g} minutes (--minutes) or Ctrl-C, the advice follows from what was measured"
     )
-
-
-def _best(sane: Sequence[SigmaProbe]) -> list[float]:
-    """Return the two sane sigmas with the best agreement of halves of the examples.
-
-    Of equal ones, the sigma with more examples on which members differ comes first, then the larger
-    sigma.
-    """
-    ordered = sorted(sane, key=lambda one: (max(0.0, one.agreement or 0.0), one.informative))
-    return [one.sigma for one in ordered[:-3:-1]]
-
-
-def _score_of_trial(trial: tuple[Mapping[str, float], float]) -> float:
-    return -math.inf if math.isnan(trial[1]) else trial[1]
-
-
-def _shown(settings: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} {value:g}" for name, value in settings.items())
-
-
-def _has_rate(config: Config) -> bool:
-    return isinstance(config.strategy, Nes) and config.method.kind == "es"
-
-
-def _measured_step(bench: TrialEngine, sigma: float) -> tuple[float | None, float]:
-    """Run one real generation; return equation (1), if there is a learning rate, and seconds."""
-    has_rate = _has_rate(bench.config)
-    settings = {"sigma": sigma, **({"learning_rate": sigma} if has_rate else {})}
-    began = time.perf_counter()
-    with bench.trained(settings, 1):
-        seconds, moved = time.perf_counter() - began, bench.moved()
-    if not has_rate:
-        return None, seconds
-    # With momentum, the total effect of a step is 1 / (1 - momentum) times its first one.
-    momentum = getattr(bench.config.optimizer, "momentum", 0.0)
-    return (moved / sigma or _expected_step(bench.config)) / (1 - momentum), seconds
-
-
-def _expected_step(config: Config) -> float:
-    """Return about the step of a generation with z-scores, whatever its signal."""
-    return 1 / math.sqrt(config.strategy.population or 1)
-
-
-def _settings(
-    config: Config, sigmas: Sequence[float], step: float | None, edge: float
-) -> list[dict[str, float]]:
-    """Return the settings to try, in order of preference.
-
-    Those of `es` are both sigmas with the rate of equation (3) and a third of it, in two digits.
-    """
-    if isinstance(config.method, ZerothOrderGrpo):
-        usual = config.method.relative_step
-        return [{"sigma": sigmas[0], "relative_step": usual * one} for one in (1, 2, 0.5)]
-    if not _has_rate(config):
-        return [{"sigma": sigma} for sigma in sigmas]
-    largest = edge / ((step or _expected_step(config)) * math.sqrt(config.generations))
-    rates = [float(f"{rate:.2g}") for rate in (largest, largest / 3)]
-    return [{"sigma": sigma, "learning_rate": rate} for rate in rates for sigma in sigmas]
 
 
 def _notes(
@@ -271,11 +254,18 @@ def _notes(
             "of members may be noise: try a larger batch, or a reward in finer steps"
         )
     if stopped:
-        yield f"{stopped} before the end of the short trainings"
+        yield f"{stopped} before the end of the measurements"
 
 
-def _check_signal(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> None:
-    """Raise an error where members are sane at no sigma, or differ at no sane one."""
+def _best_sigma(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> float:
+    """Return the sane sigma with the best agreement of halves of the examples.
+
+    Of equal ones, the sigma with more examples on which members differ comes first, then the larger
+    sigma.
+
+    Raises:
+        GermlineError: members are sane at no sigma, or differ at no sane one.
+    """
     sane = [one for one in sigma_probes if is_sane(one, center)]
     if not sane:
         raise GermlineError(
@@ -291,26 +281,8 @@ def _check_signal(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> Non
             "signal. Take examples that the model solves sometimes, another model, or a reward in "
             "finer steps; `germline generate` shows what the model writes"
         )
-
-
-def _with_numbers(config: Config) -> tuple[Config, str | None]:
-    """Replace sigma=auto and learning_rate=auto by numbers in the same unit as a start.
-
-    Returns the config, and the unit, if it has to be set with a recommended number.
-    """
-    section = config.strategy
-    if not isinstance(section, Nes):
-        return config, None
-    changes: dict[str, object] = {"sigma_unit": section.unit}
-    if section.is_calibrated:
-        changes["sigma"] = FIRST_GUESS[section.unit]
-    if not _has_rate(config):
-        changes["learning_rate"] = AutoLearningRate()
-    elif section.has_measured_rate:
-        changes["learning_rate"] = FIRST_GUESS[section.unit]
-    is_unset = section.sigma_unit == "auto" and section.unit != "constant"
-    changed = config.model_copy(update={"strategy": section.model_copy(update=changes)})
-    return changed, section.unit if is_unset else None
+    ordered = sorted(sane, key=lambda one: (max(0.0, one.agreement or 0.0), one.informative))
+    return ordered[-1].sigma
 
 
 def _refuse(config: Config, minutes: float) -> None:

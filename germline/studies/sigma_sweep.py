@@ -1,27 +1,45 @@
-"""Measure members at growing sigmas: whether they are sane, and their signal.
+"""Measure members at growing sigmas: whether they are sane, and their signal; and a step.
 
 The sweep begins at the sigma of the calibration (`strategies.calibrated_sigma`), where members
 begin to differ, and ends where they are broken. A few members are evaluated on a few batches.
 Sanity is measured by degenerate texts and by the exact KL divergence from the base model,
 difference by the rewards, and signal by the agreement of the updates that two halves of the
 examples give. Where members score and the center generates, its texts are what is measured.
+
+All seeds of a probe differ from those of runs, so that no run uses the noise it was tuned on. Only
+training examples are used, so that held-out scores stay independent.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
-from germline.config import AutoSigma
+from germline.config import AutoSigma, Config, Nes, PromptSearch
+from germline.engines.master_weights import Masters
+from germline.estimates.machine import with_dtype
 from germline.evaluation.behavior import Answer, behavior
 from germline.evaluation.kl_divergence import KlDivergence, MemberKl, measure_texts
-from germline.methods.method import Method
+from germline.fleet import LocalFleet
+from germline.generation_loop import batches, generations
+from germline.methods.method import Method, check_task, make_method
+from germline.protocols import Engine, TextScorer
 from germline.report.text_format import number
+from germline.run.build_fleet import engine_placement
+from germline.run.build_parts import make_decoding, make_engine, make_graders
+from germline.run.model_prompts import fit_task
 from germline.shaping import RESOLUTION, fitness
 from germline.signal_metrics import half_agreement, informative_examples
-from germline.studies.trial_engine import TrialEngine
+from germline.strategies import make_strategy
+from germline.tasks import make_task
 from germline.types import (
+    Decoding,
+    Example,
+    GermlineError,
     Perturbation,
     as_seed_perturbation,
 )
@@ -98,11 +116,95 @@ def is_sane(sigma_probe: SigmaProbe, center: SigmaProbe) -> bool:
     )
 
 
-def first_sigma(bench: TrialEngine, given: object, watch: Callable[[str], None]) -> float:
+@dataclass(frozen=True)
+class ProbeEngine:
+    """One engine with its graders; `config` has a seed that no run has, and no prompt options."""
+
+    config: Config
+    engine: Engine
+    fleet: LocalFleet
+    decoding: Decoding
+    batch_of: Callable[[int], Sequence[Example]]
+
+    @property
+    def reader(self) -> TextScorer:
+        """The engine as a text scorer."""
+        if isinstance(self.engine, TextScorer):
+            return self.engine
+        raise GermlineError(
+            f"probe: engine.kind={self.config.engine.kind} cannot compute the log-probabilities of "
+            "a text; use engine.kind=inprocess"
+        )
+
+    def method(self, strategy: Nes, generations: int) -> Method:
+        """Make the method of the config with another strategy."""
+        config = self.config.model_copy(update={"strategy": strategy})
+        made = make_strategy(
+            config.search,
+            run_seed=config.seed,
+            generations=generations,
+            dimension=self.engine.weights.dimension,
+        )
+        return make_method(config, made)
+
+    def few_members(self, sigma: float | AutoSigma, generations: int) -> Method:
+        """Make the method with at most `MEMBERS` members in random directions.
+
+        Strategies other than nes also begin with such members. Settings that depend on earlier
+        generations, such as a running baseline, are left out.
+        """
+        section = self.config.strategy
+        nes = section if isinstance(section, Nes) else Nes()
+        few = Nes(
+            population=min(MEMBERS, nes.population),
+            antithetic=nes.antithetic,
+            sigma=sigma,
+            sigma_unit=section.unit,
+        )
+        return self.method(few, generations)
+
+    def step(self, strategy: Nes) -> float:
+        """Train one generation; return how far theta moved: rms per searched number, in sigmas.
+
+        The weights stay where they are then.
+        """
+        masters = self.engine.weights
+        assert isinstance(masters, Masters)  # of every engine that can score texts
+        start = {info.name: masters.tensors[info.name].clone() for info in masters.searched}
+        method = self.method(strategy, self.config.generations)
+        list(generations(method, self.fleet, self.batch_of, self.decoding, range(1)))
+        squares, count = 0.0, 0
+        for name, before in start.items():
+            moved = (masters.tensors[name] - before).cpu() / masters.units[name]
+            squares += float(moved.square().sum(dtype=torch.float64))
+            count += moved.numel()
+        return math.sqrt(squares / count)
+
+
+@contextmanager
+def open_probe_engine(config: Config, seed: int) -> Iterator[ProbeEngine]:
+    """Load the model, task and graders of a config for one engine, and close them afterwards."""
+    config = with_dtype(engine_placement(config, 0))
+    task = fit_task(config, make_task(config.task))
+    check_task(config, task)
+    digest = hashlib.sha256(f"probe {config.seed} {seed}".encode()).digest()
+    run_seed = int.from_bytes(digest[:8])
+    engine = make_engine(config)
+    with make_graders(config, task) as graders:
+        yield ProbeEngine(
+            config=config.model_copy(update={"seed": run_seed, "prompt_search": PromptSearch()}),
+            engine=engine,
+            fleet=LocalFleet(engine, graders, config.microbatch),
+            decoding=replace(make_decoding(config, task), noise_seed=run_seed),
+            batch_of=batches(task.examples("train"), config.batch_size, run_seed),
+        )
+
+
+def first_sigma(bench: ProbeEngine, given: object, watch: Callable[[str], None]) -> float:
     """Calibrate the sigma at which a sweep begins, as `strategy.sigma` says where it is `auto`."""
     auto = given if isinstance(given, AutoSigma) else AutoSigma()
     settings = auto.model_copy(update={"pairs": auto.pairs or START_PAIRS})
-    strategy = bench.few_members(settings, MEMBERS, 1).strategy
+    strategy = bench.few_members(settings, 1).strategy
     divergence = MemberKl(bench.fleet, bench.batch_of, 0, bench.decoding)
     strategy.calibrate(0, divergence)
     sigma = as_seed_perturbation(strategy.ask(0).members[0]).sigma
@@ -154,21 +256,21 @@ def find_edge(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> float:
     return below.sigma * (above.sigma / below.sigma) ** share
 
 
-def probe_sigma(bench: TrialEngine, center: SigmaProbe, sigma: float) -> SigmaProbe:
+def probe_sigma(bench: ProbeEngine, center: SigmaProbe, sigma: float) -> SigmaProbe:
     """Evaluate members with one sigma on a few batches."""
-    method = bench.few_members(sigma, MEMBERS, BATCHES)
+    method = bench.few_members(sigma, BATCHES)
     row = _mean(sigma, [_measured(bench, method, place) for place in range(BATCHES)])
     if bench.config.method.members_generate:
         return row
     return replace(row, reward=center.reward, garbage=center.garbage)  # of the same texts
 
 
-def probe_center(bench: TrialEngine) -> SigmaProbe:
+def probe_center(bench: ProbeEngine) -> SigmaProbe:
     """Evaluate the center on the same batches."""
     return _mean(0.0, [_measured(bench, None, place) for place in range(BATCHES)])
 
 
-def _measured(bench: TrialEngine, method: Method | None, place: int) -> SigmaProbe:
+def _measured(bench: ProbeEngine, method: Method | None, place: int) -> SigmaProbe:
     examples = bench.batch_of(place)[:MOST_EXAMPLES]
     agreement = None
     members: list[Perturbation | None] = [None]

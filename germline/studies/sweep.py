@@ -198,9 +198,8 @@ class Sweep:
         advice = probe(self.base)
         write_json(self.out / "probe.json", advice.values())
         units = {"strategy.sigma": advice.sigma}
-        if advice.step:
-            largest = advice.edge / (advice.step * math.sqrt(advice.generations))
-            units["strategy.learning_rate"] = largest
+        if advice.learning_rate:
+            units["strategy.learning_rate"] = advice.learning_rate
         unit = advice.sigma_unit
         settings = [f"strategy.sigma_unit={unit}"] if unit else []
         return {"units": units, "settings": [*settings, f"record.edge={advice.edge:.3g}"]}

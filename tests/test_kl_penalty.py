@@ -10,7 +10,6 @@ import pytest
 
 import germline
 from germline.config import load_config
-from germline.config.row_tasks import SAMPLES
 from germline.config.tasks import KlPenalty
 from germline.methods.kl_penalty import KlPenaltyTerm, divergence
 from germline.methods.method import Method
@@ -18,6 +17,7 @@ from germline.methods.prompt_search import EvolutionStrategyMethod
 from germline.protocols import TextScorer
 from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts, make_engine
+from tests.small_runs import ROWS
 from tests.toy_runs import SETTINGS, finish, journal, run, settings
 from tests.wrappers import EngineWrapper, FleetWrapper
 
@@ -156,7 +156,7 @@ def test_the_weight_of_a_row_multiplies_the_penalty(tmp_path):
 def test_lambda_and_the_penalty_are_parts_of_one_reward(tmp_path):
     task: dict[str, Any] = {
         "kind": "safe_alignment",
-        "path": str(SAMPLES / "safe_alignment_samples.jsonl"),
+        "path": str(ROWS / "safe_alignment.jsonl"),
         "test_split": None,
         "scorers": {
             "reward": {"kind": "repetition"},

@@ -9,7 +9,6 @@ import pytest
 
 import germline
 from germline.config import load_config
-from germline.config.row_tasks import SAMPLES
 from germline.methods.lagrange_multiplier import LagrangeTerm
 from germline.methods.reward_term import replace_grades
 from germline.record import RunDirectory
@@ -25,6 +24,7 @@ from germline.types import (
 )
 from tests.hang_limit import HANG_S
 from tests.scripted_server import listening
+from tests.small_runs import ROWS
 from tests.toy_runs import LETTERS, SETTINGS, finish, journal, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -38,7 +38,7 @@ BATCH = [Example(index, f"{index}?", "", chat=True) for index in (4, 9)]
 def settings(*overrides, **task):
     section = {
         "kind": "safe_alignment",
-        "path": str(SAMPLES / "safe_alignment_samples.jsonl"),
+        "path": str(ROWS / "safe_alignment.jsonl"),
         "test_split": None,
         "scorers": {"reward": REWARD, "cost": COST},
         "max_new_tokens": 16,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from germline.config import load_config, smoke_config
+from germline.config import load_config
 from germline.graders.math_match import MathGrader, is_equal, lenient_answer
 from germline.graders.pool import GraderPool
 from germline.tasks import make_task
@@ -296,14 +296,6 @@ def test_the_seed_of_a_split_is_used_where_a_file_is_split(tmp_path):
     assert one.examples("test") != other.examples("test")
     with pytest.raises(GermlineError, match=r"task\.split_seed=1 would be ignored"):
         load_config({"task": {"kind": "gsm8k"}}, ["task.split_seed=1"])
-
-
-@pytest.mark.parametrize("name", ["gsm8k", "math"])
-def test_a_smoke_run_takes_no_splits_of_the_hub(name, tmp_path):
-    config = load_config(
-        {"task": {"kind": name, "path": "a/b", "split": "extra[:9]", "test_split": "other"}}
-    )
-    assert everything(make_task(smoke_config(config).task))
 
 
 def test_the_lenient_reading_can_be_rewarded(tmp_path):

@@ -14,6 +14,7 @@ import germline
 from germline.cli.application import app
 from germline.config import load_config
 from germline.config.config_files import find_config
+from tests.small_runs import small
 from tests.test_docs import PAGES, ROOT, commands
 
 NOT_RUN = {
@@ -126,7 +127,7 @@ def prepare(page, words, finished):
         probed.write_text("strategy: {sigma: 0.03, learning_rate: 0.04}\n", encoding="utf-8")
 
 
-def small(words):
+def shortened(words):
     """Return a command that does the same with less: fewer generations, members and examples."""
     verb = words[0]
     few = {"--generation": "0", "-g": "0", "--from": "0", "--limit": "4"}
@@ -137,7 +138,9 @@ def small(words):
     if verb == "train":
         is_measured = Path(words[1]).stem in MEASURED and not any("strategy" in w for w in words)
         known = KNOWN if is_measured and "probe.yaml" not in words[-1] else ()
-        return [*(re.sub(r"^seeds=.*", "seeds=0,1", word) for word in words), *known, "--smoke"]
+        words = [*(re.sub(r"^seeds=.*", "seeds=0,1", word) for word in words), *known]
+        settings = [word for word in words[2:] if re.match(r"(?!seeds=)[a-z_.]+=", word)]
+        return [*words, *small(load_config(words[1], settings))]
     if verb == "probe":
         return [*words, *TINY, "generations=2", "--minutes", "10"]
     if verb == "eval" and "--limit" not in words:
@@ -158,6 +161,6 @@ def test_printed_commands_run(page, finished, tmp_path, monkeypatch):
         if any(re.search(pattern, line) for pattern in NOT_RUN):
             continue
         prepare(page, words, finished)
-        done = CliRunner().invoke(app, small(words))
+        done = CliRunner().invoke(app, shortened(words))
         fine = (0, 1) if "--dry-run" in words else (0,)  # 1: the run does not fit here
-        assert done.exit_code in fine, (line, small(words), done.output, done.exception)
+        assert done.exit_code in fine, (line, done.output, done.exception)

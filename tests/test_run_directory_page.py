@@ -6,9 +6,9 @@ import pytest
 
 import germline
 from checks.reference import DOCS
-from germline.config.row_tasks import SAMPLES
 from germline.studies.run_seeds import train_seeds
 from tests.documented_fields import absent, field_tables, undocumented
+from tests.small_runs import ROWS
 from tests.toy_runs import finish, run, settings
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -47,7 +47,7 @@ RUNS = {
     "cost": (
         "task={kind: safe_alignment, max_new_tokens: 8, temperature: 1, scorers: {reward: "
         "{kind: repetition}, cost: {kind: length, start: 0, end: 8}}}",
-        f"task.path={SAMPLES / 'safe_alignment_samples.jsonl'}",
+        f"task.path={ROWS / 'safe_alignment.jsonl'}",
     ),
     "judged": ("held_out.scorers={long: {kind: length, start: 0, end: 8}}",),
     "kept": ("retained={sums: {task: arithmetic}}",),

@@ -10,7 +10,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from germline import noise
-from germline.config import Lora, Singular, Subspace, load_config, smoke_config
+from germline.config import Lora, Singular, Subspace
 from germline.run import export, train
 from germline.spaces import make_space
 from germline.spaces.base import BaseModel, CoordinateSpace
@@ -301,10 +301,3 @@ def test_a_run_on_an_adapter_is_exported_as_one(adapter, tmp_path):
     assert (tmp_path / "out" / "adapter_config.json").exists()
     export(tmp_path / "run", tmp_path / "merged", "merged")
     assert (tmp_path / "merged" / "model.safetensors").exists()
-
-
-def test_smoke_searches_the_layers_where_another_model_had_an_adapter():
-    space = {"kind": "singular", "init_adapter": "somewhere", "top_k": 4}
-    assert smoke_config(load_config({"model": "some/model", "space": space})).space == Singular(
-        top_k=4
-    )

@@ -188,7 +188,8 @@ def test_a_new_task_and_its_tests_work_as_written(tmp_path, monkeypatch):
 def test_a_new_task_trains_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert command("new", "riddles").exit_code == 0
-    shown = command("train", "riddles.yaml", "--smoke", "--out", "run")
+    few = ("generations=2", "batch_size=4", "strategy.population=4", "held_out.examples=4")
+    shown = command("train", "riddles.yaml", *few, "--out", "run")
     assert shown.exit_code == 0, shown.output
     assert "held-out reward" in shown.stdout
 

@@ -43,14 +43,6 @@ def train(
         typer.Option(metavar="DIR", help="The run directory; default: a new one in runs/."),
     ] = None,
     quiet: Quiet = False,
-    smoke: Annotated[
-        bool,
-        typer.Option(
-            "--smoke",
-            help="Test the config with two small generations of nano; text penalties stand in for "
-            "scorers that need a model or a service.",
-        ),
-    ] = False,
     dry: Annotated[
         bool,
         typer.Option(
@@ -70,11 +62,10 @@ def train(
     With seeds=0..4 (or seeds=0,3,7) the config is trained once with each of these run seeds, in one
     folder, and a report over all of them is written. Seeds that the folder has are trained on.
     """
-    from germline.config import load_config, smoke_config
+    from germline.config import load_config
 
     seeds, others = _seeds(overrides or [])
     settings = load_config(config, others)  # reports errors before torch is imported
-    settings = smoke_config(settings) if smoke else settings
     if dry:
         _print_dry_run(settings, seeds, out, as_json=as_json)
         return

@@ -14,7 +14,6 @@ from germline.config.engines import Sglang as Sglang
 from germline.config.engines import Toy as Toy
 from germline.config.engines import Vllm as Vllm
 from germline.config.loader import load_config as load_config
-from germline.config.loader import smoke_config as smoke_config
 from germline.config.loader import validate_config as validate_config
 from germline.config.methods import EsSampleGradientDescent as EsSampleGradientDescent
 from germline.config.methods import Grpo as Grpo

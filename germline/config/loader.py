@@ -12,7 +12,6 @@ from germline.config.errors import PlaceOf, format_errors, shortened
 from germline.config.overrides import apply_overrides, place_in_files
 from germline.config.rules import check_rules
 from germline.config.run_config import Config
-from germline.config.scorers import smoke_scorer
 from germline.types import GermlineError
 
 FORMAT_VERSION = 2
@@ -96,33 +95,6 @@ def _read_source(source: object) -> tuple[dict[str, Any], Config | None]:
         )
     recorded_config = read_recorded(recorded)
     return recorded_config.model_dump(), recorded_config
-
-
-def smoke_config(config: Config) -> Config:
-    """Shrink a run to two small generations of the nano model, to see in seconds whether it works.
-
-    Task, space, strategy and shaping stay what they are; population, batch and lengths do not.
-    Penalties of the text stand in for scorers that need a model or a service.
-    """
-    for name in ("task", "held_out"):
-        section = getattr(config, name)
-        scorers = {key: smoke_scorer(scorer) for key, scorer in section.scorers.items()}
-        section = section.model_copy(update={"scorers": scorers})
-        config = config.model_copy(update={name: section})
-    small = [
-        *("model=nano", "engine=inprocess", "generations=2", "batch_size=4", "held_out.examples=4"),
-        *("task.max_new_tokens=8", "record.snapshot_every=1"),
-        *config.method.smoke_overrides,
-        *config.task.smoke_overrides,
-        "retained={}",
-    ]
-    if "GPU" in getattr(config.fleet, "resources", {}):
-        small.append("fleet=local")  # The nano model needs no cluster with GPUs.
-    if config.model != "nano" and config.space.layers is not None:
-        small.append("space.layers=0")  # A layer the nano model has, whatever was asked for.
-    if config.model != "nano" and hasattr(config.space, "init_adapter"):
-        small.append("space.init_adapter=null")  # An adapter is of one model only.
-    return load_config(config, small)
 
 
 def read_task(task: Path | str) -> dict[str, Any] | str:

@@ -35,8 +35,6 @@ class MethodSection(KindSection):
     """Whether theta follows gradients found by backpropagation, in one process."""
     trains_adapters: ClassVar[bool] = True
     """Whether it can train a LoRA adapter."""
-    smoke_overrides: ClassVar[tuple[str, ...]] = ("strategy.population=4",)
-    """Settings of the method in a run of `--smoke`."""
     other_defaults: ClassVar[Mapping[str, object]] = {}
     """Defaults of settings of other sections, as `section.setting`."""
 
@@ -102,7 +100,6 @@ class RandOpt(MethodSection):
     kind: Literal["randopt"] = "randopt"
     members_are_seeds = True
     trains_center = False
-    smoke_overrides = ("strategy.population=4", "method.ensemble_size=2")
     ensemble_size: int = Field(8, ge=1)
     """Number of members that vote: those of the largest fitness."""
     sigmas: tuple[Annotated[float, Field(gt=0, le=LARGEST_SIGMA)], ...] | None = Field(
@@ -171,11 +168,6 @@ class ZerothOrderGrpo(CenterSamplesSection):
         "strategy.antithetic": False,
         "shaping.kind": "centered_ranks",
     }
-    smoke_overrides = (
-        "strategy.population=4",
-        "method.group_size=2",
-        "method.rows_per_member=4",
-    )
     scale_rewards: Literal["group", "batch", "none"] = "group"
     """Standard deviation by which advantages are divided: of the rewards of an example, of the
     whole batch, or none."""
@@ -216,7 +208,6 @@ class PolicyGradientSection(CenterSamplesSection):
         "strategy.optimizer.kind": "adam",
         "strategy.learning_rate": 1e-5,
     }
-    smoke_overrides = ("method.group_size=2",)
     rows: int = Field(32, ge=1)
     """Completions per backward pass, at most; fewer need less memory. Another number may change
     bits."""

@@ -3,17 +3,14 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from germline.config.base import Many, NameOf, as_override
+from germline.config.base import Many, NameOf
 from germline.config.scorers import ScorerConfig
 from germline.config.tasks import EpisodeSettings, TaskBase
 from germline.registry import register
-
-SAMPLES = Path(__file__).parents[1] / "tasks"
-"""The folder of a few rows of our own, which `--smoke` uses instead of a download."""
 
 PLACEHOLDER = re.compile(r"(?<!\{)\{(\w+(?:\.[A-Za-z_]\w*)*)\}(?!\})")
 """A field in a template; `{{word}}` is the text `{word}`, and other braces are literal."""
@@ -187,18 +184,6 @@ class FileOrDataset(CustomTask, DatasetSource):
 
     test_path: Path | None = None
     """File of held-out rows, where `path` is a file; default: a seeded 80/20 split of it."""
-    samples: ClassVar[str]
-    """The file of rows of our own."""
-
-    @property
-    def smoke_overrides(self) -> tuple[str, ...]:
-        """Settings of a run of `--smoke`: rows that come with germline, and defaults."""
-        fields = type(self).model_fields
-        names = [name for name in ("test_path", "split", "test_split", "levels") if name in fields]
-        return (
-            f"task.path={SAMPLES / self.samples}",
-            *(as_override(f"task.{name}", fields[name].default) for name in names),
-        )
 
     @property
     def title(self) -> str:
@@ -233,7 +218,6 @@ class Gsm8k(MathProblems):
     """Grade-school word problems (GSM8K): reward 1 if the number after `####` is right."""
 
     kind: Literal["gsm8k"] = "gsm8k"
-    samples = "gsm8k_samples.jsonl"
     path: Path = Path("openai/gsm8k")
     """Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv)."""
     subset: str | None = "main"
@@ -251,7 +235,6 @@ class Math(MathProblems):
     r"""Mathematics problems with boxed answers (MATH): reward 1 if \boxed{...} is right."""
 
     kind: Literal["math"] = "math"
-    samples = "math_samples.jsonl"
     template: str | None = (
         "{problem}\n\nThink step by step, and write the final answer in \\boxed{}."
     )
@@ -265,7 +248,6 @@ class SafeAlignment(FileOrDataset):
     """Prompts of PKU-SafeRLHF: a reward minus lambda times a cost, and lambda adapts."""
 
     kind: Literal["safe_alignment"] = "safe_alignment"
-    samples = "safe_alignment_samples.jsonl"
     path: Path = Path("PKU-Alignment/PKU-SafeRLHF")
     """Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv)."""
     test_split: str | None = "test"

@@ -227,15 +227,6 @@ class RepetitionPenalty(ScorerBase):
     """Words of an n-gram."""
 
 
-def smoke_scorer(scorer: ScorerBase) -> ScorerBase:
-    """Return a penalty of the text in the place of a model or service, for a run of `--smoke`."""
-    if isinstance(scorer, LengthPenalty | RepetitionPenalty):
-        return scorer
-    if scorer.weight < 0:
-        return LengthPenalty(weight=scorer.weight, start=10, end=100)
-    return RepetitionPenalty(weight=scorer.weight, ngram=1)
-
-
 def _names_are_words(scorers: dict[str, ScorerBase]) -> dict[str, ScorerBase]:
     for name in scorers:
         if not re.fullmatch(r"\w+", name):

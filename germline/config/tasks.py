@@ -45,11 +45,6 @@ class TaskBase(KlPenalty, KindSection):
         return self.kind
 
     @property
-    def smoke_overrides(self) -> tuple[str, ...]:
-        """Settings of the task in a run of `--smoke`."""
-        return ()
-
-    @property
     def weight_field(self) -> str | None:
         """The field of a row with the number that its rewards are multiplied by, if any."""
         return getattr(self, "sample_weight", None)

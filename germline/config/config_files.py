@@ -114,20 +114,6 @@ def as_yaml(value: object, *, sort_keys: bool = False, **layout: Any) -> str:
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=sort_keys, **layout))
 
 
-def lines_of(path: Path) -> dict[str, int]:
-    """Return the line of every setting of a readable file, by name."""
-    lines: dict[str, int] = {}
-
-    def walk(node: yaml.Node | None, prefix: str) -> None:
-        for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-            name = f"{prefix}{key.value}"
-            lines[name] = key.start_mark.line + 1
-            walk(value, f"{name}.")
-
-    walk(yaml.compose(path.read_text(encoding="utf-8"), _Loader), "")
-    return lines
-
-
 def read_value(text: str) -> object:
     """Read the value of an override; a value that is not YAML is a text."""
     try:

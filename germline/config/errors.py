@@ -1,14 +1,13 @@
-"""Errors of a config: pydantic's message, the setting, where it was given, and what was meant."""
+"""Errors of a config: the setting, pydantic's message, and what was meant."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from germline.config.config_files import TASK_SUFFIXES
-from germline.config.overrides import group_at
-from germline.config.reference import override_names, types_at
+from germline.config.reference import group_at, override_names, types_at
 from germline.errors import count_of
 from germline.registry import did_you_mean, sections, unknown_kind
 
@@ -31,17 +30,14 @@ OTHER_NAMES = {
 }
 """Settings -> the names they have in PyTorch, TRL, vLLM and other ES libraries."""
 
-PlaceOf = Callable[[str], str]
-"""Returns where a setting was given, such as `demo.yaml:3: `, or an empty text."""
 
-
-def format_errors(error: ValidationError, values: Mapping[str, Any], place_of: PlaceOf) -> str:
+def format_errors(error: ValidationError, values: Mapping[str, Any]) -> str:
     """Return one line per mistake in these values."""
     # A setting of several types is refused by each of them.
     mistakes: dict[str, list[dict[str, Any]]] = {}
     for one in error.errors(include_url=False):
         mistakes.setdefault(_setting(one, values), []).append(dict(one))
-    lines = [f"{place_of(setting)}{_line(setting, these)}" for setting, these in mistakes.items()]
+    lines = [_line(setting, these) for setting, these in mistakes.items()]
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = [f"and {count_of(len(lines) - MOST_LINES, 'more mistakes')}"]
     return "\n        ".join(lines)

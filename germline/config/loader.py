@@ -1,18 +1,144 @@
-"""YAML, overrides and run directories to a Config, with one clear line per mistake."""
+"""YAML, overrides and run directories to a Config, with one clear line per mistake.
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+Overrides are settings, `strategy.sigma=0.002`, and YAML files laid over the settings before them. A
+section of another kind replaces the whole section; `strategy.kind=cma` keeps the settings that both
+kinds have.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
-from germline.config.config_files import TASK_SUFFIXES, find_config, read_file, resolve_file_paths
-from germline.config.errors import PlaceOf, format_errors, shortened
-from germline.config.overrides import apply_overrides, place_in_files
+from germline.config.config_files import (
+    TASK_SUFFIXES,
+    find_config,
+    read_file,
+    read_value,
+    resolve_file_paths,
+)
+from germline.config.errors import format_errors, shortened
+from germline.config.reference import group_at, is_section, kind_of, leaf_types, types_at
 from germline.config.rules import check_rules
 from germline.config.run_config import Config
+from germline.registry import sections
 from germline.types import GermlineError
+
+log = logging.getLogger(__name__)
+
+
+def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Lay overrides over settings, in order: `setting=value`, or the name of a YAML file."""
+    for override in overrides:
+        if is_file(override):
+            above = resolve_file_paths(read_file(Path(override)), Path(override).parent)
+            values = _lay_over(values, above)
+            continue
+        key, equals, text = override.partition("=")
+        path = key.split(".")
+        if not equals or not all(path):
+            raise GermlineError(
+                f"config: override {override!r} must look like strategy.sigma=0.002, or be a "
+                ".yaml file of settings"
+            )
+        value = read_argument(path, text) if text else ""
+        for name in reversed(path[1:]):
+            value = {name: value}
+        values = _lay_over(values, {path[0]: value}, levels=len(path) - 1)
+    return dict(values)
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    """Do not warn of the settings that overrides drop."""
+    log.disabled = True
+    try:
+        yield
+    finally:
+        log.disabled = False
+
+
+def _lay_over(
+    below: Mapping[str, Any], above: Mapping[str, Any], place: str = "", levels: int | None = None
+) -> dict[str, Any]:
+    """Return settings with others laid over them.
+
+    Args:
+        below: the settings that are replaced.
+        above: the settings that replace them.
+        place: name of their section with a dot, empty for the whole config.
+        levels: levels of sections that an override names; None: all, while their kinds are equal.
+    """
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(old, str) and isinstance(value, Mapping):
+            has_kinds = any(map(is_section, types_at(f"{place}{key}".split("."))))
+            old = {"kind": old} if has_kinds else {old: 1.0}  # a reward of weight 1
+        merged[key] = value
+        if key == "kind" and place and levels == 0:
+            name = place.removesuffix(".")
+            section = sections(group_at(name.split("."))).get(str(value))
+            known = section.model_fields if section else merged
+            merged = {key: one for key, one in merged.items() if key in known}
+            _warn_of_dropped(name, below, merged)
+        elif isinstance(old, Mapping):
+            new = value if isinstance(value, Mapping) else {"kind": value}
+            same = new.get("kind", old.get("kind")) == old.get("kind", new.get("kind"))
+            if isinstance(value, Mapping) and (same if levels is None else levels):
+                merged[key] = _lay_over(old, new, f"{place}{key}.", levels and levels - 1)
+            else:
+                _warn_of_dropped(place + key, old, new)
+    return merged
+
+
+def _warn_of_dropped(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Warn of the settings that a section loses; those at their defaults are left out."""
+    section = sections(group_at(name.split("."))).get(str(old.get("kind")))
+    defaults = section.model_construct().model_dump() if section else {}
+    dropped = [
+        f"{name}.{key}={value}"
+        for key, value in old.items()
+        if key not in {"kind", *new} and value != defaults.get(key, ...)
+    ]
+    if dropped:
+        log.warning(
+            "config: %s=%s replaces a section, which drops %s",
+            *(name, new.get("kind", new), ", ".join(dropped)),
+        )
+
+
+def is_file(override: str) -> bool:
+    """Whether an override is a file of settings, and not a setting with a file as its value."""
+    path = Path(override)
+    return path.suffix in (".yaml", ".yml") and ("=" not in override or path.is_file())
+
+
+def read_argument(place: Sequence[str], text: str) -> object:
+    """Read the value of a setting from the command line.
+
+    A setting that accepts text takes the argument as it is, unless it accepts a list or a section
+    and the argument is written as one, or it may be unset and the argument is `null`. Arguments of
+    other settings are YAML.
+    """
+    types = types_at(place)
+    has_lists = any(
+        get_origin(one) is tuple and str in leaf_types(get_args(one)[0]) for one in types
+    )
+    has_kinds = any(is_section(one) and kind_of(one) for one in types)
+    has_maps = has_kinds or any(get_origin(one) is dict for one in types)
+    takes_text = has_lists or str in types or Path in types or (has_kinds and float not in types)
+    is_yaml = (has_lists and text.lstrip()[:1] == "[") or (has_maps and text.lstrip()[:1] == "{")
+    if not takes_text or is_yaml:
+        return read_value(text)
+    if text == "null" and NoneType in types:
+        return None
+    return int(text) if int in types and text.isdecimal() else text
+
 
 FORMAT_VERSION = 2
 """Format of the whole run directory; raised if another germline could misread a folder.
@@ -49,11 +175,8 @@ def load_config(
     """
     values, recorded = _read_source(source)
     overrides = [overrides] if isinstance(overrides, str) else [str(one) for one in overrides]
-    is_path = isinstance(source, (str, Path)) and recorded is None
-    layers = [*([str(find_config(Path(str(source))))] if is_path else []), *overrides]
-    place_of = partial(place_in_files, layers=layers)
-    config = validate_config(apply_overrides(values, overrides), place_of)
-    check_rules(config, recorded, place_of)
+    config = validate_config(apply_overrides(values, overrides))
+    check_rules(config, recorded)
     return config
 
 
@@ -103,12 +226,12 @@ def read_task(task: Path | str) -> dict[str, Any] | str:
     return load_config(task).task.model_dump() if is_config else str(task)
 
 
-def validate_config(values: Mapping[str, Any], place_of: PlaceOf = lambda _: "") -> Config:
+def validate_config(values: Mapping[str, Any]) -> Config:
     """Turn plain values into a Config, with one clear line per mistake."""
     try:
         return Config.model_validate(values)
     except ValidationError as error:
-        raise GermlineError(f"config: {format_errors(error, values, place_of)}") from None
+        raise GermlineError(f"config: {format_errors(error, values)}") from None
 
 
 def read_recorded(values: Mapping[str, Any]) -> Config:

@@ -141,6 +141,11 @@ def types_at(place: Sequence[str]) -> list[Any]:
     return types
 
 
+def group_at(place: Sequence[str]) -> str:
+    """Return the group in the registry of the kinds at a place, such as `task.scorers.NAME`."""
+    return "scorer" if "scorers" in place[-2:-1] else place[-1]
+
+
 def leaf_types(annotation: Any) -> list[Any]:
     """Return the sections of all kinds, mappings, lists and plain types that are accepted."""
     return [leaf for leaf, _ in _leaves(annotation)]

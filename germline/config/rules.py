@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from germline.config.base import Section
-from germline.config.errors import PlaceOf
 from germline.config.run_config import Config
 from germline.config.schedules import LARGEST_SIGMA
 from germline.config.search import Nes
@@ -204,16 +203,13 @@ IMPOSSIBLE = (
 """Combinations that cannot run, whoever gave them."""
 
 
-def check_rules(
-    config: Config, recorded: Config | None = None, place_of: PlaceOf = lambda _: ""
-) -> None:
+def check_rules(config: Config, recorded: Config | None = None) -> None:
     """Refuse a setting that would have no effect, and a combination that cannot run.
 
     Args:
         config: what is asked for.
         recorded: the config of the run that it continues or repeats; a setting that is equal there
             may have no effect.
-        place_of: returns where a setting was given.
     """
     for verb, rules in (("would be ignored", IGNORED), ("cannot be used", IMPOSSIBLE)):
         for rule in rules:
@@ -222,11 +218,11 @@ def check_rules(
                 if asked and _holds(config, rule, setting):
                     cause = next(iter(rule.beside))
                     beside = f" with {cause}={_shown(_value(config, cause))}" if cause else ""
-                    place, remedy = place_of(setting), rule.remedy
-                    if place and rules is IGNORED and not place_of(cause):
+                    remedy = rule.remedy
+                    if rules is IGNORED:  # A config that is shipped may have it.
                         remedy += f", or reset it: {setting}={_shown(_default(config, setting))}"
                     raise GermlineError(
-                        f"config: {place}{setting}={_shown(_value(config, setting))} "
+                        f"config: {setting}={_shown(_value(config, setting))} "
                         f"{verb}{beside}: {remedy}"
                     )
 

@@ -22,7 +22,7 @@ from pydantic import Field
 from germline.config import Budget, Config, InProcess, load_config
 from germline.config.base import Section, as_override, make_section
 from germline.config.config_files import read_file
-from germline.config.overrides import apply_overrides, without_warnings
+from germline.config.loader import apply_overrides, without_warnings
 from germline.estimates.machine import with_dtype
 from germline.methods.method import check_task
 from germline.report.diff import differing_settings

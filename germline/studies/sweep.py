@@ -16,8 +16,7 @@ from filelock import FileLock
 
 from germline.config import Config, load_config
 from germline.config.base import as_override
-from germline.config.loader import read_recorded
-from germline.config.overrides import without_warnings
+from germline.config.loader import read_recorded, without_warnings
 from germline.methods.method import check_task
 from germline.record.atomic_files import explain_write_errors, write_json
 from germline.report.diff import flatten_settings

@@ -11,7 +11,7 @@ from dataclasses import replace
 from germline import noise
 from germline.evaluation.kl_divergence import Keep, MemberKl, nothing_kept
 from germline.fleet import Fleet
-from germline.fleet.worker_jobs import ScalesQuery
+from germline.fleet.worker_jobs import sigma_scales
 from germline.methods.method import Method
 from germline.signal_metrics import SignalMetrics
 from germline.types import Decoding, Example, GenerationRecord, Update
@@ -64,7 +64,7 @@ def generations(
         update, power = learned.update, learned.power
         clock.lap("tell_s")
         sigmas_differ = isinstance(update, Update) and update.sigma_update is not None
-        scales = fleet.query(ScalesQuery()) if sigmas_differ else {}
+        scales = fleet.query(sigma_scales) if sigmas_differ else {}
         signals = diagnosis.of(
             population, evaluated.members, learned.fitness, update, method.shape, evaluated.share
         )

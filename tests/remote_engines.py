@@ -13,8 +13,9 @@ import numpy as np
 
 from germline.config import Config
 from germline.fleet import Fleet, LocalFleet
-from germline.fleet.remote_engine import (
-    EngineFault,
+from germline.fleet.remote_fleet import RemoteFleet
+from germline.fleet.worker_jobs import (
+    EngineJob,
     JobDone,
     JobRaised,
     Outcome,
@@ -23,8 +24,6 @@ from germline.fleet.remote_engine import (
     Wait,
     run_and_catch,
 )
-from germline.fleet.remote_fleet import RemoteFleet
-from germline.fleet.worker_jobs import EngineJob
 from germline.fleet.worker_pool import WorkerPool
 from germline.generation_loop import batches, generations
 from germline.methods.method import Method
@@ -90,7 +89,7 @@ class Nearby:
     def _loaded(self) -> Outcome:
         try:
             self.engine = self._load()
-        except (GermlineError, EngineFault) as error:
+        except (GermlineError, RuntimeError) as error:
             return JobRaised(error)
         return JobDone(self.digest())
 

@@ -144,7 +144,8 @@ def test_the_first_limit_that_is_reached(limits: dict[str, float], reached: str 
         "cpu_s": 120.0,
         "wall_s": 90.0,
     }
-    assert reached_limit(Budget(**limits), spent) == reached
+    ending = reached_limit(Budget(**limits), spent)
+    assert (ending and ending.setting) == reached
 
 
 def test_a_spent_budget_ends_a_run_and_a_larger_one_trains_on(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from germline.engines.master_weights import Masters
 from germline.evaluation.kl_divergence import MemberKl
 from germline.record import RunDirectory
 from germline.record.metrics_rows import calibrated_kl
-from germline.run import kept_divergences
+from germline.run import evaluation_cache
 from germline.run.build_parts import build_run_parts
 from germline.strategies.calibrated_sigma import CalibratedSigma, fit_floor
 from germline.studies.probe import probe
@@ -278,7 +278,7 @@ def trials_of(out, *overrides):
 
 
 def test_the_next_run_takes_over_the_divergences_and_has_the_same_journal(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_divergences, "FOLDER", tmp_path / "cache" / "calibration")
+    monkeypatch.setattr(evaluation_cache, "FOLDER", tmp_path / "cache" / "calibration")
     measured, first = trials_of(tmp_path / "first")
     kept, second = trials_of(tmp_path / "second", "strategy.learning_rate=0.2", "seed=0")
     assert not any(one.is_kept for one in measured)
@@ -302,7 +302,7 @@ def test_the_next_run_takes_over_the_divergences_and_has_the_same_journal(tmp_pa
     ],
 )
 def test_what_changes_a_divergence_measures_it_again(override, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept_divergences, "FOLDER", tmp_path / "cache")
+    monkeypatch.setattr(evaluation_cache, "FOLDER", tmp_path / "cache")
     trials_of(tmp_path / "first")
     trials, _ = trials_of(tmp_path / "second", override)
     assert not any(one.is_kept for one in trials)
@@ -312,14 +312,14 @@ def test_what_changes_a_divergence_measures_it_again(override, tmp_path, monkeyp
 def test_a_file_that_is_gone_or_damaged_or_not_writable_is_measured_again(
     damage, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(kept_divergences, "FOLDER", tmp_path / "cache")
+    monkeypatch.setattr(evaluation_cache, "FOLDER", tmp_path / "cache")
     trials_of(tmp_path / "first")
     for file in (tmp_path / "cache").iterdir():
         file.unlink() if damage == "gone" else file.write_text(damage)
     assert not any(one.is_kept for one in trials_of(tmp_path / "second")[0])
     assert any(one.is_kept for one in trials_of(tmp_path / "third")[0])
     (tmp_path / "taken").write_text("a file")
-    monkeypatch.setattr(kept_divergences, "FOLDER", tmp_path / "taken")
+    monkeypatch.setattr(evaluation_cache, "FOLDER", tmp_path / "taken")
     assert not any(one.is_kept for one in trials_of(tmp_path / "fourth")[0])
 
 

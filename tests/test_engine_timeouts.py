@@ -4,12 +4,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from germline.fleet.remote_engine import JobRaised, Outcome, RemoteEngine, RemoteEngineLost
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import (
     ApplyJob,
     DigestJob,
     GenerateJob,
+    JobRaised,
+    Outcome,
+    RemoteEngine,
+    RemoteEngineLost,
 )
 from germline.fleet.worker_pool import WorkerPool
 from germline.types import (

@@ -9,9 +9,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from germline.fleet.remote_engine import JobRaised, Outcome, RemoteEngineLost
 from germline.fleet.remote_fleet import RemoteFleet
-from germline.fleet.worker_jobs import ApplyJob, DigestJob, EngineJob, GenerateJob
+from germline.fleet.worker_jobs import (
+    ApplyJob,
+    DigestJob,
+    EngineJob,
+    GenerateJob,
+    JobRaised,
+    Outcome,
+    RemoteEngineLost,
+)
 from germline.fleet.worker_pool import WorkerPool
 from germline.types import EngineLost
 from tests.remote_engines import CONFIG, TASK, Nearby, corrupt, digests, local

@@ -9,8 +9,7 @@ import pytest
 import germline
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.record.ancestry import Ancestor
-from germline.record.journal import write_journal
+from germline.record.journal import Ancestor, write_journal
 from germline.record.metrics_rows import held_out_row
 from germline.run.build_parts import make_engine
 from germline.run.lifecycle import forked_config

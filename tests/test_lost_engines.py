@@ -2,11 +2,12 @@
 
 import pytest
 
-from germline.fleet.remote_engine import Outcome, RemoteEngineLost
 from germline.fleet.worker_jobs import (
     ApplyJob,
     GenerateJob,
+    Outcome,
     PackedSnapshot,
+    RemoteEngineLost,
     RestoreJob,
 )
 from germline.fleet.worker_pool import MAX_LOSSES

@@ -15,8 +15,8 @@ from germline.estimates.model_shape import shape_of
 from germline.estimates.recommended_config import config_text, recommend
 from germline.estimates.workload import text_lengths
 from germline.report.text_format import duration
-from germline.run import measured_time
-from germline.run.measured_time import MeasuredTime, ShortTraining, measure_time
+from germline.run import dry_run
+from germline.run.dry_run import MeasuredTime, ShortTraining, measure_time
 from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.published_models import published
@@ -122,7 +122,7 @@ def test_sizes_are_reduced_until_the_run_is_short(share):
 def test_the_time_of_the_run_is_measured_printed_and_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     measured = MeasuredTime(start_s=10.0, generation_s=0.5, completion_s=0.001)
-    monkeypatch.setattr("germline.run.measured_time.measure_time", lambda *_: measured)
+    monkeypatch.setattr("germline.run.dry_run.measure_time", lambda *_: measured)
     words = ["nano", "--task", "conciseness", "--minutes"]
     status, output = new_config(*words, "0.8")
     assert status == 0, output
@@ -182,14 +182,14 @@ def test_a_run_takes_its_start_its_generations_and_its_held_out_scores():
 def test_two_sizes_tell_generations_and_completions_apart(
     monkeypatch, small_cpu, large_cpu, load, limit, expected
 ):
-    large = measured_time.LARGE if small_cpu < measured_time.QUICK_S else measured_time.LARGER
-    times = {measured_time.SMALL: (3.0, small_cpu), large: (4.0, large_cpu)}
+    large = dry_run.LARGE if small_cpu < dry_run.QUICK_S else dry_run.LARGER
+    times = {dry_run.SMALL: (3.0, small_cpu), large: (4.0, large_cpu)}
 
     def trained(_, *size):
         start_s, cpu_s = times[size]
         return ShortTraining(start_s, load * cpu_s, cpu_s)
 
-    monkeypatch.setattr(measured_time, "_trained", trained)
+    monkeypatch.setattr(dry_run, "_trained", trained)
     found = measure_time(SHORT, limit)
     assert (found.start_s, found.generation_s, found.completion_s) == pytest.approx(
         (3.0, *expected), abs=1e-9
@@ -199,6 +199,6 @@ def test_two_sizes_tell_generations_and_completions_apart(
 @pytest.mark.slow
 def test_a_short_training_is_measured():
     toy = load_config({"engine": "toy", "task": "conciseness"}, ["strategy.sigma=0.1"])
-    found = measured_time._trained(toy, 4, 2)
+    found = dry_run._trained(toy, 4, 2)
     assert found.start_s > found.wall_s > 0
     assert found.cpu_s > 0

@@ -8,8 +8,7 @@ import pytest
 import germline
 from germline.config import MicrobatchSettings
 from germline.fleet import LocalFleet
-from germline.fleet.quorum import GRACE, Quorum
-from germline.fleet.remote_fleet import RemoteFleet
+from germline.fleet.remote_fleet import GRACE, Quorum, RemoteFleet
 from germline.fleet.worker_jobs import CatchUpJob, RestoreJob
 from germline.fleet.worker_pool import WorkerPool
 from germline.rollout import cut_microbatches

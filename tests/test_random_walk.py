@@ -8,7 +8,7 @@ import torch
 import germline
 from germline.config import Adam, Sgd
 from germline.record import RunDirectory
-from germline.record.ancestry import inherited_walk
+from germline.record.journal import inherited_walk
 from germline.run.build_parts import make_engine
 from germline.run.weights import load_engine
 from germline.signal_metrics import walked

@@ -1,21 +1,20 @@
 """Engines elsewhere: any number of them, answering in any order, gives the same run."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from germline.checkpoint import list_snapshots
 from germline.config import Full, MicrobatchSettings
 from germline.fleet import Fleet, LocalFleet
-from germline.fleet.remote_engine import JobRaised, Outcome
 from germline.fleet.worker_jobs import (
     ApplyJob,
     DigestJob,
-    DimensionQuery,
     GenerateJob,
+    JobRaised,
     LogProbabilitiesQuery,
+    Outcome,
     RestoreJob,
-    ScalesQuery,
+    dimension,
+    sigma_scales,
 )
 from germline.fleet.worker_pool import WorkerPool
 from germline.record import JournalEntry
@@ -92,7 +91,7 @@ def test_members_and_the_center_are_evaluated_in_cells_of_the_size_in_the_config
 def test_an_engine_has_its_next_job_before_its_last_result_is_used():
     workers = WorkerPool(pool(1), first_one_first)
     workers.wait_ready()
-    jobs = dict.fromkeys("abc", DimensionQuery())
+    jobs = dict.fromkeys("abc", dimension)
     busy = [(key, slot.job is not None) for key, slot, _ in workers.dispatch(jobs)]
     assert busy == [("a", True), ("b", True), ("c", False)]
 
@@ -114,12 +113,9 @@ def test_every_engine_applies_every_update_itself(tmp_path):
 # --- read-only questions
 
 
-@dataclass(frozen=True)
-class SearchedNames:
+def searched_names(engine):
     """A question of another package: the names of the searched tensors."""
-
-    def __call__(self, engine):
-        return sorted(engine.weights.scales())
+    return sorted(engine.weights.scales())
 
 
 def written():
@@ -128,10 +124,10 @@ def written():
     return LogProbabilitiesQuery(members, EXAMPLES, [row] * len(members))
 
 
-QUERIES = [DimensionQuery(), ScalesQuery(), SearchedNames(), written()]
+QUERIES = [dimension, sigma_scales, searched_names, written()]
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=lambda query: type(query).__name__)
+@pytest.mark.parametrize("query", QUERIES)
 def test_every_fleet_answers_a_question_with_the_newest_update(query):
     alone, fleet = local(), fleet_of(pool(2))
     before = alone.query(query)

@@ -15,7 +15,7 @@ from germline.config import load_config
 from germline.evaluation.held_out import score_of_values
 from germline.evaluation.statistics import seed_difference
 from germline.record import RunDirectory
-from germline.record.seed_study import counted_seeds
+from germline.record.run_paths import counted_seeds
 from germline.report.charts import over_seeds
 from germline.report.comparison import seed_groups
 from germline.report.run_facts import RunFacts

@@ -10,7 +10,7 @@ import pytest
 
 from germline.fleet import LocalFleet
 from germline.record import RunDirectory
-from germline.run import kept_divergences
+from germline.run import evaluation_cache
 from germline.run.build_parts import build_run_parts
 from germline.types import Evaluation
 from tests.toy_runs import journal, run, settings
@@ -87,7 +87,7 @@ GPU = SimpleNamespace(is_available=lambda: True, get_device_name=lambda: "anothe
 def test_nothing_of_another_version_or_gpu_is_shared(name, other, tmp_path, monkeypatch):
     folder = f"record.shared={tmp_path / 'shared'}"
     run(tmp_path / "older", folder, "generations=1")
-    monkeypatch.setattr(kept_divergences, name, other)
+    monkeypatch.setattr(evaluation_cache, name, other)
     assert shared(run(tmp_path / "newer", folder, "generations=1")) == [0]
 
 

@@ -136,7 +136,7 @@ def read_section(
 
 def runs_of_sources(sources: Sequence[str]) -> list[str]:
     """Return the sources, with the runs of each folder of several run seeds in its place."""
-    from germline.record.seed_study import is_seed_study, runs_of
+    from germline.record.run_paths import is_seed_study, runs_of
 
     return [
         str(run)

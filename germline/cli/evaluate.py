@@ -337,7 +337,7 @@ def _generation(row: EvaluationRow) -> str:
 def _over_seeds(rows: Sequence[EvaluationRow]) -> list[str]:
     """Say the mean over the run seeds of each folder."""
     from germline.evaluation.statistics import seed_statistics
-    from germline.record.seed_study import is_seed_study
+    from germline.record.run_paths import is_seed_study
     from germline.report.text_format import over_seeds
 
     groups: dict[tuple[Path, object], list[float]] = {}

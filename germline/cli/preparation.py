@@ -148,7 +148,7 @@ def _write_config(
     from germline.estimates.recommended_config import config_text, recommend
     from germline.record.atomic_files import write_atomically
     from germline.report.text_format import duration
-    from germline.run.measured_time import measure_time
+    from germline.run.dry_run import measure_time
 
     shape, machine = shape_of(model), machine_here(settings)
     found, seconds = recommend(model, task, shape, machine, given), None

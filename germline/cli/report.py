@@ -52,7 +52,7 @@ def report(
     commands that use the run. It is self-contained. A run that is training or was stopped can be
     reported too.
     """
-    from germline.record.seed_study import runs_of
+    from germline.record.run_paths import runs_of
     from germline.report import text_format
     from germline.report.comparison import comparison_tables, seed_groups
     from germline.report.html_page import page_path, read_runs, write_page

@@ -124,7 +124,7 @@ def resume(
     run; run.json says the seed, and under `ancestry` the runs that it began from.
     """
     from germline.cli.run_loop import run_seeds_with_view, run_with_view
-    from germline.record.seed_study import check_single_run, is_seed_study
+    from germline.record.run_paths import check_single_run, is_seed_study
     from germline.types import GermlineError
 
     if out is not None and start is None:

@@ -57,7 +57,7 @@ def export(
     """
     from germline import run
     from germline.record import RunDirectory
-    from germline.run.weights import requested_generation
+    from germline.run.weights import find_generation
     from germline.types import GermlineError
 
     if out is None and not verify:
@@ -66,7 +66,7 @@ def export(
     directory = RunDirectory.open(path)
     digest = None
     if verify:
-        number = requested_generation(directory, generation)
+        number = find_generation(directory, generation)
         digest = run.replay(path, number)
     if out is not None:
         number = run.export(path, out, form, generation)

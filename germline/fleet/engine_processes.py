@@ -24,7 +24,8 @@ from multiprocessing.connection import Connection, Pipe
 from multiprocessing.connection import wait as wait_for_any
 from typing import IO
 
-from germline.fleet.remote_engine import (
+from germline.fleet.worker_jobs import (
+    EngineJob,
     JobDone,
     JobRaised,
     Outcome,
@@ -32,7 +33,6 @@ from germline.fleet.remote_engine import (
     RemoteEngineLost,
     run_and_catch,
 )
-from germline.fleet.worker_jobs import EngineJob
 from germline.graders.worker_handle import module_search_path
 from germline.protocols import Engine
 

@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 from germline.checkpoint import restore, save_snapshot
 from germline.config import MicrobatchSettings
-from germline.fleet.quorum import Place
 from germline.fleet.worker_jobs import EngineJob, LogProbabilitiesQuery
 from germline.protocols import Answer, Engine, EngineQuery, GraderProtocol, Members, ScoringGroup
 from germline.record import JournalEntry
@@ -20,17 +19,12 @@ from germline.rollout import (
     repeat_examples,
     rewards_by_sample,
 )
-from germline.types import (
-    Completion,
-    Decoding,
-    Evaluation,
-    Example,
-    MeanUpdate,
-    Population,
-    Update,
-)
+from germline.types import Completion, Decoding, Evaluation, Example, MeanUpdate, Population, Update
 
 Key = TypeVar("Key")
+
+Place = tuple[int, int]
+"""First member and first example of a microbatch."""
 
 
 class Fleet(ABC):

@@ -23,7 +23,8 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from germline.fleet.remote_engine import (
+from germline.fleet.worker_jobs import (
+    EngineJob,
     JobDone,
     JobRaised,
     Outcome,
@@ -31,7 +32,6 @@ from germline.fleet.remote_engine import (
     RemoteEngineLost,
     run_and_catch,
 )
-from germline.fleet.worker_jobs import EngineJob
 from germline.protocols import Engine
 from germline.types import GermlineError
 
@@ -226,7 +226,6 @@ def wait_for_outcome(
 
 
 def _asked_for(resources: Mapping[str, float]) -> dict[str, object]:
-    """Return resources as the options of an actor."""
     words = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
     asked: dict[str, object] = {"num_cpus": 0}
     asked |= {words[kind]: count for kind, count in resources.items() if kind in words}

@@ -5,7 +5,7 @@ every evaluation (the microbatches of an engine that deviates are evaluated agai
 the strategy learns from them) and after every update. An engine that was started again loads the
 base model, takes over the newest snapshot, and replays the updates after it, verified by digest.
 
-A generation may close when a share of the members is evaluated (`quorum`). The engines that still
+A generation may close when a share of the members is evaluated (`Quorum`). The engines that still
 evaluate the others are late: they finish, apply the updates that they missed, and are ready again.
 
 Known limit: masters are compared, serving copies are not.
@@ -14,16 +14,15 @@ Known limit: masters are compared, serving copies are not.
 import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from germline.checkpoint import newest_snapshot
 from germline.config import MicrobatchSettings
-from germline.fleet.local_fleet import Fleet, Key, without_answer
-from germline.fleet.quorum import Place, Quorum
-from germline.fleet.remote_engine import WorkerSlot, WorkerState
+from germline.fleet.local_fleet import Fleet, Key, Place, without_answer
 from germline.fleet.worker_jobs import (
     ApplyJob,
     CatchUpJob,
@@ -32,30 +31,88 @@ from germline.fleet.worker_jobs import (
     EpisodesJob,
     GenerateJob,
     PackedSnapshot,
-    PackSnapshotJob,
     RestoreJob,
-    SaveSnapshotJob,
+    pack_snapshot,
+    write_snapshot,
 )
-from germline.fleet.worker_pool import WorkerPool
+from germline.fleet.worker_pool import WorkerPool, WorkerSlot, WorkerState
 from germline.protocols import GraderProtocol, Members
 from germline.record import JournalEntry
-from germline.rollout import (
-    GeneratedMicrobatch,
-    Microbatch,
-    cut_microbatches,
-    gather_rewards,
-)
-from germline.types import (
-    Decoding,
-    Evaluation,
-    Example,
-    GermlineError,
-    MeanUpdate,
-    Update,
-)
+from germline.rollout import GeneratedMicrobatch, Microbatch, cut_microbatches, gather_rewards
+from germline.types import Decoding, Evaluation, Example, GermlineError, MeanUpdate, Update
 
 ATTEMPTS = 2
 """Engines that disagree are rebuilt; after this many disagreements the run stops."""
+
+GRACE = 0.5
+"""Once a quorum is evaluated, the others get this share of the time it took, then are missing."""
+
+
+class Quorum:
+    """When an evaluation closes whose stragglers are not waited for.
+
+    It closes when a `share` of the members is evaluated and `GRACE` times the seconds that this
+    took have passed since: members that are nearly done are waited for. A member is evaluated when
+    all its examples are; those of a `group` (2: an antithetic pair) are evaluated or missing
+    together.
+    """
+
+    def __init__(
+        self,
+        microbatches: Sequence[Microbatch],
+        members: int,
+        share: float,
+        group: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._microbatches = microbatches
+        self._members = members
+        self._share = share
+        self._group = group
+        self._clock = clock
+        self._start = clock()
+        self._reached: float | None = None
+
+    def closing_time(self, done: Collection[Place]) -> float | None:
+        """Return when to close, by the clock; None while too few members are evaluated."""
+        if self._share == 1:
+            return None
+        evaluated = self._members - len(self.missing(done))
+        if evaluated < self._share * self._members - 1e-9:
+            self._reached = None
+            return None
+        if self._reached is None:
+            self._reached = self._clock()
+        return self._reached + GRACE * (self._reached - self._start)
+
+    def is_closed(self, done: Collection[Place]) -> bool:
+        """Whether the closing time has come."""
+        end = self.closing_time(done)
+        return end is not None and self._clock() >= end
+
+    def missing(self, done: Collection[Place]) -> set[int]:
+        """Return the members that are not evaluated, or whose pair is not."""
+        groups = {
+            member // self._group
+            for microbatch in self._microbatches
+            if (microbatch.first_member, microbatch.first_example) not in done
+            for member in range(
+                microbatch.first_member, microbatch.first_member + len(microbatch.members)
+            )
+        }
+        return {member for member in range(self._members) if member // self._group in groups}
+
+    def without_missing(self, evaluation: Evaluation, done: Collection[Place]) -> Evaluation:
+        """Remove the rewards (NaN) and rollouts of missing members."""
+        missing = self.missing(done)
+        if not missing:
+            return evaluation
+        rewards = evaluation.rewards.copy()
+        rewards[sorted(missing)] = float("nan")
+        rollouts = tuple(
+            rollout for rollout in evaluation.rollouts if rollout.member not in missing
+        )
+        return replace(evaluation, rewards=rewards, rollouts=rollouts)
 
 
 class RemoteFleet(Fleet):
@@ -81,10 +138,16 @@ class RemoteFleet(Fleet):
         self._shares_disk = shares_disk
         self._on_close = on_close
         try:
-            self._base_digest = _common_digest(pool.wait_ready())
+            loaded = {*pool.wait_ready().values()}
+            if len(loaded) != 1:
+                raise GermlineError(
+                    f"fleet: the engines loaded different weights ({', '.join(sorted(loaded))}): "
+                    "the model changed while it was loaded; start again"
+                )
         except BaseException:
             pool.close()
             raise
+        (self._base_digest,) = loaded
         self._entries: list[JournalEntry] = []
         self._snapshots: Path | None = None
         # An update that was applied, and whose digest the engines have not agreed on yet.
@@ -104,11 +167,10 @@ class RemoteFleet(Fleet):
 
     def save_snapshot(self, folder: Path, generation: int) -> None:
         """Let one engine write masters and moments, as they are after `generation`."""
-        self._agree()
         if self._shares_disk:
-            self._ask_any(SaveSnapshotJob(folder, generation))
+            self._results({0: partial(write_snapshot, folder, generation)})
         else:
-            self._ask_any(PackSnapshotJob(generation)).write(folder)
+            self._results({0: partial(pack_snapshot, generation)})[0].write(folder)
         self._snapshots = folder
         self._forget_offsets(generation)
 
@@ -149,7 +211,7 @@ class RemoteFleet(Fleet):
             place: _job(part, decoding, graders, pickled) for place, part in microbatches.items()
         }
         # Large ones first: the engines then finish at about the same time.
-        order = sorted(microbatches, key=lambda place: -_prompt_characters(jobs[place]))
+        order = sorted(jobs, key=lambda place: -_characters(jobs[place]))
         share = self.quorum if paired else 1.0
         quorum = Quorum([*microbatches.values()], len(members), share, paired or 1, self.pool.clock)
         done: dict[Place, tuple[WorkerSlot, GeneratedMicrobatch]] = {}
@@ -229,11 +291,14 @@ class RemoteFleet(Fleet):
         """Bring engines that were started again, or were late, to the weights of the fleet."""
         if not self.pool.await_newcomers():
             return
-        self.pool.resync(
-            lambda slot: (
-                self._catch_up(slot) if slot.state is WorkerState.BEHIND else self._restore_job()
-            )
-        )
+
+        def job_of(slot: WorkerSlot) -> EngineJob:
+            if slot.state is not WorkerState.BEHIND:
+                return self._restore_job()
+            missed = self._entries[self._updates_when_late[slot] :]
+            return CatchUpJob(missed, self._agreed_digest())
+
+        self.pool.resync(job_of)
         lacking = (WorkerState.LATE, WorkerState.BEHIND)
         self._updates_when_late = {
             slot: count for slot, count in self._updates_when_late.items() if slot.state in lacking
@@ -245,30 +310,17 @@ class RemoteFleet(Fleet):
             snapshots = PackedSnapshot.newest(self._snapshots)
         return RestoreJob(self._entries, snapshots, self._base_digest)
 
-    def _catch_up(self, slot: WorkerSlot) -> EngineJob:
-        missed = self._entries[self._updates_when_late[slot] :]
-        return CatchUpJob(missed, self._agreed_digest())
-
     def _agreed_digest(self) -> str:
         return self._entries[-1].digest if self._entries else self._base_digest
 
     def _results(self, jobs: Mapping[Key, EngineJob]) -> dict[Key, Any]:
         self._agree()
-        self._resync_newcomers()
-        return self._dispatched(jobs)
-
-    def _dispatched(self, jobs: Mapping[Key, EngineJob]) -> dict[Key, Any]:
-        """Return the results of jobs that any engine with the weights of the fleet can do."""
         results: dict[Key, Any] = {}
-        while True:
+        while len(results) < len(jobs):
+            self._resync_newcomers()
             missing = {key: job for key, job in jobs.items() if key not in results}
             results |= {key: result for key, _, result in self.pool.dispatch(missing)}
-            if len(results) == len(jobs):
-                return results
-            self._resync_newcomers()
-
-    def _ask_any(self, job: EngineJob) -> Any:
-        return self._dispatched({0: job})[0]
+        return results
 
 
 def _job(
@@ -280,20 +332,9 @@ def _job(
     return EpisodesJob(members, examples, decoding, pickled, microbatch.first_member, turns)
 
 
-def _common_digest(digests: dict[WorkerSlot, str]) -> str:
-    distinct = sorted(set(digests.values()))
-    if len(distinct) != 1:
-        shown = ", ".join(digest[:16] for digest in distinct)
-        raise GermlineError(
-            f"fleet: the engines loaded different weights ({shown}): the model changed while it "
-            "was loaded; start again"
-        )
-    return distinct[0]
-
-
 def _differs(digest: str, expected: str) -> str:
     return f"its weights have digest {digest[:16]}, those of the fleet {expected[:16]}"
 
 
-def _prompt_characters(job: GenerateJob | EpisodesJob) -> int:
+def _characters(job: GenerateJob | EpisodesJob) -> int:
     return len(job.members) * sum(len(example.prompt) for example in job.examples)

@@ -1,8 +1,10 @@
-"""The jobs that are sent to a remote engine.
+"""A remote engine, one in another process or on another host, and the jobs that it is sent.
+
+`RemoteEngine` and `Wait` are all that processes or a cluster must offer to a worker pool.
 
 A job carries seeds, coefficients, prompts and completions, never weights. Every engine loads the
 model and applies every update itself. Read-only questions (`Fleet.query`) are jobs as well: a new
-one is one class here and the method of `Engine` or `MasterWeights` that answers it.
+one is one function here and the method of `Engine` or `MasterWeights` that answers it.
 
 Only an engine that was started again takes over a snapshot: 4 bytes for each searched number, and
 moments. It reads the folder of snapshots, or is sent the newest one where it does not share a disk.
@@ -11,12 +13,13 @@ moments. It reads the folder of snapshots, or is sent the newest one where it do
 import math
 import pickle
 import tempfile
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -34,6 +37,7 @@ from germline.record import JournalEntry
 from germline.types import (
     Completion,
     Decoding,
+    EngineLost,
     Example,
     GermlineError,
     MeanUpdate,
@@ -45,9 +49,70 @@ from germline.types import (
 EngineJob = Callable[[Engine], Any]
 """Work for an engine; the job and its result are picklable."""
 
-
 LARGE_SIGMA = 0.1
 """Noise that every serving dtype shows, in any unit of sigma."""
+
+
+@dataclass(frozen=True)
+class JobDone:
+    """A job was done, with its result; after a start, the engine has loaded, with its digest."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class JobRaised:
+    """A job, or loading the engine, raised a `GermlineError`, or another error: its traceback."""
+
+    error: Exception
+
+
+@dataclass(frozen=True)
+class RemoteEngineLost:
+    """The engine is gone, and its job with it."""
+
+    reason: str
+
+
+Outcome = JobDone | JobRaised | RemoteEngineLost
+
+
+def run_and_catch(work: Callable[[], Any]) -> JobDone | JobRaised:
+    """Do work in the process of the engine, and return an outcome that can be pickled."""
+    try:
+        return JobDone(work())
+    except GermlineError as error:
+        kind = EngineLost if isinstance(error, EngineLost) else GermlineError
+        return JobRaised(kind(str(error)))
+    except Exception:  # noqa: BLE001 - the fleet must learn of every error
+        return JobRaised(RuntimeError("a remote engine raised an error\n" + traceback.format_exc()))
+
+
+@runtime_checkable
+class RemoteEngine(Protocol):
+    """An engine in another process or host: it does one job at a time, and can be lost any time."""
+
+    name: str
+
+    @property
+    def waits_for_resources(self) -> bool:
+        """Whether it was started and waits for resources: it is neither loading nor lost."""
+
+    def start(self) -> None:
+        """Begin to load a fresh engine and return; the outcome is `JobDone(digest)`."""
+
+    def send(self, job: EngineJob) -> None:
+        """Begin a job and return; a loss is reported as its outcome, never as an error here."""
+
+    def stop(self) -> None:
+        """Stop the engine at once, also in a job; no outcome follows."""
+
+
+Wait = Callable[[Sequence[RemoteEngine], float | None], Sequence[tuple[RemoteEngine, Outcome]]]
+"""Wait until one of these engines has an outcome, and return all outcomes there are.
+
+Returns nothing after this many seconds (None: no limit), or when an engine gets its resources.
+"""
 
 
 @dataclass(frozen=True)
@@ -135,29 +200,16 @@ class DigestJob:
         return engine.weights.digest()
 
 
-@dataclass(frozen=True)
-class SaveSnapshotJob:
-    """Write masters and moments after a generation."""
-
-    folder: Path
-    generation: int
-
-    def __call__(self, engine: Engine) -> None:
-        """Write it to a folder that the fleet can read."""
-        save_snapshot(engine.weights, self.folder, self.generation)
+def write_snapshot(folder: Path, generation: int, engine: Engine) -> None:
+    """Write masters and moments after a generation to a folder that the fleet can read."""
+    save_snapshot(engine.weights, folder, generation)
 
 
-@dataclass(frozen=True)
-class PackSnapshotJob:
-    """Return masters and moments after a generation."""
-
-    generation: int
-
-    def __call__(self, engine: Engine) -> PackedSnapshot | None:
-        """Write them to a temporary folder, and read it."""
-        with tempfile.TemporaryDirectory(prefix="germline-snapshot-") as folder:
-            save_snapshot(engine.weights, Path(folder), self.generation)
-            return PackedSnapshot.newest(Path(folder))
+def pack_snapshot(generation: int, engine: Engine) -> PackedSnapshot | None:
+    """Return masters and moments after a generation, by way of a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="germline-snapshot-") as folder:
+        save_snapshot(engine.weights, Path(folder), generation)
+        return PackedSnapshot.newest(Path(folder))
 
 
 @dataclass(frozen=True)
@@ -201,39 +253,6 @@ class CatchUpJob:
 
 
 @dataclass(frozen=True)
-class DimensionQuery:
-    """How many numbers are searched."""
-
-    def __call__(self, engine: Any) -> int:
-        """Return their number, of anything with masters."""
-        return int(engine.weights.dimension)
-
-
-@dataclass(frozen=True)
-class WeightsQuery:
-    """How many weights a token is multiplied by: all but an embedding that is looked up alone."""
-
-    def __call__(self, engine: Any) -> int:
-        """Return their number; of weights without a list of tensors, that of the searched ones."""
-        base = getattr(engine.weights, "base", None)
-        if base is None:
-            return int(engine.weights.dimension)
-        looked_up = ("embedding", "non_text")
-        used = (one for one in base.tensors if one.kind not in looked_up or one.aliases)
-        return sum(math.prod(one.shape) for one in used)
-
-
-@dataclass(frozen=True)
-class ScalesQuery:
-    """By how much the sigma of each searched tensor differs from that of its members."""
-
-    def __call__(self, engine: Any) -> Mapping[str, float]:
-        """Return the factor of each searched tensor, by name."""
-        scales: Mapping[str, float] = engine.weights.scales()
-        return scales
-
-
-@dataclass(frozen=True)
 class LogProbabilitiesQuery:
     """The log-probability, at temperature 1, of each token of completions `[members][examples]`."""
 
@@ -246,18 +265,39 @@ class LogProbabilitiesQuery:
         return engine.log_probabilities(self.members, self.examples, self.completions)
 
 
-@dataclass(frozen=True)
-class MembersDifferQuery:
-    """Whether two members with opposite noise of `LARGE_SIGMA` write or score texts differently."""
+def dimension(engine: Any) -> int:
+    """Return how many numbers are searched, of anything with masters."""
+    return int(engine.weights.dimension)
 
-    run_seed: int
 
-    def __call__(self, engine: Engine) -> bool:
-        """Compare short greedy texts, then the log-probabilities of one of them."""
-        members = [SeedPerturbation(self.run_seed, 0, 0, sign, LARGE_SIGMA) for sign in (1, -1)]
-        example = Example(0, "1 + 1 =", "", chat=False)
-        plus, minus = engine.generate(members, [example], Decoding(max_new_tokens=8))
-        if plus[0].tokens != minus[0].tokens:
-            return True
-        first, second = engine.log_probabilities(members, [example], [plus, plus])
-        return [*first[0]] != [*second[0]]
+def used_weights(engine: Any) -> int:
+    """Return how many weights a token is multiplied by; without a list of tensors, the searched.
+
+    An embedding that is looked up alone is left out.
+    """
+    base = getattr(engine.weights, "base", None)
+    if base is None:
+        return dimension(engine)
+    looked_up = ("embedding", "non_text")
+    used = (one for one in base.tensors if one.kind not in looked_up or one.aliases)
+    return sum(math.prod(one.shape) for one in used)
+
+
+def sigma_scales(engine: Any) -> Mapping[str, float]:
+    """Return by which factor the sigma of each searched tensor differs from that of members."""
+    scales: Mapping[str, float] = engine.weights.scales()
+    return scales
+
+
+def members_differ(run_seed: int, engine: Engine) -> bool:
+    """Return whether two members with opposite noise of `LARGE_SIGMA` write or score differently.
+
+    Short greedy texts are compared, then the log-probabilities of one of them.
+    """
+    members = [SeedPerturbation(run_seed, 0, 0, sign, LARGE_SIGMA) for sign in (1, -1)]
+    example = Example(0, "1 + 1 =", "", chat=False)
+    plus, minus = engine.generate(members, [example], Decoding(max_new_tokens=8))
+    if plus[0].tokens != minus[0].tokens:
+        return True
+    first, second = engine.log_probabilities(members, [example], [plus, plus])
+    return [*first[0]] != [*second[0]]

@@ -2,13 +2,16 @@
 
 An engine is lost when its process or actor ends, or when it hangs. The pool starts it again in the
 background, and its job is left for another engine; it becomes ready again once the fleet has
-brought its weights up to date (`remote_engine` has the states). An engine that is lost `MAX_LOSSES`
+brought its weights up to date. An engine that is lost `MAX_LOSSES`
 times without a result in between is given up, and the run stops when every engine is given up. An
 error that an engine *raises* is no loss, because the engine would raise it again: the pool raises
 it here, except for `EngineLost`, by which an engine says that what it runs on is gone.
 
 An engine that waits for resources (a cluster that is full, a node that was removed) does not block
 the others: it joins when it has loaded.
+
+A slot goes from LOADING over LOADED to READY; from there, if its job is no longer awaited, over
+LATE and BEHIND back to READY; from any state, if the engine is lost, to LOADING or GIVEN_UP.
 
 Known limit: there is no timeout for loading the base model and for catching up.
 """
@@ -17,19 +20,19 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any, TypeVar
 
-from germline.fleet.remote_engine import (
+from germline.fleet.worker_jobs import (
+    EngineJob,
     JobDone,
     JobRaised,
     Outcome,
     RemoteEngine,
     RemoteEngineLost,
     Wait,
-    WorkerSlot,
-    WorkerState,
 )
-from germline.fleet.worker_jobs import EngineJob
 from germline.types import EngineLost, GermlineError
 
 log = logging.getLogger(__name__)
@@ -38,6 +41,35 @@ MAX_LOSSES = 3
 """An engine lost this often, without a result in between, is not started again."""
 
 Key = TypeVar("Key")
+
+
+class WorkerState(Enum):
+    """What a remote engine can be used for."""
+
+    LOADING = "loading the base model"
+    LOADED = "loaded, without the updates of the run"
+    READY = "ready, with the weights of the fleet"
+    LATE = "late, at a job whose result is no longer awaited"
+    BEHIND = "behind, with the weights of an earlier generation"
+    GIVEN_UP = "given up"
+
+
+@dataclass(eq=False)
+class WorkerSlot:
+    """One place in a worker pool: its engine may be replaced, the place stays.
+
+    Attributes:
+        state: changed by the pool alone.
+        job: what the engine does now; None when it has no job, or is loading.
+        failures: how often the engine was lost since it last returned a result.
+        since: when the job began, by the clock of the pool.
+    """
+
+    remote: RemoteEngine
+    state: WorkerState = WorkerState.LOADING
+    job: EngineJob | None = None
+    failures: int = 0
+    since: float = 0.0
 
 
 class WorkerPool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from germline.config import Budget
+from germline.errors import count_of
 from germline.types import HeldOutScore
 
 Spent = Mapping[str, Any]
@@ -54,10 +55,14 @@ def retained_drops(start: HeldOutScore, score: HeldOutScore) -> dict[str, float]
     }
 
 
-def exceeded_drop(scores: Sequence[HeldOutScore], max_drops: Mapping[str, float]) -> str | None:
-    """Return the first `max_drop` that a score exceeds, as a setting; None without one."""
-    forgot = [name for score in mark_forgotten(scores, max_drops) for name in score.forgot]
-    return f"retained.{forgot[0]}.max_drop={max_drops[forgot[0]]:g}" if forgot else None
+def exceeded_drop(scores: Sequence[HeldOutScore], max_drops: Mapping[str, float]) -> Ending | None:
+    """Return the first `max_drop` that a score exceeds; None without one."""
+    for score in mark_forgotten(scores, max_drops):
+        for name in score.forgot:
+            setting = f"retained.{name}.max_drop"
+            reason = "more was lost than that allows"
+            return Ending(f"{setting}={max_drops[name]:g}", reason, f"{setting}=null")
+    return None
 
 
 def best_score(scores: Sequence[HeldOutScore]) -> HeldOutScore | None:
@@ -70,13 +75,15 @@ def best_score(scores: Sequence[HeldOutScore]) -> HeldOutScore | None:
     return max(known, key=rank, default=None)
 
 
-def early_stop(scores: Sequence[HeldOutScore], patience: int | None) -> HeldOutScore | None:
-    """Return the best score if `patience` later scores did not improve on it, else None."""
+def early_stop(scores: Sequence[HeldOutScore], patience: int | None) -> Ending | None:
+    """Return an ending if `patience` scores did not improve on the best one before them."""
     best = best_score(scores)
     if patience is None or best is None:
         return None
-    later = sum(score.generation > best.generation for score in scores)
-    return best if later >= patience else None
+    if sum(score.generation > best.generation for score in scores) < patience:
+        return None
+    reason = f"no held-out score was better than that after {count_of(best.generation, 'updates')}"
+    return Ending(f"held_out.patience={patience}", reason, f"held_out.patience={2 * patience}")
 
 
 def signed_score(score: HeldOutScore) -> float:
@@ -100,10 +107,11 @@ def amounts(spent: Spent) -> dict[str, float]:
     }
 
 
-def reached_limit(budget: Budget, spent: Spent) -> str | None:
-    """Return the first limit that is reached, as a setting with its value; None without one."""
+def reached_limit(budget: Budget, spent: Spent) -> Ending | None:
+    """Return the first limit that is reached; None without one."""
     for name, amount in amounts(spent).items():
         limit = getattr(budget, name, None)
         if limit is not None and amount >= limit:
-            return f"budget.{name}={limit:.12g}"
+            more = f"budget.{name}={2 * amount:.12g}"
+            return Ending(f"budget.{name}={limit:.12g}", "the budget is spent", more)
     return None

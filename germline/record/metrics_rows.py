@@ -189,17 +189,24 @@ def rollout_rows(
             "generation": record.generation,
             "member": rollout.member,
             "example": rollout.example,
-            "prompt": examples[rollout.example].prompt,
-            "completion": rollout.completion.text,
             "tokens": len(rollout.completion.tokens),
             "finish": rollout.completion.finish,
-            "reward": rollout.grade.reward,
-            "parts": dict(rollout.grade.parts),
-            "failure": rollout.grade.failure,
-            **episode_fields(rollout),
+            **rollout_fields(rollout, examples[rollout.example]),
         }
         for rollout in spread_by_reward(record.evaluation.rollouts, limit)
     ]
+
+
+def rollout_fields(rollout: Rollout, example: Example) -> dict[str, Any]:
+    """Describe a completion, or an episode, and its grade."""
+    return {
+        "prompt": example.prompt,
+        "completion": rollout.completion.text,
+        "reward": rollout.grade.reward,
+        "parts": dict(rollout.grade.parts),
+        "failure": rollout.grade.failure,
+        **episode_fields(rollout),
+    }
 
 
 def signal(row: Mapping[str, Any], name: str) -> float | None:

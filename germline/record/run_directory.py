@@ -3,7 +3,9 @@
     run.json             resolved config, versions, processor, threads, digest of the base model
     generations.jsonl    one row per generation: fitness, speed, failures
     rollouts.jsonl       a few rollouts per generation, with their texts
-    rewards/             with `record.rewards`: every member's reward on every example
+    rewards/             with `record.rewards`: a file of each generation, such as 000024.npz, with
+                         `rewards` [members, examples] (float64, NaN where missing; samples of the
+                         center take the place of members) and the row of each of the `examples`
     held_out.jsonl       every held-out score, with completions at the start and the end
     journal.jsonl        seeds and coefficients: with the base model, the weights of any generation
     ancestors/           journals of the runs that led to the starting weights, if there are any
@@ -18,6 +20,7 @@ The rows of a generation are written first and its journal line last; the journa
 generation. Before a killed run continues, `truncate` drops rows without a journal line.
 """
 
+import io
 import json
 import platform
 import sys
@@ -35,9 +38,7 @@ import numpy as np
 
 from germline.config import Config, validate_config
 from germline.config.loader import FORMAT_VERSION, check_format_version, read_recorded
-from germline.errors import count_of
 from germline.record import metrics_rows
-from germline.record.ancestry import Ancestor, read_ancestry, write_ancestry
 from germline.record.atomic_files import (
     Row,
     append_rows,
@@ -46,25 +47,24 @@ from germline.record.atomic_files import (
     keep_rows,
     read_each,
     read_rows,
+    write_atomically,
     write_json,
 )
 from germline.record.early_stopping import (
     Ending,
     Spent,
-    amounts,
     early_stop,
     exceeded_drop,
     mark_forgotten,
     reached_limit,
 )
-from germline.record.journal import Journal
-from germline.record.member_rewards import drop_rewards, write_rewards
+from germline.record.journal import Ancestor, Journal, read_ancestry, write_ancestry
 from germline.record.run_paths import (
     acquire_lock,
+    check_single_run,
     check_unused,
     missing_run_error,
 )
-from germline.record.seed_study import check_single_run
 from germline.types import Example, GenerationRecord, GermlineError, HeldOutScore, Rollout
 
 FACTS: Mapping[str, type] = {
@@ -203,7 +203,7 @@ class RunDirectory:
         rollouts = metrics_rows.rollout_rows(record, batch, self.config.record.rollouts)
         append_rows(self._rollouts, rollouts)
         if self.config.record.rewards:
-            write_rewards(self.rewards, record.generation, record.evaluation, batch)
+            self._write_rewards(record, batch)
         row = metrics_rows.generation_row(record)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         machine = {"written_at": now, "peak_memory_mb": dict(peak_memory_mb or {})}
@@ -214,6 +214,16 @@ class RunDirectory:
         absent = [int(member) for member in np.flatnonzero(is_missing.all(axis=1))]
         self.journal.append(record.update, record.digest, row["missing"], absent)
         self.last_row, self.last_rollouts = row, tuple(rollouts)
+
+    def _write_rewards(self, record: GenerationRecord, batch: Sequence[Example]) -> None:
+        buffer = io.BytesIO()  # the same bytes whenever the same generation is run
+        np.savez_compressed(
+            buffer,
+            rewards=record.evaluation.rewards.astype(np.float64),
+            examples=np.array([example.index for example in batch], dtype=np.int64),
+        )
+        self.rewards.mkdir(exist_ok=True)
+        write_atomically(self.rewards / f"{record.generation:06}.npz", buffer.getvalue())
 
     def write_held_out(
         self, score: HeldOutScore, completions: Sequence[Rollout], examples: Sequence[Example]
@@ -276,20 +286,11 @@ class RunDirectory:
         patience = config.held_out.patience
         is_asked = config.max_drops or patience is not None
         scores = [row.score for row in self.held_out()] if is_asked else []
-        if setting := exceeded_drop(scores, config.max_drops):
-            drop = f"{setting.partition('=')[0]}=null"
-            return Ending(setting, "more was lost than that allows", drop)
-        if patience and (best := early_stop(scores, patience)):
-            after = count_of(best.generation, "updates")
-            reason = f"no held-out score was better than that after {after}"
-            double = f"held_out.patience={2 * patience}"
-            return Ending(f"held_out.patience={patience}", reason, double)
-        spent = self.spent if config.budget.limits else {}
-        if setting := reached_limit(config.budget, spent):
-            name, _, limit = setting.partition("=")
-            most = max(float(limit), amounts(spent)[name.removeprefix("budget.")])
-            return Ending(setting, "the budget is spent", f"{name}={2 * most:.12g}")
-        return None
+        return (
+            exceeded_drop(scores, config.max_drops)
+            or early_stop(scores, patience)
+            or reached_limit(config.budget, self.spent if config.budget.limits else {})
+        )
 
     @property
     def _has_generations_left(self) -> bool:
@@ -312,7 +313,9 @@ class RunDirectory:
             keep_rows(path, lambda row: row["generation"] <= generation)
         # A held-out score counts updates: the weights after generation g had g + 1 updates.
         keep_rows(self._held_out, lambda row: row["generation"] <= generation + 1)
-        drop_rewards(self.rewards, after=generation)
+        for file in self.rewards.glob("*.npz"):
+            if int(file.stem) > generation:
+                file.unlink()
 
     def acquire_lock(self) -> None:
         """Lock the folder for this process until it ends or `release_lock` is called.

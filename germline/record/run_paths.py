@@ -1,30 +1,32 @@
-"""Folders of runs: of a new one, those in a folder, their lock, and the refusal of other paths.
+"""Folders of runs: of one run, and of several run seeds (`seeds.json`, and `seed-N` for each).
 
 The lock allows one writer per run directory. The operating system releases it when the process ends
 in any way.
 """
 
 import fcntl
-import logging
+import json
 import os
 import time
 import weakref
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from germline.config import Config
 from germline.record.atomic_files import check_writable, explain_write_errors
-from germline.record.seed_study import SEEDS_FILE, check_single_run, is_seed_study, seed_runs
 from germline.registry import did_you_mean
 from germline.types import GermlineError
-
-log = logging.getLogger(__name__)
 
 RUNS_FOLDER = "runs"
 """The folder in which `germline train` makes run directories."""
 
 SOURCE_FILES = ("run.json", "config.json", "adapter_config.json")
 """What the folder of a run, a model or an adapter has."""
+
+SEEDS_FILE, SEED_PREFIX = "seeds.json", "seed-"
+"""The file that marks a folder of several run seeds, and how the names of its runs begin."""
 
 LOCK_FILE = ".writer.lock"
 
@@ -178,3 +180,77 @@ def is_locked(folder: Path) -> bool:
 def _unlock(lock: int) -> None:
     fcntl.flock(lock, fcntl.LOCK_UN)  # also where a forked process has a copy of the descriptor
     os.close(lock)
+
+
+def is_seed_study(folder: Path) -> bool:
+    """Tell whether a folder holds several run seeds, and is not the directory of one run."""
+    return (folder / SEEDS_FILE).exists() and not (folder / "run.json").exists()
+
+
+def folder_to_resume(run: Path) -> Path:
+    """Return the folder of all seeds for the run of one of them, else the run directory itself.
+
+    Training one seed on alone would leave the seeds with different numbers of generations.
+    """
+    parent = run.parent if run.parent.name else run.resolve().parent
+    return parent if is_seed_study(parent) else run
+
+
+def seed_run(folder: Path, seed: int) -> Path:
+    """Return the run directory of a run seed in a folder of several."""
+    return folder / f"{SEED_PREFIX}{seed}"
+
+
+def seed_runs(folder: Path) -> list[Path]:
+    """Return the run directories that a folder of several run seeds has, in order of the seeds."""
+    return sorted(
+        (file.parent for file in folder.glob(f"{SEED_PREFIX}*/run.json")),
+        key=lambda run: int(run.name.removeprefix(SEED_PREFIX)),
+    )
+
+
+def counted_seeds(ended: Sequence[bool], updates: Sequence[int]) -> list[int]:
+    """Return the places of the runs whose scores enter the statistics over their seeds.
+
+    A seed that was stopped early would pull the mean towards the untrained model, so once a run has
+    ended, only those that have ended count; before that, all that were scored after training.
+
+    Args:
+        ended: of each run, whether its training is over.
+        updates: of each run, the updates before its newest score; 0 is the base model.
+    """
+    trained = [place for place, count in enumerate(updates) if count]
+    return [place for place in trained if ended[place]] or trained
+
+
+def runs_of(path: Path) -> list[Path]:
+    """Return the runs that were begun in a folder of several run seeds; any other path alone."""
+    if not is_seed_study(path):
+        return [path]
+    runs = seed_runs(path)
+    if not runs:
+        raise GermlineError(
+            f"{path} holds several run seeds, of which none was begun: train them first "
+            f"(germline resume {path})"
+        )
+    return runs
+
+
+def read_seeds_file(folder: Path) -> tuple[list[int], dict[str, Any]]:
+    """Return the run seeds that a folder of several is to train, and the config as written."""
+    file = folder / SEEDS_FILE
+    try:
+        facts = json.loads(file.read_bytes())
+        return [int(seed) for seed in facts["seeds"]], dict(facts["config"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
+
+
+def check_single_run(path: Path) -> None:
+    """Refuse a folder of several run seeds where the directory of one run is needed."""
+    if is_seed_study(path):
+        runs = ", ".join(map(str, runs_of(path)))
+        raise GermlineError(
+            f"{path} holds several run seeds of one config, and one run is needed here: name one "
+            f"of its run directories: {runs}"
+        )

@@ -13,7 +13,7 @@ from germline.evaluation.statistics import (
     seed_difference,
     seed_statistics,
 )
-from germline.record.seed_study import counted_seeds, is_seed_study
+from germline.record.run_paths import counted_seeds, is_seed_study
 from germline.report.run_facts import RunFacts
 from germline.report.text_format import Table, escape_control_characters, over_seeds, score
 from germline.types import HeldOutScore

@@ -17,7 +17,7 @@ from germline.config.config_files import as_yaml
 from germline.record.atomic_files import explain_write_errors, write_atomically
 from germline.record.metrics_rows import batch_examples
 from germline.record.run_directory import installed_version
-from germline.record.seed_study import is_seed_study
+from germline.record.run_paths import is_seed_study
 from germline.report import charts, diff, text_format
 from germline.report.comparison import comparison_tables, seed_groups
 from germline.report.run_facts import RunFacts, next_commands

@@ -21,8 +21,13 @@ from germline.record import HeldOutRow, HeldOutSample, JournalEntry, RunDirector
 from germline.record.atomic_files import Row
 from germline.record.early_stopping import best_score, rank
 from germline.record.metrics_rows import paired_samples, transcript
-from germline.record.run_paths import is_locked, run_directories
-from germline.record.seed_study import folder_to_resume, is_seed_study, seed_runs
+from germline.record.run_paths import (
+    folder_to_resume,
+    is_locked,
+    is_seed_study,
+    run_directories,
+    seed_runs,
+)
 from germline.report.findings import Finding, find, recorded
 from germline.report.text_format import bounded_text, escape_control_characters
 from germline.types import GermlineError, HeldOutScore

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from germline.fleet import Fleet
-from germline.fleet.worker_jobs import DimensionQuery, WeightsQuery
+from germline.fleet.worker_jobs import dimension, used_weights
 from germline.record.early_stopping import Spent
 
 COUNTED = ("rollouts", "tokens", "forward_tokens")
@@ -41,8 +41,8 @@ class BudgetMeter:
 
     def __init__(self, fleet: Fleet, earlier: Spent) -> None:
         self._fleet = fleet
-        self._weights = fleet.query(WeightsQuery())
-        self._searched = fleet.query(DimensionQuery())
+        self._weights = fleet.query(used_weights)
+        self._searched = fleet.query(dimension)
         self._training = {name: value for name, value in earlier.items() if name != "held_out"}
         self._held_out = dict(earlier.get("held_out", {}))
         self.restart()

@@ -6,9 +6,7 @@ the threads of an engine.
 
 import logging
 from collections.abc import Callable
-from contextlib import ExitStack
 from functools import partial
-from importlib.util import find_spec
 
 from germline.config import Config, InProcess, Local, Ray
 from germline.estimates.machine import usable_cores
@@ -17,7 +15,6 @@ from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import WorkerPool
 from germline.protocols import Engine, GraderProtocol
-from germline.types import GermlineError
 
 log = logging.getLogger(__name__)
 
@@ -39,24 +36,14 @@ def make_fleet(config: Config, load: Callable[[Config], Engine], graders: Grader
     return RemoteFleet(pool, graders, config.microbatch, config.fleet.quorum)
 
 
-def check_ray_installed() -> None:
-    """Refuse a fleet on a cluster without the package of the cluster."""
-    if find_spec("ray") is None:
-        raise GermlineError(
-            "fleet.kind=ray needs the package ray, which is not installed: "
-            "pip install 'germline[ray]'"
-        )
-
-
 def _on_ray(
     config: Config, fleet: Ray, load: Callable[[Config], Engine], graders: GraderProtocol
 ) -> Fleet:
     from germline.fleet import ray_engines
 
-    with ExitStack() as opened:
-        # Ray only counts CPUs, so one per engine is requested, as for processes.
-        joined = ray_engines.RayCluster(fleet.address, max(usable_cores(), fleet.engines))
-        opened.callback(joined.close)
+    # Ray only counts CPUs, so one per engine is requested, as for processes.
+    joined = ray_engines.RayCluster(fleet.address, max(usable_cores(), fleet.engines))
+    try:
         engine = config.engine
         automatic = isinstance(engine, InProcess) and engine.device == "auto"
         if automatic and "GPU" not in fleet.resources and ray_engines.has_gpus():
@@ -74,11 +61,12 @@ def _on_ray(
             resources_report=lambda: ray_engines.resources_report(fleet.resources),
             job_timeout_s=fleet.job_timeout_s,
         )
-        remote = RemoteFleet(
+        return RemoteFleet(
             pool, graders, config.microbatch, fleet.quorum, joined.close, shares_disk=False
         )
-        opened.pop_all()
-    return remote
+    except BaseException:
+        joined.close()
+        raise
 
 
 def engine_placement(config: Config, number: int) -> Config:

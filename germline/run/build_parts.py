@@ -1,7 +1,7 @@
 """Build the objects that a config names: the model, the task, the strategy and the fleet."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +17,7 @@ from germline.engines.master_weights import Masters
 from germline.evaluation.held_out import HELD_OUT_NOISE, HeldOutScorers
 from germline.evaluation.kl_divergence import Keep
 from germline.fleet import Fleet
-from germline.fleet.worker_jobs import DimensionQuery
+from germline.fleet.worker_jobs import dimension
 from germline.generation_loop import batches, generations
 from germline.graders.pool import (
     GraderPool,
@@ -32,16 +32,11 @@ from germline.methods.method import Method, make_method
 from germline.methods.reward_term import RewardTerm
 from germline.optimizers import make_optimizer
 from germline.protocols import Engine, EpisodeTask, Strategy, Task
-from germline.record.ancestry import Ancestor
-from germline.record.journal import JournalEntry
+from germline.record.journal import Ancestor, JournalEntry
 from germline.run.build_fleet import engine_placement, make_fleet
 from germline.run.model_prompts import check_prompt_lengths, fit_task
-from germline.run.preflight import (
-    check_episode_rewards,
-    check_memory,
-    check_run,
-)
-from germline.run.retained import RetainedScores, RetainedTask, RetainedText, read_text
+from germline.run.preflight import check_episode_rewards, check_memory, check_run
+from germline.run.retained import RetainedTask, RetainedText, read_text
 from germline.scorers.scored_graders import Graders, ScoredGraders
 from germline.signal_metrics import SignalMetrics
 from germline.spaces import make_space
@@ -69,7 +64,7 @@ class RunParts:
     method: Method
     batch: Callable[[int], Sequence[Example]]
     held_out_scorers: HeldOutScorers
-    retained: RetainedScores
+    retained: Mapping[str, RetainedTask | RetainedText]
 
     def __enter__(self) -> "RunParts":
         return self
@@ -79,11 +74,14 @@ class RunParts:
 
     def close(self) -> None:
         """End the processes of graders and engines."""
-        self.fleet.close()
-        self.method.close()
-        self.graders.close()
-        self.held_out_scorers.close()
-        self.retained.close()
+        for part in (self.fleet, self.method, self.held_out_scorers, *self.all_graders):
+            part.close()
+
+    @property
+    def all_graders(self) -> list[Graders]:
+        """The graders of the task and of those that `retained` names."""
+        retained = (one for one in self.retained.values() if isinstance(one, RetainedTask))
+        return [self.graders, *(one.graders for one in retained)]
 
     @property
     def held_out_examples(self) -> Sequence[Example]:
@@ -137,14 +135,20 @@ def build_run_parts(
         opened.callback(graders.close)
         held_out_scorers = HeldOutScorers(config.held_out.scorers, scored_text_of(task))
         opened.callback(held_out_scorers.close)
-        retained = make_retained(config)
-        opened.callback(retained.close)
+        retained: dict[str, RetainedTask | RetainedText] = {}
+        for name, section in config.retained.items():
+            try:
+                retained[name] = one = _make_retained(config, section)
+            except GermlineError as error:
+                raise GermlineError(f"retained.{name}: {error}") from None
+            if isinstance(one, RetainedTask):
+                opened.callback(one.graders.close)
         fleet = make_fleet(config, partial(make_engine, ancestors=ancestors), graders)
         opened.callback(fleet.close)
         terms = _reward_terms(config, task, ancestors)
         for term in terms:
             opened.callback(term.close)
-        strategy = strategy_of_run(config, fleet.query(DimensionQuery()))
+        strategy = strategy_of_run(config, fleet.query(dimension))
         config = with_population(config, strategy)
         decay = config.optimizer.weight_decay
         if decay and config.strategy.has_measured_rate:
@@ -172,7 +176,6 @@ def build_run_parts(
 
 
 def _reward_terms(config: Config, task: Task, ancestors: Sequence[Ancestor]) -> list[RewardTerm]:
-    """Return what changes rewards after the graders, in order."""
     terms: list[RewardTerm] = []
     weight_of = _example_weights(config)
     if config.task.kl_coef is not None:
@@ -214,25 +217,6 @@ def make_graders(config: Config, task: Task) -> Graders:
     return ScoredGraders(pool, config.task.scorers, scored_text_of(task), _example_weights(config))
 
 
-def make_retained(config: Config) -> RetainedScores:
-    """Load the tasks and texts that `retained` names, and start the graders of the tasks.
-
-    Raises:
-        GermlineError: one cannot be loaded; the message names it.
-    """
-    made: dict[str, RetainedTask | RetainedText] = {}
-    retained = RetainedScores(config.retained, config.held_out.every, made)
-    with ExitStack() as on_error:
-        on_error.callback(retained.close)
-        for name, section in config.retained.items():
-            try:
-                made[name] = _make_retained(config, section)
-            except GermlineError as error:
-                raise GermlineError(f"retained.{name}: {error}") from None
-        on_error.pop_all()
-    return retained
-
-
 def _make_retained(config: Config, section: Retained) -> RetainedTask | RetainedText:
     if section.task is None:
         return read_text(section, config)
@@ -241,7 +225,8 @@ def _make_retained(config: Config, section: Retained) -> RetainedTask | Retained
     task = fit_task(own, make_task(own.task))
     check_prompt_lengths(own, task)
     examples = task.examples("test")[: section.examples]
-    return RetainedTask(task, examples, make_graders(own, task), held_out_decoding(own, task))
+    every, decoding = config.held_out.every * section.every, held_out_decoding(own, task)
+    return RetainedTask(every, task, examples, make_graders(own, task), decoding)
 
 
 def _example_weights(config: Config) -> Callable[[Example], float]:

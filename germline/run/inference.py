@@ -2,15 +2,18 @@
 
 from __future__ import annotations  # help() shows the names of types as they are written here
 
+import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from germline.config import Config, Rows, TaskBase, load_config
+from germline.environments.tools import is_unicode
 from germline.evaluation import score_center
 from germline.evaluation.behavior import Answer, behavior, recorded_answers
 from germline.evaluation.held_out import HeldOutScorers
@@ -19,12 +22,11 @@ from germline.fleet import LocalFleet
 from germline.graders.reward_functions import Rewards
 from germline.protocols import Task, TextScorer
 from germline.record import RunDirectory
-from germline.record.atomic_files import check_writable
+from germline.record.atomic_files import check_writable, explain_write_errors, write_atomically
+from germline.record.metrics_rows import rollout_fields
 from germline.rollout import center_microbatch, cut_microbatches
 from germline.run.build_parts import held_out_decoding, make_engine, make_graders
-from germline.run.completions_file import check_replaceable, completions_path, write_completions
 from germline.run.model_prompts import asks_chats, fit_task
-from germline.run.run_inputs import check_choice, check_count, check_limit, check_texts
 from germline.run.weights import (
     generation_of_source,
     load_engine,
@@ -37,19 +39,15 @@ from germline.run.weights import (
 from germline.tasks import make_task
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs, RowsLike, read_inputs
 from germline.tasks.thinking import scored_text_of
-from germline.types import (
-    Completion,
-    Decoding,
-    Evaluation,
-    Example,
-    GermlineError,
-    HeldOutScore,
-)
+from germline.types import Completion, Decoding, Evaluation, Example, GermlineError, HeldOutScore
 
 log = logging.getLogger(__name__)
 
 EvaluationSplit = Literal["train", "test", "unseen"]
 """`unseen`: the test examples that no held-out score of a run was of, which chose nothing."""
+
+COMPLETION_START = b'{"example": '
+"""How a line of a file of completions begins."""
 
 
 def evaluate(  # noqa: PLR0913 - all that a score depends on
@@ -214,8 +212,12 @@ def open_evaluation(  # noqa: PLR0913 - all that a score depends on
 
     `seen` is the number of test examples that `unseen` leaves out; default: those of the source.
     """
-    check_choice("split", split, ("train", "test", "unseen"))
-    check_limit(limit)
+    if split not in (splits := get_args(EvaluationSplit)):
+        raise GermlineError(f"split must be {' or '.join(map(repr, splits))}, found {split!r}")
+    counts: dict[str, Any] = {"limit": 1 if limit is None else limit, "samples": samples}
+    for name, count in counts.items():
+        if not isinstance(count, int) or count < 1:
+            raise GermlineError(f"{name} must be a number from 1 on, found {count!r}")
     directory, config = open_source(source, task, overrides)
     if directory is None and task is None:
         raise GermlineError(
@@ -243,7 +245,6 @@ def _searches_temperature(directory: RunDirectory | None) -> bool:
 
 def _decoding(config: Config, task: Task, samples: int, temperature: float | None) -> Decoding:
     """Return the decoding of an evaluation, whose samples must be able to differ."""
-    check_count("samples", samples)
     load_config({"held_out": {"temperature": temperature}})
     decoding = held_out_decoding(config, task, temperature)
     if samples > 1 and not decoding.temperature:
@@ -280,21 +281,64 @@ def _unseen(task: Task, seen: int) -> Sequence[Example]:
 def score_to_file(
     evaluated: SourceEvaluation, source: str, split: EvaluationSplit, out: Path | None = None
 ) -> tuple[HeldOutScore, Path]:
-    """Score weights that were found, and write every completion; see `evaluate`."""
-    file = completions_path(
-        source,
-        evaluated.directory,
-        evaluated.generation,
-        f"{evaluated.task.name}-{split}",
-        evaluated.samples,
-    )
-    if out is not None:
-        file = Path(out)
-        check_replaceable(file)
+    """Score weights that were found, and write every completion; see `evaluate`.
+
+    Raises:
+        GermlineError: `out` is no file of an earlier evaluation, so it would be lost.
+    """
+    file = out or _completions_path(evaluated, source, split)
+    if file.exists() and not _has_completions(file):
+        raise GermlineError(
+            f"out: {file} exists and holds no completions of an evaluation, so it is not replaced; "
+            "name another file (--out)"
+        )
     check_writable(file)
     score, evaluation = evaluated.run()
-    write_completions(file, evaluation, evaluated.examples)
+    examples = {example.index: example for example in evaluated.examples}
+    rows = [
+        {
+            "example": rollout.example,
+            **({"sample": rollout.member} if evaluated.samples > 1 else {}),
+            "answer": examples[rollout.example].answer,
+            **rollout_fields(rollout, examples[rollout.example]),
+        }
+        for rollout in evaluation.rollouts
+    ]
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    content = text.encode("utf-8", "backslashreplace")
+    with explain_write_errors(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if file.exists() and (earlier := file.read_bytes()) != content:
+            log.warning(
+                "out: the %d completions of this evaluation replace the %d of an earlier one in "
+                "%s: to keep such a file, move it away first, or name another one (--out, for one "
+                "source at a time)",
+                *(len(rows), earlier.count(b"\n"), file),
+            )
+    write_atomically(file, content)
     return score, file
+
+
+def _completions_path(evaluated: SourceEvaluation, source: str, split: EvaluationSplit) -> Path:
+    """Name the file of completions: in the run directory, or of a model, which has none."""
+    examples = f"{evaluated.task.name}-{split}"
+    if evaluated.samples > 1:
+        examples += f"-{evaluated.samples}-samples"
+    if evaluated.directory is None:
+        # As in the cache of Hugging Face: a/model and b/model have files of their own.
+        name = os.path.normpath(source).strip("/").replace("/", "--")
+        return Path(f"completions-{name}-{examples}.jsonl")
+    if evaluated.generation is not None:
+        after = "start" if evaluated.generation == -1 else evaluated.generation
+        examples += f"-generation-{after}"
+    return evaluated.directory.path / f"completions-{examples}.jsonl"
+
+
+def _has_completions(file: Path) -> bool:
+    if not file.is_file():  # a folder, or a device
+        return False
+    with file.open("rb") as opened:
+        return opened.read(len(COMPLETION_START)) in (b"", COMPLETION_START)
 
 
 def generate(  # noqa: PLR0913 - all that a completion depends on
@@ -323,7 +367,9 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
         GermlineError: a setting is out of range, or the source cannot be loaded, or has no such
             generation.
     """
-    check_texts("prompts", prompts)
+    texts: Any = [None] if isinstance(prompts, str) else prompts
+    if not all(isinstance(text, str) and is_unicode(text) for text in texts):
+        raise GermlineError(f"prompts must be a list of Unicode texts, found {prompts!r:.80}")
     if not prompts:
         return []
     sampling = {"max_new_tokens": max_new_tokens, "temperature": temperature, "top_p": top_p}

@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from germline.checkpoint import newest_snapshot, recall_updates
-from germline.config import Config, CustomTask, InProcess, TaskBase, load_config
+from germline.config import Conciseness, Config, CustomTask, InProcess, load_config
 from germline.config.config_files import absolute_path
+from germline.config.loader import read_settings
+from germline.config.rules import check_rules
 from germline.estimates.machine import with_dtype
 from germline.graders.reward_functions import Rewards
 from germline.record import JournalEntry, RunDirectory
-from germline.record.ancestry import Ancestor
+from germline.record.journal import Ancestor
 from germline.record.run_paths import choose_directory
 from germline.report.diff import differing_settings
 from germline.run.build_fleet import engine_threads
-from germline.run.build_parts import RunParts, build_run_parts
+from germline.run.build_parts import build_run_parts
 from germline.run.model_prompts import with_prompt_date
 from germline.run.preflight import check_custom_reward
-from germline.run.run_inputs import with_inputs
 from germline.run.training import Training
 from germline.run.weights import find_generation
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs, RowsLike, read_inputs
@@ -65,7 +66,7 @@ def train(
             not empty.
     """
     inputs = read_inputs(reward, data)
-    return begin_run(with_inputs(config, inputs), out, inputs=inputs)
+    return begin_run(_with_inputs(config, inputs), out, inputs=inputs)
 
 
 def begin_run(
@@ -85,7 +86,10 @@ def begin_run(
         on_error.callback(parts.close)
         check_custom_reward(parts.config, parts.task, parts.graders)
         parts.held_out_scorers.check(parts.held_out_examples)
-        resolved = parts.config.model_copy(update={"task": _task_with_digest(parts)})
+        resolved, digest = parts.config, getattr(parts.task, "digest", None)
+        if isinstance(resolved.task, CustomTask) and digest is not None:  # of its code and rows
+            section = resolved.task.model_copy(update={"digest": digest})
+            resolved = resolved.model_copy(update={"task": section})
         directory = RunDirectory.create(
             path, resolved, parts.fleet.digest(), engine_threads(resolved), ancestors
         )
@@ -112,7 +116,11 @@ def resume(
     scorers = directory.config.held_out.scorers
     config = resumed_config(directory.config, overrides)
     inputs = read_inputs(reward, data)
-    loadable = _with_threads(config, directory.environment["threads"])
+    loadable, engine = config, config.engine
+    if isinstance(engine, InProcess) and engine.threads is None:
+        # Another number of threads than that of the beginning may round differently.
+        engine = engine.model_copy(update={"threads": directory.environment["threads"]})
+        loadable = config.model_copy(update={"engine": engine})
     with ExitStack() as on_error:
         directory.acquire_lock()
         on_error.callback(directory.release_lock)
@@ -217,7 +225,6 @@ def _cannot_change(setting: str, was: object, asked: object) -> GermlineError:
 
 
 def _entries_to_resume(directory: RunDirectory, config: Config) -> list[JournalEntry]:
-    """Return the generations after which a run continues."""
     entries = directory.journal.read()
     if lost := directory.lost_generations:
         log.warning(
@@ -271,17 +278,23 @@ def _was_moved(was: object, asked: object) -> bool:
     return old.is_absolute() and not old.exists() and new.exists()
 
 
-def _with_threads(config: Config, recorded: int) -> Config:
-    """Use the number of threads the run began with, as another number may round differently."""
-    if not isinstance(config.engine, InProcess) or config.engine.threads is not None:
-        return config
-    engine = config.engine.model_copy(update={"threads": recorded})
-    return config.model_copy(update={"engine": engine})
-
-
-def _task_with_digest(parts: RunParts) -> TaskBase:
-    """Return the task's section, of a custom task with the digest of its code and rows."""
-    section, digest = parts.config.task, getattr(parts.task, "digest", None)
-    if not isinstance(section, CustomTask) or digest is None:
-        return section
-    return section.model_copy(update={"digest": digest})
+def _with_inputs(source: Config | Mapping[str, Any] | Path | str, inputs: PythonInputs) -> Config:
+    """Return the config of a run with rewards or rows from Python: it records their names."""
+    if inputs == NO_INPUTS:
+        if not isinstance(source, Config):
+            return load_config(source)
+        check_rules(source)
+        return source
+    values = read_settings(source) if not isinstance(source, Config) else source.model_dump()
+    task = values.get("task", {})
+    if isinstance(source, Config) and source.task == Conciseness():
+        task = {}  # the default, which nobody asked for
+    task = {"kind": task} if isinstance(task, str) else dict(task)
+    if inputs.rows is not None and task.setdefault("kind", "rows") != "rows":
+        raise GermlineError(
+            f"data: task={task['kind']} has examples of its own: leave out data, or drop the "
+            "task from the config"
+        )
+    if inputs.rewards:
+        task["reward_functions"] = inputs.weights
+    return load_config({**values, "task": task or "conciseness"})

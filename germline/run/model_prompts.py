@@ -213,7 +213,6 @@ def _tokenizer(source: str) -> "PreTrainedTokenizerBase":
 
 
 def _has_clock(model: str) -> bool:
-    """Tell whether the chat template of a model reads the clock."""
     from germline.engines.pretrained import local_model_folder  # it imports torch: slow
     from germline.engines.prompt_batch import CLOCK
 

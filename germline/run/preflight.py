@@ -15,6 +15,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 
 from germline.config import Config, CustomTask, Ray, TaskBase, Vllm
 from germline.config.row_tasks import FileTask
@@ -23,7 +24,6 @@ from germline.errors import count_of
 from germline.estimates.machine import available_bytes
 from germline.methods.method import check_task
 from germline.protocols import EpisodeTask, Task
-from germline.run.build_fleet import check_ray_installed
 from germline.run.model_prompts import check_prompt_lengths
 from germline.run.trackers import check_wandb_installed
 from germline.scorers.http_service import request_headers
@@ -78,7 +78,8 @@ def check_run(config: Config, task: Task) -> None:
             f"set at most fleet.engines={most}",
         )
     if isinstance(config.fleet, Ray):
-        check_ray_installed()
+        if find_spec("ray") is None:
+            raise GermlineError("fleet.kind=ray needs ray: pip install 'germline[ray]'")
     elif isinstance(config.engine, Vllm):
         from germline.engines.vllm.in_process import check_installed
 
@@ -167,11 +168,13 @@ def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
     section = config.task
     if not (isinstance(section, CustomTask) or section.reward_functions or section.scorers):
         return
-    place = f"task.path: {config.task.path}" if isinstance(config.task, FileTask) else "data"
-    place = f"reward {task.metric}()" if config.task.reward_functions else place
+    place = f"task.path: {section.path}" if isinstance(section, FileTask) else "data"
+    place = f"reward {task.metric}()" if section.reward_functions else place
     examples = spread(task.examples("train"), QUICK)
     texts = [example.answer or example.prompt for example in examples]
-    completions = [_completion(section, text) for text in texts]
+    # The model's template may open thinking, which a completion then ends.
+    thought = f"</{section.thinking_tag}>" if section.strip_thinking else ""
+    completions = [thought + text for text in texts]
     grades = graders.submit(completions, examples).result()
     again = graders.submit(completions, examples).result()
     for text, one, two in zip(texts, grades, again, strict=True):
@@ -199,13 +202,7 @@ def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
         )
 
 
-def _completion(section: TaskBase, answer: str) -> str:
-    """Return a completion that ends thinking, which the model's template may open, and answers."""
-    return f"</{section.thinking_tag}>{answer}" if section.strip_thinking else answer
-
-
 def _check_scorers(section: TaskBase, grades: Sequence[Grade]) -> None:
-    """Refuse to begin with a scorer that scored none of some completions."""
     for name, scorer in section.scorers.items():
         if all(math.isnan(grade.parts[name]) for grade in grades):
             remedy = "; start its server, or correct its url" if hasattr(scorer, "url") else ""

@@ -6,7 +6,7 @@ negative log-probability, in nats per token.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,9 @@ NATS = "nats per token"
 
 @dataclass(frozen=True)
 class RetainedTask:
-    """Held-out examples of a task, with its own graders; see the module."""
+    """Held-out examples of a task, with its own graders; scored after every so many updates."""
 
+    every: int
     task: Task
     examples: Sequence[Example]
     graders: Graders
@@ -45,8 +46,9 @@ class RetainedTask:
 
 @dataclass(frozen=True)
 class RetainedText:
-    """Passages of a text, the tokens that are given and those that are scored; see the module."""
+    """Passages of a text, the tokens that are given and those that are scored, likewise."""
 
+    every: int
     prompts: Sequence[Example]
     texts: Sequence[Completion]
 
@@ -55,36 +57,6 @@ class RetainedText:
         (scored,) = fleet.score([ScoringGroup([None], self.prompts, self.texts)])
         nats = [-math.fsum(tokens) / len(tokens) for tokens in scored]
         return score_of_values(updates, NATS, nats, higher_is_better=False)
-
-
-@dataclass(frozen=True)
-class RetainedScores:
-    """What `retained` names: its sections, and what each of them is.
-
-    `every` is the number of updates between two held-out scores.
-    """
-
-    sections: Mapping[str, Retained]
-    every: int
-    parts: Mapping[str, RetainedTask | RetainedText]
-
-    def score(self, fleet: Fleet, updates: int, *, is_end: bool) -> dict[str, HeldOutScore]:
-        """Return the scores that are due; at the start and the end, those of all."""
-        return {
-            name: part.score(fleet, updates)
-            for name, part in self.parts.items()
-            if is_end or updates % (self.every * self.sections[name].every) == 0
-        }
-
-    @property
-    def graders(self) -> list[Graders]:
-        """The graders of its tasks."""
-        return [part.graders for part in self.parts.values() if isinstance(part, RetainedTask)]
-
-    def close(self) -> None:
-        """End the graders."""
-        for one in self.graders:
-            one.close()
 
 
 def read_text(section: Retained, config: Config) -> RetainedText:
@@ -111,6 +83,7 @@ def read_text(section: Retained, config: Config) -> RetainedText:
             f"text: {section.text} has {len(ids)} tokens; give a text of {PASSAGE} or more"
         )
     return RetainedText(
+        config.held_out.every * section.every,
         [Example(0, "", "", chat=False, token_ids=tuple(one[:GIVEN])) for one in passages],
         [Completion("", tuple(one[GIVEN:]), "length", GIVEN) for one in passages],
     )

@@ -15,8 +15,8 @@ import os
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,14 +29,11 @@ from tensorboardX.summary import scalar
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors
 from germline.record.metrics_rows import fitness_summary, mean_parts, mean_sigma
-from germline.record.seed_study import is_seed_study
+from germline.record.run_paths import is_seed_study
 from germline.run.observers import Observer, draw_evolution
-from germline.types import GenerationRecord, GermlineError, HeldOutScore, Rollout, Signals
+from germline.types import GenerationRecord, GermlineError, HeldOutScore, Rollout
 
 log = logging.getLogger(__name__)
-
-FLUSH_S = 5
-"""Seconds between two flushes of the file."""
 
 FILE_VERSION = "brain.Event:2"
 """Version in the first event of a file, by which TensorBoard recognizes the format."""
@@ -55,41 +52,34 @@ class ScalarObserver(Observer, ABC):
         """Write numbers by name, at a place on `axis`, which is `generation` or `updates`."""
 
     def on_generation(self, record: GenerationRecord) -> None:
-        """Write the numbers of one generation."""
-        self.write_scalars(generation_scalars(record), "generation", record.generation)
+        """Write the known numbers of one generation."""
+        fitness, seconds = fitness_summary(record.fitness), record.evaluation.decode_seconds
+        scalars = {
+            "fitness/mean": fitness["mean"],
+            "fitness/p20": fitness["p20"],
+            "fitness/p80": fitness["p80"],
+            "fitness/best": fitness["max"],
+            "search/sigma": mean_sigma(record),
+            **_numbers("search", record.strategy_metrics),
+            **_numbers("parts", mean_parts(record.evaluation.rollouts)),
+            **_numbers("signals", asdict(record.signals) if record.signals else {}),
+            "speed/tokens_per_s": record.evaluation.tokens / seconds if seconds > 0 else None,
+        }
+        known = {name: value for name, value in scalars.items() if value is not None}
+        self.write_scalars(known, "generation", record.generation)
 
     def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
         """Write a held-out score, once: where training ends early, the last is told again."""
-        if score.generation != self._scored:
-            self._scored = score.generation
-            self.write_scalars(held_out_scalars(score), "updates", score.generation)
-
-
-def generation_scalars(record: GenerationRecord) -> dict[str, float]:
-    """Return the known numbers of a generation by name."""
-    fitness, seconds = fitness_summary(record.fitness), record.evaluation.decode_seconds
-    scalars = {
-        "fitness/mean": fitness["mean"],
-        "fitness/p20": fitness["p20"],
-        "fitness/p80": fitness["p80"],
-        "fitness/best": fitness["max"],
-        "search/sigma": mean_sigma(record),
-        **_numbers("search", record.strategy_metrics),
-        **_numbers("parts", mean_parts(record.evaluation.rollouts)),
-        **_signals(record.signals),
-        "speed/tokens_per_s": record.evaluation.tokens / seconds if seconds > 0 else None,
-    }
-    return {name: value for name, value in scalars.items() if value is not None}
-
-
-def held_out_scalars(score: HeldOutScore) -> dict[str, float]:
-    """Return the numbers of a held-out score by name."""
-    return {
-        **{f"held_out/{one.metric}": one.mean for one in (score, *score.scorers)},
-        **{f"retained/{name}": kept.mean for name, kept in score.retained.items()},
-        **_numbers("held_out_parts", score.parts),
-        **_numbers("behavior", score.behavior),
-    }
+        if score.generation == self._scored:
+            return
+        self._scored = score.generation
+        scalars = {
+            **{f"held_out/{one.metric}": one.mean for one in (score, *score.scorers)},
+            **{f"retained/{name}": kept.mean for name, kept in score.retained.items()},
+            **_numbers("held_out_parts", score.parts),
+            **_numbers("behavior", score.behavior),
+        }
+        self.write_scalars(scalars, "updates", score.generation)
 
 
 def _numbers(group: str, values: Mapping[str, Any]) -> dict[str, float]:
@@ -98,14 +88,6 @@ def _numbers(group: str, values: Mapping[str, Any]) -> dict[str, float]:
         f"{group}/{name}": float(value)
         for name, value in values.items()
         if isinstance(value, (int, float)) and math.isfinite(value)
-    }
-
-
-def _signals(signals: Signals | None) -> Mapping[str, float | None]:
-    """Return the signals of a generation by scalar name; empty if not measured."""
-    values = {} if signals is None else asdict(signals)
-    return {
-        f"signals/{name}": None if value is None else float(value) for name, value in values.items()
     }
 
 
@@ -124,40 +106,27 @@ class TensorBoard(ScalarObserver):
         with explain_write_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._file = RecordWriter(str(self.path))
-        self._flushed = 0.0
         self._write(Event(wall_time=time.time(), file_version=FILE_VERSION))
         if first_generation > 0:
             start = SessionLog(status=SessionLog.START)
-            self._write(Event(step=first_generation, file_version=FILE_VERSION))
             self._write(Event(step=first_generation, session_log=start))
 
     def write_scalars(self, scalars: Mapping[str, float], axis: str, step: int) -> None:
         """Write an event per number."""
-        for name, value in scalars.items():
-            self._write(Event(wall_time=time.time(), step=step, summary=scalar(name, value)))
+        summaries = [scalar(name, value) for name, value in scalars.items()]
+        now = time.time()
+        self._write(*(Event(wall_time=now, step=step, summary=one) for one in summaries))
 
     def close(self) -> None:
-        """Flush and release the event file."""
-        with self._writing():
+        """Release the event file, which has been flushed."""
+        with suppress(OSError):
             self._file.close()
 
-    def _write(self, event: Event) -> None:
-        with self._writing():
-            self._file.write(event.SerializeToString())
-            if time.monotonic() - self._flushed > FLUSH_S:
-                self._file.flush()
-                self._flushed = time.monotonic()
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _write(self, *events: Event) -> None:
         with explain_write_errors(self.path):
-            try:
-                yield
-            except OSError:
-                # Close the file, or its destructor tries to flush again and prints a warning.
-                with suppress(OSError):
-                    self._file.close()
-                raise
+            for event in events:
+                self._file.write(event.SerializeToString())
+            self._file.flush()
 
 
 def check_wandb_installed() -> None:

@@ -9,14 +9,14 @@ from functools import partial
 from germline.checkpoint import drop_snapshots
 from germline.evaluation import score_center
 from germline.evaluation.behavior import answers_of, behavior, recorded_answers
-from germline.fleet.worker_jobs import LARGE_SIGMA, DimensionQuery, MembersDifferQuery
+from germline.fleet.worker_jobs import LARGE_SIGMA, dimension, members_differ
 from germline.record import RunDirectory
-from germline.record.ancestry import inherited_walk
 from germline.record.early_stopping import best_score, reached_limit
+from germline.record.journal import inherited_walk
 from germline.report.findings import Finding
 from germline.run.budget_meter import BudgetMeter
 from germline.run.build_parts import RunParts, held_out_decoding
-from germline.run.kept_divergences import kept_divergences
+from germline.run.evaluation_cache import SharedRollouts, kept_divergences
 from germline.run.observers import (
     FindingLog,
     Observer,
@@ -25,7 +25,6 @@ from germline.run.observers import (
     snapshots_to_keep,
     write_pages,
 )
-from germline.run.shared_rollouts import SharedRollouts
 from germline.run.trackers import TensorBoard, WandbTracker
 from germline.signal_metrics import RandomWalk, SignalMetrics
 from germline.types import GenerationRecord, GermlineError, HeldOutScore, Rollout, SigmaTrial
@@ -59,7 +58,7 @@ class Training:
             parts.fleet.shared = SharedRollouts(parts.fleet, directory)
         self._stopping = False
         self._begun = False
-        for graders in (parts.graders, *parts.retained.graders):
+        for graders in parts.all_graders:
             graders.redirect_output(directory.grader_output)
         self.on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
         self._finding_log = FindingLog(directory)
@@ -138,7 +137,6 @@ class Training:
         write_pages(self.directory)
 
     def _observers(self) -> tuple[Observer, ...]:
-        """Return what follows this training, in the order in which it is called."""
         directory, parts, record = self.directory, self._parts, self.config.record
         trackers: list[Observer] = []
         if record.tensorboard:
@@ -151,7 +149,7 @@ class Training:
             *trackers,
             Snapshots(
                 record.snapshot_every,
-                snapshots_to_keep(self.config, parts.fleet.query(DimensionQuery())),
+                snapshots_to_keep(self.config, parts.fleet.query(dimension)),
                 self._save_snapshot,
                 best=self._best_generation,
             ),
@@ -175,7 +173,7 @@ class Training:
         Inference engines ignore adapters of layers that they do not support, some without an error.
         """
         config = self.config
-        query = MembersDifferQuery(config.seed)
+        query = partial(members_differ, config.seed)
         sigma = getattr(config.strategy, "sigma", LARGE_SIGMA)
         if config.method.member_sigmas(sigma) and not self._parts.fleet.query(query):
             raise GermlineError(
@@ -254,7 +252,11 @@ class Training:
             generation,
             parts.held_out_scorers,
         )
-        retained = parts.retained.score(parts.fleet, generation, is_end=is_end)
+        retained = {
+            name: one.score(parts.fleet, generation)
+            for name, one in parts.retained.items()
+            if is_end or generation % one.every == 0
+        }
         self._meter.held_out()
         score = replace(score, retained=retained)
         if rows := parts.method.ensemble_rows():

@@ -1,14 +1,22 @@
 """The weights of a run: open it, load a generation, and rebuild or export it.
 
 A source is a run directory, the folder of a PEFT adapter, or a model.
+
+Beside exported weights are `germline.json` and the model card (README.md). Of the former, `chat`
+and `prompt_date` are for `germline eval`, `generate` and `serve` of the folder; the rest is for
+readers and the Hugging Face hub. The license is left to the user.
 """
 
 from __future__ import annotations  # help() shows the names of types as they are written here
 
+import json
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from huggingface_hub import ModelCardData
 
 from germline.checkpoint import follows_gradients, last_restorable_generation, restore
 from germline.config import Config, TaskConfig, load_config
@@ -18,26 +26,30 @@ from germline.methods.method import Method, make_method
 from germline.nano import NANO_DIR
 from germline.protocols import Engine, Task
 from germline.record import RunDirectory
-from germline.record.atomic_files import check_writable, explain_write_errors
+from germline.record.atomic_files import (
+    check_writable,
+    explain_write_errors,
+    write_atomically,
+    write_json,
+)
 from germline.record.early_stopping import best_score
 from germline.record.run_paths import check_source
+from germline.report.diff import changed_settings
 from germline.run.build_parts import make_engine, strategy_of_run
-from germline.run.export_facts import write_export_facts
-from germline.run.model_prompts import read_export_facts
-from germline.run.run_inputs import check_choice
+from germline.run.model_prompts import EXPORT_FACTS, read_export_facts, sends_chats
 from germline.spaces.peft_files import is_adapter, read_adapter
 from germline.types import GermlineError, Perturbation
 
 log = logging.getLogger(__name__)
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+"""Models of the hub, which a card may name as its base; others are folders."""
 
 TRAINED_BY = ("method", "prompt_search", "batch_size")
 """Settings of training alone; they are not judged when the run is evaluated on another task."""
 
 Form = Literal["adapter", "merged"]
 """Form of exported weights: a PEFT adapter (if one was trained), or a Hugging Face folder."""
-
-FORMS = (*get_args(Form), None)
-"""Forms that may be asked for; None is that of the space."""
 
 
 def replay(path: Path | str, generation: int | Literal["best"] | None = None) -> str:
@@ -55,7 +67,7 @@ def replay(path: Path | str, generation: int | Literal["best"] | None = None) ->
         GermlineError: the digest is not the one the journal recorded.
     """
     directory = RunDirectory.open(Path(path))
-    generation = requested_generation(directory, generation)
+    generation = find_generation(directory, generation)
     engine = load_engine(directory, generates=False, generation=generation, snapshots=False)
     return engine.weights.digest()
 
@@ -83,10 +95,17 @@ def export(
         GermlineError: the folder is not empty, there is no adapter to write, or the run has no such
             generation.
     """
-    check_choice("form", form, FORMS)
+    if form not in (*get_args(Form), None):
+        raise GermlineError(f"form must be 'adapter' or 'merged' or None, found {form!r}")
     folder = _free(Path(out))
     directory = RunDirectory.open(Path(path))
-    form = _form(directory.config, form)
+    kind, is_adapter_run = directory.config.space.kind, directory.config.space.trains_an_adapter
+    if form == "adapter" and not is_adapter_run:
+        raise GermlineError(
+            f"this run has space.kind={kind} and so no adapter to write: write the whole model, "
+            "merged"
+        )
+    form = form or ("adapter" if is_adapter_run else "merged")
     last = generation_of_source(str(path), directory, generation)
     if last is None:
         last = newest_generation(directory)
@@ -98,17 +117,20 @@ def export(
         )
     engine = load_single_model(directory, generates=False, generation=last)
     _write_weights(engine, folder, form)
-    library = "peft" if form == "adapter" else "transformers"
-    write_export_facts(directory, folder, last, library)
+    _write_card(directory, folder, last, "peft" if form == "adapter" else "transformers")
     return last
 
 
-def find_generation(directory: RunDirectory, generation: int | Literal["best"]) -> int:
+def find_generation(directory: RunDirectory, generation: int | Literal["best"] | None) -> int:
     """Return a generation of a run, -1 for its start; `best` is that before the best score.
+
+    None is the newest that can be rebuilt.
 
     Raises:
         GermlineError: the run has no such generation, or `best` has no held-out score to use.
     """
+    if generation is None:
+        return newest_generation(directory)
     if generation == "best":
         best = best_score([one.score for one in directory.held_out()])
         if best is None:
@@ -129,13 +151,6 @@ def find_generation(directory: RunDirectory, generation: int | Literal["best"]) 
     raise GermlineError(
         f"generation {generation} is not in {directory.path}, which {range_of_run}; -1 is its start"
     )
-
-
-def requested_generation(directory: RunDirectory, generation: int | Literal["best"] | None) -> int:
-    """Return the generation that `replay` rebuilds; for None the newest that can be."""
-    if generation is None:
-        return newest_generation(directory)
-    return find_generation(directory, generation)
 
 
 def generation_of_source(
@@ -289,16 +304,6 @@ def method_of_run(
     return method
 
 
-def _form(config: Config, form: Form | None) -> Form:
-    """Return the form in which weights are written: the given one, or that of the space."""
-    if form == "adapter" and not config.space.trains_an_adapter:
-        raise GermlineError(
-            f"this run has space.kind={config.space.kind} and so no adapter to write: write the "
-            "whole model, merged"
-        )
-    return form or ("adapter" if config.space.trains_an_adapter else "merged")
-
-
 def _write_weights(engine: Engine, folder: Path, form: Form) -> None:
     with explain_write_errors(folder):
         if form == "adapter":
@@ -318,3 +323,59 @@ def _free(out: Path) -> Path:
         )
     check_writable(out)
     return out
+
+
+def _write_card(run: RunDirectory, folder: Path, last: int, library: str) -> None:
+    """Write `germline.json` and the model card for the weights after a generation, or warn.
+
+    `library` loads the weights: `transformers` or `peft`.
+    """
+    config = run.config
+    scores = {row.score.generation: row.score for row in run.held_out() if row.score.n}
+    facts = {
+        "chat": sends_chats(config),
+        "prompt_date": config.task.prompt_date,
+        "model": config.model,
+        "digest": run.journal.read()[last].digest if last >= 0 else run.base_digest,
+        "generation": last,
+        "held_out": {
+            name: {"metric": score.metric, "mean": score.mean, "examples": score.n}
+            for name, updates in (("start", 0), ("these weights", last + 1))
+            if (score := scores.get(updates))
+        },
+        "germline": run.environment["versions"].get("germline"),
+        "config": changed_settings(config),
+    }
+    plain = json.dumps(facts, default=str)
+    facts = json.loads(plain, object_hook=_shortened)
+    data = ModelCardData(
+        base_model=config.model if HUB_NAME.fullmatch(config.model) else None,
+        library_name=library,
+        pipeline_tag="text-generation",
+        tags=["germline"],
+    )
+    card = f"""---
+{data.to_yaml()}
+---
+
+# {folder.name}
+
+`{facts["model"]}`, trained by germline with `method={config.method.kind}` on `{config.task.title}`:
+generation {last}, digest `{facts["digest"]}`. Held-out scores and all settings that are not the
+defaults are in `{EXPORT_FACTS}`.
+"""
+    try:
+        write_json(folder / EXPORT_FACTS, facts)
+        write_atomically(folder / "README.md", card.encode("utf-8", "backslashreplace"))
+    except (GermlineError, OSError) as error:
+        log.warning("%s: the model card was not written: %s", folder, error)
+
+
+def _shortened(values: dict[str, Any]) -> dict[str, Any]:
+    """Shorten absolute paths to their last part, as an exported folder is often published."""
+    paths = {
+        name: Path(value).name
+        for name, value in values.items()
+        if isinstance(value, str) and "\n" not in value and Path(value).is_absolute()
+    }
+    return values | paths

@@ -15,7 +15,7 @@ from germline.config.base import as_override
 from germline.config.loader import read_recorded
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors, write_json
-from germline.record.seed_study import SEEDS_FILE, is_seed_study, read_seeds_file, seed_run
+from germline.record.run_paths import SEEDS_FILE, is_seed_study, read_seeds_file, seed_run
 from germline.report.comparison import SeedGroup
 from germline.report.diff import differing_settings
 from germline.report.html_page import page_path, write_page

@@ -23,8 +23,7 @@ import numpy as np
 
 from germline.errors import count_of
 from germline.record.early_stopping import amounts, signed_score
-from germline.record.run_paths import is_locked
-from germline.record.seed_study import seed_runs
+from germline.record.run_paths import is_locked, seed_runs
 from germline.report.text_format import number, signed
 from germline.studies.study_results import CellResult, is_dominated
 from germline.studies.sweep_files import SWEEP_FILE, TRIAL_FILE, TRIALS, read_json

@@ -18,8 +18,7 @@ from germline.config.base import make_section
 from germline.config.config_files import as_yaml
 from germline.record.atomic_files import write_atomically, write_json
 from germline.record.early_stopping import signed_score
-from germline.record.run_paths import acquire_lock, is_locked
-from germline.record.seed_study import seed_run
+from germline.record.run_paths import acquire_lock, is_locked, seed_run
 from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import train_seeds
 from germline.studies.study_results import CellResult

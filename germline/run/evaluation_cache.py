@@ -1,24 +1,33 @@
-"""The divergences of sigmas that a run measured, kept in the user's cache for the next run.
+"""What runs take over from each other where they would compute the same bits.
 
-Calibrating sigma takes minutes with a large model. A measurement is taken over only where it would
-have the same bits, so a run that takes it over has the journal of a run that measures: a file is
-named by the digest of everything that the measurement depends on. These are the starting weights,
-the files beside them (tokenizer, chat template), the settings below, the prompts, the seeds of the
-directions, threads, processor and versions, and the code of germline.
+**Divergences of sigmas** are kept in the user's cache for the next run, as calibrating sigma takes
+minutes with a large model. A file is named by the digest of everything that a measurement depends
+on. These are the starting weights, the files beside them (tokenizer, chat template), the settings
+below, the prompts, the seeds of the directions, threads, processor and versions, and the code of
+germline; so a run that takes one over has the journal of a run that measures. A file of `FOLDER` is
+`{"kl": {sigma: nats per token}}`. Deleting it, or `strategy.sigma.keep=false`, measures anew. A run
+has the measurements that it used in its own directory, and its sigma in the journal, so nothing
+else reads these files.
 
-A file of `FOLDER` is `{"kl": {sigma: nats per token}}`. Deleting it, or
-`strategy.sigma.keep=false`, measures anew. A run has the measurements that it used in its own
-directory, and its sigma in the journal, so nothing else reads these files.
+**Rollouts** are shared with `record.shared`: those of the same weights, members, prompts and noise.
+Before their first update, runs that differ only in the update rule (learning rate, shaping,
+optimizer) or in their length generate the same. The first such run keeps what it generated, and the
+others read that instead of generating it. Their journals and budgets are those of runs that
+generate everything. What cannot be read is generated again. Nothing is kept in which a reward is
+missing, as the next run may have it.
 """
 
 import hashlib
 import json
+import pickle
 from collections import UserDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
 from huggingface_hub.constants import HF_ASSETS_CACHE
 
@@ -26,10 +35,12 @@ import germline
 from germline.config import AutoSigma
 from germline.config.config_files import model_source
 from germline.evaluation.kl_divergence import Keep, nothing_kept
+from germline.fleet import Fleet
 from germline.protocols import EpisodeTask, Task
 from germline.record import RunDirectory
-from germline.record.atomic_files import write_json
+from germline.record.atomic_files import write_atomically, write_json
 from germline.registry import package_of
+from germline.types import Evaluation
 
 FOLDER = Path(HF_ASSETS_CACHE) / "germline" / "calibration"
 
@@ -38,6 +49,9 @@ COUNTED = {"rollouts", "tokens", "flops"}
 
 SMALL_FILES = {".json", ".jinja", ".txt", ".model"}
 """Config, tokenizer and chat template of a model."""
+
+EVALUATES = {"model", "task", "space", "engine", "microbatch", "prompt_search"}
+"""Sections that decide an evaluation, beside the machine, the code and what it is asked for."""
 
 
 class KeptDivergences(UserDict[float, float]):
@@ -84,6 +98,35 @@ def kept_divergences(directory: RunDirectory, task: Task) -> Keep:
         return KeptDivergences(FOLDER / f"{name}.json")
 
     return kept
+
+
+class SharedRollouts:
+    """The evaluations of a folder, for `Fleet.shared` of a run before its first update."""
+
+    def __init__(self, fleet: Fleet, directory: RunDirectory) -> None:
+        config = directory.config
+        self._folder = Path(config.record.shared or "")
+        self._counts = fleet.counts
+        facts = [
+            *(fleet.digest(), config.search.unit, *machine_and_code(directory)),
+            config.model_dump(mode="json", include=EVALUATES),
+        ]
+        self._of_run = json.dumps(facts, sort_keys=True)
+
+    def __call__(self, make: Callable[[], Evaluation], asked: object) -> Evaluation:
+        """Read an evaluation, and count `shared_rollouts`; or make it and keep it."""
+        key = hashlib.sha256(self._of_run.encode() + pickle.dumps(asked)).hexdigest()
+        file = self._folder / f"{key}.pickle"
+        try:
+            found: Evaluation = pickle.loads(file.read_bytes())
+        except (OSError, EOFError, pickle.UnpicklingError):  # not there, or damaged
+            found = make()
+            if not np.isnan(found.rewards).any():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(file, pickle.dumps(found))
+            return found
+        self._counts["shared_rollouts"] += len(found.rollouts)
+        return replace(found, decode_seconds=0.0)
 
 
 def _files_of(model: str) -> Iterator[Path]:

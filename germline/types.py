@@ -312,7 +312,7 @@ class GenerationRecord:
         sigmas: sigma of each tensor, by name, where they differ; in `sigma_unit`.
         calibration: the sigmas that were tried before the generation, in order.
         strategy_metrics: values the strategy reports, by their names in generations.jsonl.
-        budget: what the run has spent up to this generation, see `run.budget_meter`.
+        budget: what the run has spent up to this generation, see `run.training`.
     """
 
     generation: int

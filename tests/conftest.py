@@ -54,7 +54,7 @@ def no_search_for_children() -> Iterator[None]:
     It took a fifth of the time of a short run.
     """
     with pytest.MonkeyPatch.context() as patch:
-        if meter := sys.modules.get("germline.run.budget_meter"):
+        if meter := sys.modules.get("germline.run.training"):
             patch.setattr(meter, "_cpu_s", time.perf_counter)
         yield
 

@@ -35,33 +35,21 @@ def broken() -> Engine:
     raise ZeroDivisionError("of a module")
 
 
-class Sleep:
-    """A job that never ends, such as a computation that hangs."""
-
-    def __call__(self, _engine: Engine) -> None:
-        """Sleep."""
-        time.sleep(1000)
+def sleep(_engine: Engine) -> None:
+    """Never end, as a computation that hangs."""
+    time.sleep(1000)
 
 
-class Divide:
-    """A job with a mistake in it."""
-
-    def __call__(self, _engine: Engine) -> float:
-        """Raise ZeroDivisionError."""
-        return 1 / 0
+def divide(_engine: Engine) -> float:
+    """Make a mistake."""
+    return 1 / 0
 
 
-class Refuse:
-    """A job that a user can mend."""
-
-    def __call__(self, _engine: Engine) -> None:
-        """Raise GermlineError."""
-        raise GermlineError("task: the longest prompt is too long")
+def refuse(_engine: Engine) -> None:
+    """Make a mistake that a user can mend."""
+    raise GermlineError("task: the longest prompt is too long")
 
 
-class Whereabouts:
-    """A job that says in which process it is done."""
-
-    def __call__(self, _engine: Engine) -> int:
-        """Return the process id."""
-        return os.getpid()
+def process_id(_engine: Engine) -> int:
+    """Return in which process it is done."""
+    return os.getpid()

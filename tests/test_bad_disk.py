@@ -84,9 +84,7 @@ def copy(whole: Path, tmp_path: Path) -> Path:
         ("held_out.jsonl", ("record.rollouts=0",), 200),
     ],
 )
-def test_a_full_disk_is_told_and_the_run_goes_on_to_the_same_bits(
-    file: str, overrides: tuple[str, ...], size: int, tmp_path: Path
-) -> None:
+def test_a_full_disk_is_told_and_the_run_goes_on_to_the_same_bits(file, overrides, size, tmp_path):
     undisturbed = journal(run(tmp_path / "undisturbed", *overrides))
     training = germline.train(settings(*overrides), tmp_path / "run")
     expected = rf"run/{file} cannot be written: .*; choose .*`germline resume`"
@@ -138,18 +136,14 @@ def test_tensorboard_on_a_full_disk_raises_and_does_not_wait_for_ever(tmp_path: 
 # --- folders that cannot be written to
 
 
-def test_a_folder_nobody_may_write_to_is_refused_before_anything_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_nobody_may_write_to_is_refused_before_anything_is_loaded(tmp_path, monkeypatch):
     # Tests may run as root, whom permissions do not stop.
     monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != tmp_path)
     with pytest.raises(GermlineError, match=r"out: .*new/run cannot be made, as .* may not be wri"):
         germline.train({"model": "no such model"}, tmp_path / "new" / "run")
 
 
-def test_a_read_only_run_is_not_resumed_but_replayed(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_run_is_not_resumed_but_replayed(copy, monkeypatch):
     plain = os.open
 
     def opened(path: object, flags: int, *rest: int) -> int:
@@ -209,9 +203,7 @@ def test_a_damaged_run_json_is_told(change, copy):
 
 
 @pytest.mark.parametrize("line", ['{"generation": 0}', "[]", '{"generation": "x", "mean'])
-def test_a_damaged_row_is_told_with_its_line_and_that_the_weights_do_not_need_it(
-    line: str, copy: Path
-) -> None:
+def test_a_damaged_row_is_told_with_its_line_and_that_the_weights_do_not_need_it(line, copy):
     file = copy / "held_out.jsonl"
     file.write_bytes(line.encode() + b"\n" + file.read_bytes())
     with pytest.raises(GermlineError, match=r"held_out\.jsonl, line 1: damaged.*delete that line"):

@@ -15,7 +15,7 @@ from germline.protocols import ScoringGroup
 from germline.record import RunDirectory
 from germline.record.early_stopping import reached_limit
 from germline.report.run_facts import RunFacts
-from germline.run.budget_meter import _cpu_s
+from germline.run.training import _cpu_s
 from germline.types import Completion, Example, GermlineError
 from tests.command_line import command
 from tests.hang_limit import wait_until

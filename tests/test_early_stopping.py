@@ -42,9 +42,7 @@ def scores(*means: float) -> list[HeldOutScore]:
         ({"mean": math.nan}, None),
     ],
 )
-def test_the_best_score_is_the_first_of_the_highest_or_of_the_lowest_cost(
-    changes: dict[str, float], best: int | None
-) -> None:
+def test_the_best_score_is_the_first_of_the_highest_or_of_the_lowest_cost(changes, best):
     found = best_score([replace(one, **changes) for one in scores(0.2, 0.8, 0.8, 0.6)])  # type: ignore[arg-type]
     assert (found and found.generation) == best
     assert best_score([]) is None

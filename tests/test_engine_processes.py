@@ -18,7 +18,7 @@ from germline.run.build_fleet import engine_placement
 from germline.types import GermlineError, Update
 from tests import loaded_engines
 from tests.hang_limit import wait_until
-from tests.loaded_engines import Divide, Refuse
+from tests.loaded_engines import divide, refuse
 from tests.remote_engines import (
     CONFIG,
     TASK,
@@ -171,9 +171,9 @@ def test_ctrl_c_does_not_reach_the_processes(pair, alone):
 
 def test_an_error_of_a_job_arrives_any_other_with_its_traceback(pair, alone):
     with pytest.raises(GermlineError, match=r"^task: the longest prompt is too long$"):
-        pair[0].pool.broadcast(Refuse())
-    with pytest.raises(RuntimeError, match=r"(?s)Traceback.*in __call__.*ZeroDivisionError"):
-        pair[0].pool.broadcast(Divide())
+        pair[0].pool.broadcast(refuse)
+    with pytest.raises(RuntimeError, match=r"(?s)Traceback.*in divide.*ZeroDivisionError"):
+        pair[0].pool.broadcast(divide)
     assert_same(evaluated(pair[0]), evaluated(alone))
 
 
@@ -197,11 +197,11 @@ PARENT = """
 import sys, threading
 from germline.fleet.worker_pool import WorkerPool
 from germline.fleet.engine_processes import EngineProcess, wait_for_outcome
-from tests.loaded_engines import Sleep, toy
+from tests.loaded_engines import sleep, toy
 processes = [EngineProcess(number, toy) for number in range(2)]
 pool = WorkerPool(processes, wait_for_outcome)
 pool.wait_ready()
-processes[0].send(Sleep())
+processes[0].send(sleep)
 print(*(one._popen.pid for one in processes), flush=True)
 threading.Event().wait()
 """

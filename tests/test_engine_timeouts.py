@@ -15,20 +15,8 @@ from germline.fleet.worker_jobs import (
     RemoteEngineLost,
 )
 from germline.fleet.worker_pool import WorkerPool
-from germline.types import (
-    EngineLost,
-    GermlineError,
-)
-from tests.remote_engines import (
-    CONFIG,
-    TASK,
-    Nearby,
-    digests,
-    evaluated,
-    fleet_of,
-    local,
-    pool,
-)
+from germline.types import EngineLost, GermlineError
+from tests.remote_engines import CONFIG, TASK, Nearby, digests, evaluated, fleet_of, local, pool
 from tests.toy_runs import GradedHere
 
 
@@ -102,16 +90,6 @@ def hanging(clockwork: Clockwork, name: str, place: int, kind: type):
             clockwork.stuck.discard(self)
 
     return Hanging(name)
-
-
-@pytest.mark.parametrize(("kind", "place"), [(GenerateJob, 3), (DigestJob, 2), (ApplyJob, 1)])
-def test_an_engine_that_hangs_is_started_again(kind, place, undisturbed, caplog):
-    clockwork = Clockwork()
-    engines = [hanging(clockwork, "engine 0", place, kind), Nearby("engine 1")]
-    fleet = timed_fleet(engines, clockwork, job_timeout_s=60.0)
-    assert digests(fleet) == undisturbed
-    assert [one.starts for one in engines] == [2, 1]
-    assert "lost engine 0: it hung" in caplog.text
 
 
 @pytest.mark.parametrize("limit", [60.0, 360.0])

@@ -72,9 +72,7 @@ def test_a_run_may_sample_its_held_out_answers(tmp_path: Path) -> None:
     assert "at temperature 1\n" in evaluated(toy, "--limit", 5)
 
 
-def test_the_best_of_a_cost_is_the_lowest_and_a_missing_sample_leaves_an_example_out(
-    tmp_path: Path,
-) -> None:
+def test_the_best_of_a_cost_is_the_lowest_and_a_missing_sample_leaves_an_example_out(tmp_path):
     score, file = germline.evaluate(str(run(tmp_path / "toy", "generations=1")), limit=5, samples=3)
     costs = -np.array([row["reward"] for row in rows_of(file)], dtype=float).reshape(3, 5)
     assert [one.metric for one in score.at_k] == ["best@1", "best@2", "best@3"]
@@ -85,9 +83,7 @@ def test_the_best_of_a_cost_is_the_lowest_and_a_missing_sample_leaves_an_example
     assert best[1:].tolist() == costs[:, 1:].min(axis=0).tolist()
 
 
-def test_unseen_examples_are_those_after_the_held_out_ones(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unseen_examples_are_those_after_the_held_out_ones(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     whole, _ = germline.evaluate(str(trained), limit=9)
     unseen, file = germline.evaluate(str(trained), split="unseen", limit=3)
@@ -120,9 +116,7 @@ def test_generations_are_compared_by_progressions_and_regressions(trained: Path)
         (["nano", "--task", "arithmetic", "--split", "unseen"], "a model has none"),
     ],
 )
-def test_what_would_measure_something_else_is_refused(
-    trained: Path, words: list[object], message: str
-) -> None:
+def test_what_would_measure_something_else_is_refused(trained, words, message):
     done = command("eval", *(trained if one == "RUN" else one for one in words))
     assert done.exit_code == 2
     assert re.search(message, " ".join(done.stderr.split()))
@@ -145,9 +139,7 @@ def test_what_a_run_cannot_answer_is_refused(tmp_path: Path) -> None:
         germline.evaluate(str(ensemble), samples=2, limit=2)
 
 
-def test_the_kl_of_every_generation_is_measured_on_the_examples_that_are_asked(
-    trained: Path,
-) -> None:
+def test_the_kl_of_every_generation_is_measured_on_the_examples_that_are_asked(trained):
     words = (trained, "-g", -1, "-g", 1, "--split", "unseen", "--limit", 8, "--kl")
     rows = json.loads(evaluated(*words, "--json"))
     start, last = (row["kl"] for row in rows)

@@ -44,9 +44,7 @@ def test_every_generation_scores_what_the_run_recorded(trained: Path, tmp_path: 
         assert (measured.generation, measured.values) == (updates, score.values)
 
 
-def test_models_of_the_same_name_have_files_of_their_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_of_the_same_name_have_files_of_their_own(tmp_path, monkeypatch):
     long = "m" * 120
     sources = ("b/model", "./model", "../model", f"a/{long}", f"b/{long}")
     for folder in ("a", "b"):
@@ -61,9 +59,7 @@ def test_models_of_the_same_name_have_files_of_their_own(
     assert all(Path(file).exists() for file in files)
 
 
-def test_the_table_has_a_row_for_every_source_and_generation(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_has_a_row_for_every_source_and_generation(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     germline.export(trained, tmp_path / "adapter")
     rows = json.loads(
@@ -89,9 +85,7 @@ def test_the_table_has_a_row_for_every_source_and_generation(
     assert "paired over examples" in text
 
 
-def test_a_model_before_a_run_is_scored_on_the_task_of_the_run(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_before_a_run_is_scored_on_the_task_of_the_run(trained, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     other = CONFIG | {"task": "multiplication", "generations": 1}
     germline.train(other, out=tmp_path / "other").run()
@@ -105,9 +99,7 @@ def test_a_model_before_a_run_is_scored_on_the_task_of_the_run(
 
 
 @pytest.mark.parametrize("generation", ["1", "-1", "best"])
-def test_export_and_replay_write_the_same_weights_of_a_generation(
-    trained: Path, tmp_path: Path, generation: str
-) -> None:
+def test_export_and_replay_write_the_same_weights_of_a_generation(trained, tmp_path, generation):
     words = ("export", trained, "-g", generation, "--merged", "--out")
     for more in ([tmp_path / "exported"], [tmp_path / "replayed", "--verify"]):
         result = command(*words, *more)
@@ -164,9 +156,7 @@ def test_a_model_is_scored_on_the_rows_that_are_given(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("refused", [("nowhere/model",), ("-g", 0, "-g", 99)])
-def test_a_source_that_is_refused_costs_no_evaluation_of_the_others(
-    refused: tuple[object, ...], trained: Path
-) -> None:
+def test_a_source_that_is_refused_costs_no_evaluation_of_the_others(refused, trained):
     before = sorted(trained.iterdir())
     done = command("eval", trained, *refused, "--limit", 2)
     assert done.exit_code == 2

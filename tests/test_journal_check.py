@@ -1,6 +1,5 @@
 """A journal that lost lines is refused where it would give older weights without a word."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,9 +63,7 @@ def test_a_resumed_run_says_which_generations_it_trains_again(cut, trained, capl
     ],
     ids=["export", "generate", "evaluate", "evaluate-3", "replay", "replay-3", "fork", "kl"],
 )
-def test_what_needs_the_lost_lines_is_refused_with_a_remedy(
-    cut: tuple[Path, int], use: Callable[[Path], object]
-) -> None:
+def test_what_needs_the_lost_lines_is_refused_with_a_remedy(cut, use):
     path, kept = cut
     with pytest.raises(GermlineError) as error:
         use(path)
@@ -75,9 +72,7 @@ def test_what_needs_the_lost_lines_is_refused_with_a_remedy(
     assert f"germline export {path} --generation {kept - 1}" in str(error.value)
 
 
-def test_a_kill_between_the_rows_and_the_journal_line_is_no_damage(
-    cut: tuple[Path, int], trained: Path
-) -> None:
+def test_a_kill_between_the_rows_and_the_journal_line_is_no_damage(cut, trained):
     path, _ = cut
     (path / "journal.jsonl").write_bytes(journal(trained))
     keep(path, 3)

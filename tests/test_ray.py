@@ -3,7 +3,6 @@
 The cluster and a pair of engines are started once: every test leaves both engines ready.
 """
 
-import contextlib
 import os
 import signal
 
@@ -13,7 +12,7 @@ from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import WorkerPool
 from germline.types import GermlineError
 from tests import loaded_engines
-from tests.loaded_engines import Whereabouts
+from tests.loaded_engines import process_id
 from tests.remote_engines import (
     CONFIG,
     TASK,
@@ -34,95 +33,37 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-NODE = {"include_dashboard": False, "object_store_memory": 80_000_000}
-"""Small: only states pass through the store."""
-
 
 @pytest.fixture(scope="module")
-def cluster():
-    """A cluster of one node with room for two engines; tests may add nodes and remove them."""
-    from ray.cluster_utils import Cluster as Nodes
+def joined():
+    """A cluster with room for two engines, as a script may have joined it before a run."""
+    from ray.cluster_utils import Cluster
 
-    cluster = Nodes(initialize_head=True, head_node_args={"num_cpus": 2, **NODE})
-    yield cluster
-    cluster.shutdown()
-
-
-@pytest.fixture(scope="module")
-def joined(cluster):
-    """The cluster, as a script may have joined it before it begins a run."""
+    node = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 80_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
     before = signal.getsignal(signal.SIGTERM)
     ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
     signal.signal(signal.SIGTERM, before)
     yield cluster
     ray.shutdown()
+    cluster.shutdown()
 
 
 @pytest.fixture(scope="module")
-def away(joined):
-    """Nodes beside the head, newest last, each with room for one engine that must be there."""
-    nodes = [joined.add_node(num_cpus=1, resources={"away": 1}, **NODE)]
-    yield nodes
-    for node in nodes:
-        joined.remove_node(node)
+def pair(joined):
+    from germline.fleet.ray_engines import RayEngine, resources_report, wait_for_outcome
 
-
-def fleet_of(*loads, needs=(), **terms):
-    """Put engines into a fleet; each has a CPU unless it needs something else as well."""
-    from germline.fleet.ray_engines import (
-        RayEngine,
-        resources_report,
-        wait_for_outcome,
-    )
-
-    asked = [{"CPU": 1.0, **need} for need in (*needs, *[{}] * (len(loads) - len(needs)))]
-    engines = [RayEngine(number, load, asked[number]) for number, load in enumerate(loads)]
-    pool = WorkerPool(
-        engines, wait_for_outcome, resources_report=lambda: resources_report(asked[-1]), **terms
-    )
-    return RemoteFleet(pool, GradedHere(TASK), CONFIG.microbatch, shares_disk=False)
-
-
-@contextlib.contextmanager
-def closing(fleet):
-    try:
-        yield fleet
-    finally:
-        fleet.close()
-
-
-@pytest.fixture(scope="module")
-def pair(away):
-    """Engine 0 is on any node, engine 1 away from the head."""
-    loads = [loaded_engines.talkative] * 2
-    with closing(fleet_of(*loads, needs=({}, {"away": 1.0}))) as fleet:
-        yield fleet
+    asked = {"CPU": 1.0}
+    engines = [RayEngine(number, loaded_engines.talkative, asked) for number in range(2)]
+    pool = WorkerPool(engines, wait_for_outcome, resources_report=lambda: resources_report(asked))
+    fleet = RemoteFleet(pool, GradedHere(TASK), CONFIG.microbatch, shares_disk=False)
+    yield fleet
+    fleet.close()
 
 
 @pytest.fixture(scope="module")
 def alone():
     return local()
-
-
-def pids(fleet):
-    """Process ids by place, once both engines are ready."""
-    while len(fleet.pool.ready_slots()) < 2:
-        evaluated(fleet)
-    found = fleet.pool.broadcast(Whereabouts())
-    return [found[slot] for slot in sorted(found, key=lambda slot: slot.remote.name)]
-
-
-def until_all_are_ready(fleet, alone):
-    while len(fleet.pool.ready_slots()) < 2:
-        assert_same(evaluated(fleet), evaluated(alone))
-    assert_same(evaluated(fleet), evaluated(alone))
-
-
-def kill_during_its_next_job(fleet, name, pid, kill):
-    """Stop a process, so that it takes a microbatch and cannot finish it; then kill it."""
-    (slot,) = [slot for slot in fleet.pool.ready_slots() if slot.remote.name == name]
-    os.kill(pid, signal.SIGSTOP)
-    after_its_next_job(slot.remote, kill)
 
 
 # --- runs
@@ -150,28 +91,14 @@ def test_two_actors_play_and_apply_like_one_engine_here(pair, alone, capfd):
 
 
 def test_an_actor_killed_while_it_plays_changes_nothing_and_comes_back(pair, alone, caplog):
-    pid = pids(pair)[1]
-    kill_during_its_next_job(pair, "engine 1", pid, lambda: os.kill(pid, signal.SIGKILL))
+    found = pair.pool.broadcast(process_id)
+    (slot,) = [slot for slot in found if slot.remote.name == "engine 1"]
+    # Stopped, it takes a microbatch and cannot finish it; then it is killed.
+    os.kill(found[slot], signal.SIGSTOP)
+    after_its_next_job(slot.remote, lambda: os.kill(found[slot], signal.SIGKILL))
     assert_same(evaluated(pair), evaluated(alone))
     assert "lost engine 1: " in caplog.text
-    until_all_are_ready(pair, alone)
-    assert "engine 1 is back" in caplog.text
-
-
-def test_an_engine_whose_node_is_removed_waits_for_another(pair, away, joined, alone, caplog):
-    pid = pids(pair)[1]
-    node = away.pop()
-
-    def remove():
-        joined.remove_node(node, allow_graceful=False)
-        os.kill(pid, signal.SIGKILL)  # stopped, it would outlive its node
-
-    kill_during_its_next_job(pair, "engine 1", pid, remove)
+    while len(pair.pool.ready_slots()) < 2:
+        assert_same(evaluated(pair), evaluated(alone))
     assert_same(evaluated(pair), evaluated(alone))
-    for one in (pair, alone):
-        one.apply(UPDATES[1])
-    assert pair.digest() == alone.digest()
-    assert [slot.remote.name for slot in pair.pool.ready_slots()] == ["engine 0"]
-    away.append(joined.add_node(num_cpus=1, resources={"away": 1}, **NODE))
-    until_all_are_ready(pair, alone)
-    assert len(pids(pair)) == 2
+    assert "engine 1 is back" in caplog.text

@@ -70,9 +70,7 @@ def test_a_missing_generation_is_named_with_file_and_line(tmp_path: Path) -> Non
         Journal(path).read()
 
 
-def test_an_unknown_noise_version_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_noise_version_is_refused(tmp_path, monkeypatch):
     written(tmp_path / "j", 1)
     monkeypatch.setattr("germline.record.journal.NOISE_VERSION", 2)
     with pytest.raises(GermlineError, match="noise version 1 is not known"):

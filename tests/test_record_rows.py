@@ -180,9 +180,7 @@ def test_a_resume_purges_events_of_generations_that_never_happened(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("patience", "scored"), [("null", [0, 2, 4]), ("1", [0, 2])])
-def test_tensorboard_has_the_held_out_scores_before_and_after_training(
-    tmp_path: Path, patience: str, scored: list[int]
-) -> None:
+def test_tensorboard_has_the_held_out_scores_before_and_after_training(tmp_path, patience, scored):
     settings = ("record.tensorboard=true", "held_out.every=2", f"held_out.patience={patience}")
     path = run(tmp_path / "run", *settings)
     scores = [row.score for row in RunDirectory.open(path).held_out()]
@@ -251,9 +249,7 @@ def test_samples_of_equal_prompts_are_paired_in_order() -> None:
         ([{"rollouts": 32}, {"rollouts": 20}], 5),
     ],
 )
-def test_the_examples_of_a_generation_are_at_most_those_of_the_task(
-    rows: list[dict[str, int]], examples: int
-) -> None:
+def test_the_examples_of_a_generation_are_at_most_those_of_the_task(rows, examples):
     config = load_config({"batch_size": 8, "strategy": {"population": 4}})
     assert batch_examples(rows, config) == examples
     chosen = {"kind": "sep_cma", "sigma": 0.1}  # The strategy chooses the population.

@@ -81,18 +81,14 @@ def test_a_folder_of_another_config_is_refused_before_anything_is_trained(tmp_pa
     assert not (tmp_path / "seeds" / "seed-0").exists()
 
 
-def test_seeds_that_a_smaller_list_leaves_out_are_trained_on_with_the_others(
-    tmp_path: Path,
-) -> None:
+def test_seeds_that_a_smaller_list_leaves_out_are_trained_on_with_the_others(tmp_path):
     finish(train_seeds({**CONFIG, "generations": 1}, [0, 2], tmp_path))
     finish(train_seeds({**CONFIG, "generations": 2}, [1, 0], tmp_path))
     assert SeedStudy.open(tmp_path).seeds == (0, 2, 1)
     assert [len(journal(tmp_path / f"seed-{n}").splitlines()) for n in range(3)] == [2] * 3
 
 
-def test_relative_paths_of_a_study_mean_the_same_files_from_any_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_paths_of_a_study_mean_the_same_files_from_any_folder(tmp_path, monkeypatch):
     words = ["slope", "crane", "apple", "beach", "dance", "eagle", "flame", "grape", "house"]
     (tmp_path / "words.txt").write_text("\n".join(words))
     (tmp_path / "elsewhere").mkdir()
@@ -192,9 +188,7 @@ def test_eval_says_the_mean_over_the_seeds_of_each_folder(study: Path, tmp_path:
     assert f"{other}: {number(second)}" in of_other
 
 
-def test_a_model_is_no_run_seed_of_the_folder_it_is_named_in(
-    study: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_is_no_run_seed_of_the_folder_it_is_named_in(study, monkeypatch):
     monkeypatch.chdir(study)
     shown = command("eval", "seed-0", "nano", "--limit", 1, "--task", "arithmetic")
     assert shown.exit_code == 0, shown.output
@@ -240,9 +234,7 @@ def groups(folder: Path) -> list[list[int]]:
     return [[run.config.seed for run in group.runs] for group in seed_groups(runs)]
 
 
-def test_more_generations_train_all_seeds_on_to_the_bits_of_longer_runs(
-    seeds: Path, tmp_path: Path
-) -> None:
+def test_more_generations_train_all_seeds_on_to_the_bits_of_longer_runs(seeds, tmp_path):
     shown = command("resume", seeds, "generations=5", "-q")
     assert shown.exit_code == 0, shown.output
     finish(train_seeds({**CONFIG, "generations": 5}, [0, 1, 2], tmp_path / "long"))
@@ -260,9 +252,7 @@ def test_an_interrupted_continuation_goes_on_from_the_folder(seeds: Path) -> Non
     assert [RunDirectory.open(seeds / f"seed-{n}").config.generations for n in range(3)] == [5] * 3
 
 
-def test_a_seed_that_was_trained_on_alone_is_not_averaged_with_the_others(
-    seeds: Path,
-) -> None:
+def test_a_seed_that_was_trained_on_alone_is_not_averaged_with_the_others(seeds):
     list(germline.resume(seeds / "seed-0", ["generations=4"]))
     assert groups(seeds) == [[1, 2]]
     with pytest.raises(GermlineError, match=r"seed-0 has generations=4, and .*: ask for gener"):

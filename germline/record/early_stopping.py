@@ -1,7 +1,7 @@
 """The best held-out score of a run, and the settings that end a run early.
 
 `generations.jsonl` holds what was spent up to each generation under `budget`, in units that all
-methods share; `run.budget_meter` counts.
+methods share; `run.training` counts.
 """
 
 import math

@@ -286,7 +286,7 @@ def score_to_file(
     Raises:
         GermlineError: `out` is no file of an earlier evaluation, so it would be lost.
     """
-    file = out or _completions_path(evaluated, source, split)
+    file = _completions_path(evaluated, source, split) if out is None else Path(out)
     if file.exists() and not _has_completions(file):
         raise GermlineError(
             f"out: {file} exists and holds no completions of an evaluation, so it is not replaced; "

@@ -6,9 +6,7 @@ import shutil
 from germline.config.config_files import as_yaml
 from germline.record.run_paths import acquire_lock
 from germline.studies import sweep_runner
-from germline.studies.sweep import Sweep
-from germline.studies.sweep_files import read_best
-from germline.studies.sweep_options import SweepOptions
+from germline.studies.sweep import Sweep, SweepOptions
 from germline.studies.sweep_report import SweepReport
 from germline.studies.sweep_space import SweepSpace, overrides_of
 from tests import test_sweep
@@ -36,8 +34,8 @@ def test_a_grid_trains_every_trial_with_all_seeds(file, commands, monkeypatch) -
     assert [one.state for one in found.trials] == ["complete"] * 4
     assert all(sorted(one.signed_scores) == [0, 1] for one in found.trials)
     # The settings of the best trial with those of the sweep, without what a study decides.
-    best = read_best(found.folder)
-    assert best["overrides"] == ["shaping=raw", *overrides_of(dict(found.ranked[0].settings))]
+    best = json.loads((found.folder / "best.json").read_text())
+    assert best["overrides"] == ["shaping=raw", *overrides_of(found.ranked[0].settings)]
     (heat_map,) = SweepReport(found).maps
     assert heat_map.title == "after 72 rollouts"
     assert (heat_map.y, heat_map.x) == ("strategy.learning_rate", "strategy.sigma")

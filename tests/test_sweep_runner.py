@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from germline.record.atomic_files import write_json
 from germline.studies import sweep_runner
-from germline.studies.sweep_results import read_trial
 from germline.types import HeldOutScore
 
 
@@ -28,11 +26,11 @@ def test_a_trial_that_collapsed_is_no_better_peer(monkeypatch) -> None:
     monkeypatch.setattr(sweep_runner, "SweepResults", lambda _out: found)
     monkeypatch.setattr(sweep_runner, "score_at", lambda run, _stop: run)
     monkeypatch.setattr(runner, "_affords", lambda *_: True)
-    assert runner._halve(3, 1) == {}
+    assert runner._halve(3, 1) is None
     trials[3].mean = 2.0
     reason = "rung 1 of 2: 1 of 3 other trials were better"
-    assert runner._halve(3, 1) == {"state": "pruned", "reason": reason}
-    assert runner._halve(3, 2) == {}
+    assert runner._halve(3, 1) == ("pruned", reason)
+    assert runner._halve(3, 2) is None
 
 
 def test_a_trial_that_goes_on_is_judged_at_the_rung_that_its_run_was_trained_up_to(
@@ -51,26 +49,33 @@ def test_a_trial_that_goes_on_is_judged_at_the_rung_that_its_run_was_trained_up_
         trial = SimpleNamespace(
             runs=runs, score_at=lambda stop, at=budget: 1.0 if stop <= at else None
         )
-        monkeypatch.setattr(runner, "_read", lambda _path, trial=trial: trial)
+        monkeypatch.setattr(runner, "_trial", lambda _path, trial=trial: trial)
         steps.clear()
         runner._search(Path())
         assert steps == [(name, stop) for stop in left for name in ("train", "halve")]
 
 
 @pytest.mark.parametrize(
-    ("locked", "states", "work"),
+    ("locked", "tests", "work"),
     [
-        ([0], ["running", ""], 1),  # another worker tests trial 0, and does not race it
-        ([0], ["", ""], None),
-        ([1], ["complete", ""], None),
-        ([0], ["running", "running"], 1),  # the worker that tested trial 1 was killed
-        ([0, 1], ["running", "running"], None),
+        ([0], [1, 0], 1),  # another worker tests trial 0, and does not race it
+        ([0], [0, 0], None),
+        ([1], [2, 0], None),
+        ([0], [1, 1], 1),  # the worker that tested trial 1 was killed
+        ([0, 1], [1, 1], None),
     ],
 )
-def test_tests_do_not_wait_for_each_other(monkeypatch, locked, states, work) -> None:
+def test_tests_do_not_wait_for_each_other(monkeypatch, locked, tests, work) -> None:
     trials = [
-        SimpleNamespace(number=n, path=n, state="complete", test=test, rollouts=216.0)
-        for n, test in enumerate(states)
+        SimpleNamespace(
+            number=n,
+            path=n,
+            state="complete",
+            spent={"rollouts": 216.0},
+            tests=range(begun),
+            test_scores=range(begun // 2),
+        )
+        for n, begun in enumerate(tests)
     ]
     options = SimpleNamespace(
         budget=SimpleNamespace(limits={}), searched={}, seeds=4, is_grid=False
@@ -81,40 +86,8 @@ def test_tests_do_not_wait_for_each_other(monkeypatch, locked, states, work) -> 
     monkeypatch.setattr(sweep_runner, "is_locked", lambda path: path in locked)
     monkeypatch.setattr(sweep_runner, "race", lambda *_, **__: [(trials[0], 4)])
     monkeypatch.setattr(sweep_runner, "trials_to_test", lambda found: found.trials)
+    runner._untested = set()
     monkeypatch.setattr(runner, "_begin", lambda *_: None)
     monkeypatch.setattr(runner, "_affords", lambda *_: False)
     found = runner._next_work()
     assert found == (None if work is None else (work, runner._test))
-
-
-def test_a_test_is_marked_while_it_runs(tmp_path, monkeypatch) -> None:
-    made = {"number": 0, "settings": {}, "state": "complete", "reason": "", "sampler": "tpe"}
-    write_json(tmp_path / "trial.json", made)  # as sweeps of germline before tests had a state
-    assert read_trial(tmp_path, [0]).test == ""
-    runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
-    runner._sweep = SimpleNamespace(test_seeds=[4], limit=216, seeds=[0])
-    runner._on_end = lambda *_: None
-    seen: list[str] = []
-
-    def train(path: Path, *_: Any, **__: Any) -> dict[str, str]:
-        seen.append(read_trial(path, [0]).test)
-        return {}
-
-    monkeypatch.setattr(runner, "_train", train)
-    runner._test(tmp_path)
-    assert [*seen, read_trial(tmp_path, [0]).test] == ["running", "complete"]
-
-
-def test_rollouts_that_a_running_trial_took_over_are_not_planned_again() -> None:
-    runner: Any = sweep_runner.SweepRunner.__new__(sweep_runner.SweepRunner)
-    runner._sweep = SimpleNamespace(stops=[72, 216])
-    running = SimpleNamespace(state="running", score_at=lambda _stop: None, rollouts=50)
-    found: Any = SimpleNamespace(spent={"rollouts": 100}, trials=[running])  # 20 of 50 were shared
-    assert runner._affords(found, {"rollouts": 122}, 0)
-    assert not runner._affords(found, {"rollouts": 121}, 0)
-    # A trial that ended after the generation that it took over counts all the same.
-    run = SimpleNamespace(rows=[{"rollouts": 24}])
-    ended = SimpleNamespace(state="complete", runs=[run], spent={"rollouts": 0})
-    found.trials = [ended] * 3
-    assert runner._affords(found, {"rollouts": 172}, 0)
-    assert not runner._affords(found, {"rollouts": 171}, 0)

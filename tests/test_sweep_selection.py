@@ -86,9 +86,9 @@ def test_a_run_that_is_training_on_does_not_count_and_collapses_are_counted_apar
     run.has_ended = False
     assert trial.signed_scores == {0: 1.0}
     broken = replace(faked(1, 2.0), state="pruned", reason=f"{COLLAPSED}: broken")
-    stopped = replace(faked(2, 2.0), state="running")
-    summary = faked_results(faked(0, 1.0), broken, stopped).summary()
-    assert summary[0] == "3 trials, 30 rollouts: 1 complete, 1 collapsed, 1 stopped"
+    running = replace(faked(2, 2.0), state="running")
+    summary = faked_results(faked(0, 1.0), broken, running).summary()
+    assert summary[0] == "3 trials, 30 rollouts: 1 complete, 1 collapsed, 1 running"
 
 
 def test_trials_are_paired_by_run_seed_and_a_lower_cost_is_better() -> None:
@@ -177,7 +177,7 @@ def test_the_summary_says_optimism_and_regret(higher_is_better: bool) -> None:
             faked_run.scores[0] = replace(faked_run.scores[0], higher_is_better=higher_is_better)
             faked_run.evaluation = {} if unseen is None else {"mean": sign * unseen}
         *runs, test = trial.runs
-        return replace(trial, runs=runs, tests=[test] if again else [], test="complete")
+        return replace(trial, runs=runs, tests=[test] if again else [])
 
     six, five, four = (f"{sign * one:g}" for one in (6, 5, 4))
     again = f"trial 0 scored {six} in the search, {five} with new run seeds (the search is +1"
@@ -187,14 +187,15 @@ def test_the_summary_says_optimism_and_regret(higher_is_better: bool) -> None:
     assert "(the search is not optimistic)" in faked_results(made(0, 6.0, 7.0)).summary()[1]
     found = faked_results(made(0, 6.0, 5.0, 4.0), made(1, 2.0, 2.0, 4.5))
     assert f"{four} on unseen rows; the best of 2 tests is 0.5" in found.summary()[1]
-    assert f"test of trial 0 (tpe) : complete, score {five}" in _line(found.trials[0], "test")
-    assert f"trial 0 (tpe) : complete, score {six}" in _line(found.trials[0], "trial")
+    assert f"test of trial 0 (tpe) : complete, score {five}" in _line(found.trials[0], "complete")
+    assert f"trial 0 (tpe) : complete, score {six}" in _line(found.trials[0], "")
     assert faked_results(made(0, 6.0), made(1, 2.0, 2.0)).summary()[1].startswith("tpe")
     # Every trial of a better score has more tokens per rollout.
     found = faked_results(made(1, 1.0), made(2, 3.0), made(3, 2.0))
     found.facts["objectives"] = ["score", "tokens"]
     assert [one.number for one in found.front] == [2, 1]
-    assert found.objectives(found.trials[0])[1] == -1.1
+    assert found.objectives(found.trials[0], 5.0) == [5.0, -1.1]
+    assert found.worst() == [1.0, -1.3]
 
 
 def test_the_best_of_each_sampler_is_tested() -> None:

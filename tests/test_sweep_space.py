@@ -5,7 +5,7 @@ from typing import Any, get_args
 
 import pytest
 
-from germline.studies.sweep_options import Sampler
+from germline.studies.sweep import Sampler
 from germline.studies.sweep_samplers import Samplers
 from germline.studies.sweep_space import SweepSpace
 from germline.types import GermlineError
@@ -51,17 +51,14 @@ def test_ranges_in_units_of_the_probe() -> None:
     ("space", "message"),
     [
         ({}, "the space is empty"),
-        ({"batch_size": 8}, "8 is no range"),
-        ({"batch_size": [8]}, "needs two values or more"),
-        ({"batch_size": [8, 8]}, "each once"),
-        ({"batch_size": {"values": 8}}, "needs two values or more"),
-        ({"batch_size": {"uniform": [1, 2]}}, "is no range"),
-        ({"batch_size": {"int": [1, 2], "log": [1, 2]}}, "is no range"),
-        ({"batch_size": {"int": [1, 2.5]}}, "two whole numbers"),
-        ({"strategy.sigma": {"log": [0.1, "big"]}}, "two numbers"),
-        ({"strategy.sigma": {"log": [0.1, 0.01]}}, "must rise"),
-        ({"strategy.sigma": {"log": [0, 0.1]}}, "must begin above 0"),
-        ({"strategy.sigma": {"log": [0.1, 1], "when": "es"}}, "is no range"),
+        *(
+            ({"batch_size": entry}, "batch_size: .* is no range: give a list")
+            for entry in (
+                *(8, [8], [8, 8], {"values": 8}, {"uniform": [1, 2]}, {"int": [1, 2.5]}),
+                *({"int": [1, 2], "log": [1, 2]}, {"log": [0.1, "big"]}, {"log": [0.1, 0.01]}),
+                *({"log": [0, 0.1]}, {"log": [0.1, 1], "when": "es"}),
+            )
+        ),
         ({"shaping": ["raw", "z_score"], "space": {"values": ["full", "lora"],
           "when": {"method.kind": "es"}}}, "`when` names method.kind"),
     ],
@@ -79,11 +76,11 @@ def test_samplers_propose_settings_of_the_space_and_repeat_themselves(
     space = SweepSpace(numeric if sampler == "cmaes" else SPACE)
     proposed = []
     for url in (f"sqlite:///{tmp_path}/one.db", f"journal://{tmp_path}/two.log"):
-        made = Samplers(space, url, "sweep", ["maximize"], seed=3)
+        made = Samplers(space, url, "sweep", 1, seed=3)
         trials = []
         for place in range(8):
             if place == 6:  # another process goes on
-                made = Samplers(space, url, "sweep", ["maximize"], seed=3)
+                made = Samplers(space, url, "sweep", 1, seed=3)
             asked = made.ask(sampler)
             assert asked is not None
             number, settings = asked
@@ -101,7 +98,7 @@ def test_samplers_propose_settings_of_the_space_and_repeat_themselves(
 
 def test_a_grid_ends_and_objectives_may_be_several(tmp_path: Path) -> None:
     space = SweepSpace({"batch_size": [2, 4, 8]})
-    made = Samplers(space, f"sqlite:///{tmp_path}/s.db", "sweep", ["maximize", "minimize"], seed=0)
+    made = Samplers(space, f"sqlite:///{tmp_path}/s.db", "sweep", 2, seed=0)
     asked = [made.ask("grid") for _ in range(4)]
     assert asked[3] is None
     assert sorted(one[1]["batch_size"] for one in asked if one) == [2, 4, 8]
@@ -110,11 +107,23 @@ def test_a_grid_ends_and_objectives_may_be_several(tmp_path: Path) -> None:
     made.tell("tpe", first[0], [1.0, 2.0])
 
 
+def test_a_value_has_a_place_on_the_axis_of_its_setting() -> None:
+    given = {"a": {"log": [0.001, 1]}, "b": [1, 10], "c": ["x", "y", "z"], "d": {"int": [2, 5]}}
+    log, numbers, texts, whole = SweepSpace(given).dimensions
+    values = (0.0009, 0.001, 0.004, 0.1, 1, 1.1)
+    assert [log.place({"a": one}) for one in values] == [None, 0, 1, 2, 3, None]
+    assert log.share({"a": 0.1}) == pytest.approx(2 / 3)
+    assert log.share({}) is None
+    assert [numbers.place({"b": one}) for one in (1, 3, 4, 10, 11)] == [0, 0, 1, 1, None]
+    assert [texts.share({"c": one}) for one in ("x", "y", "z", "w")] == [0, 0.5, 1, None]
+    assert [whole.place({"d": one}) for one in (2, 3, 5)] == [0, 1, 3]
+
+
 def test_a_storage_that_goes_away_is_one_sentence(tmp_path: Path) -> None:
     folder = tmp_path / "db"
     folder.mkdir()
     space = SweepSpace({"batch_size": [2, 4]})
-    made = Samplers(space, f"sqlite:///{folder}/s.db", "sweep", ["maximize"], seed=0)
+    made = Samplers(space, f"sqlite:///{folder}/s.db", "sweep", 1, seed=0)
     assert made.ask("tpe")
     (folder / "s.db").write_bytes(b"no database")
     with pytest.raises(GermlineError, match=r"the storage .* cannot be used: .*Runs are kept"):

@@ -144,7 +144,7 @@ def sweep(
     (score,peak_memory,tokens), sweep.seeds, sweep.test_seeds, sweep.random and sweep.storage.
     """
     from germline.config.config_files import read_value
-    from germline.studies.sweep_options import SweepOptions
+    from germline.studies.sweep import Sweep, SweepOptions
     from germline.studies.sweep_space import SweepSpace
 
     words = overrides or []
@@ -159,7 +159,6 @@ def sweep(
     space = SweepSpace.read(over)
 
     from germline.cli.run_loop import stop_on_interrupt
-    from germline.studies.sweep import Sweep  # takes seconds, so mistakes are refused before
     from germline.studies.sweep_report import SweepReport, write_report
     from germline.studies.sweep_results import SweepResults
     from germline.studies.sweep_runner import SweepRunner
@@ -186,16 +185,16 @@ def sweep(
         raise typer.Exit(INTERRUPTED)
 
 
-def _line(trial: "SweepTrial", ended: str) -> str:
+def _line(trial: "SweepTrial", test: str) -> str:
     from germline.report.text_format import number
     from germline.studies.sweep_space import overrides_of
 
     of, state, score = "trial", str(trial.state), trial.mean
-    if ended == "test":
-        of, state, score = "test of trial", trial.test, trial.again
+    if test:
+        of, state, score = "test of trial", test, trial.again
     shown = "" if math.isnan(score) else f", score {number(trial.sign * score)}"
     reason = f" ({trial.reason})" if trial.reason else ""
-    settings = " ".join(overrides_of(dict(trial.settings)))
+    settings = " ".join(overrides_of(trial.settings))
     return f"{of} {trial.number} ({trial.sampler}) {settings}: {state}{shown}{reason}"
 
 

@@ -10,12 +10,13 @@ A cell of the study is a task, a method and a run seed. Its run is an ordinary r
 task, of the study, of the method, of the method on this task, and the budget.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -27,7 +28,6 @@ from germline.estimates.machine import with_dtype
 from germline.methods.method import check_task
 from germline.report.diff import differing_settings
 from germline.studies.run_seeds import train_seeds
-from germline.studies.sweep_files import read_best
 from germline.tasks import make_task
 from germline.types import GermlineError
 
@@ -130,7 +130,9 @@ class Study:
         self.file = _read(path, overrides)
         self.out = out or Path("runs") / self.name
         self.sweeps = {
-            name: read_best(Path(one.sweep)) for name, one in self.file.methods.items() if one.sweep
+            name: _read_best(Path(one.sweep))
+            for name, one in self.file.methods.items()
+            if one.sweep
         }
         self.configs: dict[tuple[str, str], Config] = {}
         self.cells: list[Cell] = []
@@ -243,6 +245,14 @@ class Study:
             raise GermlineError(
                 f"{task}: {reasons}. Methods of this study that can: {', '.join(able) or 'none'}"
             )
+
+
+def _read_best(sweep: Path) -> dict[str, Any]:
+    """Return the best trial of a sweep that has ended: `number`, `overrides`, `spent`, `seeds`."""
+    file = sweep / "best.json"
+    if not file.exists():
+        raise GermlineError(f"{sweep}: this sweep has not ended: repeat its command")
+    return dict(json.loads(file.read_bytes()))
 
 
 def _read(path: Path, overrides: Sequence[str]) -> StudyFile:

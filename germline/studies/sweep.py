@@ -1,4 +1,4 @@
-"""A sweep: a config, the space of settings that is searched, and a budget for all trials together.
+"""A sweep: a config, the space of settings that is searched, and how within which budget.
 
 Population, batch size and generations trade against each other: a run of any trial ends after the
 same number of rollouts, `budget.rollouts` of the config or what the config itself would spend.
@@ -10,27 +10,25 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from filelock import FileLock
+from pydantic import Field, field_validator, model_validator
 
 from germline.config import Config, load_config
-from germline.config.base import as_override
+from germline.config.base import Section, as_override
 from germline.config.loader import read_recorded, without_warnings
+from germline.config.run_config import Budget
 from germline.methods.method import check_task
 from germline.record.atomic_files import explain_write_errors, write_json
 from germline.report.diff import flatten_settings
 from germline.studies.study_file import SAME
-from germline.studies.sweep_files import SHARED, SWEEP_FILE, TRIALS, read_json
-from germline.studies.sweep_options import SweepOptions
+from germline.studies.sweep_results import SHARED, SWEEP_FILE, TRIALS, read_json
 from germline.studies.sweep_samplers import Samplers, without_password
 from germline.studies.sweep_selection import rungs_of
 from germline.studies.sweep_space import Settings, SweepSpace, overrides_of
 from germline.tasks import make_task
 from germline.types import GermlineError
-
-OBJECTIVES = {"score": "maximize", "peak_memory": "minimize", "tokens": "minimize"}
-"""Objectives and their directions; a cost is signed so that its score is higher where better."""
 
 FIXED = re.compile(rf"seed|generations|(budget|record|held_out)(\..*)?|task|{SAME.pattern}")
 """Settings, and whole sections, that no trial may change.
@@ -39,6 +37,68 @@ They say what is asked, how it is scored, or how long."""
 
 BEFORE = {".sweep.lock", "config.yaml", "probe.json"}
 """Files that a folder may have before the sweep begins."""
+
+RACE_SHARE = 0.3
+"""Share of the budget for more run seeds of the best trials."""
+
+Sampler = Literal["tpe", "random", "grid", "cmaes", "gp"]
+
+
+class SweepBudget(Budget):
+    """Limits of all trials together."""
+
+    trials: int | None = Field(None, ge=1)
+    """Number of trials."""
+
+
+class SweepOptions(Section):
+    """How a sweep searches: `sweep.sampler=grid` on the command line."""
+
+    budget: SweepBudget = SweepBudget()
+    """Limits of all trials together: the settings of `budget`, and `trials`."""
+    sampler: Sampler = "tpe"
+    """What proposes trials."""
+    objectives: tuple[Literal["score", "peak_memory", "tokens"], ...] = ("score",)
+    """What is optimized; of several, the Pareto front."""
+    seeds: int = Field(4, ge=1)
+    """Largest number of run seeds of a trial; the first one is `seed` of the config."""
+    test_seeds: int = Field(2, ge=0)
+    """Further run seeds, with which the best trials are trained again."""
+    random: bool = True
+    """Whether half of the budget is spent on random search, to compare with."""
+    storage: str | None = None
+    """URL of Optuna's storage; default: `study.db` in the folder."""
+
+    @field_validator("objectives", mode="before")
+    @classmethod
+    def _names(cls, value: object) -> object:
+        return tuple(value.split(",")) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> Any:
+        if not self.budget.limits and not self.is_grid:
+            raise ValueError("give a budget of all trials, such as --budget rollouts=40000")
+        if self.sampler == "cmaes" and len(self.objectives) > 1:
+            raise ValueError("sweep.sampler=cmaes has one objective: use tpe or gp")
+        return self
+
+    @property
+    def samplers(self) -> list[str]:
+        """The sampler, and random search where it is beside it."""
+        is_alone = not self.random or self.sampler in ("random", "grid")
+        return [self.sampler] if is_alone else [self.sampler, "random"]
+
+    @property
+    def is_grid(self) -> bool:
+        """Whether every trial is trained to its end with all run seeds, to map the space."""
+        return self.sampler == "grid"
+
+    @property
+    def searched(self) -> dict[str, float]:
+        """The limits before the race; that of trials, which it adds none to, is whole."""
+        share = 1 - RACE_SHARE if self.seeds > 1 else 1.0
+        limits = self.budget.limits.items()
+        return {name: limit * (1 if name == "trials" else share) for name, limit in limits}
 
 
 @dataclass
@@ -66,7 +126,8 @@ class Sweep:
     def __post_init__(self) -> None:
         self.base = load_config(self.source, self.overrides)
         self.probed: list[str] = []  # settings that the probe has chosen
-        if self.options.sampler == "cmaes" and not self.space.is_numeric:
+        scales = {"values" if one.when else one.scale for one in self.space.dimensions}
+        if self.options.sampler == "cmaes" and ("values" in scales or len(self.space.given) < 2):
             raise GermlineError(
                 "sweep.sampler=cmaes searches two numbers or more, and no lists or conditions: use "
                 "tpe"
@@ -79,12 +140,12 @@ class Sweep:
                 "set budget.rollouts, what a run of a trial may spend"
             )
         self.rungs = rungs_of(self.limit, rows)
-        least, share = self.limit * len(self.options.samplers), self.options.search_share
-        if self.options.searched.get("rollouts", least) < least:
+        least, given = self.limit * len(self.options.samplers), self.options.budget.rollouts
+        if given and (searched := self.options.searched["rollouts"]) < least:
             raise GermlineError(
-                f"--budget rollouts={self.options.budget.rollouts}: a trial may need "
-                f"{self.limit} (budget.rollouts of the config, or its generations), so ask for at "
-                f"least {math.ceil(least / share)} or set a smaller budget.rollouts"
+                f"--budget rollouts={given}: a trial may need {self.limit} (budget.rollouts of the "
+                f"config, or its generations), so ask for at least "
+                f"{math.ceil(least * given / searched)} or set a smaller budget.rollouts"
             )
         for one in self.space.dimensions:
             if is_fixed(one.name):
@@ -154,8 +215,8 @@ class Sweep:
             (self.out / TRIALS).mkdir(exist_ok=True)
             write_json(self.out / SWEEP_FILE, facts)
             url = self.options.storage or f"sqlite:///{(self.out / 'study.db').resolve()}"
-            directions = [OBJECTIVES[name] for name in self.options.objectives]
-            return Samplers(self.space, url, facts["name"], directions, self.base.seed)
+            count = len(self.options.objectives)
+            return Samplers(self.space, url, facts["name"], count, self.base.seed)
 
     def _facts(self) -> dict[str, Any]:
         options = self.options

@@ -6,7 +6,7 @@ the space, in the format that DeepCAVE reads and pandas as well.
 
 import csv
 import io
-import statistics
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -15,35 +15,40 @@ from typing import Any
 
 from germline.config.config_files import as_yaml
 from germline.errors import count_of
+from germline.evaluation.behavior import verdict_of
+from germline.evaluation.statistics import Z_95
 from germline.record.atomic_files import write_atomically
 from germline.record.early_stopping import signed_score
+from germline.report.charts import Chart, Series, Style
 from germline.report.diff import changed_settings
-from germline.report.heat_map import HeatMap
+from germline.report.heat_map import Cell, HeatMap
 from germline.report.html_page import render_template
 from germline.report.text_format import Table, number, percent
-from germline.studies.sweep_importance import Importance, importances
-from germline.studies.sweep_landscape import (
-    heat_maps,
-    is_broken,
-    is_hacked,
-    parallel_coordinates,
-    points_at,
-    rank_correlations,
-)
-from germline.studies.sweep_results import SweepResults, SweepTrial, score_at
+from germline.studies.sweep_results import SweepResults, SweepTrial, read_json, score_at
+from germline.studies.sweep_samplers import Importance, Point, importances
 from germline.studies.sweep_space import Dimension, overrides_of
+from germline.types import HeldOutScore
 
 MOST_SHOWN = 10
 """Trials in the table of the best ones."""
 
+FEWEST_PAIRS = 5
+"""Least number of trials of a rank correlation."""
+
+BOUND = 1 - 1e-9
+"""Largest correlation that has an interval."""
+
+BEST = 0.25
+"""Share of the trials that parallel coordinates draw, and reasons name, as the best."""
+
 NOT_TESTED = "Not tried with new run seeds"
 
 ABOUT = (
-    "Scores are held-out scores, ± the standard deviation over the runs of a cell. A run is broken "
-    "if its answers are, compared with those at the start, and hacked if its reward rose although "
-    "they are or the metric got worse. Importance (PED-ANOVA) is that for being among the best "
-    "trials, with 95 % bootstrap intervals over trials; a setting matters if it is above 95 % of "
-    "the importances with shuffled scores."
+    "Scores are held-out scores, ± the standard deviation over the runs of a cell; a value of a "
+    "range is in the nearest cell. A run is broken if its answers are, compared with those at the "
+    "start, and hacked if its reward rose although they are or the metric got worse. Importance "
+    "(PED-ANOVA) is that for being among the best trials, with 95 % bootstrap intervals over "
+    "trials; a setting matters if it is above 95 % of the importances with shuffled scores."
 )
 
 
@@ -78,67 +83,76 @@ class SweepReport:
 
     @cached_property
     def rung(self) -> int:
-        """The place of the last rung that many trials reached; later ones have the best alone."""
-        reached = [len(points_at(self.results, rung)) for rung in self.results.rungs]
-        return max(n for n, some in enumerate(reached) if some > max(reached) / 2 or not n)
+        """The last rung that many trials reached; later ones have the best alone."""
+        reached = {rung: len(points_at(self.results, rung)) for rung in self.results.rungs}
+        return max(rung for rung, count in reached.items() if 2 * count >= max(reached.values()))
 
     @cached_property
     def importances(self) -> list[Importance]:
         """The importance of every setting at `rung`."""
-        return importances(self.space, points_at(self.results, self.results.rungs[self.rung]))
+        return importances(self.space, points_at(self.results, self.rung))
 
     @cached_property
     def axes(self) -> list[Dimension]:
         """The settings of every trial: sigma, the learning rate, others by their importance."""
-        order = [one.name for one in self.importances]
-        return sorted(
-            (one for one in self.space.dimensions if not one.when),
-            key=lambda one: (
-                not one.name.startswith("strategy.sigma"),
-                one.name != "strategy.learning_rate",
-                order.index(one.name) if order else 0,
-            ),
-        )
+        order = ["strategy.sigma", "strategy.learning_rate"]
+        order += [one.name for one in self.importances]
+        order += [one.name for one in self.space.dimensions]
+        axes = (one for one in self.space.dimensions if not one.when)
+        return sorted(axes, key=lambda one: order.index(one.name))
 
     @cached_property
     def maps(self) -> list[HeatMap]:
-        """The heat maps of the first two axes."""
-        return heat_maps(self.results, self.axes)
+        """The map of the first two axes at every rung that a run has reached."""
+        if len(self.axes) < 2:
+            return []
+        x, y = self.axes[:2]
+        file = self.results.folder / "probe.json"
+        probed = read_json(file)["recommended"] if file.exists() else {}
+        pair = {f"strategy.{name}": value for name, value in probed.items()}
+        marked = (y.place(pair), x.place(pair))
+        trials: dict[tuple[int | None, ...], list[SweepTrial]] = {}
+        for one in self.results.trials:
+            trials.setdefault((y.place(one.settings), x.place(one.settings)), []).append(one)
 
-    @property
-    def unimportant(self) -> list[str]:
-        """The settings that are not shown to matter, with what was tried."""
-        values = {one.name: one.values for one in self.space.dimensions}
-        return [
-            f"{one.name} ({', '.join(map(str, values[one.name]))}): {percent(one.share)} of the "
-            "importance, which chance may explain"
-            for one in self.importances
-            if not one.matters
+        def cell(rung: int, *at: int) -> Cell:
+            return _cell(trials.get(at, []), rung, is_marked=at == marked)
+
+        columns, rows = ([_label(one) for one in axis.grid] for axis in (x, y))
+        maps = [
+            HeatMap(
+                f"after {rung:,} rollouts",
+                *(x.name, y.name, columns, rows),
+                [[cell(rung, m, n) for n in range(len(columns))] for m in range(len(rows))],
+                self.results.sign > 0,
+            )
+            for rung in self.results.rungs
         ]
+        return [one for one in maps if one.means]
 
     def tables(self) -> dict[str, Table]:
         """Return the tables, by their titles."""
-        rollouts = f"{self.results.rungs[self.rung]:,}"
+        importance = [
+            (
+                one.name,
+                percent(one.share),
+                f"{percent(one.low)} to {percent(one.high)}",
+                "yes" if one.matters else "not shown",
+            )
+            for one in self.importances
+        ]
+        correlations = [
+            (f"{rung:,}", str(trials), number(rho), f"{number(low)} to {number(high)}")
+            for rung, trials, rho, low, high in rank_correlations(self.results)
+        ]
+        interval = "95 % interval"
         found = {
             "Best trials": self.best_trials(),
-            f"Importance after {rollouts} rollouts": Table(
-                ("setting", "share", "95 % interval", "matters"),
-                [
-                    (
-                        one.name,
-                        percent(one.share),
-                        f"{percent(one.low)} to {percent(one.high)}",
-                        "yes" if one.matters else "not shown",
-                    )
-                    for one in self.importances
-                ],
+            f"Importance after {self.rung:,} rollouts": Table(
+                ("setting", "share", interval, "matters"), importance
             ),
             "Rank correlation with the last rung": Table(
-                ("rung, rollouts", "runs", "Spearman's rho", "95 % interval"),
-                [
-                    (f"{rung:,}", str(runs), number(rho), f"{number(low)} to {number(high)}")
-                    for rung, runs, rho, low, high in rank_correlations(self.results)
-                ],
+                ("rung, rollouts", "trials", "Spearman's rho", interval), correlations
             ),
         }
         return {title: table for title, table in found.items() if table.rows}
@@ -148,17 +162,12 @@ class SweepReport:
         rows = []
         for one in self.results.ranked[:MOST_SHOWN]:
             scores = sorted(run.scores[-1].mean for run in one.counted)
-            spread = number(statistics.stdev(scores)) if len(scores) > 1 else "-"
-            ends = f"{number(scores[0])} to {number(scores[-1])}"
-            shrunk = self._shown(self.results.shrunk(one))
-            rows.append(
-                [
-                    *(str(one.number), one.sampler, " ".join(overrides_of(dict(one.settings)))),
-                    *(number(statistics.fmean(scores)), str(len(scores)), ends, spread, shrunk),
-                    self._shown(one.unseen),
-                ]
-            )
-        names = ("trial", "sampler", "settings", "score", "seeds", "seeds from, to", "sd", "shrunk")
+            spread = f"{number(scores[0])} to {number(scores[-1])}"
+            found = (one.mean, self.results.shrunk(one), one.unseen)
+            score, shrunk, unseen = map(self._shown, found)
+            about = (str(one.number), one.sampler, " ".join(overrides_of(one.settings)))
+            rows.append((*about, score, str(len(scores)), spread, shrunk, unseen))
+        names = ("trial", "sampler", "settings", "score", "seeds", "seeds from, to", "shrunk")
         return Table((*names, "unseen rows, new seeds"), rows)
 
     def _shown(self, score: float) -> str:
@@ -167,6 +176,7 @@ class SweepReport:
 
     def page(self) -> str:
         """Return the report as a page."""
+        values = {one.name: ", ".join(map(str, one.values)) for one in self.space.dimensions}
         return render_template(
             "sweep.html",
             title=f"germline {self.title}",
@@ -174,11 +184,42 @@ class SweepReport:
             summary=self.results.summary(),
             tables=self.tables(),
             maps={f"{one.y} by {one.x}, {one.title}": one for one in self.maps},
-            charts=[parallel_coordinates(self.results, self.axes)] if self.results.trials else [],
-            unimportant=self.unimportant,
+            charts=[self.parallel_coordinates()] if self.results.trials else [],
+            unimportant=[
+                f"{one.name} ({values[one.name]})" for one in self.importances if not one.matters
+            ],
             best=self.best_config(),
             about=ABOUT,
         )
+
+    def parallel_coordinates(self) -> Chart:
+        """Chart trials as lines over the settings, each between its first and its last value."""
+        ranked, axes = self.results.ranked, self.axes
+        best = ranked[: math.ceil(BEST * len(ranked))]
+        rest = [one for one in self.results.trials if one not in best]
+        groups: dict[str, tuple[Style, list[SweepTrial]]] = {
+            f"the best {len(best)}": ("line", best),
+            "others": ("thin", [one for one in rest if not one.has_collapsed]),
+            "collapsed": ("dashed", [one for one in rest if one.has_collapsed]),
+        }
+        x = [*range(1, len(axes) + 1), len(axes)]  # the last point is a gap
+        series = [
+            Series(
+                label,
+                x * len(trials),
+                [y for one in trials for y in (*(axis.share(one.settings) for axis in axes), None)],
+                color=color,
+                style=style,
+            )
+            for color, (label, (style, trials)) in enumerate(groups.items())
+            if trials
+        ]
+        names = (
+            f"{n} {one.name} ({_label(one.values[0])} up to {_label(one.values[-1])})"
+            for n, one in enumerate(axes, 1)
+        )
+        caption = f"A line per trial over the values of its settings: {', '.join(names)}."
+        return Chart("settings of the trials", caption, "setting", series)
 
     def best_config(self) -> str:
         """Return the config of the best trial with the reasons for its values, if there is one."""
@@ -194,20 +235,16 @@ class SweepReport:
 
     def _reasons(self, best: SweepTrial) -> list[str]:
         results = self.results
+        found = (best.mean, results.shrunk(best), best.again, best.unseen)
+        mean, shrunk, again, unseen = map(self._shown, found)
+        trials = count_of(len(results.complete), "complete trials")
         seeds = count_of(len(best.signed_scores), "run seeds")
-        shrunk = self._shown(results.shrunk(best))
-        others = [str(one) for one in results.tied if one != best.number]
-        tied = f", tied with {', '.join(others)}" if others else ""
-        rank = f"the best of {count_of(len(results.complete), 'complete trials')}{tied}"
-        lines = [
-            f"Trial {best.number}, {rank} ({self.metric}): {self._shown(best.mean)} over {seeds}, "
-            f"{shrunk} shrunk"
-        ]
-        again = f"{self._shown(best.again)}, on unseen rows {self._shown(best.unseen)}"
-        is_tested = best in results.tested
-        lines.append(f"With new run seeds: {again}" if is_tested else NOT_TESTED)
+        about = f"Trial {best.number}, the best of {trials} ({self.metric})"
+        tested = f"With new run seeds: {again}, on unseen rows {unseen}"
+        lines = [f"{about}: {mean} over {seeds}, {shrunk} shrunk"]
+        lines.append(tested if best.test_scores else NOT_TESTED)
         weights = {one.name: one for one in self.importances}
-        top = results.ranked[: len(results.ranked) // 4]
+        top = results.ranked[: int(BEST * len(results.ranked))]
         for name, value in best.settings.items():
             reasons = []
             if near := sorted({str(one.settings[name]) for one in top if name in one.settings}):
@@ -221,7 +258,7 @@ class SweepReport:
     def runs_csv(self) -> str:
         """Return a row for each run of a trial that has ended, and each rung that it reached."""
         names = [one.name for one in self.space.dimensions]
-        rows = [
+        return _csv(
             {
                 "config_id": trial.number,
                 **{name: trial.settings.get(name) for name in names},
@@ -242,31 +279,96 @@ class SweepReport:
             for run in trial.runs
             for rung in self.results.rungs
             if (score := score_at(run, rung))
-        ]
-        return _csv(rows, ["config_id", *names])
+        )
 
     def space_csv(self) -> str:
         """Return the space as DeepCAVE's converter of data frames reads it."""
-        rows = []
+        rows: list[dict[str, Any]] = []
         for one in self.space.dimensions:
-            row: dict[str, Any] = {
-                "name": one.name,
-                "type": "integer" if one.scale == "int" else "float",
-            }
+            kind = {"int": "integer", "values": "categorical"}.get(one.scale, "float")
+            row = {"name": one.name, "type": kind}
             if one.scale == "values":
-                row |= {"type": "categorical", "default": one.values[0], "ordered": False}
-                row |= {f"item_{n}": value for n, value in enumerate(one.values)}
+                items = {f"item_{n}": value for n, value in enumerate(one.values)}
+                rows.append(row | {"default": one.values[0], "ordered": False} | items)
             else:
-                row |= {"lower": one.values[0], "upper": one.values[1], "log": one.scale == "log"}
-            rows.append(row)
-        return _csv(rows, ["name", "type", "lower", "upper", "log", "default", "ordered"])
+                low, high = one.values
+                rows.append(row | {"lower": low, "upper": high, "log": one.scale == "log"})
+        return _csv(rows)
 
 
-def _csv(rows: Sequence[Mapping[str, Any]], first: Sequence[str]) -> str:
-    """Return rows with the columns that any of them has, some columns before others."""
-    text = io.StringIO()
-    names = dict.fromkeys([*first, *(name for row in rows for name in row)])
+def is_broken(start: HeldOutScore, score: HeldOutScore) -> bool:
+    """Whether the answers of a score are broken, compared with those at the start."""
+    found = verdict_of([start, score])
+    return found is not None and found.word == "broken"
+
+
+def is_hacked(start: HeldOutScore, score: HeldOutScore) -> bool:
+    """Whether answers earn more than at the start, although broken or worse by the metric."""
+    is_worse = signed_score(score) < signed_score(start)
+    return score.reward > start.reward and (is_worse or is_broken(start, score))
+
+
+def points_at(results: SweepResults, rung: int) -> list[Point]:
+    """Return settings and signed score, the mean over run seeds, of trials that reached a rung.
+
+    Trials that collapsed, whatever their answers earned, or crashed before count as the worst.
+    """
+    found: list[Point] = []
+    lost = []
+    for trial in results.trials:
+        score = trial.score_at(rung)
+        if trial.has_collapsed or (score is None and trial.state == "failed"):
+            lost.append(trial.settings)
+        elif score is not None:
+            found.append((trial.settings, score))
+    worst = min((score for _, score in found), default=0.0)
+    return [*found, *((settings, worst) for settings in lost)]
+
+
+def rank_correlations(results: SweepResults) -> list[tuple[int, int, float, float, float]]:
+    """Return for each earlier rung: rollouts, trials, Spearman's rho to the last rung, interval.
+
+    Only trials that were trained to the end have both scores, and these are of the better ones. The
+    95 % interval is Fisher's, with the variance of Bonett and Wright (2000, Psychometrika 65).
+    """
+    from scipy.stats import spearmanr  # takes half a second
+
+    *earlier, last = results.rungs
+    found = []
+    for rung in earlier:
+        both = [(one.score_at(rung), one.score_at(last)) for one in results.trials]
+        known = [pair for pair in both if None not in pair]
+        if len(known) < FEWEST_PAIRS or min(len({*some}) for some in zip(*known, strict=True)) < 2:
+            continue
+        rho = float(spearmanr(known).statistic)
+        half = Z_95 * math.sqrt((1 + rho**2 / 2) / (len(known) - 3))
+        middle = math.atanh(max(-BOUND, min(BOUND, rho)))
+        found.append((rung, len(known), rho, math.tanh(middle - half), math.tanh(middle + half)))
+    return found
+
+
+def _cell(trials: Sequence[SweepTrial], rung: int, *, is_marked: bool) -> Cell:
+    pairs = [(run, score_at(run, rung)) for trial in trials for run in trial.runs]
+    known = [(run.scores[0], score) for run, score in pairs if score]
+    ended = [one for one in trials if one.state in ("pruned", "failed")]
+    return Cell(
+        scores=[score.mean for _, score in known],
+        broken=sum(is_broken(*both) for both in known),
+        hacked=sum(is_hacked(*both) for both in known),
+        stopped=sum(not any(score_at(run, rung) for run in one.runs) for one in ended),
+        is_marked=is_marked,
+    )
+
+
+def _label(value: object) -> str:
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _csv(rows: Any) -> str:
+    """Return rows as CSV with the columns that any of them has."""
+    made: list[Mapping[str, Any]] = [*rows]
+    text, names = io.StringIO(), dict.fromkeys(name for row in made for name in row)
     writer = csv.DictWriter(text, [*names], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(made)
     return text.getvalue()

@@ -1,5 +1,11 @@
 """What the trials of a sweep have reached, read from its files alone, also while it runs.
 
+OUT/sweep.json              config, overrides, space, sampler, objectives, budget, rungs, seeds
+OUT/trials/0007/trial.json  settings and state of a trial
+OUT/trials/0007/seed-0/     a run of the trial, one for each run seed, also of tests
+OUT/shared/                 rollouts that trials have in common, until the sweep ends
+OUT/best.json               settings of the best trial, and what the search has spent
+
 The best of many noisy scores is too good on average. Trials are ranked by their scores shrunk
 towards the mean m of all complete trials (empirical Bayes; Efron and Morris 1975, JASA 70):
 
@@ -10,25 +16,29 @@ pooled, and `between` trials. While every trial has one seed, `within` is the sq
 error over examples, which is too large, because trials share their examples.
 """
 
+import json
 import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from jaxtyping import Float64
 
 from germline.errors import count_of
 from germline.record.early_stopping import amounts, signed_score
-from germline.record.run_paths import is_locked, seed_runs
+from germline.record.run_paths import seed_runs
 from germline.report.text_format import number, signed
 from germline.studies.study_results import CellResult, is_dominated
-from germline.studies.sweep_files import SWEEP_FILE, TRIAL_FILE, TRIALS, read_json
 from germline.studies.sweep_space import SweepSpace, rounded
-from germline.types import HeldOutScore
+from germline.types import GermlineError, HeldOutScore
+
+SWEEP_FILE, TRIAL_FILE = "sweep.json", "trial.json"
+TRIALS, SHARED = "trials", "shared"
 
 TrialState = Literal["running", "complete", "pruned", "failed"]
 """`complete`: trained up to the last rung; `pruned`: a rule stopped it; `failed`: it crashed."""
@@ -36,11 +46,15 @@ TrialState = Literal["running", "complete", "pruned", "failed"]
 COLLAPSED = "collapsed"
 """The beginning of the reason of a pruned trial whose answers or weights broke."""
 
-TESTED = "complete"
-"""State of the test of a trial that was trained with all test seeds."""
 
-TESTING = "running"
-"""State of the test of a trial that is trained with them, or was until its process was killed."""
+def read_json(file: Path) -> dict[str, Any]:
+    """Return a JSON file of a sweep."""
+    try:
+        return dict(json.loads(file.read_bytes()))
+    except (FileNotFoundError, NotADirectoryError):
+        raise GermlineError(f"{file.parent} holds no sweep: there is no {file.name}") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
 
 
 def score_at(run: CellResult, rung: int) -> HeldOutScore | None:
@@ -72,7 +86,6 @@ class SweepTrial:
         sampler: what proposed it, such as `tpe` or `random`.
         path: its folder.
         tests: runs with test seeds.
-        test: empty of a trial that is not tested, `TESTING`, `TESTED`, or why the test failed.
     """
 
     number: int
@@ -83,18 +96,24 @@ class SweepTrial:
     sampler: str
     path: Path
     tests: Sequence[CellResult] = ()
-    test: str = ""
+
+    @classmethod
+    def read(cls, folder: Path, seeds: Collection[int]) -> "SweepTrial":
+        """Read a trial from its folder, given the run seeds of the search."""
+        facts = read_json(folder / TRIAL_FILE)
+        names = ("number", "settings", "state", "reason", "sampler")
+        runs = [CellResult(one) for one in seed_runs(folder)]
+        return cls(
+            **{name: facts[name] for name in names},
+            runs=[one for one in runs if one.config.seed in seeds],
+            tests=[one for one in runs if one.config.seed not in seeds],
+            path=folder,
+        )
 
     @property
     def has_collapsed(self) -> bool:
         """Whether it was pruned because its answers or weights broke."""
         return self.reason.startswith(COLLAPSED)
-
-    @property
-    def present(self) -> str:
-        """Its state; `stopped` where it is to go on, and no process trains it."""
-        is_stopped = self.state == "running" and not is_locked(self.path)
-        return "stopped" if is_stopped else self.state
 
     @cached_property
     def counted(self) -> list[CellResult]:
@@ -104,18 +123,38 @@ class SweepTrial:
     @cached_property
     def signed_scores(self) -> dict[int, float]:
         """The last held-out score of each counted run by run seed, so that higher is better."""
-        return {one.config.seed: signed_score(one.scores[-1]) for one in self.counted}
+        return _last_scores(self.counted)
+
+    @cached_property
+    def test_scores(self) -> dict[int, float]:
+        """The same of its tests."""
+        return _last_scores([one for one in self.tests if one.scores and one.has_ended])
 
     @property
     def mean(self) -> float:
         """The mean of `signed_scores`; NaN without one."""
-        return _mean([*self.signed_scores.values()])
+        return _mean(self.signed_scores.values())
+
+    @property
+    def again(self) -> float:
+        """The mean of `test_scores`; NaN without one."""
+        return _mean(self.test_scores.values())
+
+    @property
+    def unseen(self) -> float:
+        """The mean over its tests of the signed score on unseen rows; NaN where none is known."""
+        return _mean([self.sign * one.evaluation["mean"] for one in self.tests if one.evaluation])
 
     @property
     def sign(self) -> float:
         """1 where a higher score is better, and -1 where signed scores are negated costs."""
         is_cost = self.counted and not self.counted[0].scores[-1].higher_is_better
         return -1.0 if is_cost else 1.0
+
+    def by_example(self, seeds: Collection[int]) -> Float64[np.ndarray, " examples"]:
+        """Return the signed value of each held-out example, the mean over some run seeds."""
+        last = [one.scores[-1].values for one in self.runs if one.config.seed in seeds]
+        return np.asarray(self.sign * np.array(last, dtype=np.float64).mean(axis=0))
 
     def score_at(self, rung: int) -> float | None:
         """Return the mean signed score of its runs at a rung; None if no run got there."""
@@ -126,35 +165,9 @@ class SweepTrial:
     def spent(self) -> dict[str, float]:
         """What training of its runs has spent, by the names of the settings of `budget`.
 
-        Rollouts that its runs took over from other trials, and tests, are left out.
+        Rollouts that its runs took over from other trials count too; tests do not.
         """
-        spent = sum_amounts([amounts(one.run.spent) for one in self.runs])
-        return spent | {"rollouts": spent["rollouts"] - self.shared}
-
-    @cached_property
-    def shared(self) -> int:
-        """The number of rollouts that its runs took over from other trials."""
-        return sum(one.total("shared_rollouts") for one in self.runs)
-
-    @property
-    def rollouts(self) -> float:
-        """The rollouts of its runs, those that they took over included."""
-        return self.spent["rollouts"] + self.shared
-
-    @property
-    def tokens(self) -> float:
-        """Generated tokens per rollout, so that runs of different lengths compare."""
-        return self.spent["tokens"] / max(1.0, self.rollouts)
-
-    @property
-    def again(self) -> float:
-        """The mean signed score of its tests; NaN without one."""
-        return _mean([signed_score(one.scores[-1]) for one in self.tests if one.scores])
-
-    @property
-    def unseen(self) -> float:
-        """The mean over its tests of the signed score on unseen rows; NaN where none is known."""
-        return _mean([self.sign * one.evaluation["mean"] for one in self.tests if one.evaluation])
+        return sum_amounts([amounts(one.run.spent) for one in self.runs])
 
     @property
     def peak_memory_mb(self) -> float:
@@ -167,6 +180,7 @@ class SweepResults:
 
     Attributes:
         facts: `sweep.json`.
+        rungs: rollouts of a run after which trials are compared; the last one ends a trial.
         trials: in the order in which they began.
 
     Raises:
@@ -176,20 +190,16 @@ class SweepResults:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.facts = read_json(folder / SWEEP_FILE)
-        files = (folder / TRIALS).glob(f"*/{TRIAL_FILE}")
-        paths = sorted((one.parent for one in files), key=lambda path: int(path.name))
-        self.trials = [read_trial(one, self.facts["seeds"]) for one in paths]
+        self.rungs: list[int] = self.facts["rungs"]
+        found = (one.parent for one in (folder / TRIALS).glob(f"*/{TRIAL_FILE}"))
+        paths = sorted(found, key=lambda path: int(path.name))
+        self.trials = [SweepTrial.read(one, self.facts["seeds"]) for one in paths]
 
     @property
     def space(self) -> SweepSpace:
         """What is searched, in the unit of each setting."""
         space = SweepSpace(self.facts["space"])
         return space.in_units(self.facts["probe"]["units"]) if space.needs_probe else space
-
-    @property
-    def rungs(self) -> list[int]:
-        """Rollouts of a run after which trials are compared; the last one ends a trial."""
-        return list(self.facts["rungs"])
 
     @cached_property
     def complete(self) -> list[SweepTrial]:
@@ -236,56 +246,55 @@ class SweepResults:
         )
 
     @property
-    def tested(self) -> list[SweepTrial]:
-        """The trials that were trained again with test seeds, best first."""
-        return [one for one in self.ranked if one.test == TESTED and not math.isnan(one.again)]
-
-    @property
-    def tied(self) -> list[int]:
-        """The numbers of the complete trials whose mean score equals that of the best trial."""
-        return [one.number for one in self.ranked if one.mean == self.ranked[0].mean]
-
-    @property
     def spent(self) -> dict[str, float]:
         """What training of all trials has spent, tests left out."""
         return sum_amounts([one.spent for one in self.trials])
 
-    def objectives(self, trial: SweepTrial) -> list[float]:
-        """Return the objectives of a complete trial, higher is better."""
-        known = {
-            "score": self.shrunk(trial),
-            "peak_memory": -trial.peak_memory_mb,
-            "tokens": -trial.tokens,
-        }
+    def objectives(self, trial: SweepTrial, score: float) -> list[float]:
+        """Return the objectives of a trial with some score, higher is better.
+
+        Tokens are per rollout, so that runs of different lengths compare.
+        """
+        tokens = trial.spent["tokens"] / max(1.0, trial.spent["rollouts"])
+        known = {"score": score, "peak_memory": -trial.peak_memory_mb, "tokens": -tokens}
         return [known[name] for name in self.facts["objectives"]]
+
+    def worst(self) -> list[float]:
+        """Return the worst value of each objective of any trial, scores before training too."""
+        scored = [run.scores for one in self.trials for run in one.runs if run.scores]
+        least = min((signed_score(some[at]) for some in scored for at in (0, -1)), default=0.0)
+        columns = zip(*(self.objectives(one, least) for one in self.trials), strict=True)
+        return [min(column) for column in columns]
 
     @cached_property
     def front(self) -> list[SweepTrial]:
         """The complete trials that no other one is at least as good as in every objective."""
         if len(self.facts["objectives"]) == 1:
             return self.complete
-        values = [self.objectives(one) for one in self.ranked]
+        values = [self.objectives(one, self.shrunk(one)) for one in self.ranked]
         pairs = zip(self.ranked, values, strict=True)
         return [one for one, mine in pairs if not is_dominated(mine, values)]
 
     def summary(self) -> list[str]:
         """Say what was spent, how optimistic the search is, and what each sampler has found."""
-        counts = Counter(COLLAPSED if one.has_collapsed else one.present for one in self.trials)
+        counts = Counter(COLLAPSED if one.has_collapsed else one.state for one in self.trials)
         ended = ", ".join(f"{count} {name}" for name, count in counts.items())
         trials, rollouts = count_of(len(self.trials), "trials"), self.spent["rollouts"]
         lines = [f"{trials}, {rollouts:,.0f} rollouts: {ended}"]
-        if shared := sum(one.shared for one in self.trials):
-            lines[0] += f"; {shared:,} more rollouts were shared by trials with the same beginning"
+        runs = [run for one in self.trials for run in one.runs]
+        if shared := sum(run.total("shared_rollouts") for run in runs):
+            lines[0] += f"; {shared:,} of them were shared by trials with the same beginning"
         tests = [amounts(run.run.spent)["rollouts"] for one in self.trials for run in one.tests]
         if tests:
             lines[0] += f"; tests took {sum(tests):,.0f} more"
         if probed := self.facts.get("probe"):
             units = [f"{name}={rounded(unit):g}" for name, unit in probed["units"].items()]
             lines.append(f"germline probe found {', '.join([*units, *probed['settings']])}")
-        if len(self.tied) > 1:
-            lines.append(f"trials {', '.join(map(str, self.tied))} have the same, best mean score")
-        if self.tested and self.tested[0] is self.ranked[0]:
-            lines.append(self._optimism(self.tested[0]))
+        tied = [str(one.number) for one in self.ranked if one.mean == self.ranked[0].mean]
+        if len(tied) > 1:
+            lines.append(f"trials {', '.join(tied)} have the same, best mean score")
+        if self.ranked and self.ranked[0].test_scores:
+            lines.append(self._optimism(self.ranked[0]))
         if len(self.facts["objectives"]) > 1:
             front = ", ".join(str(one.number) for one in self.front)
             lines.append(f"Pareto front of {', '.join(self.facts['objectives'])}: trials {front}")
@@ -307,7 +316,7 @@ class SweepResults:
         )
         if math.isnan(best.unseen):
             return line
-        known = [one.unseen for one in self.tested if not math.isnan(one.unseen)]
+        known = [one.unseen for one in self.ranked if not math.isnan(one.unseen)]
         return (
             f"{line} and {shown[2]} on unseen rows; the best of {len(known)} tests is "
             f"{number(max(known) - best.unseen)} better (regret)"
@@ -321,37 +330,19 @@ class SweepResults:
             "out": self.folder,
             "best": self.ranked[0].number if self.ranked else None,
             "trials": [
-                {name: getattr(one, name) for name in (*names, "test", "unseen")}
-                | {
-                    "scores": one.signed_scores,
-                    "shrunk": shrunk.get(one.number),
-                    "test_scores": {
-                        run.config.seed: signed_score(run.scores[-1])
-                        for run in one.tests
-                        if run.scores
-                    },
-                }
+                {name: getattr(one, name) for name in (*names, "test_scores", "unseen")}
+                | {"scores": one.signed_scores, "shrunk": shrunk.get(one.number)}
                 for one in self.trials
             ],
             "summary": self.summary(),
         }
 
 
-def read_trial(folder: Path, seeds: Sequence[int]) -> SweepTrial:
-    """Return a trial from its folder, given the run seeds of the search."""
-    facts = read_json(folder / TRIAL_FILE)
-    names = ("number", "settings", "state", "reason", "sampler")
-    runs = [CellResult(one) for one in seed_runs(folder)]
-    return SweepTrial(
-        **{name: facts[name] for name in names},
-        runs=[one for one in runs if one.config.seed in seeds],
-        tests=[one for one in runs if one.config.seed not in seeds],
-        test=facts.get("test", ""),  # sweeps before germline wrote it have none
-        path=folder,
-    )
+def _last_scores(runs: Sequence[CellResult]) -> dict[int, float]:
+    return {one.config.seed: signed_score(one.scores[-1]) for one in runs}
 
 
-def _mean(values: Sequence[float]) -> float:
+def _mean(values: Collection[float]) -> float:
     return statistics.fmean(values) if values else math.nan
 
 

@@ -22,35 +22,34 @@ from germline.record.run_paths import acquire_lock, is_locked, seed_run
 from germline.studies.run_processes import STOPPED, RunProcesses
 from germline.studies.run_seeds import train_seeds
 from germline.studies.study_results import CellResult
-from germline.studies.sweep import Sweep, is_fixed
-from germline.studies.sweep_files import BEST_FILE, SHARED, TRIAL_FILE, TRIALS, read_json
-from germline.studies.sweep_options import SweepOptions
+from germline.studies.sweep import Sweep, SweepOptions, is_fixed
 from germline.studies.sweep_results import (
     COLLAPSED,
-    TESTED,
-    TESTING,
+    SHARED,
+    TRIAL_FILE,
+    TRIALS,
     SweepResults,
     SweepTrial,
-    read_trial,
+    read_json,
     score_at,
 )
 from germline.studies.sweep_selection import collapse_of, halving, race, trials_to_test
 from germline.studies.sweep_space import SweepSpace, overrides_of
 from germline.types import GermlineError
 
-POLL_S = 1.0
-"""Seconds between two looks for work, while other processes train."""
+POLL_S = 3.0
+"""Seconds between two looks for work, while other processes train; each one reads all runs."""
 
 FAILURES = 3
 """Trials that fail one after another, after which the sweep stops: it is not their settings."""
 
 NO_SCORE = "no held-out score: all rewards are missing"
 
-COMPLETE = {"state": "complete", "reason": ""}
-"""The facts of a trial that nothing has ended before its last run."""
-
 Work = tuple[Path, Callable[[Path], None]]
 """The folder of a trial to lock, and what to do there."""
+
+End = tuple[str, str]
+"""The state in which a trial ends, and the reason."""
 
 
 class _StoppedError(Exception):
@@ -63,7 +62,7 @@ class SweepRunner(RunProcesses):
     Args:
         sweep: the sweep.
         jobs: number of trials at the same time.
-        on_end: sees every trial, and which one of its `trial` and its `test` has ended.
+        on_end: sees every trial that has ended, and how its test has; empty without one.
     """
 
     def __init__(
@@ -78,6 +77,7 @@ class SweepRunner(RunProcesses):
         self._on_end = on_end
         self._samplers = sweep.prepare()
         self._failed = 0  # the last trials, one after another
+        self._untested: set[int] = set()  # trials whose test failed in this call
 
     def search(self) -> None:
         """Train trials until the budget is spent, then test the best ones.
@@ -89,9 +89,9 @@ class SweepRunner(RunProcesses):
         """
         self._retry_failed()
         self.in_threads(self._work, range(self._jobs), self._jobs)
-        results = SweepResults(self._sweep.out)
         if self.is_stopping:
             return
+        results = self._read()
         if not results.complete:
             reasons = "; ".join([*dict.fromkeys(one.reason for one in results.trials)][:3])
             raise GermlineError(
@@ -101,22 +101,23 @@ class SweepRunner(RunProcesses):
         shutil.rmtree(self._sweep.out / SHARED, ignore_errors=True)
         best = results.ranked[0]
         given = (one for one in self._sweep.overrides if not is_fixed(one.partition("=")[0]))
-        overrides = [*given, *self._sweep.probed, *overrides_of(dict(best.settings))]
+        overrides = [*given, *self._sweep.probed, *overrides_of(best.settings)]
         facts = {"number": best.number, "overrides": overrides, "spent": results.spent}
-        write_json(self._sweep.out / BEST_FILE, facts)
+        write_json(self._sweep.out / "best.json", facts | {"seeds": self._sweep.seeds})
+
+    def _read(self) -> SweepResults:
+        return SweepResults(self._sweep.out)
 
     def _retry_failed(self) -> None:
         with self._sweep.lock:
-            for trial in SweepResults(self._sweep.out).trials:
+            for trial in self._read().trials:
                 if trial.state == "failed" and not is_locked(trial.path):
                     _update(trial.path, state="running", reason="")
-                elif trial.test not in ("", TESTED) and not is_locked(trial.path):
-                    _update(trial.path, test="")
 
     def _work(self, _worker: int) -> None:
         while not self.is_stopping:
             with self._sweep.lock:
-                busy = self._busy()
+                is_busy = any(map(is_locked, (self._sweep.out / TRIALS).iterdir()))
                 if work := self._next_work():
                     release = acquire_lock(work[0], self)
             if work:
@@ -126,26 +127,18 @@ class SweepRunner(RunProcesses):
                         do(path)
                 finally:
                     release()
-            elif not busy:
-                return
-            # Reading all runs is slow, and new work comes only from a trial that ends.
-            while not work and self._busy() == busy and not self.is_stopping:
+            elif is_busy:
                 time.sleep(POLL_S)
-
-    def _busy(self) -> dict[Path, float]:
-        """Return the trials that a process works on, with the time they were last written."""
-        files = (self._sweep.out / TRIALS).glob(f"*/{TRIAL_FILE}")
-        return {one: one.stat().st_mtime for one in files if is_locked(one.parent)}
+            else:
+                return
 
     def _next_work(self) -> Work | None:
         """Return what can be begun now; None while others have to end before, and at the end.
 
         The lock of a trial is released by the operating system when its process is killed.
         """
-        results = SweepResults(self._sweep.out)
+        results, options = self._read(), self._sweep.options
         locked = {one.number for one in results.trials if is_locked(one.path)}
-        options, limit = self._sweep.options, self._sweep.limit
-        in_test = {one.number for one in results.trials if one.test == TESTING} & locked
         running = [one for one in results.trials if one.state == "running"]
         for trial in running:
             if trial.number not in locked:
@@ -153,24 +146,25 @@ class SweepRunner(RunProcesses):
         work = self._begin(results, options.searched, self._sweep.stops[0])
         if work or running:
             return work
-        planned, is_racing = 0.0, False  # of the race that other processes train now
-        raced = race(results, options.seeds, of_all=options.is_grid)
-        short = [one for one in raced if one[0].number not in in_test]
-        for racing, seeds in sorted(short, key=lambda one: one[0].number not in locked):
-            more = max(0.0, seeds * limit - racing.rollouts)
-            if racing.number in locked:
-                planned, is_racing = planned + more, True
-            elif self._affords(results, options.budget.limits, planned + more):
-                return racing.path, partial(self._race, seeds=seeds)
-        if is_racing:
+        raced = [
+            (one, seeds, max(0.0, seeds * self._sweep.limit - one.spent["rollouts"]))
+            for one, seeds in race(results, options.seeds, of_all=options.is_grid)
+            if one.number not in locked or not one.tests  # in a test it is not in the race
+        ]
+        planned = [more for one, _, more in raced if one.number in locked]  # by other processes
+        for one, seeds, more in raced:
+            is_affordable = self._affords(results, options.budget.limits, sum(planned) + more)
+            if one.number not in locked and is_affordable:
+                return one.path, partial(self._race, seeds=seeds)
+        if planned:
             return None
-        if work := self._begin(results, options.budget.limits, limit):
+        if work := self._begin(results, options.budget.limits, self._sweep.limit):
             return work  # with what the race has left
-        tests = trials_to_test(results) if self._sweep.test_seeds else []
-        untested = (
-            one.path for one in tests if one.test in ("", TESTING) and one.number not in locked
-        )
-        return next(((path, self._test) for path in untested), None)
+        for one in trials_to_test(results) if self._sweep.test_seeds else []:
+            is_tested = len(one.test_scores) == len(self._sweep.test_seeds)
+            if not is_tested and one.number not in locked | self._untested:
+                return one.path, self._test
+        return None
 
     def _begin(
         self, results: SweepResults, limits: Mapping[str, float], rollouts: int
@@ -192,24 +186,20 @@ class SweepRunner(RunProcesses):
         path = self._sweep.out / TRIALS / f"{number:04d}"
         path.mkdir(exist_ok=True)  # it is there if a process was killed here
         facts = {"number": number, "settings": asked[1], "state": "running", "reason": ""}
-        write_json(path / TRIAL_FILE, {**facts, "sampler": sampler, "asked": asked[0], "test": ""})
+        write_json(path / TRIAL_FILE, {**facts, "sampler": sampler, "asked": asked[0]})
         return path, self._search
 
     def _affords(
         self, results: SweepResults, limits: Mapping[str, float], rollouts: float, *, new: int = 0
     ) -> bool:
         """Whether so many rollouts more are within limits, given what trials are training now."""
-        spent: dict[str, float] = {**results.spent, "trials": len(results.trials)}
+        spent = {**results.spent, "trials": len(results.trials) + new}
+        spent["rollouts"] += rollouts
         stops = self._sweep.stops
         for one in results.trials:
             if one.state == "running":
                 stop = next((stop for stop in stops if one.score_at(stop) is None), stops[-1])
-                spent["rollouts"] += stop - one.rollouts
-            elif one.runs and one.runs[0].rows:  # it counts though it shared all: searches must end
-                first = one.runs[0].rows[0]["rollouts"]
-                spent["rollouts"] += max(0.0, first - one.spent["rollouts"])
-        spent["rollouts"] += rollouts
-        spent["trials"] += new
+                spent["rollouts"] += stop - one.spent["rollouts"]
         return all(
             spent[name] <= limit if name in ("rollouts", "trials") else spent[name] < limit
             for name, limit in limits.items()
@@ -217,21 +207,22 @@ class SweepRunner(RunProcesses):
 
     def _search(self, path: Path) -> None:
         """Train a trial from rung to rung, until a rule stops it."""
-        trial, stops = self._read(path), self._sweep.stops
-        end: dict[str, str] = {}
+        first, end = self._trial(path).runs[:1], None
         # The budget of a run is the rung it was last trained up to, perhaps without a decision.
-        begun = max((one.config.budget.rollouts or 0 for one in trial.runs[:1]), default=0)
-        for stop in [one for one in stops if one >= begun]:
-            end = end or self._train(path, self._sweep.seeds[:1], stop) or self._halve(path, stop)
-        self._end(path, end or COMPLETE)
+        begun = max((one.config.budget.rollouts or 0 for one in first), default=0)
+        for stop in self._sweep.stops:
+            if stop >= begun:
+                end = end or self._train(path, self._sweep.seeds[:1], stop)
+                end = end or self._halve(path, stop)
+        self._end(path, end)
 
-    def _halve(self, path: Path, stop: int) -> dict[str, str]:
-        """Return the facts of a trial that does not go on after a rung; empty if it does."""
+    def _halve(self, path: Path, stop: int) -> End | None:
+        """Return the end of a trial that does not go on after a rung."""
         *earlier, last = self._sweep.stops
         if stop == last:
-            return {}
+            return None
         with self._sweep.lock:
-            results = SweepResults(self._sweep.out)
+            results = self._read()
             trial = next(one for one in results.trials if one.path == path)
             peers = [
                 -math.inf if one.has_collapsed else signed_score(score)
@@ -241,30 +232,28 @@ class SweepRunner(RunProcesses):
                 and one.runs  # the seed that this trial has; raced trials have more
                 and (score := score_at(one.runs[0], stop)) is not None
             ]
-            reason = halving(trial.mean, peers)
-            if reason:
+            if reason := halving(trial.mean, peers):
                 reason = f"rung {earlier.index(stop) + 1} of {len(earlier) + 1}: {reason}"
             elif not self._affords(results, self._sweep.options.budget.limits, 0):
                 reason = "the budget is spent"
-        return {"state": "pruned", "reason": reason} if reason else {}
+        return ("pruned", reason) if reason else None
 
     def _race(self, path: Path, seeds: int) -> None:
         """Train a complete trial with more run seeds."""
-        end = self._train(path, self._sweep.seeds[:seeds], self._sweep.limit)
-        self._end(path, end or COMPLETE)
+        self._end(path, self._train(path, self._sweep.seeds[:seeds], self._sweep.limit))
 
     def _test(self, path: Path) -> None:
         """Train one of the best trials with test seeds, and score it on unseen rows."""
-        seeds = self._sweep.test_seeds
-        _update(path, test=TESTING)
-        reason = self._train(path, seeds, self._sweep.limit, is_test=True).get("reason")
-        _update(path, test=reason or TESTED)
-        self._on_end(self._read(path), "test")
+        end = self._train(path, self._sweep.test_seeds, self._sweep.limit, is_test=True)
+        trial = self._trial(path)
+        if end:
+            self._untested.add(trial.number)
+        self._on_end(trial, end[1] if end else "complete")
 
     def _train(
         self, path: Path, seeds: Sequence[int], rollouts: int, *, is_test: bool = False
-    ) -> dict[str, str]:
-        """Train runs of a trial up to a rung; return its facts where that ends it, else nothing.
+    ) -> End | None:
+        """Train runs of a trial up to a rung; return its end, where it does not get there.
 
         A collapse ends no test, and no trial of a grid, which is to show where runs collapse.
         """
@@ -287,43 +276,32 @@ class SweepRunner(RunProcesses):
                 raise _StoppedError
             facts = None if failure else CellResult(run)
             if facts is None or not facts.scores:
-                return {"state": "failed", "reason": failure or NO_SCORE}
+                return "failed", failure or NO_SCORE
             can_collapse = not is_test and not self._sweep.options.is_grid
             if can_collapse and (collapse := collapse_of(facts)):
-                return {"state": "pruned", "reason": collapse}
-        return {}
+                return "pruned", collapse
+        return None
 
-    def _read(self, path: Path) -> SweepTrial:
-        return read_trial(path, self._sweep.seeds)
+    def _trial(self, path: Path) -> SweepTrial:
+        return SweepTrial.read(path, self._sweep.seeds)
 
-    def _end(self, path: Path, end: dict[str, str]) -> None:
+    def _end(self, path: Path, end: End | None) -> None:
         """Tell the sampler what a trial has reached, and write its state."""
-        is_failed = end["state"] == "failed"
-        is_worst = is_failed or end["reason"].startswith(COLLAPSED)
-        facts = read_json(path / TRIAL_FILE)
+        state, reason = end or ("complete", "")
+        is_failed, facts = state == "failed", read_json(path / TRIAL_FILE)
         with self._sweep.lock:
-            some = SweepResults(self._sweep.out).trials if is_worst else [self._read(path)]
-            worst = self._worst(some, with_start=is_worst)
-            self._samplers.tell(facts["sampler"], facts["asked"], worst)
-            _update(path, **end)
-        self._on_end(self._read(path), "trial")
+            results, trial = self._read(), self._trial(path)
+            is_worst = is_failed or reason.startswith(COLLAPSED)
+            told = results.worst() if is_worst else results.objectives(trial, trial.mean)
+            self._samplers.tell(facts["sampler"], facts["asked"], told)
+            _update(path, state=state, reason=reason)
+        self._on_end(self._trial(path), "")
         self._failed = self._failed + 1 if is_failed else 0
         if self._failed >= FAILURES:
             raise GermlineError(
-                f"sweep: {FAILURES} trials failed one after another, the last one with: "
-                f"{end['reason']}. Repeat the command to go on"
+                f"sweep: {FAILURES} trials failed one after another, the last one with: {reason}. "
+                "Repeat the command to go on"
             )
-
-    def _worst(self, trials: Sequence[SweepTrial], *, with_start: bool) -> list[float]:
-        """Return the worst value of each objective of some trials, perhaps before training too."""
-        runs = [run for one in trials for run in one.runs if run.scores and with_start]
-        scores = [one.mean for one in trials if one.signed_scores]
-        found = {
-            "score": min([*scores, *(signed_score(run.scores[0]) for run in runs)], default=0.0),
-            "peak_memory": max(one.peak_memory_mb for one in trials),
-            "tokens": max(one.tokens for one in trials),
-        }
-        return [found[name] for name in self._sweep.options.objectives]
 
 
 def _update(path: Path, **facts: str) -> None:

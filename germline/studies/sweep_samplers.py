@@ -1,4 +1,4 @@
-"""Samplers of a sweep: Optuna proposes settings (ask) and is told their scores (tell).
+"""What Optuna does for a sweep: it proposes settings, and says which of them matter.
 
 Each sampler has a study of its own in the storage, so that random search beside another sampler
 lends it no trials. Samplers keep nothing between two calls except in the storage, so any number of
@@ -7,23 +7,39 @@ processes share a study. Seeds of samplers follow from the run seed and the numb
 Optuna's pruners, heartbeats and `best_trial` are not used: trials are stopped and locked by files
 (`sweep_runner`), and the best of noisy trials is too good on average (`sweep_results`). A trial
 that is stopped at a rung is told with its score there, one that collapsed with the worst score.
+
+PED-ANOVA (Watanabe et al. 2023, arXiv 2304.10255) says which settings decide whether a trial is
+among the best: it compares where the best trials lie with where all of them lie. With few trials
+its numbers are noisy: each has a bootstrap interval over trials, and a setting counts only if it is
+more important than in nearly all sweeps whose scores are shuffled.
 """
 
 import hashlib
 import json
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float64
 
 from germline.studies.sweep_space import Dimension, Settings, SweepSpace, rounded
 from germline.types import GermlineError
 
 STARTUP = 5
 """Random trials before a model of the scores is fitted."""
+
+FEWEST_TRIALS, FEWEST_BEST = 10, 5
+"""Trials without which no importance is computed; least number of trials that are the best."""
+
+BEST, RESAMPLES = 0.1, 100
+"""Share of the trials that count as the best; number of resamples, and of shuffles."""
+
+Point = tuple[Mapping[str, Any], float]
+"""Settings of a trial, and its score so that higher is better."""
 
 
 class Samplers:
@@ -34,7 +50,7 @@ class Samplers:
         storage: URL of a database, as of SQLAlchemy, such as `sqlite:///study.db`; or
             `journal://FILE` of a journal of Optuna, for folders where SQLite cannot lock.
         name: beginning of the names of the studies, which no other sweep has.
-        directions: `maximize` or `minimize` of each objective.
+        objectives: how many numbers are to be large.
         seed: of random numbers.
 
     Raises:
@@ -42,17 +58,16 @@ class Samplers:
     """
 
     def __init__(
-        self, space: SweepSpace, storage: str, name: str, directions: Sequence[str], seed: int
+        self, space: SweepSpace, storage: str, name: str, objectives: int, seed: int
     ) -> None:
         self._space = space
         self._name = name
-        self._directions = [*directions]
+        self._directions = ["maximize"] * objectives
         self._seed = seed
         self._url = without_password(storage)
         with self._explained():
             import optuna
 
-            optuna.logging.set_verbosity(optuna.logging.ERROR)
             kind, _, file = storage.partition("://")
             if kind == "journal":
                 backend = optuna.storages.journal.JournalFileBackend(file)
@@ -109,8 +124,7 @@ class Samplers:
     def _explained(self) -> Iterator[None]:
         """Turn an error of Optuna or of its storage into one sentence."""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what is experimental in Optuna
+            with _quiet():
                 yield
         except ImportError as error:
             raise GermlineError(
@@ -127,6 +141,17 @@ class Samplers:
             ) from error
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop Optuna's messages, and its warnings of what is experimental."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
 def without_password(url: str) -> str:
     """Return the URL of a database without user and password."""
     return re.sub(r"//[^/]*@", "//", url)
@@ -140,3 +165,71 @@ def suggest(trial: Any, dimension: Dimension) -> Any:
     if dimension.scale == "int":
         return trial.suggest_int(name, *values)
     return rounded(trial.suggest_float(name, *values, log=dimension.scale == "log"))
+
+
+@dataclass(frozen=True)
+class Importance:
+    """The share of a setting in the importance of all, with its 95 % interval over trials.
+
+    Attributes:
+        matters: whether it is above 95 % of the importances that shuffled scores give.
+    """
+
+    name: str
+    share: float
+    low: float
+    high: float
+    matters: bool
+
+
+def importances(space: SweepSpace, points: Sequence[Point]) -> list[Importance]:
+    """Return the importance of every setting, the largest first; empty with few trials."""
+    if len(points) < FEWEST_TRIALS or len({score for _, score in points}) < 2:
+        return []
+    rng, count = np.random.default_rng(0), len(points)
+    settings, scores = zip(*points, strict=True)
+    drawn = [
+        _divergences(space, [points[n] for n in rng.integers(count, size=count)])
+        for _ in range(RESAMPLES)
+    ]
+    shuffled = [
+        _divergences(space, [*zip(settings, rng.permutation(scores).tolist(), strict=True)])
+        for _ in range(RESAMPLES)
+    ]
+    found = _divergences(space, points)
+    matters = found > np.percentile(shuffled, 95, axis=0)
+    low, high = np.percentile([one / (one.sum() or 1.0) for one in drawn], [2.5, 97.5], axis=0)
+    names, shares = [one.name for one in space.dimensions], found / (found.sum() or 1.0)
+    columns = zip(names, *(one.tolist() for one in (shares, low, high, matters)), strict=True)
+    return sorted((Importance(*column) for column in columns), key=lambda one: -one.share)
+
+
+def _divergences(space: SweepSpace, points: Sequence[Point]) -> Float64[np.ndarray, " settings"]:
+    """Return Optuna's importances in the order of the space, which do not sum to 1."""
+    import optuna
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+    with _quiet():
+        study = optuna.create_study(direction="maximize")
+        study.add_trials([_trial(optuna, space, *point) for point in points])
+        best = max(BEST, FEWEST_BEST / len(points))
+        evaluator = PedAnovaImportanceEvaluator(target_quantile=best)
+        found = get_param_importances(study, evaluator=evaluator, normalize=False)
+    return np.array([found.get(one.name, 0.0) for one in space.dimensions])
+
+
+def _trial(optuna: Any, space: SweepSpace, settings: Mapping[str, Any], score: float) -> Any:
+    given = [one for one in space.dimensions if one.name in settings]
+    fixed = optuna.trial.FixedTrial({one.name: _value(one, settings[one.name]) for one in given})
+    for one in given:
+        suggest(fixed, one)  # the trial keeps the distribution
+    params, distributions = fixed.params, fixed.distributions
+    return optuna.trial.create_trial(params=params, distributions=distributions, value=score)
+
+
+def _value(dimension: Dimension, value: Any) -> Any:
+    """Return a value as Optuna knows it: texts of lists; rounding may have left a range."""
+    if dimension.scale == "values":
+        return json.dumps(value)
+    low, high = dimension.values
+    return min(max(value, low), high)

@@ -13,11 +13,9 @@
 """
 
 import math
-import statistics
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Float64
 
 from germline.evaluation.score_difference import is_clearly_better
 from germline.evaluation.statistics import Z_95
@@ -75,9 +73,9 @@ def kl_from_start(run: RunFacts) -> tuple[float, str]:
     if (kl := last.get("kl", recorded)) is not None:
         return kl, "the completions"
     walk = signal(last, "walk") if last.get("signals") else None
-    calibrated = [row for row in run.rows if "calibration" in row]
-    kl = calibrated_kl(calibrated[-1], walk) if calibrated and walk else None
-    return math.nan if kl is None else kl, "noise as long as the walk"
+    trials = [row for row in run.rows if "calibration" in row]
+    kl = calibrated_kl(trials[-1], walk) if trials and walk else None
+    return kl or math.nan, "noise as long as the walk"
 
 
 def halving(score: float, peers: Sequence[float]) -> str:
@@ -93,18 +91,13 @@ def is_clearly_worse(trial: SweepTrial, best: SweepTrial, seed_variance: float =
 
     `seed_variance` is that of the scores of a trial over run seeds; 0 where it is not known.
     """
-    mine, others = trial.signed_scores, best.signed_scores
-    seeds = mine.keys() & others.keys()
+    seeds = trial.signed_scores.keys() & best.signed_scores.keys()
     if trial is best or not seeds:
         return False
-    gap = statistics.fmean(others[seed] - mine[seed] for seed in seeds)
-    if not gap > Z_95 * math.sqrt(2 * seed_variance / len(seeds)):
-        return False
-    values, of_best = (_by_example(one, seeds) for one in (trial, best))
-    if len(values) != len(of_best):
-        return False
+    values, of_best = (one.by_example(seeds) for one in (trial, best))
     differences = (values - of_best)[np.isfinite(values - of_best)]
-    if not differences.any():
+    gap = sum(best.signed_scores[seed] - trial.signed_scores[seed] for seed in seeds) / len(seeds)
+    if gap <= Z_95 * math.sqrt(2 * seed_variance / len(seeds)) or not differences.any():
         return False
     from scipy.stats import wilcoxon  # takes half a second
 
@@ -122,20 +115,16 @@ def race(
         of_all: whether every complete trial needs that many, as those of a grid.
     """
     if of_all:
-        short = [one for one in results.complete if len(one.signed_scores) < most]
-        yield from ((one, most) for one in short)
+        yield from ((one, most) for one in results.complete if len(one.signed_scores) < most)
         return
-    ranked = results.ranked
+    ranked, variance = results.ranked, results.seed_variance or 0.0
     for seeds in (2, 4):
-        racing = [
-            one
-            for one in ranked
-            if len(one.signed_scores) >= seeds // 2
-            and not is_clearly_worse(one, ranked[0], results.seed_variance or 0.0)
-        ][:MOST_RACED]
-        short = [one for one in racing if len(one.signed_scores) < min(seeds, most)]
+        known = [one for one in ranked if len(one.signed_scores) >= seeds // 2]
+        racing = [one for one in known if not is_clearly_worse(one, ranked[0], variance)]
+        wanted = min(seeds, most)
+        short = [one for one in racing[:MOST_RACED] if len(one.signed_scores) < wanted]
         if short and len(racing) > 1:
-            yield from ((one, min(seeds, most)) for one in short)
+            yield from ((one, wanted) for one in short)
             return
 
 
@@ -147,13 +136,3 @@ def trials_to_test(results: SweepResults) -> list[SweepTrial]:
     ranked = [one for one in results.ranked if one in results.front]
     of_samplers = [*{one.sampler: one for one in reversed(ranked)}.values()]
     return [one for one in ranked if one in ranked[:TESTED] or one in of_samplers]
-
-
-def _by_example(trial: SweepTrial, seeds: set[int]) -> Float64[np.ndarray, " examples"]:
-    """Return the signed value of each held-out example, the mean over run seeds."""
-    last = [one.scores[-1] for one in trial.runs if one.config.seed in seeds]
-    signs = [1.0 if one.higher_is_better else -1.0 for one in last]
-    if len({len(one.values) for one in last}) != 1:
-        return np.empty(0)
-    values = [sign * np.array(one.values) for sign, one in zip(signs, last, strict=True)]
-    return np.asarray(np.mean(values, axis=0), dtype=np.float64)

@@ -13,7 +13,6 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,13 @@ from germline.types import GermlineError
 
 SCALES = ("log", "linear", "int", "probe", "values")
 STEPS = 4
-"""Values of a range in a grid."""
+"""Values of a range in a grid, and on the axis of a heat map."""
 
 DIGITS = 3
 """Significant digits of a number that is drawn from a range."""
+
+TINY = 1e-12
+"""Stands for 0 among the logarithms of a list of numbers."""
 
 Settings = dict[str, Any]
 """Setting -> value of a trial."""
@@ -54,20 +56,37 @@ class Dimension:
         """Whether the condition holds for the settings of a trial so far."""
         return all(settings.get(name) in values for name, values in self.when.items())
 
-    def spread(self, count: int) -> list[float]:
-        """Return numbers at equal distances over the range."""
-        low, high = self.values
-        spread = np.geomspace if self.scale == "log" else np.linspace
-        return [float(one) for one in spread(low, high, count)]
-
     @property
     def grid(self) -> list[Any]:
-        """The values of a grid: the list, or some of the range."""
+        """The values of a grid: the list, or some of the range at equal distances."""
         if self.scale == "values":
             return [*self.values]
-        if self.scale == "int":
-            return sorted({*map(round, self.spread(STEPS))})
-        return [*map(rounded, self.spread(STEPS))]
+        (low, high), spread = self.values, np.geomspace if self.scale == "log" else np.linspace
+        numbers = spread(low, high, STEPS).tolist()
+        return sorted({*map(round if self.scale == "int" else rounded, numbers)})
+
+    def share(self, settings: Mapping[str, Any]) -> float | None:
+        """Return how far the value of a trial is along the values, from 0 to 1; None without one.
+
+        A number between those of a list counts as the nearest one.
+        """
+        value, places = settings.get(self.name), len(self.values) - 1
+        if value in self.values:
+            return self.values.index(value) / places
+        are_numbers = all(isinstance(one, int | float) for one in (value, *self.values))
+        if not are_numbers or not min(self.values) <= value <= max(self.values):
+            return None
+        is_log = self.scale in ("log", "values")
+        sizes = np.array([*self.values, value], dtype=float)
+        sizes = np.log(np.maximum(sizes, TINY)) if is_log else sizes
+        if self.scale == "values":
+            return int(np.argmin(np.abs(sizes[:-1] - sizes[-1]))) / places
+        return float((sizes[-1] - sizes[0]) / (sizes[1] - sizes[0]))
+
+    def place(self, settings: Mapping[str, Any]) -> int | None:
+        """Return the place in `grid` that is nearest to the value of a trial; None without one."""
+        share = self.share(settings)
+        return None if share is None else round(share * (len(self.grid) - 1))
 
 
 class SweepSpace:
@@ -110,12 +129,6 @@ class SweepSpace:
         """Whether a range is in a unit that `germline probe` measures."""
         return any(one.scale == "probe" for one in self.dimensions)
 
-    @property
-    def is_numeric(self) -> bool:
-        """Whether every trial has two numbers or more, and nothing else."""
-        numbers = [one for one in self.dimensions if one.scale != "values" and not one.when]
-        return len(numbers) == len(self.dimensions) > 1
-
     def in_units(self, units: Mapping[str, float]) -> "SweepSpace":
         """Return the space with `probe` ranges in the unit of their settings."""
         given = dict(self.given)
@@ -126,42 +139,42 @@ class SweepSpace:
                         f"sweep: {one.name}: a range in units of the probe is for "
                         f"{' and '.join(units)}: use log or linear"
                     )
-                ends = [rounded(units[one.name] * end) for end in one.values]
                 others = {key: value for key, value in given[one.name].items() if key != "probe"}
+                ends = [rounded(units[one.name] * end) for end in one.values]
                 given[one.name] = {"log": ends, **others}
         return SweepSpace(given)
 
-    def settings(self, draw: Callable[[Dimension], Any]) -> Settings:
-        """Return the settings of a trial, with a value of every dimension whose condition holds."""
+    def settings(self, draw: Callable[[Dimension], Any], fixed: Settings | None = None) -> Settings:
+        """Return the settings of a trial: fixed ones, else drawn, where their condition holds."""
         chosen: Settings = {}
+        given = fixed or {}
         for one in self.dimensions:
             if one.is_searched(chosen):
-                chosen[one.name] = draw(one)
+                chosen[one.name] = given[one.name] if one.name in given else draw(one)
         return chosen
 
     def grid(self) -> list[Settings]:
         """Return all trials of a grid."""
-        trials: dict[str, Settings] = {}
-        for values in product(*(one.grid for one in self.dimensions)):
-            by_name = dict(zip((one.name for one in self.dimensions), values, strict=True))
-            found = self.settings(lambda one, by_name=by_name: by_name[one.name])  # type: ignore[misc]
-            trials.setdefault(json.dumps(found, sort_keys=True), found)
-        return [*trials.values()]
+        trials: list[Settings] = [{}]
+        for one in self.dimensions:
+            trials = [
+                trial | more
+                for trial in trials
+                for more in [{one.name: value} for value in one.grid if one.is_searched(trial)]
+                or [{}]
+            ]
+        return trials
 
     def corners(self) -> Iterator[Settings]:
         """Yield trials in which every value of a list and every end of a range occurs."""
         for varied in self.dimensions:
+            condition = {name: values[0] for name, values in varied.when.items()}
             for value in varied.values:
-                fixed = {name: values[0] for name, values in varied.when.items()}
-                fixed[varied.name] = value
-
-                def draw(one: Dimension, fixed: Settings = fixed) -> Any:
-                    return fixed.get(one.name, one.values[0])
-
-                yield self.settings(draw)
+                fixed = condition | {varied.name: value}
+                yield self.settings(lambda one: one.values[0], fixed)
 
 
-def overrides_of(settings: Settings) -> list[str]:
+def overrides_of(settings: Mapping[str, Any]) -> list[str]:
     """Return the settings of a trial as overrides."""
     return [as_override(name, value) for name, value in settings.items()]
 
@@ -174,34 +187,32 @@ def rounded(value: float) -> float:
 def _dimension(name: str, entry: object) -> Dimension:
     given = {"values": entry} if isinstance(entry, list) else entry
     scales = [key for key in given if key != "when"] if isinstance(given, Mapping) else []
-    when = given.get("when") or {} if isinstance(given, Mapping) else {}
-    is_known = len(scales) == 1 and scales[0] in SCALES
-    if not isinstance(given, Mapping) or not isinstance(when, Mapping) or not is_known:
-        raise GermlineError(
-            f"sweep: {name}: {entry!r} is no range: give a list of values, or one of {{log: [a, "
-            "b]}, {linear: [a, b]}, {int: [a, b]}, {probe: [a, b]} and {values: [...]}, perhaps "
-            "with {when: {OTHER.SETTING: VALUE}}; a single value is written after the config, as "
-            "KEY=VALUE"
-        )
-    values = given[scales[0]]
-    if mistake := _mistake(scales[0], values):
-        raise GermlineError(f"sweep: {name}: {scales[0]}={values!r} {mistake}")
-    conditions = {
-        other: tuple(some) if isinstance(some, list) else (some,) for other, some in when.items()
-    }
-    return Dimension(name, scales[0], tuple(values), conditions)
+    if isinstance(given, Mapping) and len(scales) == 1 and scales[0] in SCALES:
+        (scale,), values, when = scales, given[scales[0]], given.get("when") or {}
+        if _is_range(scale, values) and isinstance(when, Mapping):
+            conditions = {
+                other: tuple(some) if isinstance(some, list) else (some,)
+                for other, some in when.items()
+            }
+            return Dimension(name, scale, tuple(values), conditions)
+    raise GermlineError(
+        f"sweep: {name}: {entry!r} is no range: give a list of two values or more, each once, or "
+        "one of {log: [a, b]}, {linear: [a, b]}, {int: [a, b]}, {probe: [a, b]} and {values: "
+        "[...]}, with a below b, whole numbers of int, and a above 0 of log and probe, perhaps "
+        "with {when: {OTHER.SETTING: VALUE}}; a single value is written after the config, as "
+        "KEY=VALUE"
+    )
 
 
-def _mistake(scale: str, values: object) -> str:
-    """Return what is wrong with the values of a list, or the ends of a range; empty if nothing."""
+def _is_range(scale: str, values: object) -> bool:
+    """Whether these can be the values of a list, or the ends of a range."""
     texts = {json.dumps(one, sort_keys=True) for one in values} if isinstance(values, list) else ()
     if not isinstance(values, list) or len(texts) < max(2, len(values)):
-        return "needs two values or more, each once"
+        return False
     if scale == "values":
-        return ""
-    types = {int} if scale == "int" else {int, float}
-    if len(values) != 2 or {type(one) for one in values} - types:
-        return f"needs two {'whole numbers' if scale == 'int' else 'numbers'}, [low, high]"
-    if not values[0] < values[1] or not math.isfinite(values[1] - values[0]):
-        return "must rise from the first to the second"
-    return "must begin above 0; use linear" if scale in ("log", "probe") and values[0] <= 0 else ""
+        return True
+    numbers = {int} if scale == "int" else {int, float}
+    if len(values) != 2 or {type(one) for one in values} - numbers:
+        return False
+    is_above = values[0] > 0 or scale not in ("log", "probe")
+    return is_above and values[0] < values[1] and math.isfinite(values[1] - values[0])

@@ -205,7 +205,6 @@ def test_another_file_is_refused_and_left_as_it_was(tmp_path, trained, text):
         (("-g", "late", "-g", "1"), "late is neither a number nor best"),
         (("-g", "-1", "-g", "3", "strategy.sigma=1"), "elo: strategy.sigma=1 has no effect here"),
         (("-g", "-1", "-g", "3", "judge.token_env=NO_SUCH"), "judge.token_env=NO_SUCH"),
-        (("-g", "-1", "-g", "3", "judge.template=none.txt"), "none.txt cannot be read"),
         (("-g", "-1", "-g", "3", "judge.modelx=x"), "judge.modelx: unknown setting"),
         (("-g", "-1", "-g", "3", "judge.timeout_s=0"), "judge.timeout_s"),
     ],

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
+from germline.cli.output import print_stderr
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -116,21 +118,10 @@ def split_words(
 def read_section(
     command: str, section: type[AnySection], settings: Sequence[str], prefix: str, **values: object
 ) -> AnySection:
-    """Return a section whose settings are given as words: `judge.model=large`.
-
-    A template may be given as the name of a file that holds it.
-    """
+    """Return a section whose settings are given as words: `judge.model=large`."""
     from germline.config.base import make_section
-    from germline.types import GermlineError
 
-    given: dict[str, object] = {}
-    for setting in settings:
-        name, _, text = setting.removeprefix(prefix).partition("=")
-        is_file = name == "template" and "{" not in text and Path(text).suffix
-        try:
-            given[name] = Path(text).read_text(encoding="utf-8") if is_file else text
-        except (OSError, UnicodeDecodeError) as error:
-            raise GermlineError(f"{command}: {setting} cannot be read: {error}") from None
+    given = dict(setting.removeprefix(prefix).split("=", 1) for setting in settings)
     return make_section(section, {**given, **values}, f"{command}: ", prefix)
 
 
@@ -145,10 +136,10 @@ def runs_of_sources(sources: Sequence[str]) -> list[str]:
     ]
 
 
-def task_section(
+def task_of_sources(
     command: str, sources: Sequence[str], task: str | None, settings: Sequence[str]
-) -> "TaskConfig | None":
-    """Return the task that is given, or that of the first run with settings; None: a run's own."""
+) -> "TaskConfig":
+    """Return the task that is given, or that of the first run, with settings; warn of others."""
     from germline.config import load_config
     from germline.config.loader import read_task
     from germline.record import RunDirectory
@@ -159,14 +150,19 @@ def task_section(
     if task is not None:
         return load_config({"task": read_task(task)}, overrides).task
     check_no_missing_run(Path(sources[0]))
-    runs = [one for one in sources if (Path(one) / "run.json").exists()]
+    runs = [RunDirectory.open(Path(one)) for one in sources if (Path(one) / "run.json").exists()]
     if not runs:
         raise GermlineError(
             f"{command}: {sources[0]} is not a run directory, so a task is needed: --task countdown"
         )
-    if runs[0] == sources[0] and not overrides:
-        return None
-    return load_config(RunDirectory.open(Path(runs[0])).config, overrides).task
+    title = runs[0].config.task.title
+    for run in runs:
+        if run.config.task.title != title:
+            print_stderr(
+                f"{command}: {run.path} was trained on {run.config.task.title}; here it is scored "
+                f"on {title}, the task of {runs[0].path} (--task names another)"
+            )
+    return load_config(runs[0].config, overrides).task
 
 
 def examples_epilog(lines: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from germline.cli.arguments import (
     read_section,
     runs_of_sources,
     split_words,
-    task_section,
+    task_of_sources,
 )
 from germline.cli.output import AsJson, print_json, print_table, score_values
 from germline.errors import count_of
@@ -63,7 +63,9 @@ def elo(
     """
     given, settings = split_words("elo", sources, COMPARISON_SETTINGS)
     runs = runs_of_sources(given)
-    section = task_section("elo", runs, task, settings) if runs else None
+    if not runs:
+        raise typer.BadParameter("name two runs or models, or generations of a run (-g -1 -g best)")
+    section = task_of_sources("elo", runs, task, settings)
 
     from germline.config.scorers import PairwiseJudgeSettings
 

@@ -1,8 +1,9 @@
 """The command `germline eval`: score runs and models on a task, one or several as a table."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,20 +17,18 @@ from germline.cli.arguments import (
     TaskOption,
     runs_of_sources,
     split_words,
-    task_section,
+    task_of_sources,
 )
 from germline.cli.output import (
     AsJson,
     difference_values,
     print_json,
-    print_stderr,
     print_table,
     score_values,
 )
 from germline.errors import count_of
 
 if TYPE_CHECKING:
-    from germline.config import TaskConfig
     from germline.evaluation.kl_divergence import KlDivergence
     from germline.evaluation.score_difference import PairedDifference
     from germline.record import RunDirectory
@@ -129,33 +128,47 @@ def evaluate(  # noqa: PLR0913 - the options of a command
             f"eval: {sampling} is the temperature of training: use --temperature "
             f"{sampling.partition('=')[2]}"
         )
-    section = task_section("eval", sources, task, settings)
+    section = task_of_sources("eval", sources, task, settings)
     overrides = [setting for setting in settings if not setting.startswith("task.")]
-    own_task = task is None and overrides == settings
-    task_of_all = _task_of_first_run(sources) if own_task else section
 
     # After the cheap checks, because they import torch.
     from germline.config.config_files import model_source
     from germline.engines.pretrained import load_tokenizer
-    from germline.run.inference import score_to_file
+    from germline.run.inference import open_evaluation, score_to_file, seen_examples
 
+    runs = [run for run in map(_run_of, sources) if run]
+    asked = partial(
+        open_evaluation,
+        task=section,
+        split=split,
+        limit=limit,
+        overrides=overrides,
+        samples=samples,
+        temperature=temperature,
+        seen=max(map(seen_examples, runs)) if runs and split == "unseen" else None,
+    )
     opened = [
-        *_open_all(sources, generations, task_of_all, split, limit, overrides, samples, temperature)
+        (one, number, asked(one, generation=number))
+        for one in sources
+        for number in (generations if len(sources) == 1 or _run_of(one) else [None])
     ]
     if several:  # a model that is not there costs no evaluation of the others
         configs = [evaluated.config for _, _, evaluated in opened]
         for model in dict.fromkeys(c.model for c in configs if c.engine.kind != "toy"):
             load_tokenizer(model_source(model))
+    # All sources answer at the temperature of the first; a prompt search has its own.
+    shared = next((one.temperature for *_, one in opened if one.temperature is not None), None)
     rows = [
-        EvaluationRow(one, number, evaluated, *score_to_file(evaluated, one, split, out))
+        EvaluationRow(one, number, decoded, *score_to_file(decoded, one, split, out))
         for one, number, evaluated in opened
+        for decoded in [evaluated.at_temperature(shared)]
     ]
     if kl:
         rows = [replace(row, kl=row.evaluated.measure_kl()) for row in rows]
     if as_json:
         print_json([_row_values(row, rows[0], split) for row in rows])
     else:
-        _print_rows(rows, own_task=own_task)
+        _print_rows(rows)
         if split == "test" and (note := _note_on_best(rows)):
             typer.echo(note)
 
@@ -186,43 +199,6 @@ class EvaluationRow:
         return None if self is first else paired_difference(self.score, first.score)
 
 
-def _open_all(  # noqa: PLR0913 - what all sources have in common
-    sources: Sequence[str],
-    generations: Sequence[int | Literal["best"] | None],
-    task: "TaskConfig | None",
-    split: Literal["train", "test", "unseen"],
-    limit: int | None,
-    overrides: Sequence[str],
-    samples: int,
-    temperature: float | None,
-) -> "Iterator[tuple[str, int | Literal['best'] | None, SourceEvaluation]]":
-    """Open every source at each generation, with the examples and the decoding of the first one."""
-    from germline.run.inference import open_evaluation, seen_examples
-
-    runs = [run for run in map(_run_of, sources) if run]
-    seen = max(map(seen_examples, runs)) if runs and split == "unseen" else None
-    shared = temperature
-    for one in sources:
-        for number in generations if len(sources) == 1 or _run_of(one) else [None]:
-            evaluated = open_evaluation(
-                one,
-                task,
-                split,
-                limit,
-                overrides,
-                number,
-                samples=samples,
-                temperature=temperature,
-                seen=seen,
-            )
-            if shared is None:
-                shared = evaluated.temperature
-            elif evaluated.temperature is not None:
-                decoding = replace(evaluated.decoding, temperature=shared)
-                evaluated = replace(evaluated, decoding=decoding)
-            yield one, number, evaluated
-
-
 def _run_of(source: str) -> "RunDirectory | None":
     """Open a source if it is a run directory."""
     from germline.record import RunDirectory
@@ -230,23 +206,7 @@ def _run_of(source: str) -> "RunDirectory | None":
     return RunDirectory.open(Path(source)) if (Path(source) / "run.json").exists() else None
 
 
-def _task_of_first_run(sources: Sequence[str]) -> "TaskConfig | None":
-    """Return the task of the first run, on which the other sources are scored too."""
-    first, *others = filter(None, map(_run_of, sources))
-    if len(sources) == 1:
-        return None
-    task = first.config.task
-    for other in others:
-        if other.config.task.title != task.title:
-            print_stderr(
-                f"eval: {other.path} was trained on {other.config.task.title}; here it is scored "
-                f"on {task.title}, the task of {first.path} (--task names another)"
-            )
-    return task
-
-
-def _print_rows(rows: Sequence[EvaluationRow], *, own_task: bool) -> None:
-    """Print a table of evaluations; `own_task`: whether a run was evaluated on its own task."""
+def _print_rows(rows: Sequence[EvaluationRow]) -> None:
     from germline.report import text_format
 
     names = dict.fromkeys(
@@ -271,14 +231,14 @@ def _print_rows(rows: Sequence[EvaluationRow], *, own_task: bool) -> None:
     typer.echo(f"means with 95 % intervals{_sampled(rows[0])}{paired}")
     for row in rows:
         name = f"{row.source} {_generation(row)}: " if len(rows) > 1 else ""
-        for line in _remarks(row, own_task=own_task):
+        for line in _remarks(row):
             typer.echo(f"{name}{line}")
     for sentence in _over_seeds(rows):
         typer.echo(sentence)
     typer.echo("completions: " + ", ".join(str(row.completions) for row in rows))
 
 
-def _remarks(row: EvaluationRow, *, own_task: bool) -> list[str]:
+def _remarks(row: EvaluationRow) -> list[str]:
     """Say how the score of a row is to be read, and what `--kl` has measured."""
     from germline.report import text_format
     from germline.run.weights import writers
@@ -287,7 +247,7 @@ def _remarks(row: EvaluationRow, *, own_task: bool) -> list[str]:
     voters = [one for one in writers(row.run, dimension=0) if one is not None] if row.run else []
     if voters:
         lines.append(f"each answer is the one that most of {len(voters)} members give")
-    if row.run and own_task and (options := text_format.center_options(row.run.generations())):
+    if row.run and (options := text_format.center_options(row.run.generations())):
         lines.append(f"with the most likely prompt options: {', '.join(options)}")
     if row.kl:
         kl, behavior = row.kl

@@ -111,13 +111,13 @@ class EloResult:
 
 def open_models(
     sources: Sequence[str],
-    task: TaskBase | None = None,
+    task: TaskBase | None,
     generations: Sequence[int | Literal["best"] | None] = (None,),
     *,
     limit: int | None = None,
     overrides: Sequence[str] = (),
 ) -> dict[str, SourceEvaluation]:
-    """Find what is compared, by name; without a task, that of the first source is used."""
+    """Find what is compared, by name; without a task, each run is asked its own."""
     opened: dict[str, SourceEvaluation] = {}
     for source in sources:
         is_run = (Path(source) / "run.json").exists()
@@ -126,7 +126,6 @@ def open_models(
             if name in opened:
                 raise GermlineError(f"elo: {name} is given twice: name each model once")
             opened[name] = open_evaluation(source, task, "test", limit, overrides, generation)
-            task = opened[name].config.task
     if len(opened) < 2:
         raise GermlineError(
             f"elo: {' '.join(opened)} has nothing to be compared with: name another run or model, "

@@ -127,6 +127,12 @@ class SourceEvaluation:
         """The temperature of the completions; None where the run searched for its own."""
         return None if _searches_temperature(self.directory) else self.decoding.temperature
 
+    def at_temperature(self, temperature: float | None) -> SourceEvaluation:
+        """Return the same evaluation at a temperature; a run that searched for its own keeps it."""
+        if temperature is None or self.temperature is None:
+            return self
+        return replace(self, decoding=replace(self.decoding, temperature=temperature))
+
     def run(self, *, scorers: bool = True) -> tuple[HeldOutScore, Evaluation]:
         """Load the weights, generate and grade the completions, and release the weights."""
         directory, config, last = self.directory, self.config, self.generation

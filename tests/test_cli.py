@@ -88,24 +88,6 @@ def test_an_interrupt_before_a_run_is_written_says_that_nothing_is_lost(monkeypa
     assert done.stderr == "Interrupted. Nothing was trained: give the command again.\n"
 
 
-@pytest.mark.parametrize(
-    ("words", "meant"),
-    [
-        (("sweep", "demo", "--over", "space.yaml", "--sampler", "grid"), "sweep.sampler"),
-        (("elo", "nano", "--judge", "http://localhost"), "judge.url"),
-        (("train", "demo", "--lr", "0.1"), "strategy.learning_rate"),
-    ],
-)
-def test_an_option_that_is_a_setting_is_named(words, meant):
-    done = command(*words)
-    assert (done.exit_code, f"(did you mean {meant}?)" in done.stderr) == (2, True)
-
-
-def test_an_option_of_dashes_only_names_no_setting():
-    assert "did you mean" not in command("train", "demo", "---").stderr
-    assert "did you mean" not in command("sweep", "demo", "--over", "space.yaml", "---").stderr
-
-
 def test_a_setting_of_a_file_that_an_override_makes_void_can_be_reset():
     words = ("train", "arithmetic", "method=grpo", "--dry-run")
     assert "strategy.population=128 would be ignored" in (refused := command(*words).stderr)

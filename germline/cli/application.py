@@ -5,7 +5,6 @@ traceback means a bug in germline. An interrupted command ends with status 130, 
 """
 
 import logging
-import re
 import sys
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -47,8 +46,6 @@ class UserErrorGroup(TyperGroup):
         except KeyboardInterrupt as interrupt:  # its arguments say how to go on
             _fail(ctx, "Interrupted", " ".join(["Interrupted.", *interrupt.args]), INTERRUPTED)
         except Exception as error:
-            if hasattr(error, "message"):
-                error.message = str(error.message).replace("Value error, ", "")  # of pydantic
             _explain_setting(error)
             if ctx.meta[FLAG] and hasattr(error, "format_message"):  # a wrong option or argument
                 _fail(ctx, "UsageError", error.format_message(), 2)
@@ -61,21 +58,10 @@ class UserErrorGroup(TyperGroup):
 
 
 def _explain_setting(error: Any) -> None:
-    """Say how settings are written where one was given as an option to a command that has some."""
-    if not hasattr(error, "option_name") or not hasattr(error, "possibilities"):
-        return  # not an unknown option
-    command, name = error.ctx.command, error.option_name.strip("-").replace("-", "_")
-    metavars = " ".join(one.metavar or "" for one in command.params)
-    # The help of a command names the settings that are its own, such as sweep.sampler.
-    pattern = rf"\b[a-z]+\.{re.escape(name)}\w*|\b{re.escape(name)}\.\w+"
-    meant = re.findall(pattern, command.help) if name else []  # of dashes only, all would match
-    if name and not meant and "KEY=VALUE|FILE" in metavars:
-        from germline.config.errors import settings_named
-
-        meant = settings_named(name)
-    if "KEY=VALUE" in metavars:
-        hint = f" (did you mean {' or '.join(dict.fromkeys(meant))}?)" if meant else ""
-        error.message += f". Settings are written without dashes, KEY=VALUE{hint}"
+    """Say how settings are written where an unknown option is given to a command that has some."""
+    context = getattr(error, "ctx", None) if hasattr(error, "possibilities") else None
+    if context and any("KEY=VALUE" in (one.metavar or "") for one in context.command.params):
+        error.message += ". Settings are written without dashes, KEY=VALUE"
 
 
 def _fail(ctx: Any, kind: str, message: str, status: int) -> NoReturn:

@@ -49,13 +49,6 @@ def shortened(value: object) -> str:
     return text if len(text) < LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
 
 
-def settings_named(name: str) -> list[str]:
-    """Return the settings of a name in any section, or those that other libraries call so."""
-    named = [entry.name for entry in override_names() if entry.name.rpartition(".")[2] == name]
-    others = [setting for setting, names in OTHER_NAMES.items() if name in names.split()]
-    return [*dict.fromkeys(named or others)]
-
-
 def _setting(error: Mapping[str, Any], here: Any) -> str:
     """Return the setting of a mistake; its place also holds the names of kinds and types."""
     parts: list[str] = []
@@ -108,14 +101,15 @@ def _unknown(setting: str, error: Mapping[str, Any]) -> str:
     known = sorted({name for one in here for name in getattr(one, "model_fields", ())})
     name = setting.rpartition(".")[2]
     kinds = [kind for entry in override_names() if entry.name == setting for kind in entry.kinds]
-    meant = settings_named(name)
+    of_others = [setting for setting, names in OTHER_NAMES.items() if name in names.split()]
+    named = [entry.name for entry in override_names() if entry.name.rpartition(".")[2] == name]
+    meant = [*dict.fromkeys(named or of_others)]
     section, dot, below = str(last).partition(".")
     if dot:
         hint = f" in a file: write it as a section, {section}: {{{below}: ...}}"
     elif kinds:
         hint = f" of this kind, but of kind={', '.join(kinds)}"
     else:
-        is_other = any(name in names.split() for names in OTHER_NAMES.values())
-        hint = "" if is_other else did_you_mean(name, known)
+        hint = "" if of_others else did_you_mean(name, known)
         hint = hint or (f" (did you mean {' or '.join(meant)}?)" if meant else "")
     return f"{hint}; known here: {', '.join(known)}"

@@ -94,6 +94,12 @@ def test_a_setting_of_a_file_that_an_override_makes_void_can_be_reset():
     assert command(*words, refused.split()[-1]).exit_code == 0
 
 
+def test_a_wrong_option_of_the_evaluations_of_a_study_is_refused_before_its_training(tmp_path):
+    done = command("compare", "nano_es_vs_rl", "eval=['--samples x']", "--out", tmp_path / "study")
+    assert (done.exit_code, "'--samples'" in done.stderr) == (2, True)
+    assert not (tmp_path / "study").exists()
+
+
 # --- `germline doctor`
 
 

@@ -5,7 +5,7 @@ import shlex
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -207,6 +207,7 @@ COMPARE_EXAMPLES = (
 
 
 def compare(
+    context: typer.Context,
     study: Annotated[
         Path,
         typer.Argument(
@@ -250,6 +251,9 @@ def compare(
     from germline.studies.study_results import StudyResults
 
     opened = Study(study, overrides or [], out, only or [])
+    commands: Any = context.find_root().command
+    for options in opened.file.eval:  # a wrong one is refused before hours of training
+        commands.commands["eval"].make_context("eval", ["run", *options.split()])
     is_quiet = as_json or table is not None
     failures, status = _run(opened, jobs, quiet=is_quiet) if jobs else ([], 0)
     results = StudyResults(opened)

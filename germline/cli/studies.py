@@ -206,7 +206,7 @@ COMPARE_EXAMPLES = (
 )
 
 
-def compare(
+def compare(  # noqa: PLR0913 - the options of the command
     context: typer.Context,
     study: Annotated[
         Path,

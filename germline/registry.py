@@ -46,7 +46,6 @@ class Entry:
 _entries: dict[str, dict[str, Entry]] = {}
 _failures: dict[str, str] = {}
 _loaded: set[str] = set()
-_complete: set[str] = set()
 
 
 def register(
@@ -68,11 +67,6 @@ def register(
                 f"{group}.kind={kind} is registered twice, by {_place(known.registered)} and by "
                 f"{_place(registered)}: rename the kind of the plugin"
             )
-        if group in _complete and known is None:
-            raise GermlineError(
-                f"{group}.kind={kind} is registered after a config was read, so no config can have "
-                "it: import the module that registers it before the first call of load_config"
-            )
         _entries[group][kind] = Entry(registered, implementation)
         return registered
 
@@ -90,12 +84,6 @@ def sections(group: str) -> dict[str, type[Any]]:
     known = entries(group).items()
     fields = {kind: getattr(entry.registered, "model_fields", {}) for kind, entry in known}
     return {kind: entry.registered for kind, entry in known if "kind" in fields[kind]}
-
-
-def complete(group: str) -> None:
-    """Let no kinds be added to a group, as a config that is read has those of now."""
-    load_plugins()
-    _complete.add(group)
 
 
 def groups() -> list[str]:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,7 +11,6 @@ from germline.cli.output import AsJson, print_json, print_stderr, print_table, s
 
 if TYPE_CHECKING:
     from germline.report.run_facts import RunFacts, UnreadableRun
-    from germline.types import HeldOutScore
 
 GROUPS = {
     "tasks": "task",
@@ -141,57 +140,40 @@ def _list_runs(folder: Path, *, as_json: bool) -> None:
         if isinstance(run, UnreadableRun):
             print_stderr(run.reason, "red")
     if runs:
-        columns = ("run", "task", "model", "done", "held-out", "state", "age")
-        print_table(columns, [_run_cells(run) for run in runs])
+        columns = ("run", "task", "done", "held-out", "state")
+        print_table(columns, [_run_cells(_run_values(run)) for run in runs])
     else:
         print_stderr("no runs found")
 
 
-def _run_values(run: "RunFacts | UnreadableRun") -> dict[str, object]:
+def _run_values(run: "RunFacts | UnreadableRun") -> dict[str, Any]:
+    from germline.record.run_paths import written_at
     from germline.report.run_facts import UnreadableRun
 
     if isinstance(run, UnreadableRun):
         return {"run": run.path, "state": run.state, "reason": run.reason}
-    scores = {**_ends(run), "best": run.best}
+    first, last = (run.scores[0], run.scores[-1]) if run.scores else (None, None)
+    start = None if first is None or first.generation else first
+    scores = {"start": start, "newest": last, "best": run.best}
+    engine = run.config.engine
     return {
         "run": run.path,
         "state": run.shown_state,
         "task": run.config.task.title,
-        "model": _model(run),
+        "model": engine.kind if engine.has_own_model else run.config.model,
         "done": run.done,
         "generations": run.config.generations,
         "held_out": {name: one and score_values(one) for name, one in scores.items()},
-        "age_s": _age_s(run),
+        "age_s": max(0.0, time.time() - written_at(run.path)),
     }
 
 
-def _model(run: "RunFacts") -> str:
-    return run.config.engine.kind if run.config.engine.has_own_model else run.config.model
+def _run_cells(run: dict[str, Any]) -> tuple[str, ...]:
+    from germline.report.text_format import number
 
-
-def _age_s(run: "RunFacts") -> float:
-    """Return the seconds since a run last wrote a file."""
-    from germline.record.run_paths import written_at
-
-    return max(0.0, time.time() - written_at(run.path))
-
-
-def _ends(run: "RunFacts") -> "dict[str, HeldOutScore | None]":
-    """Return the score before training, and the newest one."""
-    first, last = (run.scores[0], run.scores[-1]) if run.scores else (None, None)
-    return {"start": None if first is None or first.generation else first, "newest": last}
-
-
-def _run_cells(run: "RunFacts | UnreadableRun") -> tuple[str, ...]:
-    from germline.report.run_facts import UnreadableRun
-    from germline.report.text_format import duration, number
-
-    if isinstance(run, UnreadableRun):
-        return str(run.path), "-", "-", "-", "-", run.state, "-"
-    ends = {one.generation: one.mean for one in _ends(run).values() if one}
-    scores = " -> ".join(map(number, ends.values()))
-    if run.best and run.best.mean not in ends.values():
-        scores += f", best {number(run.best.mean)} ({run.best.generation})"
-    done = f"{run.done}/{run.config.generations}"
-    about = run.config.task.title, _model(run), done, scores or "-", run.shown_state
-    return str(run.path), *about, duration(_age_s(run))
+    if "reason" in run:
+        return str(run["run"]), "-", "-", "-", run["state"]
+    ends = {name: score and score["mean"] for name, score in run["held_out"].items()}
+    shown = [f"{name} {number(mean)}" for name, mean in ends.items() if mean is not None]
+    done = f"{run['done']}/{run['generations']}"
+    return str(run["run"]), run["task"], done, ", ".join(shown) or "-", run["state"]

@@ -18,9 +18,6 @@ from germline.cli.output import (
 if TYPE_CHECKING:
     from germline.report.run_facts import RunFacts
 
-SHOWN_ANSWERS, EXCERPT = 3, 60
-"""Flagged answers that are printed, and characters of each."""
-
 REPORT_EXAMPLES = (
     "germline report runs/sums",
     "germline report runs/sums runs/sums-wider --out compared.html",
@@ -91,21 +88,12 @@ def report(
 
 
 def _behavior_lines(run: "RunFacts") -> list[str]:
-    """Say how held-out answers changed since the start, with examples of flagged ones."""
-    from germline.report.text_format import behavior_change, one_line_excerpt
+    """Say how held-out answers changed since the start."""
+    from germline.report.text_format import behavior_change
 
     found = run.behavior
-    if found is None:
-        return []
-    change = behavior_change(found)
-    lines = [f"behavior of the held-out answers: {found.word}{f' ({change})' if change else ''}"]
-    shown = [one for one in run.answers if not found.rises.keys().isdisjoint(one.flags)]
-    for answer in shown[:SHOWN_ANSWERS]:
-        names = ", ".join(answer.flags).replace("_", " ")
-        prompt = one_line_excerpt(answer.prompt, EXCERPT)
-        text = one_line_excerpt(answer.after or "", EXCERPT)
-        lines.append(f"  {names}: {prompt!r} -> {text!r}")
-    return lines
+    change = f" ({behavior_change(found)})" if found and behavior_change(found) else ""
+    return [f"behavior of the held-out answers: {found.word}{change}"] if found else []
 
 
 def _as_json(runs: "Sequence[RunFacts]") -> list[dict[str, object]]:

@@ -132,7 +132,6 @@ class KindOf:
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         """Return the schema of the union of all kinds, including those of plugins."""
-        registry.complete(self.group)
         schema = handler.generate_schema(self.union())
         return core_schema.no_info_before_validator_function(self.complete, schema)
 
@@ -194,7 +193,6 @@ class NameOf:
         self, source: object, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         """Return the schema of all registered names, including those of plugins."""
-        registry.complete(self.group)
         return handler.generate_schema(self.types()[0])
 
     def types(self) -> list[Any]:

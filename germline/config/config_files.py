@@ -126,8 +126,6 @@ def read_value(text: str) -> object:
 
 def read_file(path: Path, what: str = "config") -> dict[str, Any]:
     """Read a file of settings; `what` begins an error."""
-    if path.is_dir():
-        raise GermlineError(f"{what}: {path} is a folder without a run: name a file, or a run")
     try:
         with path.open(encoding="utf-8") as file:
             values = yaml.load(file, _Loader)  # a SafeLoader

@@ -21,7 +21,7 @@ from germline.config.config_files import (
     read_value,
     resolve_file_paths,
 )
-from germline.config.errors import format_errors, shortened
+from germline.config.errors import format_errors
 from germline.config.reference import group_at, is_section, kind_of, leaf_types, types_at
 from germline.config.rules import check_rules
 from germline.config.run_config import Config
@@ -191,17 +191,7 @@ def _read_source(source: object) -> tuple[dict[str, Any], Config | None]:
         return source.model_dump(), source
     if isinstance(source, Mapping):
         return dict(source), None
-    if not isinstance(source, (str, Path)):
-        raise GermlineError(
-            "config: give the path of a YAML file, or a mapping of settings such as "
-            f"{{'task': 'countdown'}}; found {shortened(source)} ({type(source).__name__})"
-        )
-    if "=" in str(source) and not Path(source).exists():
-        raise GermlineError(
-            f"config: {str(source)!r} is a setting; name a config before the settings: a YAML "
-            "file, a task file, a run directory, or one of `germline list configs`"
-        )
-    path = find_config(Path(source))
+    path = find_config(Path(str(source)))
     if path.suffix in TASK_SUFFIXES and path.suffix != ".json":  # may be a config
         return {"task": str(path)}, None
     file = path / "run.json" if (path / "run.json").is_file() else path

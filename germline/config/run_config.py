@@ -178,7 +178,7 @@ class Config(Section):
 
     model: TextOrPath = Field("nano", min_length=1)
     """`nano` (embedded), a folder, a GGUF file, or a Hugging Face id."""
-    task: TaskConfig = Conciseness.model_construct()  # validating one would end registration
+    task: TaskConfig = Conciseness.model_construct()  # validation would fix the kinds
     space: SpaceConfig = LowRank()
     method: MethodConfig = EvolutionStrategy()
     strategy: StrategyConfig = Nes.model_construct()  # likewise

@@ -29,7 +29,6 @@ import torch
 from torch import nn
 
 from benchmarks.field_way import add_noise
-from benchmarks.update import MEMBERS, utilities
 from germline import noise
 from germline.config import Full, InProcess, Nes
 from germline.engines.inprocess import InProcessEngine
@@ -40,7 +39,7 @@ from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.types import Decoding, Example, Update
 
-SIGMA, LEARNING_RATE = 1e-3, 5e-4
+MEMBERS, SIGMA, LEARNING_RATE = 30, 1e-3, 5e-4
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 Tensors = Mapping[str, torch.Tensor]
@@ -54,6 +53,12 @@ class Result:
     moved: float
     drift: float
     changed: int
+
+
+def utilities() -> np.ndarray:
+    """Return utilities of mean zero and variance one."""
+    values = np.sin(np.arange(MEMBERS) * 2.7)
+    return (values - values.mean()) / values.std()
 
 
 def main() -> None:

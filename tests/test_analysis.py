@@ -23,8 +23,8 @@ from germline.analysis.spectrum import (
     stable_rank,
 )
 from germline.analysis.trajectory import _charts, path_statistics
-from germline.cli.analyze import analyze as command
 from germline.cli.application import app
+from germline.cli.results import analyze as command
 from germline.record import RunDirectory
 from germline.report import plots
 from germline.run.weights import load_engine

@@ -92,7 +92,6 @@ def test_a_mistake_in_a_file_names_its_place(text: str, words: str, tmp_path: Pa
 # --- callers from Python, as they are: without the checks of types that tests run under
 
 CALLS = {
-    "train(None)": "config: give the path of a YAML file, or a mapping of settings",
     "train({1: 2})": "config: 1: ",
     "load_config({}, {'seed': 3})": "override 'seed' must look like",
     "export('run', 'out', form='peft')": "form must be 'adapter' or 'merged' or None, found 'peft'",

@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 from rich.file_proxy import FileProxy
 
-from germline.cli import doctor, main
+from germline.cli import inventory, main
 from germline.cli.application import set_log_level
-from germline.cli.doctor import InstallationCheck
+from germline.cli.inventory import InstallationCheck
 from germline.cli.output import INTERRUPTED, print_stderr
 from germline.cli.run_loop import stop_on_interrupt
 from tests.command_line import command
@@ -104,7 +104,7 @@ def test_a_wrong_option_of_the_evaluations_of_a_study_is_refused_before_its_trai
 
 
 def examined(monkeypatch, *checks):
-    monkeypatch.setattr(doctor, "CHECKS", checks)
+    monkeypatch.setattr(inventory, "CHECKS", checks)
     done = command("doctor", "--json")
     return done.exit_code, json.loads(done.output)["checks"]
 
@@ -122,8 +122,8 @@ def test_nothing_is_broken_here_and_everything_is_looked_at():
 
 
 def test_other_bits_end_with_status_1(monkeypatch):
-    monkeypatch.setattr(doctor, "NOISE_DIGEST", "0" * 64)
-    monkeypatch.setattr(doctor, "CHECKS", (doctor.check_noise,))
+    monkeypatch.setattr(inventory, "NOISE_DIGEST", "0" * 64)
+    monkeypatch.setattr(inventory, "CHECKS", (inventory.check_noise,))
     shown = command("doctor")
     assert shown.exit_code == 1
     assert "broken\tnoise\t" in shown.output
@@ -132,7 +132,7 @@ def test_other_bits_end_with_status_1(monkeypatch):
 def test_a_missing_package_comes_with_the_command_that_installs_it(monkeypatch):
     required = ["no-such-package>=2", "no-such-extra>=3; extra == 'ray'", "no-such; extra == 'dev'"]
     monkeypatch.setattr(metadata, "requires", lambda _: required)
-    status, rows = examined(monkeypatch, doctor.check_versions)
+    status, rows = examined(monkeypatch, inventory.check_versions)
     assert status == 1
     found = [(row["name"], row["state"], row["remedy"]) for row in rows[2:]]
     assert found == [

@@ -23,7 +23,7 @@ def test_every_section_and_setting_says_what_it_means():
         assert section.meaning, section.places
         for setting in section.settings:
             place = (section.places, section.kind, setting.name)
-            assert setting.meaning[-1:] in (".", "`") or setting.choices, place
+            assert setting.meaning[-1:] in (".", "`") or "`" in setting.accepts, place
 
 
 def test_every_kind_is_a_frozen_section_that_is_strict_about_names():

@@ -157,11 +157,11 @@ def rewrite(path: Path, **changes: object) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 99])
-def test_another_format_is_refused_with_the_version_that_reads_it(run, version):
-    rewrite(run.path, format_version=version, versions={"germline": "7.0"})
-    with pytest.raises(GermlineError, match=rf"version is {version},.*wrote it \(7\.0\)"):
+def test_another_format_is_refused(run, version):
+    rewrite(run.path, format_version=version)
+    with pytest.raises(GermlineError, match=rf"version is {version},.*wrote it"):
         RunDirectory.open(run.path)
-    with pytest.raises(GermlineError, match=r"wrote it \(7\.0\)"):
+    with pytest.raises(GermlineError, match=f"format_version is {version}"):
         load_config(run.path)
     for nobodys in (None, 0, "2"):
         rewrite(run.path, format_version=nobodys)

@@ -12,13 +12,11 @@ import typer
 from typer.core import TyperGroup
 
 from germline.cli import (
-    analyze,
-    doctor,
     elo,
     evaluate,
-    list_command,
+    inventory,
     preparation,
-    report,
+    results,
     studies,
     train,
     weights,
@@ -65,7 +63,6 @@ def _explain_setting(error: Any) -> None:
 
 
 def _fail(ctx: Any, kind: str, message: str, status: int) -> NoReturn:
-    """Print an error in the form that the command was asked for, and exit."""
     if ctx.meta[FLAG]:
         print_json({"error": {"type": kind, "message": message, "exit_status": status}})
     elif status == INTERRUPTED:
@@ -148,13 +145,13 @@ for name, command, examples in (
     ("export", weights.export, weights.EXPORT_EXAMPLES),
     ("eval", evaluate.evaluate, evaluate.EVALUATE_EXAMPLES),
     ("elo", elo.elo, elo.ELO_EXAMPLES),
-    ("report", report.report, report.REPORT_EXAMPLES),
+    ("report", results.report, results.REPORT_EXAMPLES),
     ("compare", studies.compare, studies.COMPARE_EXAMPLES),
-    ("analyze", analyze.analyze, analyze.ANALYZE_EXAMPLES),
+    ("analyze", results.analyze, results.ANALYZE_EXAMPLES),
     ("generate", weights.generate, weights.GENERATE_EXAMPLES),
     ("serve", weights.serve, weights.SERVE_EXAMPLES),
-    ("list", list_command.show, list_command.LIST_EXAMPLES),
-    ("doctor", doctor.doctor, doctor.DOCTOR_EXAMPLES),
+    ("list", inventory.show, inventory.LIST_EXAMPLES),
+    ("doctor", inventory.doctor, inventory.DOCTOR_EXAMPLES),
     ("new", preparation.new, preparation.NEW_EXAMPLES),
     ("check", preparation.check, preparation.CHECK_EXAMPLES),
 ):

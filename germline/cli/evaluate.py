@@ -200,7 +200,6 @@ class EvaluationRow:
 
 
 def _run_of(source: str) -> "RunDirectory | None":
-    """Open a source if it is a run directory."""
     from germline.record import RunDirectory
 
     return RunDirectory.open(Path(source)) if (Path(source) / "run.json").exists() else None
@@ -286,7 +285,6 @@ def _note_on_best(rows: Sequence[EvaluationRow]) -> str:
 
 
 def _generation(row: EvaluationRow) -> str:
-    """Name the generation of a run; a model and an exported adapter have none."""
     if row.run is None:
         return "-"
     if row.generation == "best":
@@ -295,7 +293,6 @@ def _generation(row: EvaluationRow) -> str:
 
 
 def _over_seeds(rows: Sequence[EvaluationRow]) -> list[str]:
-    """Say the mean over the run seeds of each folder."""
     from germline.evaluation.statistics import seed_statistics
     from germline.record.run_paths import is_seed_study
     from germline.report.text_format import over_seeds

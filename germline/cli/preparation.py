@@ -194,7 +194,6 @@ def _write_config(
 def _print_written(
     values: dict[str, object], lines: Sequence[str], following: Sequence[str], *, as_json: bool
 ) -> None:
-    """Print what was written and the commands that use it, as text or as JSON."""
     if as_json:
         print_json({**values, "next": following})
     else:

@@ -216,7 +216,6 @@ def _completions_table(before: HeldOutRow, after: HeldOutRow, width: int) -> Tab
 
 
 def _follow(training: "Training", *, quiet: bool) -> None:
-    """Run a training to its end or until Ctrl-C, and show every generation."""
     view = ProgressView(training.directory, Console(), quiet=quiet)
 
     def stop() -> None:
@@ -230,7 +229,6 @@ def _follow(training: "Training", *, quiet: bool) -> None:
 
 
 def _print_position(run: RunDirectory) -> None:
-    """Say from where a run continues, or that it has nothing left to do."""
     done = run.journal.last_generation() + 1
     total = count_of(run.config.generations, "generations")
     if done and run.has_ended:
@@ -312,7 +310,6 @@ def generation_line(record: GenerationRecord, left: str, config: Config) -> str:
 
 
 def _trial_line(trial: SigmaTrial) -> str:
-    """Describe a trial of sigma that begins, or its result."""
     if trial.kl is None:
         return f"calibrating sigma: measuring the KL divergence of sigma {trial.sigma:g} ..."
     source = ", kept from an earlier run" if trial.is_kept else ""
@@ -330,7 +327,6 @@ def _fitness(row: Row, config: Config) -> str:
 
 
 def _search(row: Row, config: Config) -> str:
-    """Describe sigma with its unit, the length of the step, and the learning rate."""
     parts = []
     if config.method.perturbs:
         parts.append(f"sigma {number(row['sigma'])}{OF_WEIGHTS.get(config.search.unit, '')}")
@@ -351,14 +347,12 @@ def _cost_weight(row: Row) -> str:
 
 
 def _held_out(score: HeldOutScore) -> list[str]:
-    """Format a held-out score, those of the same completions by scorers, and of `retained`."""
     scores = [f"held-out {one.metric} {text_format.score(one)}" for one in (score, *score.scorers)]
     kept = [text_format.retained_change(name, [one]) for name, one in score.retained.items()]
     return [*scores, *(f"retained {one}" for one in kept)]
 
 
 def _signal(rows: Sequence[Row]) -> str:
-    """Summarize the signals of the latest generations."""
     tied = mean_signal(rows, "groups_without_signal")
     differ = mean_signal(rows, "informative_examples") if tied is None else 1 - tied
     parts = [

@@ -151,7 +151,6 @@ def resume(
 
 
 def _print_dry_run(config: "Config", seeds: str | None, out: Path | None, *, as_json: bool) -> None:
-    """Print what a training would do; exit with status 1 if it is not expected to fit."""
     from germline.run.dry_run import dry_run
 
     runs = 1
@@ -248,7 +247,6 @@ def _show(plan: "DryRun", runs: int) -> None:
 
 
 def _seeds(overrides: list[str]) -> tuple[str | None, list[str]]:
-    """Take `seeds=` out of the overrides."""
     from germline.types import GermlineError
 
     seeds = [one.removeprefix("seeds=") for one in overrides if one.startswith("seeds=")]

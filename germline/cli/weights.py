@@ -276,7 +276,6 @@ def _run_until_interrupt(
     *,
     as_json: bool,
 ) -> None:
-    """Print what a server serves, as text or as JSON, and run it until Ctrl-C."""
     if as_json:
         print_json({**values, "needs_token": token is not None})
     else:

@@ -8,13 +8,11 @@ from pydantic import ValidationError
 
 from germline.config.config_files import TASK_SUFFIXES
 from germline.config.reference import group_at, override_names, types_at
-from germline.errors import count_of
+from germline.errors import count_of, shown
 from germline.registry import did_you_mean, sections, unknown_kind
 
 MOST_LINES = 10
 """Largest number of mistakes that are shown; more usually mean another kind of file."""
-
-LONGEST_VALUE = 80
 
 OTHER_NAMES = {
     "strategy.learning_rate": "lr",
@@ -41,12 +39,6 @@ def format_errors(error: ValidationError, values: Mapping[str, Any]) -> str:
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = [f"and {count_of(len(lines) - MOST_LINES, 'more mistakes')}"]
     return "\n        ".join(lines)
-
-
-def shortened(value: object) -> str:
-    """Return the representation of a value, cut where it is long."""
-    text = repr(value)
-    return text if len(text) < LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
 
 
 def _setting(error: Mapping[str, Any], here: Any) -> str:
@@ -82,7 +74,7 @@ def _line(setting: str, mistakes: list[dict[str, Any]]) -> str:
     if isinstance(given, str):
         text += did_you_mean(given, _words(setting, mistakes))
     # The message of a check over several settings names them and their values.
-    return text if isinstance(given, Mapping) else f"{text} (found {shortened(given)})"
+    return text if isinstance(given, Mapping) else f"{text} (found {shown(given)})"
 
 
 def _words(setting: str, mistakes: list[dict[str, Any]]) -> list[str]:

@@ -236,13 +236,10 @@ def read_recorded(values: Mapping[str, Any]) -> Config:
 
 
 def check_format_version(file: Path, facts: object) -> None:
-    """Refuse the `run.json` of another format, and name the version that can read it."""
-    known = facts if isinstance(facts, Mapping) else {}
-    version, versions = known.get("format_version"), known.get("versions")
+    """Refuse the `run.json` of another format."""
+    version = facts.get("format_version") if isinstance(facts, Mapping) else None
     if version != FORMAT_VERSION:
-        writer = versions.get("germline") if isinstance(versions, Mapping) else None
-        remedy = f"open the run with the germline that wrote it ({writer}), or " if writer else ""
         raise GermlineError(
             f"{file}: format_version is {version!r}, and this germline reads {FORMAT_VERSION}: "
-            f"{remedy}restore the file from a copy"
+            "open the run with the germline that wrote it, or restore the file from a copy"
         )

@@ -1,6 +1,5 @@
 """The settings as data, from the annotations of `Config`: for errors, lists and the reference."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -32,11 +31,6 @@ class Setting:
     default: str
     """As a config spells it; `REQUIRED`, or `OPEN` if the task, model or machine decides."""
     meaning: str
-
-    @property
-    def choices(self) -> list[str]:
-        """The accepted words, those of kinds included."""
-        return re.findall("`([^`]+)`", self.accepts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +118,6 @@ def _settings(section: type[Section]) -> Iterator[Setting]:
 
 
 def _spelled(value: Any) -> str:
-    """Write a default as a config spells it."""
     if value is None or isinstance(value, bool):
         return OPEN if value is None else str(value).lower()
     return str(value.kind if isinstance(value, KindSection) else to_jsonable_python(value))

@@ -259,7 +259,6 @@ def _value(config: Config, setting: str) -> Any:
 
 
 def _shown(value: object) -> str:
-    """Spell a value as an override does."""
     if isinstance(value, Section):
         return str(getattr(value, "kind", ", ".join(value.changed())))
     if isinstance(value, Mapping) and any(isinstance(one, Section) for one in value.values()):

@@ -237,7 +237,6 @@ class Config(Section):
     @model_validator(mode="before")
     @classmethod
     def _the_method_has_defaults(cls, values: object) -> object:
-        """Fill in the defaults that the method has for settings of other sections."""
         if not isinstance(values, Mapping):
             return values
         method = values.get("method")

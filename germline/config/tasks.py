@@ -14,7 +14,6 @@ from germline.registry import register
 
 
 def _calendar_date(value: str) -> str:
-    """Refuse a text that is no year-month-day of the calendar."""
     return datetime.datetime.strptime(value, "%Y-%m-%d").date().isoformat()
 
 

@@ -26,7 +26,6 @@ COMPARISON_SETTINGS = ("task.", "engine.", "engine=", "microbatch.", "graders.",
 ELO_EXAMPLES = (
     "germline elo runs/sums -g -1 -g best judge.url=http://localhost:8000/v1",
     "germline elo nano runs/a runs/b judge.url=http://judge:80/v1 --limit 99",
-    "germline elo runs/a runs/b judge.url=https://judge.org/v1 judge.model=large",
 )
 
 

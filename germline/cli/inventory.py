@@ -38,7 +38,6 @@ LIST_EXAMPLES = (
     "germline list tasks",
     "germline list settings | grep sigma",
     "germline list runs",
-    "germline list runs experiments/march",
 )
 
 LONGEST_SUMMARY = 100

@@ -123,7 +123,6 @@ ANALYZE_EXAMPLES = (
     "germline analyze trajectory runs/sums",
     "germline analyze deltas my-model --start nano --out my-analysis",
     "germline analyze modes runs/es runs/grpo",
-    "germline analyze robustness runs/sums scales=0.03,0.1 trials=3 limit=64",
 )
 
 

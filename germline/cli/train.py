@@ -22,7 +22,6 @@ TRAIN_EXAMPLES = (
     "germline train configs/conciseness.yaml",
     "germline train configs/countdown.yaml strategy.sigma=0.002 seed=3",
     "germline train configs/countdown.yaml --dry-run",
-    "germline train configs/arithmetic.yaml --out runs/sums --quiet",
     "germline train configs/countdown.yaml seeds=0..4 --out runs/five-seeds",
     "germline train configs/arithmetic.yaml probes/sums/probe.yaml",
 )

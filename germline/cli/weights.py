@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 EXPORT_EXAMPLES = (
     "germline export runs/sums --out sums-model",
     "germline export runs/sums --generation best --out sums-best",
-    "germline export runs/sums --generation 25 --out sums-25",
     "germline export runs/adapter --out merged-model --merged",
     "germline export runs/sums --generation 25 --verify",
 )
@@ -91,7 +90,6 @@ GENERATE_EXAMPLES = (
     'germline generate runs/sums "What is 7 plus 8?"',
     'germline generate runs/sums "What is 7 plus 8?" --generation best',
     'germline generate nano "Once upon a time" --raw --temperature 0.8 --seed 1',
-    'germline generate runs/on-vllm "What is 7 plus 8?" engine=inprocess',
 )
 
 
@@ -173,7 +171,6 @@ SERVED_SETTINGS = ("engine.", "engine=", "microbatch.")
 SERVE_EXAMPLES = (
     "germline serve runs/sums",
     "germline serve runs/sums --generation best --port 9000",
-    "germline serve Qwen/Qwen2.5-0.5B-Instruct engine.dtype=bfloat16",
     "GERMLINE_TOKEN=secret germline serve runs/sums --host 0.0.0.0",
     "germline serve --reward models/reward --cost models/cost template=pku",
 )

@@ -4,78 +4,15 @@ A config is YAML (or a mapping), plus dotted overrides such as `strategy.sigma=0
 config is written to the run directory, so a run does not depend on defaults of later versions.
 """
 
+# ruff: noqa: F403 - a section of any module is a section of the package
 from germline.config.base import KindSection as KindSection
-from germline.config.engines import EngineBase as EngineBase
-from germline.config.engines import InProcess as InProcess
-from germline.config.engines import Local as Local
-from germline.config.engines import MicrobatchSettings as MicrobatchSettings
-from germline.config.engines import Ray as Ray
-from germline.config.engines import Sglang as Sglang
-from germline.config.engines import Toy as Toy
-from germline.config.engines import Vllm as Vllm
+from germline.config.engines import *
 from germline.config.loader import load_config as load_config
 from germline.config.loader import validate_config as validate_config
-from germline.config.methods import EsSampleGradientDescent as EsSampleGradientDescent
-from germline.config.methods import Grpo as Grpo
-from germline.config.methods import MethodSection as MethodSection
-from germline.config.methods import PolicyGradientSection as PolicyGradientSection
-from germline.config.methods import RandOpt as RandOpt
-from germline.config.methods import Rloo as Rloo
-from germline.config.methods import ZerothOrderGrpo as ZerothOrderGrpo
-from germline.config.row_tasks import CustomTask as CustomTask
-from germline.config.row_tasks import Dataset as Dataset
-from germline.config.row_tasks import Environment as Environment
-from germline.config.row_tasks import Gsm8k as Gsm8k
-from germline.config.row_tasks import Jsonl as Jsonl
-from germline.config.row_tasks import Math as Math
-from germline.config.row_tasks import PythonFile as PythonFile
-from germline.config.row_tasks import Rows as Rows
-from germline.config.row_tasks import SafeAlignment as SafeAlignment
-from germline.config.row_tasks import Verifiers as Verifiers
-from germline.config.run_config import Budget as Budget
-from germline.config.run_config import Config as Config
-from germline.config.run_config import PromptSearch as PromptSearch
-from germline.config.schedules import AutoLearningRate as AutoLearningRate
-from germline.config.schedules import AutoSigma as AutoSigma
-from germline.config.schedules import CosineSchedule as CosineSchedule
-from germline.config.schedules import LinearSchedule as LinearSchedule
-from germline.config.schedules import NaturalGradientSigma as NaturalGradientSigma
-from germline.config.schedules import PlateauSchedule as PlateauSchedule
-from germline.config.schedules import Scheduled as Scheduled
-from germline.config.schedules import SuccessRateSigma as SuccessRateSigma
-from germline.config.scorers import ScorerBase as ScorerBase
-from germline.config.search import Adam as Adam
-from germline.config.search import CenteredRanks as CenteredRanks
-from germline.config.search import Cma as Cma
-from germline.config.search import Full as Full
-from germline.config.search import GrowSigmaOnZeroSignal as GrowSigmaOnZeroSignal
-from germline.config.search import LogRank as LogRank
-from germline.config.search import Lora as Lora
-from germline.config.search import LowRank as LowRank
-from germline.config.search import Nes as Nes
-from germline.config.search import OptimizerBase as OptimizerBase
-from germline.config.search import OptimizerConfig as OptimizerConfig
-from germline.config.search import PerExample as PerExample
-from germline.config.search import Raw as Raw
-from germline.config.search import RunningMeanBaseline as RunningMeanBaseline
-from germline.config.search import SepCma as SepCma
-from germline.config.search import Sgd as Sgd
-from germline.config.search import ShapingBase as ShapingBase
-from germline.config.search import ShapingConfig as ShapingConfig
-from germline.config.search import Singular as Singular
-from germline.config.search import SkipZeroSignal as SkipZeroSignal
-from germline.config.search import SpaceBase as SpaceBase
-from germline.config.search import SpaceConfig as SpaceConfig
-from germline.config.search import StrategyBase as StrategyBase
-from germline.config.search import StrategyConfig as StrategyConfig
-from germline.config.search import Subspace as Subspace
-from germline.config.search import ZScore as ZScore
-from germline.config.tasks import Arithmetic as Arithmetic
-from germline.config.tasks import Conciseness as Conciseness
-from germline.config.tasks import Countdown as Countdown
-from germline.config.tasks import EpisodeSettings as EpisodeSettings
-from germline.config.tasks import GuessNumber as GuessNumber
-from germline.config.tasks import Multiplication as Multiplication
-from germline.config.tasks import TaskBase as TaskBase
-from germline.config.tasks import TaskConfig as TaskConfig
-from germline.config.tasks import Wordle as Wordle
+from germline.config.methods import *
+from germline.config.row_tasks import *
+from germline.config.run_config import *
+from germline.config.schedules import *
+from germline.config.scorers import *
+from germline.config.search import *
+from germline.config.tasks import *

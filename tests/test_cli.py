@@ -14,12 +14,18 @@ import pytest
 from rich.console import Console
 from rich.file_proxy import FileProxy
 
+from germline import registry
 from germline.cli import inventory, main
 from germline.cli.application import set_log_level
 from germline.cli.inventory import InstallationCheck
 from germline.cli.output import INTERRUPTED, print_stderr
 from germline.cli.run_loop import stop_on_interrupt
+from germline.config import load_config
+from germline.config.config_files import config_summary, find_config, preset_configs
+from germline.types import GermlineError
 from tests.command_line import command
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_help_imports_neither_torch_nor_numpy():
@@ -76,16 +82,6 @@ def test_an_interrupt_while_modules_are_imported_is_no_traceback(capsys, monkeyp
     with pytest.raises(SystemExit) as end:
         main()
     assert (end.value.code, capsys.readouterr().err) == (INTERRUPTED, "Interrupted.\n")
-
-
-def test_an_interrupt_before_a_run_is_written_says_that_nothing_is_lost(monkeypatch, tmp_path):
-    def interrupted(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("germline.run.lifecycle.begin_run", interrupted)
-    done = command("train", "demo", "--out", tmp_path / "run", "--quiet")
-    assert done.exit_code == INTERRUPTED
-    assert done.stderr == "Interrupted. Nothing was trained: give the command again.\n"
 
 
 def test_a_setting_of_a_file_that_an_override_makes_void_can_be_reset():
@@ -151,18 +147,50 @@ def test_a_check_that_fails_is_a_row(monkeypatch):
     assert (second["state"], second["value"]) == ("broken", "OSError: no smoke without it")
 
 
-def test_an_installation_without_torch_can_be_examined():
-    code = (
-        "import sys; sys.modules['torch'] = None; sys.argv = ['germline', 'doctor']\n"
-        "from germline.cli import main; main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[1],
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "broken\tdevices" in done.stdout
-    assert "ok\tnoise" in done.stdout
+# --- `germline list`
+
+
+def rows(what, *words):
+    shown = command("list", what, *words)
+    assert shown.exit_code == 0, shown.output
+    cells = [line.split("\t") for line in shown.stdout.splitlines()]
+    return {first: rest for first, *rest in cells}
+
+
+@pytest.mark.parametrize(
+    ("what", "section"),
+    [("tasks", "task"), ("spaces", "space"), ("engines", "engine"), ("methods", "method")],
+)
+def test_every_kind_is_listed_with_a_line_of_meaning(what, section):
+    found = rows(what)
+    assert found.keys() == registry.sections(section).keys()
+    assert all(len(meaning) > 10 for (meaning,) in found.values())
+
+
+def test_settings_are_listed_with_default_and_meaning():
+    shown = rows("settings")
+    assert shown["held_out.examples"] == ["100", "Held-out examples per score. [integer ≥ 1]"]
+    assert shown["held_out.scorers.NAME.max_new_tokens"][0] == "512"
+
+
+# --- shipped configs
+
+
+def test_every_config_says_in_its_first_line_what_it_is_for():
+    assert preset_configs().keys() >= {"demo", "arithmetic"}
+    assert all(config_summary(path) for path in preset_configs().values())
+    assert rows("configs").keys() == preset_configs().keys()
+
+
+def test_a_shipped_config_goes_by_name_from_anywhere_and_a_file_of_ones_own_comes_first(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    by_name, by_path = load_config("demo"), load_config("configs/demo.yaml")
+    assert by_name == by_path == load_config(ROOT / "configs" / "demo.yaml")
+    Path("demo").write_text("seed: 7\n")
+    assert find_config(Path("demo")) == Path("demo")
+    assert load_config("demo").seed == 7
+    Path("sums.yaml").touch()
+    with pytest.raises(GermlineError, match=r"no file 'sums.yml' \(did you mean 'sums.yaml'"):
+        load_config("sums.yml")

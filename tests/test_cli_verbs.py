@@ -13,7 +13,6 @@ import pytest
 from germline.config import load_config
 from germline.evaluation.held_out import score_of_values
 from germline.record import Journal, RunDirectory
-from germline.types import GermlineError
 from tests.command_line import command
 from tests.hang_limit import HANG_S, wait_until
 from tests.synthetic_runs import BATCH, DIGEST, record, rollout
@@ -166,10 +165,3 @@ def test_a_run_directory_stands_for_its_config(finished, tmp_path):
     again = tmp_path / "again"
     assert command("train", finished, "--out", again, "--quiet").exit_code == 0
     assert journal(again) == journal(finished)
-
-
-def test_a_config_is_not_mistaken_for_a_run(tmp_path):
-    file = tmp_path / "c.yaml"
-    file.write_text("config: {seed: 1}")
-    with pytest.raises(GermlineError, match="config: unknown setting"):
-        load_config(file)

@@ -36,10 +36,6 @@ def recommended(model, task="countdown", machine=None, is_short=lambda _: True):
     return recommend(model, task, shape_of(model), machine or gpu(80.0), is_short=is_short)
 
 
-def changed_to_fit(found):
-    return [name for name, one in found.settings.items() if one.reason.startswith("Needed to fit")]
-
-
 def new_config(*words):
     done = CliRunner().invoke(app, ["new", "--model", *map(str, words)])
     return done.exit_code, done.output
@@ -85,18 +81,6 @@ def test_what_is_written_fits(model, gigabytes):
     again = estimate(found.config, shape_of(model), texts, gpu(gigabytes))
     assert again.fits
     assert again == found.estimate
-
-
-def test_fewer_rows_of_a_microbatch_are_preferred_to_masters_on_the_host():
-    assert changed_to_fit(recommended(LLAMA)) == ["microbatch.rows"]
-    found = recommended(LLAMA, machine=gpu(24.0))
-    assert "engine.master_device" in changed_to_fit(found)
-
-
-@pytest.mark.parametrize(("has_bfloat16", "dtype"), [(False, "float16"), (True, "auto")])
-def test_a_gpu_without_bfloat16_gets_float16(has_bfloat16, dtype):
-    found = recommended(QWEN, machine=gpu(80.0, has_bfloat16=has_bfloat16))
-    assert found.config.engine.dtype == dtype
 
 
 def test_a_model_that_fits_nowhere_is_refused():

@@ -31,11 +31,6 @@ def test_linear_goes_from_start_in_the_first_to_end_in_the_last_generation():
     assert found == pytest.approx([0.1, 0.15, 0.2, 0.25, 0.3])
 
 
-@pytest.mark.parametrize("schedule", [LINEAR, COSINE, CosineSchedule(start=0.3, end=0.1, warmup=0)])
-def test_a_run_of_one_generation_is_its_start(schedule):
-    assert values(schedule, 1) == [schedule.start]
-
-
 def test_cosine_is_the_equation_and_hits_both_ends():
     found = values(COSINE, 9)
     assert (found[0], found[-1]) == (0.3, 0.1)
@@ -124,12 +119,3 @@ def test_sigma_on_plateaus_survives_a_stop_after_every_generation(tmp_path):
     for _ in range(3):
         stopped_after(resume(path, ["generations=6"]), 1)
     assert journal(path) == journal(whole)
-
-
-def test_only_a_journal_that_needs_it_carries_fitness(tmp_path):
-    assert b"fitness" not in journal(run(tmp_path / "constant"))
-    falling = run(tmp_path / "falling", FALLING_SIGMA)
-    updates = [entry.update for entry in RunDirectory.open(falling).journal.read()]
-    fitness = [update.strategy_state["fitness"] for update in updates]
-    rows = RunDirectory.open(falling).generations()
-    assert fitness == pytest.approx([row["fitness"]["mean"] for row in rows])

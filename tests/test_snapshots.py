@@ -174,6 +174,17 @@ def test_the_progress_of_a_training_on_a_terminal(tmp_path):
     check_snapshot("progress", console.export_text(), tmp_path)
 
 
+def test_the_time_left_is_that_of_the_generations_after_the_first(tmp_path):
+    run = RunDirectory.create(tmp_path / "run", load_config({"generations": 10}), DIGEST, 1)
+    now, view = [1000.0], ProgressView(run, Console(), quiet=True)
+    view.bar.get_time = lambda: now[0]
+    assert view.left == ""
+    for generation in range(3):
+        now[0] += 2.5 if generation else 100.0  # the first one has the start of the run
+        view.generation(replace(record(generation), generations=10))
+    assert view.left == "0:18 min left"
+
+
 @pytest.mark.parametrize("width", [50, 120])
 def test_the_end_of_a_training_on_a_terminal(tmp_path, width):
     run = made(tmp_path)

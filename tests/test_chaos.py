@@ -11,9 +11,8 @@ import pytest
 import germline
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.record.metrics_rows import MACHINE
 from tests.tiny import save_tiny
-from tests.toy_runs import ADAM_FULL, SETTINGS, finish, journal, settings
+from tests.toy_runs import ADAM_FULL, MACHINE, SETTINGS, finish, journal, settings
 from tests.victims import Victim
 
 # What is written is written often, so that moments fall into snapshots, scores and figures.

@@ -1,13 +1,16 @@
 """When a pool begins, waits and stops waiting, and when a job counts as hung: without any clock."""
 
+from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_jobs import (
     ApplyJob,
     DigestJob,
+    EngineJob,
     GenerateJob,
     JobRaised,
     Outcome,
@@ -16,7 +19,17 @@ from germline.fleet.worker_jobs import (
 )
 from germline.fleet.worker_pool import WorkerPool
 from germline.types import EngineLost, GermlineError
-from tests.remote_engines import CONFIG, TASK, Nearby, digests, evaluated, fleet_of, local, pool
+from tests.remote_engines import (
+    CONFIG,
+    TASK,
+    Nearby,
+    corrupt,
+    digests,
+    evaluated,
+    fleet_of,
+    local,
+    pool,
+)
 from tests.toy_runs import GradedHere
 
 
@@ -157,3 +170,85 @@ def test_what_a_vacant_engine_waited_is_not_held_against_it(undisturbed):
     fleet = timed_fleet(engines, clockwork, placement_timeout_s=9999.0, job_timeout_s=10.0)
     assert digests(fleet) == undisturbed
     assert [one.starts for one in engines] == [1, 1]
+
+
+# --- chaos: twenty times something happens to an engine, and the run is the one nothing happened to
+
+
+FAULTS = 20
+GENERATIONS = 12
+KINDS = ("killed", "hung", "gone", "corrupted", "node removed")
+
+
+class Chaos:
+    """What happens when: a fault every few jobs, of any kind, to whoever is given the next one."""
+
+    def __init__(self, clockwork: Clockwork, seed: int) -> None:
+        self.clockwork = clockwork
+        self.happened: list[str] = []
+        self._random = np.random.default_rng(seed)
+        self._quiet = 4  # jobs until the next fault
+
+    def strikes(self, job: EngineJob) -> str | None:
+        """Say what happens over a job, if anything does."""
+        if not isinstance(job, GenerateJob | ApplyJob | DigestJob) or len(self.happened) == FAULTS:
+            return None
+        self._quiet -= 1
+        if self._quiet > 0:
+            return None
+        self._quiet = int(self._random.integers(3, 10))
+        kind = str(self._random.choice(KINDS))
+        if kind == "corrupted" and not isinstance(job, GenerateJob):
+            kind = "killed"  # whoever is alone with an update has nobody to be compared with
+        self.happened.append(kind)
+        return kind
+
+
+class Struck(Nearby):
+    """An engine to which things happen; started again, it is well."""
+
+    def __init__(self, name: str, chaos: Chaos) -> None:
+        super().__init__(name)
+        self._chaos = chaos
+
+    def send(self, job: EngineJob) -> None:
+        """Begin a job, and never end it when this engine hangs over it."""
+        super().send(job)
+        kind = self._chaos.strikes(job)
+        if kind == "hung":
+            self._chaos.clockwork.stuck.add(self)
+        elif kind == "corrupted":
+            corrupt(self.engine)
+        elif kind is not None:
+            self._pending = lambda: self._struck(kind)
+
+    def stop(self) -> None:
+        """Forget everything, also what it hung over."""
+        super().stop()
+        self._chaos.clockwork.stuck.discard(self)
+
+    def _struck(self, kind: str) -> Outcome:
+        if kind == "gone":
+            return JobRaised(EngineLost("the server does not answer"))
+        if kind == "node removed":
+            # Another one is there a while later.
+            self.waits_for_resources = True
+            self._chaos.clockwork.finds_room[self] = self._chaos.clockwork.now + 20.0
+        return RemoteEngineLost(kind)
+
+
+@pytest.fixture(scope="module")
+def undisturbed_by_chaos():
+    return digests(local(), GENERATIONS)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_twenty_faults_change_nothing(seed, undisturbed_by_chaos):
+    clockwork = Clockwork()
+    chaos = Chaos(clockwork, seed)
+    engines = [Struck(f"engine {number}", chaos) for number in range(3)]
+    pool = WorkerPool(engines, clockwork.wait, job_timeout_s=30.0, clock=clockwork.clock)
+    fleet = RemoteFleet(pool, GradedHere(TASK), CONFIG.microbatch)
+    assert digests(fleet, GENERATIONS) == undisturbed_by_chaos
+    assert len(chaos.happened) == FAULTS
+    assert len(Counter(chaos.happened)) >= 4

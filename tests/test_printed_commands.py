@@ -19,7 +19,7 @@ from tests.test_docs import PAGES, ROOT, commands
 
 NOT_RUN = {
     r"vllm|sglang": "runs in an environment of its own: tests/engines_real",
-    r"ray\.yaml": "starts Ray: tests/test_ray_runs.py",
+    r"ray\.yaml": "starts Ray: tests/test_ray.py",
     r"^germline (train|check|eval|serve).*(Qwen/|qwen|my-mixture)": "needs another model",
     r"runs/qwen": "is a run of a model that is not here",
     r"models/SmolLM2|capital_letters_grpo|runs/capitals": "tests/test_smollm2.py",

@@ -3,15 +3,24 @@
 The cluster and a pair of engines are started once: every test leaves both engines ready.
 """
 
+import contextlib
+import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
+import psutil
 import pytest
 
+import germline
 from germline.fleet.remote_fleet import RemoteFleet
 from germline.fleet.worker_pool import WorkerPool
+from germline.record import RunDirectory
 from germline.types import GermlineError
 from tests import loaded_engines
+from tests.hang_limit import HANG_S, wait_until
 from tests.loaded_engines import process_id
 from tests.remote_engines import (
     CONFIG,
@@ -22,7 +31,16 @@ from tests.remote_engines import (
     evaluated,
     local,
 )
-from tests.toy_runs import GradedHere
+from tests.toy_runs import (
+    ADAM_FULL,
+    SETTINGS,
+    GradedHere,
+    finish,
+    journal,
+    run,
+    settings,
+    stopped_after,
+)
 
 ray = pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
@@ -102,3 +120,86 @@ def test_an_actor_killed_while_it_plays_changes_nothing_and_comes_back(pair, alo
         assert_same(evaluated(pair), evaluated(alone))
     assert_same(evaluated(pair), evaluated(alone))
     assert "engine 1 is back" in caplog.text
+
+
+# --- runs that start Ray or join a cluster: what they started ends with them, however they end
+
+
+MANY = "generations=100000"
+
+
+def lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def in_session(leader: int) -> list[str]:
+    """Name the processes of a session, its leader left out."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            if os.getsid(process.pid) == leader != process.pid and process.status() != "zombie":
+                found.append(" ".join(process.cmdline()))
+    return found
+
+
+def engines_in_session(leader: int) -> list[str]:
+    return [command for command in in_session(leader) if command.startswith("ray::RayEngineActor")]
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """A run of many generations on Ray, in a session of its own, some of them done."""
+    config = tmp_path / "config.yaml"
+    config.write_text(json.dumps(SETTINGS))
+    command = [sys.executable, "-m", "germline", "train", str(config), *ADAM_FULL, MANY]
+    process = subprocess.Popen(
+        [*command, "fleet={kind: ray, engines: 2}", "--out", str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until(lambda: lines(tmp_path / "run" / "journal.jsonl") >= 2 or process.poll() is not None)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_ctrl_c_finishes_the_generation_and_ends_ray(begun, tmp_path):
+    # To the whole group, as a terminal sends it.
+    os.killpg(begun.pid, signal.SIGINT)
+    said, complaints = begun.communicate(timeout=HANG_S)
+    assert "Resume with: germline resume" in said, complaints
+    assert "Traceback" not in complaints
+    assert in_session(begun.pid) == []
+    done = lines(tmp_path / "run" / "journal.jsonl")
+    alone = run(tmp_path / "alone", *ADAM_FULL, f"generations={done + 1}")
+    # The run goes on without Ray.
+    finish(germline.resume(tmp_path / "run", ["fleet.kind=local", f"generations={done + 1}"]))
+    assert journal(tmp_path / "run") == journal(alone)
+    last = RunDirectory.open(alone).journal.read()[-1]
+    assert germline.replay(tmp_path / "run", done) == last.digest
+
+
+def test_killing_a_run_ends_its_engines(begun):
+    """Ray's own processes follow within a minute, when they miss each other."""
+    assert len(engines_in_session(begun.pid)) == 2
+    begun.kill()
+    begun.communicate()
+    wait_until(lambda: not engines_in_session(begun.pid))
+
+
+def test_a_running_cluster_is_joined_by_its_address(tmp_path):
+    """A run begun here and gone on with there has the journal of one that never moved."""
+    from ray.cluster_utils import Cluster
+
+    moved = stopped_after(germline.train(settings(*ADAM_FULL), tmp_path / "moved"), 2)
+    node = {"num_cpus": 2, "include_dashboard": False, "object_store_memory": 80_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args=node)
+    try:
+        fleet = f"fleet={{kind: ray, engines: 2, address: '{cluster.address}'}}"
+        finish(germline.resume(moved, [fleet]))
+    finally:
+        cluster.shutdown()
+    assert not ray.is_initialized()
+    assert journal(moved) == journal(run(tmp_path / "alone", *ADAM_FULL))

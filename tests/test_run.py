@@ -6,10 +6,14 @@ from dataclasses import replace
 import pytest
 
 from germline.checkpoint import list_snapshots
+from germline.config import Conciseness, load_config
 from germline.evaluation import score_center
 from germline.record import RunDirectory
 from germline.run import build_run_parts, replay, resume, train
+from germline.run.lifecycle import resumed_config
+from germline.run.observers import Snapshots, snapshots_to_keep
 from germline.types import GermlineError, Update
+from tests import synthetic_runs
 from tests.toy_runs import finish, journal, rows, run, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -168,3 +172,178 @@ def test_the_parts_of_a_run_driven_by_hand_give_what_train_gives(plain):
             parts.fleet.apply(parts.method.strategy.tell(population, shaped))
             digests.append(parts.fleet.digest())
     assert digests == [entry.digest for entry in RunDirectory.open(plain).journal.read()]
+
+
+# --- the start of a run: what is refused or stopped there leaves a folder that can be used again
+
+
+AUTO = ("strategy={kind: nes, population: 6}", "generations=2")
+
+
+def refused_at_its_start(folder):
+    """Begin a run whose loop fails before the first generation, as with an unreachable judge."""
+    training = train(settings(), folder)
+    training._score = None  # type: ignore[assignment]
+    with pytest.raises(TypeError):
+        finish(training)
+    return folder
+
+
+def test_the_folder_of_a_run_without_a_generation_is_not_taken_by_the_next_run(tmp_path):
+    folder = refused_at_its_start(tmp_path / "run")
+    with pytest.raises(GermlineError, match=r"exists and is not empty; continue that run with"):
+        train(settings("generations=1"), folder)
+
+
+def test_the_folder_of_a_run_without_a_generation_can_be_resumed(tmp_path):
+    folder = refused_at_its_start(tmp_path / "run")
+    finish(resume(folder))
+    assert journal(folder) == journal(run(tmp_path / "fresh"))
+
+
+def test_a_stop_in_the_calibration_ends_there_and_the_run_resumes(tmp_path):
+    training = train(settings(*AUTO), tmp_path / "run")
+    trials = []
+
+    def stop(trial):
+        trials.append(trial)
+        training.stop()
+
+    training.on_trial = stop
+    assert list(training) == []
+    assert len(trials) == 1
+    assert training.directory.journal.last_generation() == -1
+    finish(resume(tmp_path / "run"))
+    assert journal(tmp_path / "run") == journal(run(tmp_path / "fresh", *AUTO))
+
+
+def test_a_training_that_is_stopped_before_it_begins_runs_no_generation(tmp_path):
+    training = train(settings(), tmp_path / "run")
+    training.stop()
+    assert list(training) == []
+    assert training.start is not None
+    finish(resume(tmp_path / "run"))
+    assert journal(tmp_path / "run") == journal(run(tmp_path / "fresh"))
+
+
+# --- what a resumed run may change, and which old runs open
+
+
+def test_a_file_of_settings_resumes_like_the_settings_in_it(tmp_path):
+    recorded = settings("fleet={engines: 2, quorum: 0.9}")
+    file = tmp_path / "one.yaml"
+    file.write_text("fleet: {engines: 1}\n")
+    one = resumed_config(recorded, [str(file)])
+    assert one == resumed_config(recorded, ["fleet.engines=1"])
+    assert resumed_config(one, ["fleet.engines=2"]) == recorded
+
+
+def test_another_fleet_keeps_what_it_shares_with_the_recorded_one():
+    recorded = settings("fleet={engines: 2, quorum: 0.9}", "engine=inprocess")
+    fleet = resumed_config(recorded, ["fleet.kind=ray"]).fleet
+    assert (fleet.kind, fleet.engines, fleet.quorum) == ("ray", 2, 0.9)
+
+
+def test_the_memory_of_an_engine_may_change():
+    recorded = settings("engine.kind=vllm", "engine.options={gpu_memory_utilization: 0.9}")
+    less = "engine.options.gpu_memory_utilization=0.5"
+    resumed = resumed_config(recorded, [less])
+    assert resumed.model_dump()["engine"]["options"] == {"gpu_memory_utilization": 0.5}
+
+
+CMA = ("space=full", "strategy={kind: cma, population: 4, sigma: 0.1}")
+
+
+@pytest.mark.parametrize(
+    ("begun", "override", "setting"),
+    [
+        ((), "engine=inprocess", "engine.kind"),
+        ((), "engine.kind=vllm", "engine.kind"),
+        ((), "strategy.sigma=0.4", "strategy.sigma"),
+        ((), "strategy.sigma={start: 0.3, end: 0.1}", "strategy.sigma"),
+        ((), "batch_size=5", "batch_size"),
+        ((), "task.temperature=0.5", "task.temperature"),
+        ((), "space.rank=2", "space.rank"),
+        ((), "shaping=centered_ranks", "shaping.kind"),
+        ((), "microbatch.members=3", "microbatch.members"),
+        ((), "seed=1", "seed"),
+        # Where a section is of another kind, its other settings follow from that.
+        (CMA, "strategy.kind=sep_cma", "strategy.kind"),
+        (("strategy.sigma={kind: success, start: 0.1}",), "strategy.sigma=0.1", "strategy.sigma"),
+    ],
+)
+def test_what_makes_another_run_is_refused_by_name(begun, override, setting):
+    recorded = settings("strategy={kind: nes, antithetic: false}", *begun)
+    with pytest.raises(GermlineError, match=rf"resume: {setting}\S* cannot change within a run"):
+        resumed_config(recorded, [override])
+
+
+def test_a_setting_that_the_resumed_run_would_ignore_is_refused():
+    with pytest.raises(GermlineError, match=r"fleet\.quorum"):
+        resumed_config(settings(), ["fleet.quorum=0.9"])
+
+
+def test_a_run_opens_and_resumes_after_a_default_has_changed(tmp_path, monkeypatch):
+    path = tmp_path / "run"
+    RunDirectory.create(path, settings(), synthetic_runs.DIGEST, threads=1).release_lock()
+    monkeypatch.setattr(Conciseness.model_fields["kl_per"], "default", "completion")
+    recorded = RunDirectory.open(path).config
+    assert recorded.task.kl_per == "token"
+    assert resumed_config(recorded, ["generations=9"]).task.kl_per == "token"
+    assert load_config(path).task.kl_per == "token"
+
+
+# --- snapshots within a budget of bytes; the journal does without them
+
+
+@pytest.mark.parametrize(("keep", "expected"), [(2, [1, 3, 5, 7]), (0, [])])
+def test_snapshots_come_when_they_are_due_if_any_is_kept(keep: int, expected: list[int]) -> None:
+    written: list[int] = []
+    snapshots = Snapshots(2, keep, lambda generation, _: written.append(generation))
+    for generation in range(8):
+        snapshots.on_generation(replace(synthetic_runs.record(generation), generations=99))
+    assert written == expected
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kept"),
+    [
+        ((), 2),
+        (("record.snapshot_gb=null", "record.keep_snapshots=5"), 5),
+        (("record.snapshot_gb=1",), 2),
+        (("record.snapshot_gb=0.5",), 1),
+        (("record.snapshot_gb=0.3",), 0),
+        # Moments of adam are two numbers more: 1.2 GB each.
+        (("record.snapshot_gb=2.3", "strategy.optimizer=adam"), 1),
+        # What followed a gradient cannot be replayed.
+        (("record.snapshot_gb=0.3", "method=es_sample_gd", "engine=inprocess"), 1),
+    ],
+)
+def test_as_many_snapshots_are_kept_as_fit_the_budget(overrides, kept):
+    settings = {"space": "full", "strategy": {"learning_rate": 0.01}}
+    assert snapshots_to_keep(load_config(settings, overrides), 100_000_000) == kept
+
+
+def test_a_run_without_room_for_snapshots_resumes_to_the_same_digest(tmp_path):
+    plain = train(settings("generations=6"), tmp_path / "plain")
+    digests = [one.digest for one in plain]
+    run = train(settings("generations=6", "record.snapshot_gb=0"), tmp_path / "run")
+    for one in run:
+        if one.generation == 2:
+            run.stop()
+    assert list_snapshots(run.directory.snapshots) == []
+    assert [one.digest for one in resume(tmp_path / "run")] == digests[3:]
+
+
+def test_an_early_stop_writes_its_snapshot_before_the_caller_may_leave_the_loop(tmp_path):
+    early = (
+        "generations=40",
+        "held_out.every=1",
+        "held_out.patience=1",
+        "record.snapshot_every=99",
+    )
+    run = train(settings(*early), tmp_path / "run")
+    last = next(one for one in run if run.directory.stopped_by)
+    (snapshot,) = list_snapshots(run.directory.snapshots)
+    assert last.generation < 39
+    assert snapshot.stem.endswith(str(last.generation))

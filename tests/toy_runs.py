@@ -16,7 +16,6 @@ from germline.graders.pool import GraderPool
 from germline.graders.worker_messages import Item, Verdict
 from germline.protocols import EpisodeGrader, Grader, Task
 from germline.record import RunDirectory
-from germline.record.metrics_rows import MACHINE
 from germline.run import Training
 from germline.types import Example, Grade
 
@@ -42,6 +41,9 @@ SETTINGS: dict[str, Any] = {
     "record": {"snapshot_every": 2, "tensorboard": False},
 }
 ADAM_FULL = ("space=full", "strategy.optimizer=adam")
+
+MACHINE = ("timing", "tokens_per_s", "written_at", "peak_memory_mb", "budget")
+"""Columns that depend on the machine and differ between two runs with the same digests."""
 
 
 def settings(*overrides: str) -> Config:

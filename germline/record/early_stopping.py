@@ -5,7 +5,7 @@ methods share; `run.training` counts.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,20 +39,14 @@ def mark_forgotten(
 ) -> list[HeldOutScore]:
     """Return the scores of a run with the names in `retained` that lost more than `max_drops`."""
 
-    def forgot(score: HeldOutScore) -> tuple[str, ...]:
-        drops = retained_drops(scores[0], score)
-        return tuple(name for name, drop in drops.items() if drop > max_drops.get(name, math.inf))
+    def forgot(score: HeldOutScore) -> Iterator[str]:
+        for name, one in score.retained.items():
+            before = scores[0].retained.get(name)
+            drop = signed_score(before) - signed_score(one) if before else 0.0
+            if drop > max_drops.get(name, math.inf):
+                yield name
 
-    return [replace(score, forgot=forgot(score)) for score in scores]
-
-
-def retained_drops(start: HeldOutScore, score: HeldOutScore) -> dict[str, float]:
-    """Return how much worse than at the start the model is at each of `retained`."""
-    return {
-        name: signed_score(start.retained[name]) - signed_score(one)
-        for name, one in score.retained.items()
-        if name in start.retained
-    }
+    return [replace(score, forgot=tuple(forgot(score))) for score in scores]
 
 
 def exceeded_drop(scores: Sequence[HeldOutScore], max_drops: Mapping[str, float]) -> Ending | None:

@@ -25,9 +25,6 @@ from germline.types import (
 MAX_SAMPLES = 20
 """Number of held-out completions kept with a score."""
 
-MACHINE = ("timing", "tokens_per_s", "written_at", "peak_memory_mb", "budget")
-"""Columns that depend on the machine and differ between two runs with the same digests."""
-
 SCORER_FIELDS = ("mean", "standard_error", "n", "proportion", "higher_is_better", "values")
 """Fields of a held-out score by a scorer; the others are those of the row."""
 

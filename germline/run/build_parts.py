@@ -1,8 +1,8 @@
 """Build the objects that a config names: the model, the task, the strategy and the fleet."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,9 @@ from germline.config.run_config import Retained
 from germline.endpoint import serve_extra
 from germline.engines.master_weights import Masters
 from germline.evaluation.held_out import HELD_OUT_NOISE, HeldOutScorers
-from germline.evaluation.kl_divergence import Keep
 from germline.fleet import Fleet
 from germline.fleet.worker_jobs import dimension
-from germline.generation_loop import batches, generations
+from germline.generation_loop import batches
 from germline.graders.pool import (
     GraderPool,
     InProcessPool,
@@ -38,19 +37,18 @@ from germline.run.model_prompts import check_prompt_lengths, fit_task
 from germline.run.preflight import check_episode_rewards, check_memory, check_run
 from germline.run.retained import RetainedTask, RetainedText, read_text
 from germline.scorers.scored_graders import Graders, ScoredGraders
-from germline.signal_metrics import SignalMetrics
 from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
 from germline.tasks.thinking import ThinkingStripper, own_grader, scored_text_of
-from germline.types import Decoding, Example, GenerationRecord, GermlineError
+from germline.types import Decoding, Example, GermlineError
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class RunParts:
+class RunParts(AbstractContextManager["RunParts"]):
     """The objects of one run; a context manager that ends the processes of graders and engines.
 
     `batch(generation)` returns the training examples of a generation.
@@ -65,9 +63,6 @@ class RunParts:
     batch: Callable[[int], Sequence[Example]]
     held_out_scorers: HeldOutScorers
     retained: Mapping[str, RetainedTask | RetainedText]
-
-    def __enter__(self) -> "RunParts":
-        return self
 
     def __exit__(self, *_error: object) -> None:
         self.close()
@@ -103,14 +98,6 @@ class RunParts:
             self.fleet.restore(entries[:sampled], snapshots, base_digest)
             self.method.sample(self.fleet, self.batch(sampled), self.decoding_of(sampled))
         self.fleet.restore(entries, snapshots, base_digest)
-
-    def generations(
-        self, span: range, diagnosis: SignalMetrics, keep: Keep
-    ) -> Iterator[GenerationRecord]:
-        """Run the training loop over the generations of `span`."""
-        return generations(
-            self.method, self.fleet, self.batch, self.decoding, span, diagnosis, keep
-        )
 
 
 def build_run_parts(

@@ -9,7 +9,6 @@ import logging
 import re
 import resource
 import sys
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from germline.config import Config
 from germline.errors import count_of
 from germline.optimizers import make_optimizer
 from germline.record import RunDirectory
-from germline.report.findings import MANY_FAILED, WINDOW, Finding, Recorded, find
+from germline.report.findings import WINDOW, Finding, Recorded, find
 from germline.report.html_page import write_report
 from germline.types import Example, GenerationRecord, HeldOutScore, Rollout
 
@@ -71,7 +70,7 @@ class Recorder(Observer):
 
 
 class FindingLog(Observer):
-    """Logs each warning of a training once, and what makes a held-out score misleading."""
+    """Logs each warning of a training once."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self.findings: list[Finding] = []
@@ -100,18 +99,9 @@ class FindingLog(Observer):
         return find(self._latest, "scores")
 
     def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
-        """Log that many completions could not be graded."""
-        if rollouts is not None:  # a score of no generation, such as that of the start
+        """Test a score of no generation, such as that of the start."""
+        if rollouts is not None:
             self._of_scores = self._find_in_scores()
-        after = count_of(score.generation, "updates")
-        reasons = Counter(one.grade.failure for one in rollouts or () if one.grade.failure)
-        failed = sum(reasons.values())
-        if rollouts and failed > MANY_FAILED * len(rollouts):
-            log.warning(
-                "after %s, the grading of %d of %d held-out completions failed, most often "
-                "by: %s; the held-out score says little of the model before this is mended",
-                *(after, failed, len(rollouts), reasons.most_common(1)[0][0]),
-            )
 
 
 class Snapshots(Observer):

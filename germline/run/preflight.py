@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 
-from germline.config import Config, CustomTask, Ray, TaskBase, Vllm
+from germline.config import Config, CustomTask, Ray, Vllm
 from germline.config.row_tasks import FileTask
 from germline.config.scorers import HttpScorer
 from germline.errors import count_of
@@ -28,7 +28,7 @@ from germline.run.model_prompts import check_prompt_lengths
 from germline.run.trackers import check_wandb_installed
 from germline.scorers.http_service import request_headers
 from germline.scorers.scored_graders import Graders
-from germline.types import Example, GermlineError, Grade
+from germline.types import Example, GermlineError
 
 log = logging.getLogger(__name__)
 
@@ -186,7 +186,13 @@ def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
                 *(place, short_text(text), one.reward, two.reward),
             )
             break
-    _check_scorers(section, grades)
+    for name, scorer in section.scorers.items():
+        if all(math.isnan(grade.parts[name]) for grade in grades):
+            remedy = "; start its server, or correct its url" if hasattr(scorer, "url") else ""
+            raise GermlineError(
+                f"task.scorers.{name} (kind={scorer.kind}) scored none of the {len(grades)} "
+                f"completions that were tried: {grades[0].failure}{remedy}"
+            )
     if all(grade.failure for grade in grades):
         gold = ", gold answers included" if any(example.answer for example in examples) else ""
         failed = f"fails on every answer that was tried{gold}: {grades[0].failure}"
@@ -200,16 +206,6 @@ def check_custom_reward(config: Config, task: Task, graders: Graders) -> None:
             "shows more of a task in a file",
             *(place, failed),
         )
-
-
-def _check_scorers(section: TaskBase, grades: Sequence[Grade]) -> None:
-    for name, scorer in section.scorers.items():
-        if all(math.isnan(grade.parts[name]) for grade in grades):
-            remedy = "; start its server, or correct its url" if hasattr(scorer, "url") else ""
-            raise GermlineError(
-                f"task.scorers.{name} (kind={scorer.kind}) scored none of the {len(grades)} "
-                f"completions that were tried: {grades[0].failure}{remedy}"
-            )
 
 
 def prompts_in_both(task: Task) -> list[str]:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from germline.config import Config
 from germline.config.config_files import model_source
@@ -73,7 +72,10 @@ def read_text(section: Retained, config: Config) -> RetainedText:
         )
     from germline.engines.pretrained import load_tokenizer  # it imports torch
 
-    text = _text_of(section.text)
+    try:
+        text = section.text.expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise GermlineError(f"text: {section.text} cannot be read as UTF-8 text: {error}") from None
     tokenizer = load_tokenizer(model_source(config.model))[0]
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     starts = range(0, max(1, len(ids) - PASSAGE + 1), PASSAGE)
@@ -87,13 +89,3 @@ def read_text(section: Retained, config: Config) -> RetainedText:
         [Example(0, "", "", chat=False, token_ids=tuple(one[:GIVEN])) for one in passages],
         [Completion("", tuple(one[GIVEN:]), "length", GIVEN) for one in passages],
     )
-
-
-def _text_of(path: Path) -> str:
-    try:
-        return path.expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise GermlineError(
-            f"text: {path} cannot be read as UTF-8 text (relative paths start at "
-            f"{Path.cwd()}): {error}"
-        ) from None

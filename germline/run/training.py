@@ -29,6 +29,7 @@ from germline.evaluation import score_center
 from germline.evaluation.behavior import answers_of, behavior, recorded_answers
 from germline.fleet import Fleet
 from germline.fleet.worker_jobs import LARGE_SIGMA, dimension, members_differ, used_weights
+from germline.generation_loop import generations
 from germline.record import RunDirectory
 from germline.record.early_stopping import Spent, best_score, reached_limit
 from germline.record.journal import inherited_walk
@@ -227,8 +228,9 @@ class Training:
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
         self._meter.restart()
         keep = kept_divergences(self.directory, self._parts.task)
-        for record in self._parts.generations(span, diagnosis, keep):
-            fleet = self._parts.fleet
+        parts, fleet = self._parts, self._parts.fleet
+        loop = generations(parts.method, fleet, parts.batch, parts.decoding, span, diagnosis, keep)
+        for record in loop:
             fleet.shared = None  # after an update, runs differ
             if shared := fleet.counts["shared_rollouts"]:
                 metrics = {**record.strategy_metrics, "shared_rollouts": shared}

@@ -109,12 +109,6 @@ def export(
     last = generation_of_source(str(path), directory, generation)
     if last is None:
         last = newest_generation(directory)
-    if generation == "best" and last == -1:
-        log.warning(
-            "export: the best held-out score of %s is that before training, so these are the "
-            "weights that the run began with",
-            directory.path,
-        )
     engine = load_single_model(directory, generates=False, generation=last)
     _write_weights(engine, folder, form)
     _write_card(directory, folder, last, "peft" if form == "adapter" else "transformers")

@@ -15,7 +15,7 @@ import germline
 from germline.config.config_files import as_yaml
 from germline.record import RunDirectory
 from germline.report.text_format import number
-from germline.studies import study_runs
+from germline.studies import run_processes
 from germline.studies.study_file import Study
 from germline.studies.study_results import StudyResults
 from germline.types import GermlineError
@@ -167,9 +167,9 @@ def test_runs_that_an_interrupt_leaves_out_are_noted(file, commands, monkeypatch
     cell = file.parent / "out/short/many/seed-0"
     config = settings("strategy.population=8", "held_out.every=1", "budget.rollouts=64")
     stopped_after(germline.train(config, cell), 1)
-    begin = study_runs.StudyRunner.run_cells
+    begin = run_processes.StudyRunner.run_cells
     monkeypatch.setattr(
-        study_runs.StudyRunner, "run_cells", lambda self: (self.stop(), begin(self))
+        run_processes.StudyRunner, "run_cells", lambda self: (self.stop(), begin(self))
     )
     status, printed, facts = compared(file)
     assert status == 130
@@ -253,11 +253,11 @@ def test_an_interrupted_study_goes_on_to_the_same_bits(file) -> None:
 def test_a_method_may_have_the_settings_of_a_sweep(file, commands) -> None:
     sweep = file.parent / "sweep"
     sweep.mkdir()
-    (sweep / "sweep.json").write_text('{"seeds": [0, 1]}')
     write_study(file.parent, methods={"tuned": {"sweep": str(sweep)}}, seeds="0")
     with pytest.raises(GermlineError, match=r"sweep: this sweep has not ended"):
         Study(file)
-    best = {"number": 3, "overrides": ["strategy.sigma=0.5"], "spent": {"rollouts": 4321.0}}
+    spent = {"spent": {"rollouts": 4321.0}, "seeds": [0, 1]}
+    best = {"number": 3, "overrides": ["strategy.sigma=0.5"], **spent}
     (sweep / "best.json").write_text(json.dumps(best))
     _, printed, _ = compared(file, "--table", "cost")
     assert "rollouts of tuning" in printed

@@ -281,7 +281,7 @@ def _run(study: "Study", jobs: int, *, quiet: bool) -> tuple[list[str], int]:
     from germline.cli.run_loop import stop_on_interrupt
     from germline.record import RunDirectory
     from germline.report import text_format
-    from germline.studies.study_runs import StudyRunner
+    from germline.studies.run_processes import StudyRunner
 
     ended: list[str] = []
     failures: list[str] = []

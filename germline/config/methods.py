@@ -50,11 +50,6 @@ class MethodSection(KindSection):
         """What a fitness of a generation is of, in a word."""
         return "member" if self.members_generate else "sample"
 
-    @property
-    def steps(self) -> int:
-        """Steps of the optimizer per generation, if no generation is without a signal."""
-        return 1
-
     def generated_rows(self, population: int) -> int:
         """Return how many completions of each example a generation has, given its members."""
         return population
@@ -250,11 +245,6 @@ class TrlSection(PolicyGradientSection):
     beta: float = Field(0.0, ge=0)
     """Coefficient of the KL divergence from the start model."""
 
-    @property
-    def steps(self) -> int:
-        """Return `num_iterations`."""
-        return self.num_iterations
-
 
 @register("method", "germline.methods.trl_policy_gradient:TrlMethod")
 class Grpo(TrlSection):
@@ -285,11 +275,6 @@ class EpochsSection(PolicyGradientSection):
     """Passes over the samples of a generation."""
     minibatches: int = Field(4, ge=1)
     """Parts into which each pass cuts the samples, each with a step of its own."""
-
-    @property
-    def steps(self) -> int:
-        """Return the minibatches of all passes."""
-        return self.epochs * self.minibatches
 
 
 @register("method", "germline.methods.ppo:PpoMethod")

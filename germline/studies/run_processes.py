@@ -1,6 +1,8 @@
 """Commands of germline in processes of their own, so that the cost of a run is its own.
 
-What a command prints is appended to a log file beside its run.
+What a command prints is appended to a log file beside its run, `seed-N.log`. A run that has ended
+is left alone, and an interrupted one is continued, so that a study that was killed goes on where it
+stopped. A run that fails does not stop the others; the next call continues it.
 """
 
 import json
@@ -11,12 +13,15 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from germline.config import Config
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_json
 from germline.studies.run_seeds import overrides_to_resume
+from germline.studies.study_file import Cell, Study
+from germline.types import GermlineError
 
 STOPPED = "stopped"
 """The failure of a run that was interrupted with its study."""
@@ -112,12 +117,46 @@ class RunProcesses:
             printed = process.communicate()[0]
             self._processes.remove(process)
             log.write(printed)
-        failure = self._failure(failure_of(path, printed, process.returncode))
+        failure = failure_of(path, printed, process.returncode)
+        if failure and self.is_stopping:  # an interrupt at its start ends a process by the signal
+            failure = STOPPED
         return printed.decode(errors="replace"), failure
 
-    def _failure(self, failure: str) -> str:
-        """Return a failure; an interrupt at its start ends a process by the signal."""
-        return STOPPED if failure and self.is_stopping else failure
+
+class StudyRunner(RunProcesses):
+    """Runs what is missing of a study.
+
+    Args:
+        study: the study.
+        jobs: number of runs at the same time.
+        on_end: sees every cell as it ends, one after another, and why it failed (else empty).
+    """
+
+    def __init__(self, study: Study, jobs: int, on_end: Callable[[Cell, str], object]) -> None:
+        super().__init__()
+        self._study = study
+        self._jobs = jobs
+        self._on_end = on_end
+        self._lock = Lock()
+
+    def run_cells(self) -> None:
+        """Run, continue and evaluate the cells."""
+        self._study.prepare()
+        self.in_threads(self._finish, self._study.cells, self._jobs)
+
+    def _finish(self, cell: Cell) -> None:
+        if self.is_stopping:
+            return
+        config, failed = self._study.config(cell), "not ended"
+        try:
+            failure = self.train(config, cell.source, cell.overrides, cell.path)
+            if not failure:
+                failed, limit = "evaluation failed", f"--limit={config.held_out.examples}"
+                failure = self.evaluate(config, cell.path, self._study.file.eval, limit)
+        except GermlineError as error:
+            failure = str(error)
+        with self._lock:
+            self._on_end(cell, f"{failed}: {failure}" if failure else "")
 
 
 def log_of(path: Path) -> Path:

@@ -15,7 +15,13 @@ from germline.config.base import as_override
 from germline.config.loader import read_recorded
 from germline.record import RunDirectory
 from germline.record.atomic_files import explain_write_errors, write_json
-from germline.record.run_paths import SEEDS_FILE, is_seed_study, read_seeds_file, seed_run
+from germline.record.run_paths import (
+    SEEDS_FILE,
+    is_seed_study,
+    read_seeds_file,
+    seed_run,
+    seed_runs,
+)
 from germline.report.comparison import SeedGroup
 from germline.report.diff import differing_settings
 from germline.report.html_page import page_path, write_page
@@ -88,7 +94,7 @@ class SeedStudy:
 
     def summary(self) -> SeedGroup:
         """Return the seeds that were begun; those that have held-out scores count."""
-        runs = [RunFacts(self.path(seed)) for seed in self._begun()]
+        runs = [RunFacts(run) for run in seed_runs(self.out)]
         return SeedGroup(self.out.name, runs, [run for run in runs if run.scores])
 
     def write_results(self, summary: SeedGroup | None = None) -> Path:
@@ -96,9 +102,6 @@ class SeedStudy:
         summary = summary or self.summary()
         self._write(summary.as_json())
         return write_page(summary.runs, page_path(summary.runs, self.out / "report.html"))
-
-    def _begun(self) -> list[int]:
-        return [seed for seed in self.seeds if (self.path(seed) / "run.json").exists()]
 
     def _write(self, results: Mapping[str, Any] | None = None) -> None:
         config = self.config.model_dump(mode="json")

@@ -91,15 +91,10 @@ class SigmaProbe:
 
     def __str__(self) -> str:
         """Describe the measurement in a line."""
-        text = (
+        return (
             f"reward {number(self.reward)}, {self.garbage:.0%} degenerate texts, "
             f"KL {self.divergence:.2g} nats per token"
         )
-        if self.sigma:
-            text += f", members differ on {self.informative:.0%} of the examples"
-        if self.agreement is not None:
-            text += f", agreement of halves {self.agreement:.2f}"
-        return text
 
 
 def is_sane(sigma_probe: SigmaProbe, center: SigmaProbe) -> bool:

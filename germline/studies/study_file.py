@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from germline.config import Budget, Config, InProcess, load_config
+from germline.config import Budget, Config, load_config
 from germline.config.base import Section, as_override, make_section
 from germline.config.config_files import read_file
 from germline.config.loader import apply_overrides, without_warnings
@@ -216,15 +216,14 @@ class Study:
                 )
 
     def _check_same_dtype(self, task: str) -> None:
-        dtypes = {}
+        served = {}
         for method in self.methods:
-            engine = self.configs[task, method].engine
-            if isinstance(engine, InProcess) and engine.dtype == "auto":
-                served = with_dtype(self.configs[task, method]).engine
-                is_half = getattr(served, "dtype", "") == "bfloat16"
-                dtypes[method] = "bfloat16" if is_half else "float32"
-        if len({*dtypes.values()}) > 1:
-            found = ", ".join(f"{method} {dtype}" for method, dtype in dtypes.items())
+            config = self.configs[task, method]
+            if getattr(config.engine, "dtype", "") == "auto":
+                dtype = getattr(with_dtype(config).engine, "dtype", "")
+                served[method] = "bfloat16" if dtype == "bfloat16" else "float32"
+        if len({*served.values()}) > 1:
+            found = ", ".join(f"{method} {dtype}" for method, dtype in served.items())
             raise GermlineError(
                 f"{task}: engine.dtype=auto differs on this machine, and so would the time and the "
                 f"rounding of the methods ({found}): set engine.dtype=float32 or bfloat16 for all"

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from germline.errors import count_of
 from germline.evaluation.statistics import FEWEST_SEEDS
 from germline.record.atomic_files import write_atomically, write_json
 from germline.report.charts import Chart, Series
@@ -19,7 +18,6 @@ from germline.report.text_format import (
     seed_difference_text,
     with_interval,
 )
-from germline.studies.pareto_front import FIGURE, front, front_charts
 from germline.studies.study_results import AXES, MethodResult, StudyResults, TaskResult
 from germline.types import GermlineError
 
@@ -47,6 +45,9 @@ ABOUT = (
     "is that of a run's process. Until the target: the median of the seeds that reach it."
 )
 
+FIGURE = "compare-kl.png"
+"""The figure of score and KL, in the folder of the study."""
+
 Columns = Mapping[str, Callable[[MethodResult], str]]
 
 
@@ -68,12 +69,11 @@ def scores(results: StudyResults) -> Table:
         "before": lambda one: number(one.statistics["start"].mean),
         **{f"after {n:,}": partial(_after, n) for n in results.study.file.after},
         "end": lambda one: over_seeds(one.statistics["end"]),
-        "worst to best seed": _range,
         "IQM": lambda one: number(one.middle),
         "sd": lambda one: number(one.deviation),
         "best": lambda one: over_seeds(one.statistics["best"]),
         "examples better, worse": _changed,
-        "KL per token": lambda one: number(one.evaluated("kl", "per_token")),
+        "KL per token": lambda one: number(one.kl),
         "behavior": _behavior,
     }
     return _table(results, columns)
@@ -141,7 +141,7 @@ def coverage(results: StudyResults) -> Table:
             "compare --table coverage: no run was evaluated with several samples: give the study "
             "eval: ['--samples 16']"
         )
-    return _table(results, {name: partial(_evaluated, name) for name in found})
+    return _table(results, {name: partial(_at_k, name) for name in found})
 
 
 def forgetting(results: StudyResults) -> Table:
@@ -170,17 +170,13 @@ def _sentence(task: TaskResult) -> str:
     pairs = [pair for pair in task.pairs if pair.first is best]
     worse = [pair.second.name for pair in pairs if pair.is_shown]
     level = [pair.second.name for pair in pairs if not pair.is_shown]
-    ends = ", ".join(f"{one.name} {number(one.statistics['end'].mean)}" for one in task.methods)
-    ends = f"({best.metric}: {ends})"
+    parts = [f"{best.name} ends better than {' and '.join(worse)}"] if worse else []
+    if level:
+        parts.append(f"no difference shown between {best.name} and {' and '.join(level)}")
     fewest = min(len(one.counted) for one in task.methods)
-    few = f"{count_of(fewest, 'seeds')} {'is' if fewest == 1 else 'are'} too few to tell"
-    if not worse and fewest < FEWEST_SEEDS:
-        return f"{task.name}: {few}; {best.name} has the best mean {ends}."
-    if not worse:
-        return f"{task.name}: no difference shown between {best.name} and the others {ends}."
-    shown = "no difference shown to" if fewest >= FEWEST_SEEDS else f"{few} it from"
-    rest = f"; {shown} {' and '.join(level)}" if level else ""
-    return f"{task.name}: {best.name} ends better than {' and '.join(worse)}{rest} {ends}."
+    few = f"; few run seeds: {fewest}" if fewest < FEWEST_SEEDS else ""
+    ends = ", ".join(f"{one.name} {number(one.statistics['end'].mean)}" for one in task.methods)
+    return f"{task.name}: {'; '.join(parts)} ({best.metric}: {ends}{few})."
 
 
 def write_report(results: StudyResults, failures: Sequence[str] = ()) -> Path:
@@ -265,6 +261,46 @@ def as_json(results: StudyResults, failures: Sequence[str] = ()) -> dict[str, An
     }
 
 
+def front(results: StudyResults) -> Table:
+    """Return score and KL of each method whose KL is known, and which methods dominate it."""
+
+    def place(task: TaskResult, one: MethodResult) -> str:
+        better = ", ".join(other.name for other in task.dominating(one))
+        return f"dominated by {better}" if better else "on it"
+
+    columns = ("task", "method", "end", "KL per token", "Pareto front")
+    rows = [
+        (task.name, one.name, over_seeds(one.statistics["end"]), number(one.kl), place(task, one))
+        for task, one in _with_kl(results)
+    ]
+    return Table(columns, rows if len(rows) > 1 else [])
+
+
+def _with_kl(results: StudyResults) -> list[tuple[TaskResult, MethodResult]]:
+    return [(task, one) for task, one in results.methods if one.kl is not None]
+
+
+def front_charts(results: StudyResults) -> list[Chart]:
+    """Chart score and KL of the methods on each task where two or more are known."""
+    charts = []
+    for task in results.tasks:
+        series, on_front = [], []
+        for color, one in enumerate(one for of, one in _with_kl(results) if of is task):
+            ends = [run.scores[-1].mean for run in one.counted]
+            mean, kl = statistics.fmean(ends), one.kl or 0.0
+            point = ([kl], [mean], [min(ends)], [max(ends)])
+            series.append(Series(one.name, *point, color=color, style="points"))
+            if not task.dominating(one):
+                on_front.append((kl, mean))
+        if len(series) > 1:
+            x, y = zip(*sorted(on_front), strict=True)
+            series.append(Series("Pareto front", x, y, color=6, style="dashed"))
+            caption = f"{task.methods[0].counted[0].better.capitalize()}, and less KL is."
+            title = f"{task.name}: {task.methods[0].metric}"
+            charts.append(Chart(title, caption, "KL from the start, nats per token", series))
+    return charts
+
+
 def _budget(results: StudyResults) -> str:
     limits = results.study.file.budget.limits.items()
     budget = ", ".join(f"{limit:,.12g} {AXES[name]}" for name, limit in limits) or "none"
@@ -313,12 +349,6 @@ def _after(rollouts: int, one: MethodResult) -> str:
     return number(statistics.fmean(known)) if len(known) == len(one.counted) else "-"
 
 
-def _range(one: MethodResult) -> str:
-    ends = sorted(run.scores[-1].mean for run in one.counted)
-    worst, best = (0, -1) if one.counted[0].scores[-1].higher_is_better else (-1, 0)
-    return f"{number(ends[worst])} to {number(ends[best])}"
-
-
 def _behavior(one: MethodResult) -> str:
     """Say the verdicts about answers, the most frequent first, with how many runs have each."""
     words = Counter(run.behavior.word for run in one.counted if run.behavior)
@@ -338,7 +368,7 @@ def _cost(name: str, one: MethodResult) -> str:
     return "-" if not value else f"{value:.2e}" if value >= 1e8 else number(value)
 
 
-def _evaluated(name: str, one: MethodResult) -> str:
+def _at_k(name: str, one: MethodResult) -> str:
     return number(one.evaluated("at_k", name, "mean"))
 
 

@@ -191,12 +191,8 @@ class StudyResults:
             TaskResult(task, study.file.tasks[task].target, self._methods(task))
             for task in study.tasks
         ]
-        steps = {name: study.configs[study.tasks[0], name].method.steps for name in study.methods}
-        if len({*steps.values()}) > 1:
-            shown = ", ".join(f"{name} {count}" for name, count in steps.items())
-            self.notes.append(f"steps of the optimizer per generation: {shown}")
         for name, best in study.sweeps.items():
-            if name in study.methods and (seeds := {*study.seeds} & {*best["seeds"]}):
+            if name in study.methods and (seeds := {*study.seeds} & {*best.get("seeds", ())}):
                 self.notes.append(
                     f"the sweep of {name} chose its settings with run seeds "
                     f"{', '.join(map(str, sorted(seeds)))}, whose scores flatter it: compare with "

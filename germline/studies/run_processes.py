@@ -118,9 +118,11 @@ class RunProcesses:
             self._processes.remove(process)
             log.write(printed)
         failure = failure_of(path, printed, process.returncode)
-        if failure and self.is_stopping:  # an interrupt at its start ends a process by the signal
-            failure = STOPPED
-        return printed.decode(errors="replace"), failure
+        return printed.decode(errors="replace"), self._failure(failure)
+
+    def _failure(self, failure: str) -> str:
+        """Return a failure; an interrupt at its start ends a process by the signal."""
+        return STOPPED if failure and self.is_stopping else failure
 
 
 class StudyRunner(RunProcesses):

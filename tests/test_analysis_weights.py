@@ -121,17 +121,16 @@ def test_the_files_that_the_index_names_are_read(tmp_path):
     index = tmp_path / "model.safetensors.index.json"
 
     def read(named):
-        index.write_text(json.dumps({"weight_map": {"a.weight": named}}))
+        index.write_text(json.dumps({"metadata": {}, "weight_map": {"a.weight": named}}))
         return open_weights(tmp_path, folder=tmp_path / "rebuilt").read("a.weight")
 
     assert torch.equal(read("model-00001-of-00001.safetensors"), torch.ones(2, 2))
     save_file({"a.weight": torch.full((2, 2), 2.0)}, tmp_path / "weights.safetensors")
     assert torch.equal(read("weights.safetensors"), torch.full((2, 2), 2.0))
-    assert "gone.safetensors cannot be read" in refusal(read, "gone.safetensors")
+    with pytest.raises(FileNotFoundError, match="gone"):
+        read("gone.safetensors")
     index.unlink()
-    (tmp_path / "model-00003-of-00003.safetensors").unlink()
-    weights = open_weights(tmp_path, folder=tmp_path / "rebuilt")
-    assert torch.equal(weights.read("a.weight"), torch.ones(2, 2))
+    assert "no safetensors" in refusal(open_weights, tmp_path, folder=tmp_path / "rebuilt")
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
@@ -162,15 +161,10 @@ def test_an_adapter_without_its_base_is_refused(tiny, tmp_path):
         f"{module}.lora_B.weight": torch.ones(96, 1),
     }
     save_file(parts, tmp_path / "adapter_model.safetensors")
-    assert "is an adapter of" in refusal(open_weights, tmp_path, folder=tmp_path)
+    assert "gone was not found" in refusal(open_weights, tmp_path, folder=tmp_path)
     config["base_model_name_or_path"] = str(tiny["llama"])
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
     assert "has no linear layer" in refusal(open_weights, tmp_path, folder=tmp_path)
-
-
-def test_a_loaded_model_that_is_not_of_transformers_is_refused(tmp_path):
-    said = refusal(open_weights, torch.nn.Linear(2, 2), folder=tmp_path)
-    assert "found Linear: merge an adapter" in said
 
 
 def test_quantized_folders_are_refused(tiny, tmp_path):
@@ -216,8 +210,8 @@ def test_the_start_of_a_run_from_an_adapter_has_the_adapter(tmp_path):
     for one in (path, again):  # two runs of one name, without signal: their charts are empty
         result = analyze("deltas", [one], out=tmp_path / "out", emit="mergekit")
         assert not result.rows
-    exported = [one.name.rpartition("-")[0] for one in (tmp_path / "out" / "models").iterdir()]
-    assert sorted(exported) == ["run@-1", "run@2", "run@2"]
+        exported = sorted(one.name for one in (tmp_path / "out" / "models").iterdir())
+        assert exported == (["run@2"] if one == path else ["run@-1", "run@2"])
 
 
 def test_kept_results_are_those_of_the_files_that_are_there(tiny, tmp_path):
@@ -248,17 +242,11 @@ def test_a_folder_needs_a_start_of_the_same_shapes(tiny, tmp_path):
     assert [*found] == sorted(tensors)  # the start has no such tensor, so no change of it
     said = refusal(analyze, "deltas", [tiny["gpt2"]], start=tiny["llama"])
     assert "no tensor is in all of" in said
-    assert "not a run directory" in refusal(analyze, "deltas", [tiny["llama"]], generation=3)
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert "no safetensors" in refusal(analyze, "deltas", [empty])
+    assert "not a run directory" in refusal(analyze, "deltas", [tiny["llama"]], generations=[3])
 
 
-def test_a_setting_that_may_be_meant_is_named_and_a_run_is_no_place_for_results(tmp_path):
-    path = run(tmp_path / "run", "space=full")
-    said = refusal(analyze, "modes", [path], settings={"limiit": "4"})
-    assert "did you mean 'limit'" in said
-    assert "is a run directory" in refusal(analyze, "deltas", [path], out=path)
+def test_a_setting_that_may_be_meant_is_named():
+    assert "did you mean 'limit'" in refusal(analyze, "modes", ["nano"], settings={"limiit": "4"})
 
 
 def test_a_journal_that_ends_early_has_the_generations_before(tmp_path):

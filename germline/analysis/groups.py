@@ -1,14 +1,19 @@
 """Tensors by layer and kind of module, and sources by method: what tables and charts average."""
 
+import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
+from germline.evaluation.statistics import Interval
 from germline.record.atomic_files import Row
 from germline.report.charts import Series
+
+Estimate = tuple[float, Interval]
+"""A mean, and its 95 % interval."""
 
 
 def names_by_module(names: Sequence[str]) -> dict[str, list[str]]:
@@ -18,6 +23,15 @@ def names_by_module(names: Sequence[str]) -> dict[str, list[str]]:
         kind = re.sub(r".*\.(?!bias$)", "", name.removesuffix(".weight"))
         kinds.setdefault(kind, []).append(name)
     return kinds
+
+
+def names_by_layer(names: Sequence[str]) -> dict[int, list[str]]:
+    """Return the tensors of each layer, in order."""
+    layers: dict[int, list[str]] = {}
+    for name in names:
+        if layer := re.search(r"\.(\d+)\.", name):
+            layers.setdefault(int(layer[1]), []).append(name)
+    return dict(sorted(layers.items()))
 
 
 def short_labels(labels: Sequence[str]) -> list[str]:
@@ -35,53 +49,46 @@ def short_labels(labels: Sequence[str]) -> list[str]:
     return short if len({*short}) == len(short) else numbered
 
 
-def sources_by_method(labels: Sequence[str]) -> Mapping[str, list[int]]:
-    """Return the places of sources by name; those of a folder of run seeds are one method."""
-    groups: dict[str, list[int]] = {}
-    for place, label in enumerate(labels):
-        method = re.sub(r"/seed-[^/@]*(@-?\d+)?$", r"\1", label)
-        groups.setdefault(method, []).append(place)
-    return dict(zip(short_labels([*groups]), groups.values(), strict=True))
+def methods_of(labels: Sequence[str]) -> list[str]:
+    """Return the method of each source; those of a folder of run seeds are of one method."""
+    folders = [re.sub(r"/seed-[^/@]*(@-?\d+)?$", r"\1", label) for label in labels]
+    different = [*dict.fromkeys(folders)]
+    short = dict(zip(different, short_labels(different), strict=True))
+    return [short[folder] for folder in folders]
 
 
 def pairs_by_method(labels: Sequence[str]) -> Mapping[str, list[tuple[int, int]]]:
     """Return the pairs of sources, those between seeds of the same two methods together."""
-    owner = {at: name for name, places in sources_by_method(labels).items() for at in places}
+    methods = methods_of(labels)
     pairs: dict[str, list[tuple[int, int]]] = {}
     for first, second in combinations(range(len(labels)), 2):
-        names = dict.fromkeys([owner[first], owner[second]])
+        names = dict.fromkeys([methods[first], methods[second]])
         pairs.setdefault(" and ".join(names), []).append((first, second))
     return pairs
 
 
-def layer_series(
-    label: str, values: Callable[[list[str]], list[float]], color: int, names: Sequence[str]
-) -> Series:
-    """Return the mean over some values of each layer, with the range if there are several.
-
-    Values that are NaN do not count.
-    """
-    layers: dict[int, list[str]] = {}
-    for name in names:
-        if layer := re.search(r"\.(\d+)\.", name):
-            layers.setdefault(int(layer[1]), []).append(name)
-    found = {at: np.array(values(some)) for at, some in sorted(layers.items())}
-    known = {at: some[~np.isnan(some)] for at, some in found.items() if not np.isnan(some).all()}
-    means, low, high = ([f(some) for some in known.values()] for f in (np.mean, np.min, np.max))
-    is_range = any(len(some) > 1 for some in known.values())
-    return Series(label, [*known], means, low * is_range, high * is_range, color)
-
-
 def lines(rows: Sequence[Row], by: str, x: str, y: str) -> list[Series]:
-    """Return a line for each value of `by`, with a band where `y` is a mean with an interval."""
+    """Return a line for each value of `by`: the mean of `y` over the rows that have the same `x`.
+
+    Its band is the range of several rows, or the interval of a single mean that has one.
+    """
     found = []
     for color, label in enumerate(dict.fromkeys(row[by] for row in rows)):
-        some = [row for row in rows if row[by] == label]
-        values = [row[y] if isinstance(row[y], tuple) else (row[y], ()) for row in some]
-        means, intervals = zip(*values, strict=True)
-        low, high = zip(*intervals, strict=True) if all(intervals) else ((), ())
-        found.append(Series(label, [row[x] for row in some], means, low, high, color))
+        at: dict[float, list[Estimate]] = {}
+        for row in rows:
+            value = row[y] if isinstance(row[y], tuple) else (row[y], (row[y], row[y]))
+            if row[by] == label and value[0] is not None and not math.isnan(value[0]):
+                at.setdefault(row[x], []).append(value)
+        means = [float(np.mean([mean for mean, _ in some])) for some in at.values()]
+        low, high = zip(*map(_ends, at.values()), strict=True) if at else ((), ())
+        band = (low, high) if low != high else ((), ())
+        found.append(Series(label, [*at], means, *band, color))
     return found
+
+
+def _ends(values: Sequence[Estimate]) -> Interval:
+    means = [mean for mean, _ in values]
+    return values[0][1] if len(values) == 1 else (min(means), max(means))
 
 
 def unchanged(label: str) -> str:

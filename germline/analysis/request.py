@@ -1,8 +1,8 @@
 """What an analysis is asked and what it answers: sources with a start, and a table with charts.
 
-`analyze` finds the analysis by its name: a module of this package with a function
-`measure(request, settings)` and, if it has settings, a section `Settings`. Rows that a long
-analysis has measured are kept beside the result, so an interrupted one goes on where it stopped.
+`ANALYSES` is the table: an analysis is a function of a module of this package, whose settings are
+the section that its signature names. Rows that a long analysis has measured are kept beside the
+result, so an interrupted one goes on where it stopped.
 """
 
 import importlib
@@ -14,8 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast, get_type_hints
 
+import yaml
 from torch import nn
 
 from germline.analysis.groups import short_labels
@@ -35,16 +36,30 @@ from germline.record.atomic_files import (
     keep_rows,
     plain,
     read_rows,
+    write_atomically,
     write_json,
 )
+from germline.report import plots
 from germline.report.charts import Chart
 from germline.report.text_format import number, with_interval
+from germline.run.weights import export
+from germline.spaces.peft_files import is_adapter
 from germline.types import GermlineError
 
 Analysis = Literal[
     "deltas", "cosine", "trajectory", "modes", "robustness", "directions", "coverage"
 ]
-"""The analyses that `analyze` knows: modules of this package."""
+
+ANALYSES: Mapping[Analysis, str] = {
+    "deltas": "changes",
+    "cosine": "changes",
+    "trajectory": "trajectory",
+    "modes": "score_lines",
+    "robustness": "score_tries",
+    "directions": "score_lines",
+    "coverage": "score_tries",
+}
+"""The analyses that `analyze` knows, and their modules."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +134,11 @@ class Request:
             self._path.unlink(missing_ok=True)
             append_rows(self._path, [{"question": question}])
 
+    @property
+    def labels(self) -> list[str]:
+        """The labels of the sources."""
+        return [one.label for one in self.opened]
+
     @cached_property
     def names(self) -> list[str]:
         """The tensors that all sources and their starts have, sorted by name."""
@@ -139,7 +159,7 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
     sources: Sequence[Source],
     *,
     start: Source | None = None,
-    generation: Generation | Sequence[Generation] = None,
+    generations: Sequence[Generation] = (None,),
     out: Path | str | None = None,
     settings: Mapping[str, Any] = MappingProxyType({}),
     emit: Literal["mergekit"] | None = None,
@@ -151,7 +171,7 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
         what: the analysis.
         sources: run directories, model folders, PEFT adapters, hub ids, loaded models.
         start: the model that the folders and loaded models were trained from.
-        generation: of the runs, see `germline.export`; several are compared with each other.
+        generations: of the runs, see `germline.export`; several are compared with each other.
         out: folder for WHAT.json and WHAT.png, and for what lets the same call continue;
             None writes no file.
         settings: of the analysis, see its module.
@@ -162,33 +182,21 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
         GermlineError: a source cannot be opened, the sources do not belong together, or a setting
             is wrong.
     """
-    one_source = isinstance(sources, str | Path | nn.Module)
-    if what not in get_args(Analysis) or not sources or one_source:
-        names = ", ".join(get_args(Analysis))
-        raise GermlineError(f"analyze: give one of {names} and a list of sources, found {what!r}")
-    module = importlib.import_module(f"germline.analysis.{what}")
-    section = make_section(getattr(module, "Settings", Section), settings, "analyze: ", "")
-    is_one = generation is None or isinstance(generation, int | str)
-    generations = [generation] if is_one else [*cast("Sequence[Generation]", generation)]
+    measure = getattr(importlib.import_module(f"germline.analysis.{ANALYSES[what]}"), what)
+    section = make_section(get_type_hints(measure)["settings"], settings, "analyze: ", "")
     with ExitStack() as stack:
         folder = Path(out or stack.enter_context(TemporaryDirectory()))
         check_writable(folder, folder=True)
-        if (folder / "run.json").exists():
-            raise GermlineError(f"out: {folder} is a run directory; name another folder (--out)")
         rebuilt = folder / f"{what}-weights"
         stack.callback(shutil.rmtree, rebuilt, ignore_errors=True)
         opened = _opened(sources, generations, start, rebuilt, watch)
         request = Request(what, opened, section, folder, watch)
-        result: Result = module.measure(request, section)
+        result: Result = measure(request, section)
         if out:
             write_json(folder / f"{what}.json", result.as_json())
         if out and result.charts:
-            from germline.report import plots
-
             plots.draw_panels(folder / f"{what}.png", result.title, result.charts)
         if out and emit:
-            from germline.analysis.mergekit import write_merge
-
             merge = f"merge: mergekit-yaml {write_merge(opened, folder)} MERGED"
             result = replace(result, notes=[*result.notes, merge])
     return result
@@ -217,3 +225,44 @@ def _opened(
     for one, label in zip(opened, short_labels([one.label for one in opened]), strict=True):
         one.label = label
     return opened
+
+
+def write_merge(opened: Sequence[Weights], folder: Path) -> Path:
+    """Write the YAML of a merge of sources for the program `mergekit`; return its path.
+
+        merged = start + sum_i weight_i (model_i - start)    task arithmetic (Ilharco et al. 2023)
+
+    With weights of 1 / models, as written, this is the mean of the models (model soup, `linear`).
+    Runs are exported into a folder beside the file.
+    """
+    exports, base = folder / "models", opened[0].base
+    shutil.rmtree(exports, ignore_errors=True)
+    start = base.path if base and base.path else _exported(opened[0], -1, exports)
+    models = []
+    for one in opened:
+        place = one.path or _exported(one, one.generation, exports)
+        model = {"model": _named(start), "lora": _named(place)}
+        model = model if is_adapter(place) else {"model": _named(place)}
+        models.append({"model": model, "parameters": {"weight": 1 / len(opened)}})
+    merge = {
+        "merge_method": "task_arithmetic",
+        "base_model": {"model": _named(start)},
+        "models": models,
+        "dtype": "float32",
+    }
+    write_atomically(folder / "merge.yaml", yaml.safe_dump(merge, sort_keys=False).encode())
+    return folder / "merge.yaml"
+
+
+def _named(folder: Path) -> dict[str, str]:
+    # A map, as mergekit takes what follows @ or + in a text for a revision or a LoRA.
+    return {"path": str(folder.resolve())}
+
+
+def _exported(one: Weights, generation: int, folder: Path) -> Path:
+    if one.directory is None:
+        raise GermlineError(f"analyze --emit: {one.label} is no folder: save the model first")
+    path = folder / f"{one.label.strip('/').replace('/', '-')}@{generation}"
+    is_vote = not one.directory.config.method.trains_center and generation != -1
+    export(one.directory.path, path, "merged", None if is_vote else generation)
+    return path

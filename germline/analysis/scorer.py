@@ -25,19 +25,17 @@ from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from germline import noise
+from germline.analysis.groups import Estimate
 from germline.analysis.request import Request
 from germline.analysis.weights import Weights
 from germline.config import InProcess, load_config
 from germline.config.base import Section
-from germline.engines.completion_scorer import LOGITS_AT_ONCE
 from germline.engines.inprocess import InProcessEngine
 from germline.episodes import model_turns
-from germline.estimates.machine import available_bytes
+from germline.evaluation import score_difference
 from germline.evaluation.behavior import Answer, behavior, verdict
 from germline.evaluation.held_out import confidence_interval, score_of_values, values_by_sample
-from germline.evaluation.kl_divergence import POSITIONS_AT_ONCE, KlDivergence, measure_texts
-from germline.evaluation.score_difference import FEW_CHANGED
-from germline.evaluation.statistics import Interval, bootstrap_interval, mcnemar
+from germline.evaluation.kl_divergence import KlDivergence, measure_texts
 from germline.fleet import LocalFleet
 from germline.protocols import Members, Texts
 from germline.record.atomic_files import Row
@@ -48,7 +46,6 @@ from germline.types import Completion, Evaluation, Example, GermlineError
 COLUMNS = ("score", "kl_per_token", "kl_per_text", "behavior", "broken")
 
 Values = Float64[np.ndarray, " examples"]
-Estimate = tuple[float, Interval]
 
 Positive = Annotated[float, Field(gt=0)]
 Numbers = Annotated[
@@ -132,8 +129,7 @@ class PointScore:
     @property
     def row(self) -> Row:
         """The values of `COLUMNS`."""
-        score = score_of_values(0, "", self.values.tolist(), higher_is_better=True)
-        return {"score": (score.mean, confidence_interval(score, bootstrap=True)), **self.facts}
+        return {"score": score_and_interval(self.values), **self.facts}
 
 
 @dataclass
@@ -215,7 +211,7 @@ class WeightsScorer:
         """Compare the texts of a point with the start."""
         tuned, start = _ServedPoint(self, point), _ServedPoint(self, Point())
         examples, written = map(list, zip(*turns, strict=True))
-        (read,) = measure_texts(tuned, start, [None], examples, [written], self._batches())
+        (read,) = measure_texts(tuned, start, [None], examples, [written])
         answers = [
             Answer(example.prompt, said, example.answer, one.improbable)
             for (example, said), one in zip(turns, read, strict=True)
@@ -229,12 +225,6 @@ class WeightsScorer:
             "behavior": verdict(then, now).word,
             "broken": now["broken"],
         }
-
-    def _batches(self) -> int:
-        """Return how many batches of logits fit in half of the memory that is free."""
-        vocabulary = self.engine.model.get_input_embeddings().num_embeddings
-        numbers = max(LOGITS_AT_ONCE, POSITIONS_AT_ONCE * vocabulary)
-        return max(1, int(available_bytes() / 2 / (4 * numbers)))
 
 
 class _ServedPoint:
@@ -288,16 +278,22 @@ def open_scorer(request: Request, settings: ScoreSettings) -> Iterator[WeightsSc
         yield WeightsScorer(request, engine, fleet, start, evaluated, sign)
 
 
-def mean_and_interval(values: Values) -> Estimate:
-    """Return the mean over the examples that are known, with its 95 % interval."""
-    known = values[np.isfinite(values)]
-    return float(known.mean()), bootstrap_interval(np.round(known, 12))  # 0.3 - 0.1 is not 0.2
+def score_and_interval(values: Values) -> Estimate:
+    """Return the mean of scores over the examples that are known, with its 95 % interval."""
+    score = score_of_values(0, "", values.tolist(), higher_is_better=True)
+    return score.mean, confidence_interval(score, bootstrap=True)
 
 
-def certain_sign(values: Values) -> int:
-    """Return the sign of the mean, 0 if chance explains it: as `is_clearly_better` decides it."""
-    known = np.round(values[np.isfinite(values)], 12)
-    low, high = bootstrap_interval(known)
-    higher, lower = int((known > 0).sum()), int((known < 0).sum())
-    is_chance = higher + lower < FEW_CHANGED and mcnemar(higher, lower) > 0.05
-    return 0 if is_chance else int(low > 0) - int(high < 0)
+def mean_and_interval(differences: Values) -> Estimate:
+    """Return the mean of paired differences that are known, with its 95 % interval."""
+    known = _known(differences)
+    return float(np.mean(known)), score_difference.difference_interval(known)
+
+
+def certain_sign(differences: Values) -> int:
+    """Return the sign of the mean of paired differences, 0 if chance explains it."""
+    return score_difference.certain_sign(_known(differences))
+
+
+def _known(values: Values) -> tuple[float, ...]:
+    return tuple(np.round(values[np.isfinite(values)], 12).tolist())  # 0.3 - 0.1 is not 0.2

@@ -5,7 +5,6 @@ by its engine, those of a run from a snapshot or from the journal alone, and kep
 analysis, so that several are compared without several models in memory.
 """
 
-import json
 import math
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,15 +16,14 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers import PreTrainedConfig
 
 from germline.config import load_config
 from germline.config.config_files import model_source
-from germline.engines.checkpoint_files import FLOATS
+from germline.engines.checkpoint_files import FLOATS, check_not_quantized, safetensors_files
 from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import root_digest, tensor_digests
 from germline.engines.pretrained import local_model_folder, silence_transformers
@@ -44,7 +42,8 @@ from germline.spaces.peft_files import CONFIG, TENSORS, is_adapter
 from germline.types import GermlineError
 
 Source = str | Path | nn.Module
-"""A run, the folder of a model or of a PEFT adapter, a hub id, or a loaded Hugging Face model."""
+"""A run, the folder of a model or of a PEFT adapter, a hub id, or a loaded Hugging Face model; its
+adapter has to be merged."""
 
 Generation = int | Literal["best"] | None
 
@@ -85,7 +84,7 @@ class Weights:
     def read(self, name: str, first: int = 0, end: int | None = None) -> Tensor:
         """Read the rows `[first:end]` of a tensor as fp32 on the CPU."""
         # Opened for each read, as the pages of a mapped file count as memory of this process.
-        with _opened(self.files[name]) as file:
+        with safe_open(self.files[name], framework="pt") as file:
             return file.get_slice(name)[first:end].float()
 
     @cached_property
@@ -167,13 +166,7 @@ def shared_names(models: Sequence[Weights]) -> list[str]:
     return names
 
 
-def _save_loaded(model: nn.Module, folder: Path) -> Weights:
-    if not isinstance(model, PreTrainedModel):
-        raise GermlineError(
-            f"analyze: a loaded model is a PreTrainedModel of transformers, found "
-            f"{type(model).__name__}: merge an adapter into its model (merge_and_unload), or give "
-            "the folder of the model"
-        )
+def _save_loaded(model: Any, folder: Path) -> Weights:
     path = folder / uuid.uuid4().hex
     with silence_transformers():
         model.save_pretrained(path)
@@ -190,55 +183,37 @@ def _open_folder(label: str, path: Path) -> Weights:
             f"analyze: {label} {found}: name a run, an adapter or a folder of safetensors files; "
             "download a model of the hub first"
         )
-    config = folder / "config.json"
-    if config.exists() and json.loads(config.read_bytes()).get("quantization_config"):
-        raise _quantized(label)
-    files = _model_files(folder)
+    config = PreTrainedConfig.from_pretrained(folder)
+    check_not_quantized(str(folder), config)
+    files = [Path(file) for file in safetensors_files(str(folder))]
     if not files:
         raise GermlineError(
             f"analyze: {label} has no safetensors files: write it again with save_pretrained"
         )
-    weights = _from_files(label, files)  # refuses a file that is not there
+    weights = _from_files(label, files)
     weights.path, weights.identity = folder, _stats(files)
     return weights
-
-
-def _model_files(folder: Path) -> list[Path]:
-    """Return the files that transformers loads, or else those that are named as its files are."""
-    single, index = folder / SAFE_WEIGHTS_NAME, folder / SAFE_WEIGHTS_INDEX_NAME
-    if single.exists():
-        return [single]
-    if index.exists():
-        places = json.loads(index.read_bytes())["weight_map"]
-        return [folder / name for name in sorted(set(places.values()))]
-    return sorted(folder.glob("model*.safetensors"))  # some have `consolidated.safetensors` too
 
 
 def _from_files(label: str, files: Sequence[Path], identity: Sequence[Any] = ()) -> Weights:
     places: dict[str, Path] = {}
     shapes: dict[str, Shape] = {}
     for path in files:
-        with _opened(path) as file:
+        with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - not a dict
                 tensor = file.get_slice(name)
-                shape, is_float = tuple(tensor.get_shape()), tensor.get_dtype() in FLOATS
-                if name.endswith("weight") and len(shape) > 1 and not is_float:
-                    raise _quantized(label)
-                if is_float and shape:
+                shape = tuple(tensor.get_shape())
+                if shape and tensor.get_dtype() in FLOATS:
                     places[name], shapes[name] = path, shape
     return Weights(label, dict(sorted(shapes.items())), places, identity)
 
 
 def _open_adapter(label: str, path: Path, folder: Path) -> Weights:
     settings = adapter_settings(path)
-    try:
-        base = open_weights(settings["model"], folder=folder)
-        identity = [_stats([path / CONFIG, path / TENSORS]), base.identity]
-        load = partial(load_engine, None, load_config(settings))
-        weights = _rebuilt(label, identity, folder, load)
-    except GermlineError as error:
-        name = settings["model"]
-        raise GermlineError(f"analyze: {label} is an adapter of {name}: {error}") from None
+    base = open_weights(settings["model"], folder=folder)
+    identity = [_stats([path / CONFIG, path / TENSORS]), base.identity]
+    load = partial(load_engine, None, load_config(settings))
+    weights = _rebuilt(label, identity, folder, load)
     weights.path, weights.start, weights.base = path, base, base
     return weights
 
@@ -255,15 +230,12 @@ def _open_run(directory: RunDirectory, generation: int | None, folder: Path) -> 
     last = newest_generation(directory) if generation is None else generation
     label = str(path) if generation is None else f"{path}@{generation}"
     weights = rebuilt(label, last, load_single_model)  # of an ensemble, its best member
-    model: Weights | None = None
-    with suppress(GermlineError):  # a model without safetensors files is rebuilt
-        model = _open_folder(config.model, Path(model_source(config.model)).expanduser())
-    if model and {*model.shapes} != {*weights.shapes}:
-        model = None
-    is_plain = config.space.kind in ("full", "low_rank") and not directory.ancestors
-    start = model if model and is_plain else rebuilt(f"{path}@-1", -1, load_engine)
-    continued = directory.ancestors or getattr(config.space, "init_adapter", None)
-    weights.start, weights.base = start, start if continued else model or start
+    weights.start = weights.base = rebuilt(f"{path}@-1", -1, load_engine)
+    if not (directory.ancestors or getattr(config.space, "init_adapter", None)):
+        with suppress(GermlineError):  # a model without safetensors files
+            model = _open_folder(config.model, Path(model_source(config.model)).expanduser())
+            if {*model.shapes} == {*weights.shapes}:
+                weights.base = model
     weights.directory, weights.generation = directory, last
     return weights
 
@@ -284,19 +256,3 @@ def _rebuilt(
 def _stats(files: Sequence[Path]) -> list[Any]:
     stats = [(str(file.resolve()), file.stat()) for file in files]
     return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
-
-
-def _opened(path: Path) -> Any:
-    try:
-        return safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
-        raise GermlineError(
-            f"analyze: {path} cannot be read ({error}): download or write the model again"
-        ) from None
-
-
-def _quantized(label: str) -> GermlineError:
-    return GermlineError(
-        f"analyze: {label} is quantized, so the difference of its weights is that of the rounding: "
-        "give the float model it was made from"
-    )

@@ -179,7 +179,7 @@ def analyze(
                 what,
                 runs,
                 start=start,
-                generation=generation or None,
+                generations=generation or (None,),
                 out=folder,
                 emit=emit,
                 settings=dict(word.split("=", 1) for word in given),

@@ -86,15 +86,19 @@ def stored_dtype(source: str) -> torch.dtype:
     return NARROW.get(dtypes.pop(), torch.float32) if len(dtypes) == 1 else torch.float32
 
 
+def safetensors_files(source: str) -> list[str]:
+    """Return the safetensors files that transformers loads of a model; none where it has none."""
+    kept = {"_raise_exceptions_for_missing_entries": False}
+    if single := cached_file(source, SAFE_WEIGHTS_NAME, **kept):
+        return [single]
+    if index := cached_file(source, SAFE_WEIGHTS_INDEX_NAME, **kept):
+        return get_checkpoint_shard_files(source, index)[0]
+    return []
+
+
 def _stored_tensors(source: str) -> Iterator[tuple[str, str, int]]:
     """Yield name, dtype and size of the tensors in the safetensors files of a model."""
-    kept = {"_raise_exceptions_for_missing_entries": False}
-    files = []
-    if single := cached_file(source, SAFE_WEIGHTS_NAME, **kept):
-        files = [single]
-    elif index := cached_file(source, SAFE_WEIGHTS_INDEX_NAME, **kept):
-        files, _ = get_checkpoint_shard_files(source, index)
-    for file in filter(os.path.isfile, files):
+    for file in filter(os.path.isfile, safetensors_files(source)):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 - not a dict
                 tensor = tensors.get_slice(name)

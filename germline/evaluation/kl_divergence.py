@@ -122,7 +122,6 @@ def measure_texts(
     members: Sequence[Perturbation | None],
     examples: Sequence[Example],
     completions: Sequence[Sequence[Completion]],
-    batches: int = 1,
 ) -> list[list[TextDivergence]]:
     """Measure the divergence of the texts of members from the start model: `[members][examples]`.
 
@@ -132,24 +131,14 @@ def measure_texts(
         members: None is the center.
         examples: the prompts.
         completions: the texts, `[members][examples]`.
-        batches: that the tuned model reads before the start model does; more are faster where
-            one engine serves both in turn. The logits of several wait on the CPU.
     """
     readings: list[list[TextDivergence]] = [[] for _ in members]
-    split = [*_split(completions, POSITIONS_AT_ONCE)]
-    for first in range(0, len(split), batches):
-        asked = [
-            (some.start, members[some], examples[few], [row[few] for row in completions[some]])
-            for some, few in split[first : first + batches]
-        ]
-        read = []
-        for _, who, prompts, written in asked:
-            ours = tuned.read(who, prompts, written)
-            read.append(ours if batches == 1 else [[one.cpu() for one in row] for row in ours])
-        for place, _, prompts, written in asked:
-            theirs = start.read([None] * len(written), prompts, written)
-            for kept, *texts in zip(readings[place:], read.pop(0), theirs, written, strict=False):
-                kept += [text_divergence(*one) for one in zip(*texts, strict=True)]
+    for some, few in _split(completions, POSITIONS_AT_ONCE):
+        prompts, written = examples[few], [row[few] for row in completions[some]]
+        ours = tuned.read(members[some], prompts, written)
+        theirs = start.read([None] * len(written), prompts, written)
+        for kept, *texts in zip(readings[some], ours, theirs, written, strict=True):
+            kept += [text_divergence(*one) for one in zip(*texts, strict=True)]
     return readings
 
 

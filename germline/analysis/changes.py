@@ -1,0 +1,339 @@
+"""How training changed the weights (`deltas`), and how much the changes of runs agree (`cosine`).
+
+**Deltas.** With the change D of a tensor of d numbers, its start W, and the step of a weight that
+is a random walk of T updates of N directions (equation 10 of `signal_metrics`, about a sqrt(T / N)
+at rate a),
+
+    (1)  norm = |D|,   relative = |D| / |W|
+    (2)  random walk = unit * walk * sqrt(d)       a sqrt(d T / N), from the journal's coefficients
+    (3)  changed = share of weights with D != 0
+    (4)  visible = share of weights with bf16(W + D) != bf16(W)
+    (5)  stable rank = |D|^2 / s_1^2               Frobenius norm, largest singular value
+    (6)  alpha = 1 + n / sum_i ln(l_i / l_min)     of the n eigenvalues l_i >= l_min of M^T M
+    (7)  angle between the spans of the first singular vectors of W and W + D, the largest one
+
+A model that is kept in bf16 loses changes below its rounding, so (4) without (3) would show the
+sparsity of the format. (6) is the maximum-likelihood exponent of a power law, with the l_min of the
+smallest distance of Kolmogorov and Smirnov (Clauset, Shalizi and Newman 2009, SIAM Review 51);
+Martin and Mahoney (2021, JMLR 22) and their WeightWatcher call it the alpha of a layer.
+
+**Cosine.** With the changes D and E that two sources made, such as two generations of one run, to p
+and q numbers of which d are the same,
+
+    (8)  cosine = D E / (|D| |E|)
+    (9)  chance = sqrt(d / (p q))            standard deviation of (8) for random directions
+    (10) overlap = |A & B| / |A | B|         of the weights whose change is visible in bf16
+    (11) overlap by chance = r s / (r + s - r s)     for shares r and s of each tensor
+
+Changes of few large weights agree by chance more often than (9) says. The interval of a cosine over
+many tensors is a bootstrap over the tensors: layers are not independent numbers, and training moves
+some of them alike.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import compress
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float32, Float64
+from torch import Tensor
+
+from germline.analysis.groups import (
+    lines,
+    methods_of,
+    names_by_layer,
+    names_by_module,
+    pairs_by_method,
+    unchanged,
+)
+from germline.analysis.request import Request, Result
+from germline.analysis.weights import Weights, pieces
+from germline.config.base import Section
+from germline.evaluation.statistics import Interval
+from germline.record.atomic_files import Row
+from germline.report.charts import Chart
+from germline.signal_metrics import walked
+from germline.types import GermlineError
+
+MOST = 1 << 26
+"""Numbers of the largest matrix that has a spectrum: 256 MB in fp32."""
+
+SUBSPACE = 8
+"""Singular vectors whose span is compared: equation (7)."""
+
+FEWEST = 10
+"""Eigenvalues of the shortest tail that a power law is fitted to."""
+
+SPECTRUM = ("stable_rank", "alpha_before", "alpha_after", "angle")
+"""Values of a tensor that are averaged over the tensors of a kind."""
+
+SHARES = ("changed", "visible_in_bf16")
+"""Values of a tensor that are averaged by its size."""
+
+COLUMNS = ("source", "module", "norm", "random_walk", "relative", *SHARES, *SPECTRUM)
+
+RESAMPLES = 1000
+
+MOST_CURVES = 6
+"""Curves of a chart; of more methods, all pairs of different methods make one curve."""
+
+PAIR_COLUMNS = ("methods", "module", "pairs", "cosine", "chance", "overlap", "overlap_by_chance")
+
+Sums = Float64[np.ndarray, "sums tensors pairs"]
+"""Of each tensor and pair of sources: its size, the product of the changes, their squared norms,
+and the weights whose change is visible in bf16: in both, in the first, and in the second."""
+
+
+class DeltaSettings(Section):
+    """Settings of `germline analyze deltas`."""
+
+    spectrum_width: int = 2048
+    """Matrices whose shorter side is longer have no alpha and no angle, which take its cube."""
+
+
+def deltas(request: Request, settings: DeltaSettings) -> Result:
+    """Measure the change of every tensor of every source."""
+    names, tensors = request.names, {}
+    rows: list[Row] = []
+    layers: list[Row] = []
+    for one, method in zip(request.opened, methods_of(request.labels), strict=True):
+        walk = _walk(one)
+        of = tensors[one.label] = {
+            name: request.row(f"{one.label} {name}", _measure, one, name, settings.spectrum_width)
+            for name in names
+        }
+        for name, row in of.items():
+            unit = one.units.get(name, 0.0) * math.sqrt(row["size"])
+            row["random_walk"] = None if walk is None else unit * walk
+        kinds = {**names_by_module(names), "all": names}
+        rows += [
+            {"source": one.label, "module": kind, **_total([of[name] for name in some])}
+            for kind, some in kinds.items()
+        ]
+        layers += [
+            {"method": method, "layer": layer, **_total([of[name] for name in some])}
+            for layer, some in names_by_layer(names).items()
+        ]
+    norms = lines(layers, "method", "layer", "norm")
+    walks = [
+        replace(one, label=f"{one.label}: walk", style="dashed", low=(), high=())
+        for one in lines(layers, "method", "layer", "random_walk")
+        if any(one.y)
+    ]
+    is_any = any(row["norm"] for row in layers)
+    charts = [
+        Chart("norm of the change", "", "layer", [*norms, *walks], log_y=is_any),
+        Chart(*("share visible in bf16", "", "layer"), lines(layers, "method", "layer", SHARES[1])),
+    ]
+    notes = [unchanged(row["source"]) for row in rows if row["module"] == "all" and not row["norm"]]
+    changed = [row for row in rows if row["norm"]]
+    return Result("Change of the weights", COLUMNS, changed, charts, {"tensors": tensors}, notes)
+
+
+def _measure(one: Weights, name: str, spectrum_width: int) -> Row:
+    assert one.start is not None
+    shape, sums = one.shapes[name], torch.zeros(4, dtype=torch.float64)
+    for start, value in pieces([one], name):
+        visible = (value.bfloat16() != start.bfloat16()).sum()
+        change = value.sub_(start)
+        squares = [change.square().sum(), start.square_().sum()]
+        sums += torch.stack([*squares, change.count_nonzero(), visible])
+    size = math.prod(shape)
+    change, start, changed, visible = sums.tolist()
+    row = {
+        "size": size,
+        "norm": math.sqrt(change),
+        "start_norm": math.sqrt(start),
+        "changed": changed / size,
+        "visible_in_bf16": visible / size,
+    }
+    if change and len(shape) == 2 and size <= MOST:
+        row |= spectrum(one.start.read(name), one.read(name), spectrum_width)
+    return row
+
+
+def _walk(one: Weights) -> float | None:
+    """Return the root mean square of a weight's random walk in units; None of other methods."""
+    if one.directory is None or one.directory.config.space.kind not in ("full", "low_rank"):
+        return None
+    entries = one.directory.journal.read(one.generation + 1)
+    steps = walked([entry.update for entry in entries], one.directory.config.optimizer)
+    return steps[-1] if steps else None
+
+
+def _total(tensors: Sequence[Mapping[str, Any]]) -> Row:
+    """Sum norms as squares, average shares by size, and average the spectra of tensors."""
+
+    def of(key: str) -> list[float]:
+        return [one[key] for one in tensors if one.get(key) is not None]
+
+    norm, start = math.hypot(*of("norm")), math.hypot(*of("start_norm"))
+    return {
+        "norm": norm,
+        "random_walk": math.hypot(*of("random_walk")) if of("random_walk") else None,
+        "relative": norm / start if start else None,
+        **{key: float(np.average(of(key), weights=of("size"))) for key in SHARES},
+        **{key: float(np.mean(of(key))) if of(key) else None for key in SPECTRUM},
+    }
+
+
+def spectrum(
+    start: Float32[Tensor, "rows columns"], end: Float32[Tensor, "rows columns"], widest: int
+) -> Mapping[str, float]:
+    """Return the stable rank of a change, the alpha before and after, and the angle in degrees.
+
+    Matrices that are wider than `widest` have the first only, and vectors nothing.
+    """
+    narrow = min(start.shape)
+    if narrow < 2:
+        return {}
+    found = {"stable_rank": stable_rank(end - start)}
+    if not SUBSPACE < narrow <= widest:
+        return found
+    from scipy.linalg import subspace_angles
+
+    before, after = (eigenvalues_and_vectors(matrix) for matrix in (start, end))
+    spans = (vectors[:, :SUBSPACE].numpy() for _, vectors in (before, after))
+    return {
+        **found,
+        "alpha_before": power_law_exponent(before[0]),
+        "alpha_after": power_law_exponent(after[0]),
+        "angle": float(np.degrees(subspace_angles(*spans).max())),
+    }
+
+
+def eigenvalues_and_vectors(matrix: Float32[Tensor, "rows columns"]) -> tuple[np.ndarray, Tensor]:
+    """Return the eigenvalues of M^T M (or M M^T, if smaller), the largest first, with vectors."""
+    narrow = (matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T).double()
+    values, vectors = torch.linalg.eigh(narrow.T @ narrow)
+    return values.flip(0).clamp(min=0).numpy(), vectors.flip(1)
+
+
+def stable_rank(matrix: Float32[Tensor, "rows columns"]) -> float:
+    """Return the stable rank (5); NaN of a matrix of zeros."""
+    if not matrix.any():
+        return math.nan
+    from scipy.sparse.linalg import svds
+
+    start = np.random.default_rng(0).standard_normal(min(matrix.shape)).astype(np.float32)
+    largest = svds(matrix.numpy(), k=1, v0=start, return_singular_vectors=False).item()
+    return float((matrix.norm() / largest) ** 2)
+
+
+def power_law_exponent(eigenvalues: Float64[np.ndarray, " n"]) -> float:
+    """Return alpha (6); NaN of fewer than `FEWEST` positive values."""
+    values = np.sort(eigenvalues[eigenvalues > eigenvalues.max(initial=0) * 1e-12])
+    best, alpha = math.inf, math.nan
+    for first in range(len(values) - FEWEST + 1):
+        tail = values[first:]
+        logs = np.log(tail / tail[0])
+        if not logs.any():
+            continue
+        found = 1 + len(tail) / logs.sum()
+        fitted = 1 - np.exp(logs * (1 - found))
+        steps = np.arange(len(tail) + 1) / len(tail)
+        distance = max(np.abs(fitted - steps[:-1]).max(), np.abs(fitted - steps[1:]).max())
+        if distance < best:
+            best, alpha = distance, found
+    return float(alpha)
+
+
+def cosine(request: Request, settings: Section) -> Result:
+    """Measure the cosines of all pairs of sources."""
+    opened, names = request.opened, request.names
+    if len(opened) < 2:
+        raise GermlineError(
+            "analyze cosine: compare two sources, or two generations of one: -g 10 -g 20"
+        )
+    kept = [request.row(name, _measure_all, opened, name) for name in names]
+    labels, groups = request.labels, pairs_by_method(request.labels)
+    rows: list[Row] = []
+    of_pairs: list[Row] = []
+    layers: list[Row] = []
+    for methods, pairs in groups.items():
+        sums = pair_sums(kept, pairs)
+        for kind, some in {"all": names, **names_by_module(names)}.items():
+            part = sums[:, np.isin(names, some)]
+            values = agreement(part)
+            known = ~np.isnan(values["cosine"])
+            if known.any():
+                means = {key: float(value[known].mean()) for key, value in values.items()}
+                cosine = means["cosine"], interval(part[:, :, known])
+                row = {"methods": methods, "module": kind, "pairs": int(known.sum())}
+                rows.append({**row, **means, "cosine": cosine})
+        cosines = zip(pairs, agreement(sums)["cosine"].tolist(), strict=True)
+        of_pairs += [{"pair": [labels[a], labels[b]], "cosine": one} for (a, b), one in cosines]
+        is_many = len(groups) > MOST_CURVES and " and " in methods
+        for layer, some in names_by_layer(names).items():
+            values = agreement(sums[:, np.isin(names, some)])
+            curve = {"curve": "different methods" if is_many else methods, "layer": layer}
+            for one, chance in zip(values["cosine"], values["chance"], strict=True):
+                layers.append({**curve, "cosine": one, "of": "chance", "chance": chance})
+    norms = np.sum([np.diag(row["products"]) for row in kept], axis=0)
+    notes = [unchanged(label) for label in compress(labels, norms == 0)]
+    curves = lines(layers, "curve", "layer", "cosine")
+    level = [
+        replace(one, color=6, style="dashed", low=(), high=())
+        for one in lines(layers, "of", "layer", "chance")
+    ]
+    charts = [Chart("cosine of the changes", "", "layer", [*curves, *level])]
+    return Result("Cosine of the changes", PAIR_COLUMNS, rows, charts, {"pairs": of_pairs}, notes)
+
+
+def _measure_all(opened: Sequence[Weights], name: str) -> Row:
+    products = torch.zeros(len(opened), len(opened), dtype=torch.float64)
+    visible = torch.zeros_like(products)
+    for starts, values in pieces(opened, name):
+        seen = (values.bfloat16() != starts.bfloat16()).float()
+        visible += seen @ seen.T  # exact: counts of at most 2^24
+        changes = (values - starts).double()
+        products += changes @ changes.T
+    size = math.prod(opened[0].shapes[name])
+    return {"size": size, "products": products.tolist(), "visible": visible.tolist()}
+
+
+def pair_sums(rows: Sequence[Row], pairs: Sequence[tuple[int, int]]) -> Sums:
+    """Return the sums of pairs of sources, given those of each tensor over all sources."""
+    first, second = np.transpose(pairs)
+    products, visible = (np.array([row[key] for row in rows]) for key in ("products", "visible"))
+    norms, counts = (np.einsum("tii->ti", some) for some in (products, visible))
+    sizes = np.repeat([[row["size"]] for row in rows], len(pairs), axis=1)
+    of_changes = products[:, first, second], norms[:, first], norms[:, second]
+    seen = visible[:, first, second], counts[:, first], counts[:, second]
+    return np.stack([sizes, *of_changes, *seen]).astype(np.float64)
+
+
+def agreement(sums: Sums) -> dict[str, Float64[np.ndarray, " pairs"]]:
+    """Return equations (8) to (11) over some tensors; NaN where both changed no tensor."""
+    sizes, product, first, second, both, seen, other = sums
+    changed = first > 0, second > 0, (first > 0) & (second > 0)
+    p, q, d = ((sizes * some).sum(axis=0) for some in changed)
+    d[d == 0] = math.nan
+    lengths = np.sqrt(first.sum(axis=0) * second.sum(axis=0)) * (d / d)
+    either, by_chance = (seen + other).sum(axis=0), (seen * other / sizes).sum(axis=0)
+    return {
+        "cosine": product.sum(axis=0) / lengths,
+        "chance": np.sqrt(d / (p * q)),
+        "overlap": both.sum(axis=0) / np.maximum(1.0, either - both.sum(axis=0)),
+        "overlap_by_chance": by_chance / np.maximum(1.0, either - by_chance),
+    }
+
+
+def interval(sums: Sums) -> Interval:
+    """Return the 95 % bootstrap interval of the mean cosine of pairs.
+
+    It is NaN where two sources have changed less than two tensors in common.
+    """
+    _, product, first, second, *_ = sums
+    count = len(product)
+    if ((first > 0) & (second > 0)).sum(axis=0).min() < 2:
+        return math.nan, math.nan
+    rng = np.random.default_rng(0)
+    drawn = rng.multinomial(count, np.full(count, 1 / count), RESAMPLES).astype(float)
+    with np.errstate(invalid="ignore"):  # draws without a tensor that a source changed
+        cosines = drawn @ product / np.sqrt((drawn @ first) * (drawn @ second))
+    low, high = np.nanpercentile(cosines.mean(axis=1), [2.5, 97.5])
+    return float(low), float(high)

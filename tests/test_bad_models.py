@@ -20,7 +20,7 @@ from germline.config import Full, Lora, LowRank
 from germline.engines import pretrained
 from germline.engines.pretrained import load_pretrained
 from germline.engines.sampling import choose_tokens
-from germline.estimates.model_shape import shape_of
+from germline.estimates.sizes import shape_of
 from germline.types import Decoding, Example, GermlineError, Update
 from tests.tiny import save_tiny
 from tests.tiny_engines import engine, inprocess

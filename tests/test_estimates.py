@@ -17,8 +17,7 @@ from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.estimates import machine
 from germline.estimates.machine import Machine, available_bytes, machine_here, total_bytes
 from germline.estimates.memory import estimate, memory_parts, prefill_tokens, total
-from germline.estimates.model_shape import shape_of
-from germline.estimates.workload import TextLengths, text_lengths, workload
+from germline.estimates.sizes import TextLengths, shape_of, text_lengths, workload
 from germline.methods.policy_gradient import TextRow, summed_gradients, token_outputs
 from germline.run.build_parts import make_engine
 from germline.run.preflight import check_memory

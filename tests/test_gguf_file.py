@@ -14,7 +14,7 @@ import germline
 from germline.config import load_config
 from germline.engines import gguf_file
 from germline.engines.pretrained import load_pretrained, load_tokenizer, local_model_folder
-from germline.estimates.model_shape import shape_of
+from germline.estimates.sizes import shape_of
 from germline.types import GermlineError
 from tests.merged_models import assert_same_tokens
 from tests.tiny import save_tiny

@@ -18,7 +18,7 @@ from germline.endpoint.row_generator import RowGenerator
 from germline.endpoint.rows import RowRequest
 from germline.engines.pretrained import load_tokenizer
 from germline.engines.prompt_batch import PromptEncoder, encode_prompt
-from germline.estimates.workload import text_lengths
+from germline.estimates.sizes import text_lengths
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run.dry_run import dry_run

@@ -11,9 +11,8 @@ from germline.cli.application import app
 from germline.config import load_config
 from germline.estimates.machine import Machine
 from germline.estimates.memory import estimate
-from germline.estimates.model_shape import shape_of
 from germline.estimates.recommended_config import config_text, recommend
-from germline.estimates.workload import text_lengths
+from germline.estimates.sizes import shape_of, text_lengths
 from germline.report.text_format import duration
 from germline.run import dry_run
 from germline.run.dry_run import MeasuredTime, ShortTraining, measure_time

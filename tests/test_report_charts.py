@@ -8,8 +8,8 @@ import pytest
 
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.report import diff, html_page, text_format
-from germline.report.charts import COLORS, MOST_POINTS, Chart, Series, thin_out
+from germline.report import comparison, html_page, text_format
+from germline.report.charts import COLORS, Chart, Series
 from germline.report.plots import draw_evolution, evolution_charts, svg
 from germline.report.run_facts import RunFacts
 from tests.synthetic_runs import BATCH, DIGEST, record, score
@@ -43,13 +43,6 @@ def test_a_drawing_is_svg_with_readable_text_and_the_same_bytes_each_time():
     assert all(color in drawn for color in COLORS[:4])
     assert all("11px" in one.get("style", "") for one in texts)
     assert not re.search("href=.http", drawn)
-
-
-def test_long_series_are_averaged_in_groups_and_short_ones_are_not():
-    assert thin_out([1.0, None]) == [1.0, None]
-    assert thin_out([1.0, 3.0] * MOST_POINTS) == [2.0] * MOST_POINTS
-    assert thin_out([1.0, None] * MOST_POINTS) == [1.0] * MOST_POINTS
-    assert thin_out([None, None] * MOST_POINTS) == [None] * MOST_POINTS
 
 
 # --- the figure
@@ -91,7 +84,7 @@ def test_a_run_that_has_hardly_begun_can_be_drawn(run, generations):
 
 def test_settings_that_one_run_does_not_have_are_differences():
     configs = [load_config({"space": "low_rank"}), load_config({"space": "full"})]
-    found = diff.differing_settings(configs)
+    found = comparison.differing_settings(configs)
     assert found["space.kind"] == ["low_rank", "full"]
     assert found["space.rank"] == [1, ...]
     assert "seed" not in found

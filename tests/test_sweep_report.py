@@ -16,7 +16,7 @@ from scipy.stats import spearmanr
 from germline.config import load_config
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_json
-from germline.report.heat_map import Cell, HeatMap
+from germline.report.charts import Cell, HeatMap
 from germline.report.text_format import number
 from germline.studies.sweep_report import (
     SweepReport,

@@ -144,8 +144,8 @@ def _write_config(
     from germline.engines.checkpoint_files import weight_files
     from germline.engines.pretrained import local_model_folder
     from germline.estimates.machine import machine_here
-    from germline.estimates.model_shape import shape_of
     from germline.estimates.recommended_config import config_text, recommend
+    from germline.estimates.sizes import shape_of
     from germline.record.atomic_files import write_atomically
     from germline.report.text_format import duration
     from germline.run.dry_run import measure_time
@@ -261,13 +261,13 @@ def check(
 
 
 def _show(report: "TaskCheckReport") -> None:
-    from germline.report.text_format import both_ends, number
+    from germline.report.text_format import bounded_text, number
 
     for place, prompt in enumerate(report.prompts, start=1):
         head = f"prompt {place} of {len(report.prompts)} ({count_of(prompt.tokens, 'tokens')})"
         typer.secho(head, bold=True)
-        typer.echo(both_ends(prompt.text).rstrip("\n"))
-        typer.secho(f"gold answer: {both_ends(prompt.answer) or '-'}\n", dim=True)
+        typer.echo(bounded_text(prompt.text).rstrip("\n"))
+        typer.secho(f"gold answer: {bounded_text(prompt.answer) or '-'}\n", dim=True)
     rows = []
     for row in report.findings:
         ends = (min(row.rewards), max(row.rewards)) if row.rewards else ()

@@ -209,7 +209,7 @@ def memory_values(found: "Estimate") -> dict[str, Any]:
 def _show(plan: "DryRun", runs: int) -> None:
     from germline.config.config_files import as_yaml
     from germline.estimates.memory import LESS_MEMORY
-    from germline.report.diff import changed_settings
+    from germline.report.comparison import changed_settings
     from germline.report.text_format import run_title, size
 
     texts, config, found = plan.texts, plan.config, plan.estimate

@@ -14,18 +14,10 @@ from germline.config import Config, InProcess
 from germline.types import GermlineError
 
 if TYPE_CHECKING:
-    from germline.estimates.model_shape import ModelShape
+    from germline.estimates.sizes import ModelShape
 
 CGROUPS = Path("/sys/fs/cgroup")
-"""Where Linux shows the limits of containers."""
-
-CGROUP_FILES = (
-    ("", "memory.max", "memory.current", "inactive_file"),
-    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
-"""Of versions 2 and 1: the folder, the files with the limit and the use, and a name in memory.stat:
-the cache of files, which the system frees when a program needs the memory."""
-
+"""Where Linux shows the limits of containers (control groups, version 2)."""
 
 BFLOAT16_FROM = 100e6
 """Weights from which `engine.dtype=auto` is bfloat16 on a CPU that multiplies it; a generation of a
@@ -84,7 +76,7 @@ def with_dtype(config: Config, shape: "ModelShape | None" = None) -> Config:
         return config
     from germline.engines.inprocess import torch_device
     from germline.engines.model_tensors import multiplies_bfloat16, serving_dtype
-    from germline.estimates.model_shape import shape_of
+    from germline.estimates.sizes import shape_of
 
     on_gpu = torch_device(engine.device).type == "cuda"
     if not on_gpu and (config.method.backpropagates or not multiplies_bfloat16()):
@@ -124,28 +116,22 @@ def usable_cores() -> int:
 
 def _container_memory() -> Iterator[tuple[int, int]]:
     """Yield limit and use of every control group of this process that limits its memory."""
-    for version, limit_file, used_file, reclaimable in CGROUP_FILES:
-        for folder in _control_groups(version):
-            try:
-                limit = int((folder / limit_file).read_text(encoding="ascii"))
-                used = int((folder / used_file).read_text(encoding="ascii"))
-                statistic = (folder / "memory.stat").read_text(encoding="ascii").split()
-            except (OSError, ValueError):  # no such group, or "max": without a limit
-                continue
-            cached = int(statistic[statistic.index(reclaimable) + 1])
-            yield limit, min(limit, max(0, used - cached))
+    for folder in _control_groups():
+        try:
+            limit = int((folder / "memory.max").read_text(encoding="ascii"))
+            used = int((folder / "memory.current").read_text(encoding="ascii"))
+            statistic = (folder / "memory.stat").read_text(encoding="ascii").split()
+        except (OSError, ValueError):  # no such group, or "max": without a limit
+            continue
+        # The system frees the cache of files when a program needs the memory.
+        cached = int(statistic[statistic.index("inactive_file") + 1])
+        yield limit, min(limit, max(0, used - cached))
 
 
-def _control_groups(controller: str) -> Iterator[Path]:
+def _control_groups() -> Iterator[Path]:
     """Yield the folders of the control groups of this process; limits of parents apply to it."""
-    root = CGROUPS / controller
-    yield root
-    try:
-        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            own = Path(path.lstrip("/"))
-            yield from (root / part for part in (own, *own.parents) if part.parts)
+    yield CGROUPS
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            own = Path(line.split(":", 2)[2].lstrip("/"))
+            yield from (CGROUPS / part for part in (own, *own.parents) if part.parts)

@@ -50,8 +50,7 @@ from germline.engines.decode import (
 )
 from germline.engines.model_tensors import holds_exactly
 from germline.estimates.machine import Machine
-from germline.estimates.model_shape import ModelShape
-from germline.estimates.workload import TextLengths, Workload, workload
+from germline.estimates.sizes import ModelShape, TextLengths, Workload, workload
 from germline.evaluation.kl_divergence import TOKENS, count_examples
 
 FP32 = 4

@@ -19,8 +19,7 @@ from germline.config.config_files import as_yaml
 from germline.config.row_tasks import FileTask
 from germline.estimates.machine import Machine, with_dtype
 from germline.estimates.memory import Estimate, estimate
-from germline.estimates.model_shape import ModelShape
-from germline.estimates.workload import text_lengths
+from germline.estimates.sizes import ModelShape, text_lengths
 from germline.evaluation.statistics import Z_95
 from germline.protocols import Task
 from germline.tasks import make_task
@@ -221,35 +220,29 @@ def _search_settings(shape: ModelShape, task: Task, share: float) -> Settings:
     scored = min(len(task.examples("test")), part(HELD_OUT, LEAST_HELD_OUT))
     width = 100 * min(1, Z_95 / math.sqrt(scored))
     reduced = " Reduced to fit the time (--minutes)." if share < 1 else ""
-    values: list[tuple[str, object, str]] = [
-        (
-            "strategy.population",
+    return {
+        "strategy.population": Choice(
             2 * part(population // 2, LEAST_POPULATION // 2),
             "Usual are 128 members below one billion weights and 64 above; more give a less noisy "
             f"update.{reduced}",
         ),
-        ("strategy.sigma", "auto", "Members differ from the model by a fixed KL divergence."),
-        ("strategy.learning_rate", "auto", "Follows the share of signal in the rewards."),
-        (
-            "batch_size",
+        "strategy.sigma": Choice("auto", "Members differ from the model by a fixed KL divergence."),
+        "strategy.learning_rate": Choice("auto", "Follows the share of signal in the rewards."),
+        "batch_size": Choice(
             min(len(task.examples("train")), batch),
             f"Examples per generation, the same for every member; at least 2 for auto.{reduced}",
         ),
-        (
-            "generations",
+        "generations": Choice(
             generations,
             f"`germline resume RUN generations=...` continues a finished run.{reduced}",
         ),
-        (
-            "held_out.every",
+        "held_out.every": Choice(
             every,
             f"{math.ceil(generations / every) + 1} scores in all, with those before and after.",
         ),
-        (
-            "held_out.examples",
+        "held_out.examples": Choice(
             scored,
             f"The 95 % interval of a share over {scored} examples is up to {width:.0f} points "
             "wide.",
         ),
-    ]
-    return {name: Choice(value, reason) for name, value, reason in values}
+    }

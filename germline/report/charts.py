@@ -1,14 +1,13 @@
-"""The charts of a run and of several, as data; `plots` draws them.
+"""The charts of a run and of several, and heat maps over two settings, as data; `plots` draws them.
 
 Labels may be a user's text, so the page writes them beside the drawing, which has numbers alone.
 """
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
-
-import numpy as np
 
 from germline.evaluation.held_out import confidence_interval, score_of_values
 from germline.record.atomic_files import Row
@@ -25,9 +24,6 @@ from germline.report.run_facts import LONGEST_NAME, RunFacts
 from germline.report.text_format import bounded_text, counted_by, number, scored_as
 from germline.types import HeldOutScore
 
-MOST_POINTS = 400
-"""Points of a curve; longer ones are averaged in groups."""
-
 MOST_BANDS = 3
 """Largest number of runs whose bands are drawn in one chart."""
 
@@ -37,6 +33,9 @@ COLORS = (
 )
 """Dark on white, and different for color-blind readers (after Okabe and Ito)."""
 
+
+EMPTY = "#e4e4e4"
+"""The color of a cell without scores."""
 
 INTERVALS = "Scores on examples that are not trained on, with 95 % intervals over examples."
 
@@ -90,6 +89,81 @@ class Chart:
             if (known := [value for value in one.y if value is not None])
         ]
         return f"Chart of {self.title} by {self.x_label}: {'; '.join(ends)}."
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The runs with a pair of values, or with values in a pair of intervals.
+
+    Attributes:
+        scores: held-out scores of runs that got this far.
+        broken: number of these runs whose answers are broken (`evaluation.behavior`).
+        hacked: number of these runs whose answers earn more than at the start, although they are
+            broken or the metric is worse.
+        stopped: number of runs that were stopped earlier.
+        is_marked: whether the pair that `germline probe` recommends is here.
+    """
+
+    scores: Sequence[float] = ()
+    broken: int = 0
+    hacked: int = 0
+    stopped: int = 0
+    is_marked: bool = False
+
+    @property
+    def mean(self) -> float:
+        """The mean score; NaN without one."""
+        return statistics.fmean(self.scores) if self.scores else math.nan
+
+    @property
+    def lines(self) -> list[str]:
+        """What the cell says, in lines of a few characters."""
+        spread = f" ± {number(statistics.stdev(self.scores))}" if len(self.scores) > 1 else ""
+        counts = {"broken": self.broken, "hacked": self.hacked}
+        runs = len(self.scores)
+        return [
+            *(["◆ probe"] if self.is_marked else []),
+            *([f"{number(self.mean)}{spread}"] if runs else []),
+            *(f"{count}/{runs} {name}" for name, count in counts.items() if count),
+            *([f"{self.stopped} stopped"] if self.stopped else []),
+        ]
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """Cells by row and column; `columns` and `rows` are the values, or intervals of values."""
+
+    title: str
+    x: str
+    y: str
+    columns: Sequence[str]
+    rows: Sequence[str]
+    cells: Sequence[Sequence[Cell]]
+    higher_is_better: bool
+
+    @property
+    def means(self) -> list[float]:
+        """The means of the cells that have scores."""
+        return [cell.mean for row in self.cells for cell in row if cell.scores]
+
+    def is_best(self, cell: Cell) -> bool:
+        """Whether a cell has the best mean, perhaps with others."""
+        best = max if self.higher_is_better else min
+        return bool(cell.scores) and cell.mean == best(self.means)
+
+    def shade(self, cell: Cell) -> float:
+        """Return how good a cell is, from 0 (worst mean) to 1 (best); NaN without scores."""
+        if not cell.scores:
+            return math.nan
+        low, high = min(self.means), max(self.means)
+        share = (cell.mean - low) / (high - low) if high > low else 0.0
+        return share if self.higher_is_better else 1 - share
+
+    def tone(self, cell: Cell) -> str:
+        """Return the color of a cell, on which black text is legible."""
+        if not cell.scores:
+            return EMPTY
+        return "#" + "".join(f"{round(255 - self.shade(cell) * by):02x}" for by in (105, 60, 30))
 
 
 def curves(run: RunFacts) -> list[Chart]:
@@ -156,7 +230,7 @@ def signals(run: RunFacts) -> list[Chart]:
 
     shares = SHARES_OF_SAMPLES if has_groups(rows) else SHARES_OF_MEMBERS
     ends = [mean_signal(rows[max(0, n - WINDOW) : n], "agreement") for n in range(1, 1 + len(rows))]
-    agreement = Series(f"mean of {WINDOW}", _x(rows), thin_out(ends))
+    agreement = Series(f"mean of {WINDOW}", _generations(rows), ends)
     walk = [of("walk", "walk of the updates")]
     if (edge := run.config.record.edge) is not None:
         x = [walk[0].x[0], walk[0].x[-1]]
@@ -216,14 +290,6 @@ def over_seeds(groups: Sequence[SeedGroup]) -> list[Chart]:
     ]
 
 
-def thin_out(values: Sequence[Number]) -> list[Number]:
-    """Average a long series in groups of equal size; short ones stay as they are."""
-    size = math.ceil(len(values) / MOST_POINTS) or 1
-    groups = [values[start : start + size] for start in range(0, len(values), size)]
-    known = [[value for value in one if value is not None] for one in groups]
-    return [float(np.mean(one)) if one else None for one in known]
-
-
 def _series(
     label: str,
     rows: Sequence[Row],
@@ -231,13 +297,12 @@ def _series(
     color: int = 0,
     style: Style = "line",
 ) -> Series:
-    return Series(label, _x(rows), thin_out([value(row) for row in rows]), (), (), color, style)
+    values = [value(row) for row in rows]
+    return Series(label, _generations(rows), values, color=color, style=style)
 
 
-def _x(rows: Sequence[Row]) -> list[float]:
-    """Return the generations of the points of a curve over these rows, thinned out like values."""
-    places = thin_out([float(row["generation"]) for row in rows])
-    return [place for place in places if place is not None]
+def _generations(rows: Sequence[Row]) -> list[int]:
+    return [row["generation"] for row in rows]
 
 
 def _points(label: str, scores: Sequence[HeldOutScore], color: int) -> Series:
@@ -248,9 +313,9 @@ def _points(label: str, scores: Sequence[HeldOutScore], color: int) -> Series:
 
 def _mean_fitness(run: RunFacts, label: str, color: int, *, banded: bool) -> Series:
     mean, low, high = (
-        thin_out([row["fitness"][name] for row in run.rows]) for name in ("mean", "p20", "p80")
+        [row["fitness"][name] for row in run.rows] for name in ("mean", "p20", "p80")
     )
-    return Series(label, _x(run.rows), mean, low * banded, high * banded, color)
+    return Series(label, _generations(run.rows), mean, low * banded, high * banded, color)
 
 
 def _held_out_scorers(run: RunFacts) -> list[Chart]:
@@ -288,7 +353,7 @@ def _sigma(run: RunFacts) -> Chart | None:
     chart = _column(run, "sigma", "Sigma of the members.")
     if chart is None or not all("sigmas" in row for row in run.rows):
         return chart
-    low, high = (thin_out([row["sigmas"][end] for row in run.rows]) for end in ("min", "max"))
+    low, high = ([row["sigmas"][end] for row in run.rows] for end in ("min", "max"))
     return replace(chart, series=[replace(chart.series[0], low=low, high=high)])
 
 

@@ -7,7 +7,7 @@ Thresholds are rules of thumb, by which nano's tasks still learn.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -34,7 +34,7 @@ WINDOW, QUIET = 10, 3
 with little or no signal from which on it is a finding."""
 
 FEW_EXAMPLES, FEW_PAIRS, LOW_AGREEMENT = 0.1, 0.3, 0.05
-MANY_FAILED, MANY_EMPTY, MANY_TRUNCATED = 0.1, 0.5, 0.5
+MANY_FAILED, MANY_EMPTY = 0.1, 0.5
 
 FAR_BELOW, NEAR_THE_EDGE = 0.5, 0.8
 """Loss against the start that is a collapse, in standard deviations of the examples' scores; share
@@ -44,7 +44,7 @@ DOES_NOT_LEARN = "tuning.md#when-a-run-does-not-learn"
 GETS_WORSE = "tuning.md#when-a-run-gets-worse"
 
 Level = Literal["warning", "note"]
-Needs = Literal["rows", "scores", "rollouts"]
+Needs = Literal["rows", "scores"]
 Values = Mapping[str, Any]
 
 
@@ -55,7 +55,6 @@ class Recorded:
     config: Config
     rows: Sequence[Row] = ()
     scores: Sequence[HeldOutScore] = ()
-    rollouts: Iterable[Row] = ()
 
     @property
     def latest(self) -> list[Row]:
@@ -126,7 +125,7 @@ def findings(run: RunDirectory | Path | str) -> list[Finding]:
 def recorded(run: RunDirectory) -> Recorded:
     """Read what rules look at from a run directory."""
     scores = [row.score for row in run.held_out()]
-    return Recorded(run.config, run.generations(), scores, run.rollouts())
+    return Recorded(run.config, run.generations(), scores)
 
 
 def _shown(name: str, value: object) -> str:
@@ -297,45 +296,6 @@ def _walk(run: Recorded) -> Iterator[Values]:
     walk = signal(run.latest[-1], "walk") if run.latest else None
     if edge and walk and walk >= NEAR_THE_EDGE * edge:
         yield {"walk": walk, "edge": edge}
-
-
-@_rule(
-    "warning",
-    "rollouts",
-    "The reward is not deterministic: in generation {generation} members {members} gave the same "
-    "answer to the same prompt and earned {rewards}. Such noise hides what members differ in: "
-    "compute the reward from the completion and the row alone.",
-)
-def _random_reward(run: Recorded) -> Iterator[Values]:
-    """Find two members whose same answer to an example of a generation earned different rewards.
-
-    Episodes, failed gradings, and rewards that depend on a divergence or on scorers do not count.
-    """
-    seen: dict[tuple[Any, ...], Row] = {}
-    names = ("generation", "example", "completion", "tokens", "finish")
-    is_compared = run.config.task.kl_coef is None and not run.config.task.scorers
-    for row in run.rollouts if is_compared else ():
-        if row["failure"] is not None or "turns" in row:
-            continue
-        other = seen.setdefault(tuple(row[name] for name in names), row)
-        if other["reward"] != row["reward"]:
-            members = f"{other['member']} and {row['member']}"
-            rewards = f"{number(other['reward'])} and {number(row['reward'])}"
-            yield {"generation": row["generation"], "members": members, "rewards": rewards}
-            return
-
-
-@_rule(
-    "note",
-    "rollouts",
-    "{share} of the completions of the last generation were cut at their longest length; raise "
-    "task.max_new_tokens if answers are incomplete.",
-)
-def _truncated(run: Recorded) -> Iterator[Values]:
-    rows = list(run.rollouts)
-    cut = [row["finish"] == "length" for row in rows if row["generation"] == rows[-1]["generation"]]
-    if cut and (share := sum(cut) / len(cut)) >= MANY_TRUNCATED:
-        yield {"share": share}
 
 
 @_rule(

@@ -18,8 +18,7 @@ from germline.record.atomic_files import explain_write_errors, write_atomically
 from germline.record.metrics_rows import batch_examples
 from germline.record.run_directory import installed_version
 from germline.record.run_paths import is_seed_study
-from germline.report import charts, diff, text_format
-from germline.report.comparison import comparison_tables, seed_groups
+from germline.report import charts, comparison, text_format
 from germline.report.run_facts import RunFacts, next_commands
 from germline.report.text_format import bounded_text
 from germline.types import GermlineError
@@ -78,14 +77,14 @@ def write_page(runs: Sequence[RunFacts], path: Path) -> Path:
 
 def render_page(runs: Sequence[RunFacts]) -> str:
     """Return the page about these runs."""
-    groups = seed_groups(runs)
+    groups = comparison.seed_groups(runs)
     return render_template(
         "page.html",
         title=f"{', '.join(run.name for run in runs)} · germline report",
         sections=[_section(run, at) for at, run in enumerate(runs)],
         groups=groups,
         over_seeds=charts.over_seeds(groups),
-        tables=comparison_tables(runs, groups) if len(runs) > 1 else {},
+        tables=comparison.comparison_tables(runs, groups) if len(runs) > 1 else {},
         curves=charts.compared(runs) if len(runs) > 1 else [],
         different=_differing(runs),
     )
@@ -122,7 +121,7 @@ def _section(run: RunFacts, place: int) -> dict[str, Any]:
         "scores": text_format.score_lines(run.scores, text_format.counted_by(run.config), run.done),
         "ensemble": run.run.ensemble(),
         "behavior": text_format.behavior_change(run.behavior) if run.behavior else "",
-        "settings": _yaml(diff.changed_settings(run.config)),
+        "settings": _yaml(comparison.changed_settings(run.config)),
         "commands": [] if run.damage else next_commands(run.run),
         "provenance": _provenance(run),
     }
@@ -152,7 +151,7 @@ def _differing(runs: Sequence[RunFacts]) -> Mapping[str, Sequence[str]]:
 
     The run seed is none of them where every run is one of several seeds: its name has it.
     """
-    found = diff.differing_settings([run.config for run in runs])
+    found = comparison.differing_settings([run.config for run in runs])
     if all(is_seed_study(run.path.resolve().parent) for run in runs):
         found.pop("seed", None)
     return {

@@ -23,8 +23,7 @@ from matplotlib.ticker import LogFormatter, MaxNLocator
 from germline.record import RunDirectory
 from germline.record.atomic_files import write_atomically
 from germline.report import charts
-from germline.report.charts import Chart, Series
-from germline.report.heat_map import EMPTY, HeatMap
+from germline.report.charts import EMPTY, Chart, HeatMap, Series
 from germline.report.run_facts import RunFacts
 from germline.report.text_format import run_title
 

@@ -244,20 +244,12 @@ def short_option(option: str) -> str:
 
 
 def bounded_text(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Shorten a text, count the omitted characters, and replace control characters."""
-    cut = len(text) - longest
+    """Shorten a text in its middle, count what is left out, and replace control characters."""
+    cut, half = len(text) - longest, longest // 2
     if cut <= 0:
         return escape_control_characters(text)
-    return f"{escape_control_characters(text[:longest])} … ({count_of(cut, 'more characters')})"
-
-
-def both_ends(text: str, longest: int = LONGEST_TEXT) -> str:
-    """Shorten a text in its middle, as `bounded_text` does at its end."""
-    if len(text) <= longest:
-        return escape_control_characters(text)
-    ends = text[: longest // 2], text[-(longest // 2) :]
-    first, last = map(escape_control_characters, ends)
-    return f"{first}\n… ({len(text) - 2 * (longest // 2):,} more characters) …\n{last}"
+    first, last = map(escape_control_characters, (text[:half], text[-half:]))
+    return f"{first} … ({count_of(cut, 'more characters')}) … {last}"
 
 
 def one_line_excerpt(text: str, width: int) -> str:

@@ -26,8 +26,7 @@ from germline.config.config_files import as_yaml
 from germline.engines.pretrained import without_network
 from germline.estimates.machine import machine_here, with_dtype
 from germline.estimates.memory import Estimate, estimate
-from germline.estimates.model_shape import shape_of
-from germline.estimates.workload import TextLengths, text_lengths
+from germline.estimates.sizes import TextLengths, shape_of, text_lengths
 from germline.record import RunDirectory
 from germline.record.run_paths import choose_directory
 from germline.run.build_parts import make_graders, strategy_of_run, with_population

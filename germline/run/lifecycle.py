@@ -19,7 +19,7 @@ from germline.graders.reward_functions import Rewards
 from germline.record import JournalEntry, RunDirectory
 from germline.record.journal import Ancestor
 from germline.record.run_paths import choose_directory
-from germline.report.diff import differing_settings
+from germline.report.comparison import differing_settings
 from germline.run.build_fleet import engine_threads
 from germline.run.build_parts import build_run_parts
 from germline.run.model_prompts import with_prompt_date

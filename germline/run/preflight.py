@@ -121,13 +121,14 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
         return
     from germline.estimates.machine import machine_here
     from germline.estimates.memory import LESS_MEMORY, Estimate, memory_parts
-    from germline.estimates.model_shape import shape_of
-    from germline.estimates.workload import guessed_lengths, workload
+    from germline.estimates.sizes import TextLengths, shape_of, workload
 
     machine = machine_here(config)
     try:
         shape = shape_of(config.model)
-        work = workload(config, shape, guessed_lengths(config), on_gpu=machine.on_gpu)
+        work = workload(
+            config, shape, TextLengths(config.batch_size, 1, 0, 1), on_gpu=machine.on_gpu
+        )
     except GermlineError:
         return  # loading the model or the space raises the error
     if not searched:

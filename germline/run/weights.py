@@ -34,7 +34,7 @@ from germline.record.atomic_files import (
 )
 from germline.record.early_stopping import best_score
 from germline.record.run_paths import check_source
-from germline.report.diff import changed_settings
+from germline.report.comparison import changed_settings
 from germline.run.build_parts import make_engine, strategy_of_run
 from germline.run.model_prompts import EXPORT_FACTS, read_export_facts, sends_chats
 from germline.spaces.peft_files import is_adapter, read_adapter

@@ -22,8 +22,7 @@ from germline.record.run_paths import (
     seed_run,
     seed_runs,
 )
-from germline.report.comparison import SeedGroup
-from germline.report.diff import differing_settings
+from germline.report.comparison import SeedGroup, differing_settings
 from germline.report.html_page import page_path, write_page
 from germline.report.run_facts import RunFacts
 from germline.run import Training, resume, train

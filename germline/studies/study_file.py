@@ -26,7 +26,7 @@ from germline.config.config_files import read_file
 from germline.config.loader import apply_overrides, without_warnings
 from germline.estimates.machine import with_dtype
 from germline.methods.method import check_task
-from germline.report.diff import differing_settings
+from germline.report.comparison import differing_settings
 from germline.studies.run_seeds import train_seeds
 from germline.tasks import make_task
 from germline.types import GermlineError

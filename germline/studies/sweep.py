@@ -21,7 +21,7 @@ from germline.config.loader import read_recorded, without_warnings
 from germline.config.run_config import Budget
 from germline.methods.method import check_task
 from germline.record.atomic_files import explain_write_errors, write_json
-from germline.report.diff import flatten_settings
+from germline.report.comparison import flatten_settings
 from germline.studies.study_file import SAME
 from germline.studies.sweep_results import SHARED, SWEEP_FILE, TRIALS, read_json
 from germline.studies.sweep_samplers import Samplers, without_password

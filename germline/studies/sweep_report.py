@@ -19,9 +19,8 @@ from germline.evaluation.behavior import verdict_of
 from germline.evaluation.statistics import Z_95
 from germline.record.atomic_files import write_atomically
 from germline.record.early_stopping import signed_score
-from germline.report.charts import Chart, Series, Style
-from germline.report.diff import changed_settings
-from germline.report.heat_map import Cell, HeatMap
+from germline.report.charts import Cell, Chart, HeatMap, Series, Style
+from germline.report.comparison import changed_settings
 from germline.report.html_page import render_template
 from germline.report.text_format import Table, number, percent
 from germline.studies.sweep_results import SweepResults, SweepTrial, read_json, score_at

@@ -1,22 +1,38 @@
-"""The work of one generation: rows, tokens and searched numbers, from a config and a model."""
+"""The sizes that decide memory: of a model, and of a generation that a config computes with it.
+
+A model is read from its config.json and the header of its files, without loading it: it is created
+on torch's meta device, which allocates no memory. Names, shapes and ties are the same as after
+loading, for every architecture that transformers knows.
+"""
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from germline.config import Config, InProcess
 from germline.config.config_files import model_source
 from germline.engines.batched_dense import AUTO_BYTES
-from germline.engines.model_tensors import serving_dtype
-from germline.engines.pretrained import load_tokenizer, local_model_folder, silence_transformers
+from germline.engines.checkpoint_files import stored_dtype, weight_files
+from germline.engines.model_tensors import list_tensors, serving_dtype
+from germline.engines.pretrained import (
+    check_causal,
+    hub_access,
+    load_tokenizer,
+    local_model_folder,
+    silence_transformers,
+    unpacked_source,
+)
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
-from germline.estimates.model_shape import ModelShape
+from germline.engines.start_check import unserved_family
 from germline.optimizers import make_optimizer
 from germline.protocols import EpisodeTask, Task
 from germline.rollout import generation_grid, members_per_microbatch
 from germline.spaces import make_space
-from germline.types import GermlineError
+from germline.types import GermlineError, TensorInfo
 
 POPULATION = 32
 """Members if the strategy chooses their number; CMA-ES chooses a similar one (4 + 3 ln d)."""
@@ -27,8 +43,108 @@ CHARACTERS_PER_TOKEN = 3.0
 CHAT_TOKENS = 24
 """Tokens that a chat template adds to a prompt, assumed without a tokenizer."""
 
-GUESSED_TOKENS = 256
-"""Assumed tokens of prompts and completions; only memory in addition to the weights uses them."""
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes that determine memory.
+
+    Attributes:
+        tensors: every parameter, tied ones once.
+        stored_dtype: dtype of the files, as they are loaded.
+        config_dtype: dtype in config.json; `engine.dtype=auto` serves in it on a GPU.
+        hidden: width of the residual stream.
+        unserved: why engine.kind=inprocess cannot serve the family; None where it may.
+    """
+
+    tensors: tuple[TensorInfo, ...]
+    stored_dtype: torch.dtype
+    config_dtype: torch.dtype
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    unserved: str | None = None
+
+    @cached_property
+    def numbers(self) -> int:
+        """Number of weights, tied ones counted once."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors)
+
+    @property
+    def size(self) -> str:
+        """The number of weights in millions (M) or billions (B), as names of models have it."""
+        billions = self.numbers / 1e9
+        return f"{billions:.3g} B" if billions >= 0.1 else f"{1e3 * billions:.3g} M"
+
+    @cached_property
+    def inner(self) -> int:
+        """Width of the MLP: the largest output of a linear layer in the blocks."""
+        inside = (one for one in self.tensors if one.layer is not None and len(one.shape) > 1)
+        return max(map(_outputs, inside), default=self.hidden)
+
+    @property
+    def kv_numbers(self) -> int:
+        """Numbers in the keys and values of one token in all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+
+def _outputs(tensor: TensorInfo) -> int:
+    """Return the outputs of a linear layer; experts may be stacked in one tensor."""
+    return tensor.out_in_features[0] if len(tensor.shape) == 2 else tensor.shape[-2]
+
+
+def shape_of(source: str) -> ModelShape:
+    """Read the sizes of `nano`, a folder, a GGUF file, or a Hugging Face id."""
+    path = Path(unpacked_source(model_source(source), weights=False)).expanduser()
+    try:
+        place = str(path) if path.exists() else source
+        with silence_transformers(), hub_access(place, "model"):
+            config = AutoConfig.from_pretrained(place)
+        check_causal(source, config)
+        # The files of a hub id are not inspected: that would download them.
+        has_weights = path.is_dir() and bool(weight_files(path))
+        return _shape(config, stored_dtype(str(path)) if has_weights else None)
+    except GermlineError:
+        raise
+    except Exception as error:  # a damaged or unusual config may raise anything in the libraries
+        raise GermlineError(
+            f"model: config.json or the files of {source!r} cannot be read ({error}): give a "
+            "Hugging Face model folder, a hub id, or 'nano'"
+        ) from error
+
+
+def _shape(config: PreTrainedConfig, stored: torch.dtype | None) -> ModelShape:
+    with silence_transformers(), torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    text = config.get_text_config()
+    named = config.dtype if isinstance(config.dtype, torch.dtype) else torch.float32
+    # Gemma 4 has heads of another size in some layers: the largest ones are counted everywhere.
+    layers = getattr(text, "per_layer_config", None) or [text]
+    heads = max(_heads(layer) for layer in layers)
+    return ModelShape(
+        tensors=list_tensors(model),
+        stored_dtype=named if stored is None else stored,
+        config_dtype=named,
+        hidden=int(text.hidden_size),
+        layers=int(text.num_hidden_layers),
+        heads=heads,
+        kv_heads=max(
+            int(getattr(layer, "num_key_value_heads", None) or _heads(layer)) for layer in layers
+        ),
+        head_dim=max(
+            int(getattr(layer, "head_dim", None) or text.hidden_size // _heads(layer))
+            for layer in layers
+        ),
+        vocabulary=int(text.vocab_size),
+        unserved=unserved_family(config),
+    )
+
+
+def _heads(layer: PreTrainedConfig) -> int:
+    """Return the number of heads of attention; a recurrent model has none."""
+    return int(getattr(layer, "num_attention_heads", None) or 1)
 
 
 @dataclass(frozen=True)
@@ -66,12 +182,6 @@ def text_lengths(config: Config, task: Task) -> TextLengths:
     prompts = [encode_prompt(tokenizer, one, config.task.prompt_date) for one in examples]
     prefix = len(pad_prompts(prompts, 0).prefix) if len(prompts) > 1 else 0
     return TextLengths(len(examples), max(map(len, prompts)), prefix, new_tokens)
-
-
-def guessed_lengths(config: Config) -> TextLengths:
-    """Assume the lengths of texts where no task is loaded."""
-    new_tokens = config.task.max_new_tokens or GUESSED_TOKENS
-    return TextLengths(config.batch_size, GUESSED_TOKENS, 0, new_tokens)
 
 
 @dataclass(frozen=True)

@@ -216,18 +216,12 @@ def test_the_path_of_a_run_ends_at_its_weights(space, tmp_path, monkeypatch):
     net = math.hypot(*(float((last[name] - first[name]).norm()) for name in names))
     (row,) = analyze("trajectory", [path]).rows
     assert row["net"] == pytest.approx(net, rel=1e-4)
-    assert (row["steps"], row["updates"]) == (4, [0, 1, 2, 3, 4])
+    assert row["steps"] == 4
     # After gradients, which seeds cannot repeat, the steps are those between snapshots.
     monkeypatch.setattr("germline.analysis.trajectory.follows_gradients", lambda _: True)
     (row,) = analyze("trajectory", [path]).rows
     assert row["net"] == pytest.approx(net, rel=1e-4)
-    assert row["updates"] == [0, 2, 4]
-
-
-def test_an_update_that_moved_nothing_has_no_place_on_the_path(tmp_path):
-    falls = "strategy.learning_rate={start: 0.1, end: 0}"
-    (row,) = analyze("trajectory", [run(tmp_path / "run", "space=full", falls)]).rows
-    assert (row["steps"], row["updates"], len(row["moved"])) == (3, [0, 1, 2, 3], 4)
+    assert row["steps"] == 2
 
 
 def test_a_sample_of_the_numbers_has_nearly_the_same_path(toy, monkeypatch):
@@ -252,7 +246,7 @@ def test_an_interrupted_analysis_goes_on(start, tmp_path, monkeypatch):
     monkeypatch.setattr("germline.analysis.changes._measure", interrupted)
     with pytest.raises(KeyboardInterrupt):
         analyze("deltas", [end], start=start, out=tmp_path / "out")
-    with (tmp_path / "out" / "deltas.jsonl").open("a") as file:
+    with next((tmp_path / "out").glob("deltas-*.jsonl")).open("a") as file:
         file.write('{"key": "torn')
     measured.append("")
     resumed = analyze("deltas", [end], start=start, out=tmp_path / "out")

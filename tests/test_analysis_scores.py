@@ -254,29 +254,10 @@ def test_coverage_of_a_metric_that_is_no_share_counts_better_answers(folders, tm
     result = analyze("coverage", ["nano"], **call)
     assert "better_than_greedy" in result.columns
     assert "best@2" in result.columns
-    lines = (tmp_path / "coverage.jsonl").read_text().splitlines()[1:]
+    lines = next(tmp_path.glob("coverage-*.jsonl")).read_text().splitlines()
     kept = {row["key"]: np.array(row["samples"]) for row in map(json.loads, lines)}
     shorter = kept["2 at 1.0: start"] < kept["1 at 0.0: start"]  # lower is better
     assert result.rows[0]["better_than_greedy"] == shorter.any(axis=0).sum()
-
-
-def test_an_interrupted_analysis_continues(folders, tmp_path):
-    scored = []
-
-    def stop(what):
-        scored.append(what)
-        if len(scored) == 8:
-            raise KeyboardInterrupt
-
-    call: dict[str, Any] = {"start": folders["start"], "settings": SETTINGS | {"limit": 6}}
-    with pytest.raises(KeyboardInterrupt):
-        analyze("modes", ["nano"], out=tmp_path / "a", watch=stop, **call)
-    kept = (tmp_path / "a" / "modes.jsonl").read_text()
-    assert 3 <= kept.count('"key"') <= 8
-    again = analyze("modes", ["nano"], out=tmp_path / "a", **call)
-    assert (tmp_path / "a" / "modes.jsonl").read_text().startswith(kept)
-    whole = analyze("modes", ["nano"], out=tmp_path / "b", **call)
-    assert again.rows == whole.rows
 
 
 @pytest.mark.parametrize(
@@ -287,10 +268,7 @@ def test_an_interrupted_analysis_continues(folders, tmp_path):
         ("directions", ["nano"], {}, "has the weights of its start"),
         ("directions", ["nano"] * 3, {}, "takes a run, and a second one"),
         ("robustness", ["nano"], {"scales": "0"}, "greater than 0"),
-        ("robustness", ["nano"], {"trials": 0}, "greater than or equal to 1"),
         ("robustness", ["nano"], {"scales": "a"}, "valid number"),
-        ("coverage", ["nano"], {"samples": 1}, "greater than or equal to 2"),
-        ("coverage", ["nano"], {"temperature": 0}, "greater than 0"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(what, sources, settings, said, tmp_path):

@@ -214,23 +214,6 @@ def test_the_start_of_a_run_from_an_adapter_has_the_adapter(tmp_path):
         assert exported == (["run@2"] if one == path else ["run@-1", "run@2"])
 
 
-def test_kept_results_are_those_of_the_files_that_are_there(tiny, tmp_path):
-    model = shutil.copytree(tiny["llama"], tmp_path / "model")
-    module = "base_model.model.model.layers.0.mlp.up_proj"
-    parts = {
-        f"{module}.lora_A.weight": torch.ones(1, 64),
-        f"{module}.lora_B.weight": torch.ones(96, 1),
-    }
-    save_file(parts, tmp_path / "adapter_model.safetensors")
-    found = []
-    for alpha in (1, 2):
-        config = {"r": 1, "lora_alpha": alpha, "base_model_name_or_path": str(model)}
-        (tmp_path / "adapter_config.json").write_text(json.dumps(config))
-        rows = analyze("deltas", [tmp_path], out=tmp_path / "out").rows
-        found.append(rows[-1]["norm"])
-    assert found[1] == pytest.approx(2 * found[0], rel=1e-4)
-
-
 def test_a_folder_needs_a_start_of_the_same_shapes(tiny, tmp_path):
     assert "--start" in refusal(analyze, "deltas", [tiny["llama"]])
     wide = save_tiny(tmp_path / "wide", "llama", intermediate_size=64)

@@ -33,24 +33,9 @@ class Changed(GradedHere):
         return self.change(grade) if example.index in self.indices else grade
 
 
-def lost(_grade):
-    """Lose everything, as a scorer that is down does."""
-    return Grade(math.nan, {}, "scorer: connection refused")
-
-
-def without_reward(grade):
-    """Lose the reward, but not the other parts of the rubric."""
-    return Grade(math.nan, {"helpful": math.nan, **grade.parts}, "helpful: connection refused")
-
-
-def without_metric(grade):
-    """Lose the metric, but not the reward, as a scorer of weight 0 does."""
-    return replace(grade, parts={TASK.metric: math.nan})
-
-
-def scored(places=(), change=lost, examples=EXAMPLES):
+def scored(places=(), change=None):
     fleet = LocalFleet(make_engine(CONFIG), Changed(places, change), MicrobatchSettings())
-    return score_center(fleet.evaluate_center, TASK, examples, DECODING, 12)
+    return score_center(fleet.evaluate_center, TASK, EXAMPLES, DECODING, 12)
 
 
 def test_mean_and_standard_error_are_those_of_the_metric_over_examples():
@@ -67,59 +52,32 @@ def test_mean_and_standard_error_are_those_of_the_metric_over_examples():
     assert (mean, math.isnan(error)) == (3.0, True)
 
 
-def test_what_is_missing_counts_as_nothing_not_as_zero():
-    whole = scored()[1]
-    score, _ = scored((0, 5))
-    kept = [one.grade.parts["length_difference"] for one in whole.rollouts]
-    kept = [value for place, value in enumerate(kept) if place not in (0, 5)]
-    assert score.n == 7
-    assert score.mean == pytest.approx(np.mean(kept), rel=1e-15)
-    assert score.reward == pytest.approx(-np.mean(kept), rel=1e-15)
-
-
-def test_with_everything_missing_there_is_no_score():
-    score, _ = scored(range(9))
-    assert score.n == 0
-    assert np.isnan([score.mean, score.standard_error, score.reward]).all()
-
-
-def test_a_score_that_a_scorer_loses_leaves_a_metric_of_another_part():
-    score, evaluation = scored((1, 2), without_reward)
-    whole = scored()[0]
-    assert (score.n, score.mean, score.values) == (9, whole.mean, whole.values)
-    assert score.reward == np.nanmean(evaluation.rewards) != whole.reward
-    score, _ = scored((1, 2), without_reward, EXAMPLES[1:3])
-    assert (score.n, math.isnan(score.reward)) == (2, True)
-
-
-def test_a_metric_that_is_missing_is_left_out_of_the_mean():
-    score, _ = scored((0,), without_metric)
-    whole = scored()[0]
-    assert score.n == 8
-    assert score.mean == pytest.approx(np.mean(whole.values[1:]), rel=1e-15)
-    assert score.reward == whole.reward
-
-
 @pytest.mark.parametrize(
-    ("share", "n", "low", "high"),
+    ("loss", "n", "has_reward"),
     [
-        (1.0, 100, 100 / (100 + 1.96**2), 1.0),
-        (0.0, 100, 0.0, 1.96**2 / (100 + 1.96**2)),
-        (0.5, 10, 0.2366, 0.7634),
+        (lambda _: Grade(math.nan, {}, "scorer: connection refused"), 7, False),
+        (lambda grade: Grade(math.nan, {"helpful": math.nan, **grade.parts}, "refused"), 9, False),
+        (lambda grade: replace(grade, parts={TASK.metric: math.nan}), 7, True),
     ],
+    ids=["all", "reward", "metric"],
 )
-def test_the_interval_of_a_share_is_wilsons(share, n, low, high):
-    score = HeldOutScore(0, "exact", share, 0.0, n, share, proportion=True)
-    ends = confidence_interval(score)
-    assert ends[0] == pytest.approx(low, abs=5e-5)
-    assert ends[1] == pytest.approx(high, abs=5e-5)
-    assert ends[0] <= share <= ends[1]
+def test_what_is_missing_counts_as_nothing_not_as_zero(loss, n, has_reward):
+    whole, lost = (scored(places, loss) for places in ((), (0, 5)))
+    values = [value for place, value in enumerate(whole[0].values) if n == 9 or place not in (0, 5)]
+    assert (lost[0].n, lost[0].mean) == (n, pytest.approx(np.mean(values), rel=1e-15))
+    assert lost[0].reward == np.nanmean(lost[1].rewards)
+    assert (lost[0].reward == whole[0].reward) == has_reward
+    nothing = scored(range(9), loss)[0]
+    assert (nothing.n, math.isnan(nothing.mean)) == ((9, False) if n == 9 else (0, True))
+    assert math.isnan(nothing.reward) != has_reward
 
 
-def test_the_interval_of_a_mean_is_1_96_standard_errors_to_each_side():
+def test_the_interval_of_a_mean_is_1_96_standard_errors_and_of_a_share_wilsons():
     ends = confidence_interval(HeldOutScore(0, "length", 5.0, 0.5, 10, -5.0))
     assert ends == (5 - 0.98, 5 + 0.98)
     assert math.isnan(confidence_interval(HeldOutScore(0, "length", 5.0, math.nan, 1, -5.0))[0])
+    share = HeldOutScore(0, "exact", 0.5, 0.0, 10, 0.5, proportion=True)
+    assert confidence_interval(share) == pytest.approx((0.2366, 0.7634), abs=5e-5)
 
 
 def test_right_and_wrong_make_a_share_and_costs_do_not():

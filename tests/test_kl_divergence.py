@@ -88,17 +88,6 @@ def test_a_member_s_divergence_is_that_of_plain_transformers(model, space, tmp_p
     assert sum(expected) > 1e-3
 
 
-def test_the_center_of_a_trained_engine_is_measured_against_one_at_the_start(tmp_path):
-    start, tuned = (inprocess("qwen2", LowRank(rank=1)) for _ in range(2))
-    start.save_model(tmp_path / "start")
-    tuned.apply(Update(0, 0, 0.02, 1.0, (0.03, -0.02)))
-    tuned.save_model(tmp_path / "tuned")
-    written = tuned.generate([None], EXAMPLES, DECODING)
-    (found,) = measure_texts(tuned, start, [None], EXAMPLES, written)
-    expected = by_hand(tmp_path / "tuned", tmp_path / "start", start, EXAMPLES, written[0])
-    assert [one.divergence for one in found] == pytest.approx(expected, abs=1e-5)
-
-
 @pytest.mark.parametrize("space", [None, *SPACES.values()], ids=["no space", *SPACES])
 def test_who_did_not_move_has_diverged_by_nothing_at_all(space):
     engine = inprocess("qwen2", space)

@@ -17,7 +17,6 @@ from germline.report.text_format import duration
 from germline.run import dry_run
 from germline.run.dry_run import MeasuredTime, ShortTraining, measure_time
 from germline.tasks import make_task
-from germline.types import GermlineError
 from tests.published_models import published
 from tests.tiny import save_tiny
 
@@ -72,19 +71,20 @@ def test_settings_of_the_task_are_used_and_written(tmp_path, monkeypatch):
     assert "generations=3 has no effect here" in new_config(*words, "d.yaml", "generations=3")[1]
 
 
-@pytest.mark.parametrize("model", ["nano", QWEN, LLAMA])
-@pytest.mark.parametrize("gigabytes", [24.0, 80.0])
-def test_what_is_written_fits(model, gigabytes):
-    found = recommended(model, machine=gpu(gigabytes))
+@pytest.mark.parametrize(("has_bfloat16", "dtype"), [(False, "float16"), (True, "auto")])
+def test_a_gpu_without_bfloat16_gets_float16(has_bfloat16, dtype):
+    found = recommended(QWEN, machine=gpu(80.0, has_bfloat16=has_bfloat16))
+    assert found.config.engine.dtype == dtype
+
+
+def test_what_does_not_fit_is_said_with_what_needs_less_memory(tmp_path):
+    found = recommended(LLAMA, machine=gpu(24.0))
     texts = text_lengths(found.config, make_task(found.config.task))
-    again = estimate(found.config, shape_of(model), texts, gpu(gigabytes))
-    assert again.fits
-    assert again == found.estimate
-
-
-def test_a_model_that_fits_nowhere_is_refused():
-    with pytest.raises(GermlineError, match=r"Llama-3\.1-8B does not fit a GPU"):
-        recommended(LLAMA, machine=gpu(8.0))
+    assert found.estimate == estimate(found.config, shape_of(LLAMA), texts, gpu(24.0))
+    assert not found.estimate.fits
+    said = config_text(found, "germline new", "c.yaml").replace("\n#", "")
+    assert "Only 24.0 GB of device memory are there: less is needed by engine.dtype" in said
+    assert "Only" not in config_text(recommended(QWEN), "germline new", "c.yaml")
 
 
 @pytest.mark.parametrize("share", [0.5, 0.2, 0.05])

@@ -131,14 +131,3 @@ def test_a_report_is_whole_quiet_and_readable(chromium, pages, name, width):
     assert chromium.requests() == [page.as_uri()]
     heights = chromium.ask(TEXT_HEIGHTS)
     assert not heights or min(heights) > (9 if width == 375 else 12)
-
-
-def test_on_paper_the_page_is_light_and_nothing_is_folded_away(chromium, pages):
-    chromium.open(pages["three"], 1000, "dark", media="print")
-    assert chromium.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    folded = (
-        "[...document.querySelectorAll('pre, td')].filter(one => !one.checkVisibility()).length"
-    )
-    assert chromium.ask(folded) == 0
-    chromium.open(pages["three"], 1000)
-    assert chromium.ask(folded) > 0

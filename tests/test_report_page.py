@@ -165,17 +165,6 @@ def test_several_runs_share_curves_where_they_share_task_and_metric(run, tmp_pat
     assert "2 runs side by side" in shown.text
 
 
-def test_runs_on_different_files_do_not_share_a_picture(tmp_path):
-    runs = []
-    for name in ("capitals", "sums"):
-        config = load_config({"task": {"kind": "jsonl", "path": f"{name}.jsonl"}})
-        runs.append(RunDirectory.create(tmp_path / name, config, DIGEST, threads=1))
-        runs[-1].write(record(0), BATCH)
-    alts = [value for name, value in page(runs[0], runs[1].path).attributes if value]
-    assert any("Chart of fitness, capitals by generation: capitals from" in alt for alt in alts)
-    assert not any("capitals from" in alt and "sums from" in alt for alt in alts)
-
-
 # --- bad input
 
 

@@ -5,6 +5,7 @@ the section that its signature names. Rows that a long analysis has measured are
 result, so an interrupted one goes on where it stopped.
 """
 
+import hashlib
 import importlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -104,8 +105,8 @@ def cell(value: Any) -> str:
 class Request:
     """The opened sources of an analysis, and the rows that it has measured, in a file.
 
-    The first line of the file is the question that the rows answer: a file of another question,
-    such as that of a run which has trained on, begins anew.
+    The file is named after the question that the rows answer: that of a run which has trained on
+    has another one.
 
     Attributes:
         what: the name of the analysis.
@@ -122,17 +123,12 @@ class Request:
         watch: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.what, self.opened, self.watch = what, opened, watch
-        self._path = folder / f"{what}.jsonl"
         models = [[one.identity, one.start and one.start.identity] for one in opened]
-        question = plain([models, settings.model_dump(mode="json")])
+        question = repr([models, settings.model_dump()]).encode()
+        self._path = folder / f"{what}-{hashlib.sha256(question).hexdigest()[:8]}.jsonl"
+        folder.mkdir(parents=True, exist_ok=True)
         keep_rows(self._path, lambda _: True)  # without a torn last line
-        first, *rows = read_rows(self._path) or [{}]
-        self._rows = {row["key"]: row for row in rows}
-        if first.get("question") != question:
-            self._rows = {}
-            folder.mkdir(parents=True, exist_ok=True)
-            self._path.unlink(missing_ok=True)
-            append_rows(self._path, [{"question": question}])
+        self._rows = {row["key"]: row for row in read_rows(self._path)}
 
     @property
     def labels(self) -> list[str]:

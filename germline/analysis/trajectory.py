@@ -61,33 +61,31 @@ def trajectory(request: Request, settings: Section) -> Result:
 
 def _measure(directory: RunDirectory, last: int) -> Mapping[str, Any]:
     entries = directory.journal.read(last + 1)
-    generations = [*range(-1, last + 1)]
-    masters = _replayed(directory, entries)
-    if follows_gradients(entries):
-        kept = snapshot_generations(directory.snapshots)
-        generations = [-1, *(one for one in kept if one <= last)]
-        masters = (_masters(directory, generation) for generation in generations)
-    samples = [_sample(one, NUMBERS // len(generations)) for one in masters]
-    gram = np.zeros((len(generations) - 1, len(generations) - 1))
+    most = NUMBERS // (len(entries) + 1)
+    samples = [_sample(one, most) for one in _positions(directory, entries)]
+    gram = np.zeros((len(samples) - 1, len(samples) - 1))
     for positions in zip(*samples, strict=True):
         steps = np.diff(np.stack([values for _, values in positions]), axis=0).astype(np.float64)
         gram += steps @ steps.T * (positions[0][0] / steps.shape[1])
-    moving = np.flatnonzero(np.diag(gram))
-    updates = [0, *(generations[step + 1] + 1 for step in moving.tolist())]
-    return {"updates": updates, **path_statistics(gram)}
+    return path_statistics(gram)
 
 
-def _masters(directory: RunDirectory, generation: int) -> Masters:
-    return cast("Masters", load_engine(directory, generates=False, generation=generation).weights)
+def _positions(directory: RunDirectory, entries: Sequence[JournalEntry]) -> Iterator[Masters]:
+    """Yield the masters at the start and after each update, or of each snapshot."""
 
+    def masters_of(generation: int) -> Masters:
+        engine = load_engine(directory, generates=False, generation=generation)
+        return cast("Masters", engine.weights)
 
-def _replayed(directory: RunDirectory, entries: Sequence[JournalEntry]) -> Iterator[Masters]:
-    """Yield the masters at the start and after each update, which is applied to them."""
-    masters = _masters(directory, -1)
-    strategy = strategy_of_run(directory.config, masters.dimension)
-    if any(isinstance(entry.update, MeanUpdate) for entry in entries):
-        entries = recall_updates(strategy.recall, entries)
+    masters = masters_of(-1)
     yield masters
+    if follows_gradients(entries):
+        kept = snapshot_generations(directory.snapshots)
+        yield from (masters_of(generation) for generation in kept if generation < len(entries))
+        return
+    if any(isinstance(entry.update, MeanUpdate) for entry in entries):
+        strategy = strategy_of_run(directory.config, masters.dimension)
+        entries = recall_updates(strategy.recall, entries)
     for entry in entries:
         masters.apply(entry.update)
         yield masters

@@ -70,8 +70,8 @@ def new(
     With NAME alone: NAME.py, a test of it, and a config that trains on it. All three work as
     written and are meant to be edited.
 
-    With --model and --task: a config with the reason of every setting as a comment. Settings are
-    chosen to fit the memory of this machine; with --minutes, a training of a few small generations
+    With --model and --task: a config with the reason of every setting as a comment. Its memory is
+    compared with that of this machine; with --minutes, a training of a few small generations
     measures its speed. Sigma and learning rate are auto. Of a model on the Hugging Face hub only
     config.json is read.
     """
@@ -144,7 +144,7 @@ def _write_config(
     from germline.engines.checkpoint_files import weight_files
     from germline.engines.pretrained import local_model_folder
     from germline.estimates.machine import machine_here
-    from germline.estimates.recommended_config import config_text, recommend
+    from germline.estimates.recommended_config import config_text, recommend, too_large
     from germline.estimates.sizes import shape_of
     from germline.record.atomic_files import write_atomically
     from germline.report.text_format import duration
@@ -185,7 +185,10 @@ def _write_config(
     memory = memory_values(found.estimate)
     _print_written(
         {"file": file, "settings": rows, "memory": memory, "run_s": seconds},
-        [f"wrote {file}: {count_of(found.config.generations, 'generations')}{about}"],
+        [
+            f"wrote {file}: {count_of(found.config.generations, 'generations')}{about}",
+            *filter(None, [too_large(found.estimate)]),
+        ],
         [f"germline train {name} --dry-run", f"germline train {name}"],
         as_json=as_json,
     )

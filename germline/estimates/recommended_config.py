@@ -1,7 +1,7 @@
-"""Settings for a model and a task, each with its reason, that fit a machine.
+"""Settings for a model and a task, each with its reason.
 
 The numbers are those of the recipes (`configs/recipes`) and of published runs (`configs/papers`);
-what has to fit is computed by `estimate`. Sigma and learning rate are left to `auto`, which
+`estimate` computes what has to fit. Sigma and learning rate are left to `auto`, which
 measures them when the run starts: published values are for one model, space and dtype each.
 docs/tuning.md explains the same choices.
 """
@@ -18,12 +18,11 @@ from germline.config import Config, TaskBase, load_config
 from germline.config.config_files import as_yaml
 from germline.config.row_tasks import FileTask
 from germline.estimates.machine import Machine, with_dtype
-from germline.estimates.memory import Estimate, estimate
+from germline.estimates.memory import LESS_MEMORY, Estimate, estimate
 from germline.estimates.sizes import ModelShape, text_lengths
 from germline.evaluation.statistics import Z_95
 from germline.protocols import Task
 from germline.tasks import make_task
-from germline.types import GermlineError
 
 TINY_MODEL, LARGE_MODEL = 100e6, 1e9
 """Weights: below the first a generation takes seconds on a CPU; from the second on, members are
@@ -40,17 +39,6 @@ SHARES = tuple(0.95**step for step in range(60))
 
 NANO_LAYERS = "3"
 """Of the model nano; the template of `germline new` and the shipped configs have the same."""
-
-SMALLER = (
-    ("microbatch.rows", 256),
-    ("microbatch.rows", 128),
-    ("engine.master_device", "host"),
-    ("microbatch.rows", 32),
-    ("microbatch.rows", 8),
-    ("space.kind", "lora"),
-)
-"""Changes that need less memory, the smallest first, after half precision; those that help are kept
-together."""
 
 WIDTH = 96
 GIGABYTE = 1e9
@@ -90,7 +78,7 @@ def recommend(
         model: as a config names it.
         task: likewise.
         shape: of the model.
-        machine: that the settings have to fit.
+        machine: whose memory is compared with what is needed.
         task_settings: overrides `task.*`, such as the columns of its rows.
         is_short: whether a config takes little enough time; all sizes are reduced alike until it
             does, or until they are the smallest ones.
@@ -110,44 +98,13 @@ def recommend(
         settings = fixed | _search_settings(shape, made, share)
         if is_short(_config(settings)):
             break
-    return _fitted(settings, shape, machine, made)
-
-
-def _fitted(
-    settings: Settings, shape: ModelShape, machine: Machine, task: Task
-) -> RecommendedConfig:
-    """Change settings where the memory of the machine needs it; refuse where none fit."""
-    texts = text_lengths(_config(settings), task)
-
-    def estimated(changed: Settings) -> RecommendedConfig:
-        config = _config(changed)
-        served = config if machine.on_gpu else with_dtype(config, shape)
-        return RecommendedConfig(config, changed, estimate(served, shape, texts, machine))
-
-    half = "bfloat16" if machine.has_bfloat16 else "float16"
     if shape.config_dtype == torch.bfloat16 and not machine.has_bfloat16:
         reason = f"The model is stored in bfloat16, in which {machine.name} does not calculate."
-        settings = settings | {"engine.dtype": Choice(half, reason)}
-    best = estimated(settings)
-    place = best.estimate.lacking
-    if place is None:
-        return best
-    sizes = (
-        f"{best.estimate.needed(place) / GIGABYTE:.1f} GB of {place} memory would be needed, and "
-        f"{best.estimate.available(place) / GIGABYTE:.1f} GB are there"
-    )
-    reason = f"Needed to fit: without such changes, {sizes}."
-    for setting, value in (("engine.dtype", half), *SMALLER):
-        tried = estimated(best.settings | {setting: Choice(value, reason)})
-        place = best.estimate.lacking
-        if place and tried.estimate.needed(place) < best.estimate.needed(place):
-            best = tried
-    if best.estimate.fits:
-        return best
-    raise GermlineError(
-        f"new: {best.config.model} does not fit {machine.name}: {sizes}, and smaller "
-        "settings do not suffice; use a smaller model or a larger machine"
-    )
+        settings["engine.dtype"] = Choice("float16", reason)
+    config = _config(settings)
+    served = config if machine.on_gpu else with_dtype(config, shape)
+    needed = estimate(served, shape, text_lengths(config, made), machine)
+    return RecommendedConfig(config, settings, needed)
 
 
 def config_text(found: RecommendedConfig, command: str, file: str, time: str = "") -> str:
@@ -160,8 +117,8 @@ def config_text(found: RecommendedConfig, command: str, file: str, time: str = "
         f"{need.needed(place) / GIGABYTE:.1f} GB of {place} memory" for place in need.places
     )
     text = _comment(f"Written by: {command}") + _comment(
-        f"Estimated for {need.machine.name}: {places}{time}. `germline train {file} --dry-run` "
-        "says more."
+        f"Estimated for {need.machine.name}: {places}{time}. {too_large(need)}"
+        f"`germline train {file} --dry-run` says more."
     )
     sections: dict[str, str] = {}
     for setting, (value, reason) in found.settings.items():
@@ -173,6 +130,16 @@ def config_text(found: RecommendedConfig, command: str, file: str, time: str = "
         else:
             sections[section] = _comment(reason) + line
     return "\n".join([text, *sections.values()])
+
+
+def too_large(need: Estimate) -> str:
+    """Return a sentence that says what needs less memory; empty of what fits."""
+    if (place := need.lacking) is None:
+        return ""
+    return (
+        f"Only {need.available(place) / GIGABYTE:.1f} GB of {place} memory are there: less is "
+        f"needed by {LESS_MEMORY}. "
+    )
 
 
 def _comment(text: str, indent: str = "") -> str:

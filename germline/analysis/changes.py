@@ -32,7 +32,6 @@ some of them alike.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import compress
 from typing import Any
 
@@ -113,20 +112,18 @@ def deltas(request: Request, settings: DeltaSettings) -> Result:
             {"source": one.label, "module": kind, **_total([of[name] for name in some])}
             for kind, some in kinds.items()
         ]
+        curve = {"method": method, "walk": f"{method}: walk"}
         layers += [
-            {"method": method, "layer": layer, **_total([of[name] for name in some])}
+            {**curve, "layer": layer, **_total([of[name] for name in some])}
             for layer, some in names_by_layer(names).items()
         ]
     norms = lines(layers, "method", "layer", "norm")
-    walks = [
-        replace(one, label=f"{one.label}: walk", style="dashed", low=(), high=())
-        for one in lines(layers, "method", "layer", "random_walk")
-        if any(one.y)
-    ]
+    walks = lines(layers, "walk", "layer", "random_walk", "dashed")
+    visible = lines(layers, "method", "layer", "visible_in_bf16")
     is_any = any(row["norm"] for row in layers)
     charts = [
         Chart("norm of the change", "", "layer", [*norms, *walks], log_y=is_any),
-        Chart(*("share visible in bf16", "", "layer"), lines(layers, "method", "layer", SHARES[1])),
+        Chart("share visible in bf16", "", "layer", visible),
     ]
     notes = [unchanged(row["source"]) for row in rows if row["module"] == "all" and not row["norm"]]
     changed = [row for row in rows if row["norm"]]
@@ -275,11 +272,8 @@ def cosine(request: Request, settings: Section) -> Result:
     norms = np.sum([np.diag(row["products"]) for row in kept], axis=0)
     notes = [unchanged(label) for label in compress(labels, norms == 0)]
     curves = lines(layers, "curve", "layer", "cosine")
-    level = [
-        replace(one, color=6, style="dashed", low=(), high=())
-        for one in lines(layers, "of", "layer", "chance")
-    ]
-    charts = [Chart("cosine of the changes", "", "layer", [*curves, *level])]
+    curves += lines(layers, "of", "layer", "chance", "dashed", first_color=MOST_CURVES)
+    charts = [Chart("cosine of the changes", "", "layer", curves)]
     return Result("Cosine of the changes", PAIR_COLUMNS, rows, charts, {"pairs": of_pairs}, notes)
 
 

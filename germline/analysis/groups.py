@@ -10,7 +10,7 @@ import numpy as np
 
 from germline.evaluation.statistics import Interval
 from germline.record.atomic_files import Row
-from germline.report.charts import Series
+from germline.report.charts import Series, Style
 
 Estimate = tuple[float, Interval]
 """A mean, and its 95 % interval."""
@@ -67,22 +67,26 @@ def pairs_by_method(labels: Sequence[str]) -> Mapping[str, list[tuple[int, int]]
     return pairs
 
 
-def lines(rows: Sequence[Row], by: str, x: str, y: str) -> list[Series]:
+def lines(
+    rows: Sequence[Row], by: str, x: str, y: str, style: Style = "line", first_color: int = 0
+) -> list[Series]:
     """Return a line for each value of `by`: the mean of `y` over the rows that have the same `x`.
 
-    Its band is the range of several rows, or the interval of a single mean that has one.
+    Its band is the range of several rows, or the interval of a single mean that has one; dashed
+    lines have none.
     """
     found = []
-    for color, label in enumerate(dict.fromkeys(row[by] for row in rows)):
+    for color, label in enumerate(dict.fromkeys(row[by] for row in rows), first_color):
         at: dict[float, list[Estimate]] = {}
         for row in rows:
             value = row[y] if isinstance(row[y], tuple) else (row[y], (row[y], row[y]))
             if row[by] == label and value[0] is not None and not math.isnan(value[0]):
                 at.setdefault(row[x], []).append(value)
-        means = [float(np.mean([mean for mean, _ in some])) for some in at.values()]
-        low, high = zip(*map(_ends, at.values()), strict=True) if at else ((), ())
-        band = (low, high) if low != high else ((), ())
-        found.append(Series(label, [*at], means, *band, color))
+        if at:
+            means = [float(np.mean([mean for mean, _ in some])) for some in at.values()]
+            low, high = zip(*map(_ends, at.values()), strict=True)
+            band = (low, high) if low != high and style == "line" else ((), ())
+            found.append(Series(label, [*at], means, *band, color, style))
     return found
 
 

@@ -48,7 +48,7 @@ LAYER_GROUPS = 3
 
 SAMPLED = "start, sampled"
 
-COLUMNS = ("model", "noise_on", "scale", "rms", "score", "share_kept", "kl_per_token", "behavior")
+COLUMNS = ("model", "noise_on", "scale", "rms", "score", "share_kept", "kl_per_token")
 
 
 class RobustnessSettings(ScoreSettings):
@@ -88,7 +88,6 @@ def robustness(request: Request, settings: RobustnessSettings) -> Result:
             trials = range(settings.trials)
             scored = [scorer.scores_at(Point(center, noise, trial)) for trial in trials]
             scores = [float(np.nanmean(one.values)) for one in scored]
-            words = [one.facts["behavior"] for one in scored]
             kl = [one.facts["kl_per_token"] for one in scored]
             over = seed_statistics(scores)
             row = {"model": weights.label, "noise_on": group, "scale": scale, "scores": scores}
@@ -100,7 +99,6 @@ def robustness(request: Request, settings: RobustnessSettings) -> Result:
                     "without_noise": clean,
                     "share_kept": over.mean / clean if clean else None,
                     "kl_per_token": None if None in kl else float(np.mean(kl)),
-                    "behavior": ", ".join(f"{words.count(w)} {w}" for w in dict.fromkeys(words)),
                 }
             )
     first, x = request.opened[0].label, "noise, in RMS of each tensor"

@@ -64,18 +64,6 @@ def test_a_function_and_rows_train_to_the_bits_of_a_task_file(tmp_path, reward):
     assert mean_at_end(training) == mean_at_end(germline.resume(of_file))
 
 
-@pytest.mark.parametrize(("stop_after", "every", "end"), [(0, 1, 1), (1, 9, None), (2, 1, 3)])
-def test_the_end_of_a_stopped_run_is_the_score_of_its_last_weights(
-    tmp_path, stop_after, every, end
-):
-    config = {**ON_ROWS, "generations": 4, "held_out": {"every": every, "examples": 2}}
-    training = germline.train(config, tmp_path / "run", reward=length, data=ROWS)
-    for record in training:
-        if record.generation == stop_after:
-            training.stop()
-    assert (training.end.generation if training.end else None) == end
-
-
 def test_several_functions_have_weights_and_are_recorded_by_name(tmp_path):
     of_file = of_a_file(tmp_path, LENGTH, VOWELS, "rubric = {length: 1.0, vowels: 0.1}")
     rewards = {length: 1.0, vowels: 0.1}
@@ -159,11 +147,6 @@ def test_a_reward_that_fails_earns_the_floor_here_too(reward, failure):
     assert (grade.reward, grade.failure) == (-1.0, failure)
 
 
-def test_a_wrong_part_is_an_error_here_too():
-    with pytest.raises(GermlineError, match="must return the parts"):
-        in_process(lambda text, example: {"left": 1}).submit(["a"], [EXAMPLE]).result()
-
-
 # --- resume and evaluate
 
 
@@ -197,12 +180,3 @@ def test_a_run_is_evaluated_with_what_was_given(tmp_path):
         path, "rows", reward=vowels, data={"train": others, "test": others}
     )
     assert (score.metric, score.n) == ("vowels", 2)
-
-
-@pytest.mark.slow
-def test_a_run_that_was_begun_from_python_is_forked_with_what_was_given(tmp_path):
-    path = germline.train(ON_ROWS, tmp_path / "a", reward=length, data=ROWS).run().directory.path
-    with pytest.raises(GermlineError, match="given from Python"):
-        germline.fork(path, 1, out=tmp_path / "b")
-    forked = germline.fork(path, 1, out=tmp_path / "c", reward=length, data=ROWS).run()
-    assert "4 of 4 generations done" in repr(forked)

@@ -86,11 +86,6 @@ def sections(group: str) -> dict[str, type[Any]]:
     return {kind: entry.registered for kind, entry in known if "kind" in fields[kind]}
 
 
-def groups() -> list[str]:
-    """Return the groups that have kinds."""
-    return [group for group in _entries if entries(group)]
-
-
 def implementation(group: str, kind: str) -> Any:
     """Return the class that implements a kind, or the reward; import it where it is named."""
     known = entries(group)

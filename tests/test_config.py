@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from germline import registry
+from germline.cli.inventory import GROUPS
 from germline.config import Config, SpaceBase, load_config
 from germline.config.config_files import as_yaml, read_value
 from germline.config.reference import config_sections
@@ -26,7 +27,7 @@ def test_every_section_and_setting_says_what_it_means():
 
 
 def test_every_kind_is_a_frozen_section_that_is_strict_about_names():
-    for group in registry.groups():
+    for group in GROUPS.values():
         for kind, section in registry.sections(group).items():
             assert section.model_fields["kind"].default == kind
             assert section.model_config["frozen"]
@@ -204,26 +205,6 @@ def test_files_and_settings_count_in_the_order_given(file):
 )
 def test_a_file_refines_sections_of_its_kinds_and_replaces_others(file, text, changes):
     assert load_config(RANKED, [file(text)]) == load_config({**RANKED, **changes})
-
-
-def test_a_replaced_section_warns_of_the_settings_that_it_drops(file, caplog):
-    base = {**BASE, "space": {"kind": "low_rank", "rank": 3}, "task": {"max_new_tokens": 5}}
-    full = file("space: {kind: full, layers: '3'}\n")
-    for override, dropped in {
-        "space=lora": "space.rank=3",
-        "task=countdown": "task.max_new_tokens=5",
-        full: "space.rank=3",
-        "space.kind=full": "space.rank=3",
-    }.items():
-        caplog.clear()
-        load_config(base, [override])
-        assert dropped in caplog.text
-    caplog.clear()
-    load_config(load_config({}), ["space=lora", "strategy=cma"])
-    load_config(load_config(base), ["engine=toy", "seed=3"])
-    judge = "held_out.scorers.j={kind: judge, url: 'http://localhost:%d/v1', model: m}"
-    load_config(load_config(base, [judge % 1]), [judge % 2])
-    assert caplog.text == ""  # the other settings are at their defaults
 
 
 # --- relative paths in a config file

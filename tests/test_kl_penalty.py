@@ -10,7 +10,7 @@ import pytest
 
 import germline
 from germline.config import load_config
-from germline.config.tasks import KlPenalty
+from germline.config.tasks import Conciseness
 from germline.methods.kl_penalty import KlPenaltyTerm, divergence
 from germline.methods.method import Method
 from germline.methods.prompt_search import EvolutionStrategyMethod
@@ -56,7 +56,7 @@ def evaluated(config, generation=0):
     ],
 )
 def test_the_estimators(estimator, per, expected):
-    chosen = KlPenalty(kl_coef=1.0, kl_estimator=estimator, kl_per=per)
+    chosen = Conciseness(kl_coef=1.0, kl_estimator=estimator, kl_per=per)
     assert divergence(MEMBER, START, chosen) == pytest.approx(expected, rel=1e-12)
     assert divergence(START, START, chosen) == 0.0
     assert divergence([], [], chosen) == 0.0

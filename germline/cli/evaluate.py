@@ -48,7 +48,6 @@ EVALUATION_SETTINGS = (
 EVALUATE_EXAMPLES = (
     "germline eval runs/sums --split test --kl",
     "germline eval nano --task countdown --limit 200",
-    "germline eval Qwen/Qwen2.5-0.5B --task countdown engine.dtype=bfloat16",
     "germline eval runs/sums nano my-adapter --limit 200",
     "germline eval runs/sums --samples 8 --temperature 0.7",
     "germline eval runs/sums -g -1 -g best --split unseen",

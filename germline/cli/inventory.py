@@ -235,7 +235,7 @@ def check_versions() -> Iterator[InstallationCheck]:
     yield InstallationCheck("python", f"{platform.python_version()}, {platform.platform()}")
     try:
         lines = metadata.requires("germline") or []
-        named = metadata.metadata("germline").get_all("Provides-Extra") or []
+        named = metadata.metadata("germline").get_all("Provides-Extra", [])
         yield InstallationCheck("germline", metadata.version("germline"))
     except metadata.PackageNotFoundError:
         yield InstallationCheck("germline", "not installed, run from a folder")
@@ -243,17 +243,17 @@ def check_versions() -> Iterator[InstallationCheck]:
     from packaging.requirements import Requirement
 
     for needed in map(Requirement, lines):
-        is_of = needed.marker.evaluate if needed.marker else lambda _: False
-        extras = [e for e in named if e not in ("dev", "docs") and is_of({"extra": e})]
-        is_required = needed.marker is None or is_of({"extra": ""})
-        if not (is_required or extras):
-            continue  # a tool for development
-        name = needed.name if is_required else f"{needed.name} ({', '.join(extras)})"
+        marker, name, package = needed.marker, needed.name, str(needed)
+        if marker is not None:
+            of = [name for name in named if marker.evaluate({"extra": name})]
+            extras = [name for name in of if name not in ("dev", "docs")]
+            if not extras:
+                continue  # a tool for development
+            name, package = f"{name} ({', '.join(extras)})", f"germline[{extras[0]}]"
         try:
             yield InstallationCheck(name, metadata.version(needed.name))
         except metadata.PackageNotFoundError:
-            package = needed if is_required else f"germline[{extras[0]}]"
-            state: Literal["note", "broken"] = "broken" if is_required else "note"
+            state: Literal["note", "broken"] = "broken" if marker is None else "note"
             yield InstallationCheck(name, "not installed", state, f"pip install '{package}'")
 
 

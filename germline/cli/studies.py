@@ -201,7 +201,6 @@ def _line(trial: "SweepTrial", test: str) -> str:
 COMPARE_EXAMPLES = (
     "germline compare nano_es_vs_rl",
     "germline compare nano_es_vs_rl seeds=0..1 budget.rollouts=2048 --out runs/small",
-    "germline compare study.yaml --jobs 2",
     "germline compare study.yaml --jobs 0 --table cost",
 )
 

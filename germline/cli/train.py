@@ -29,7 +29,6 @@ RESUME_EXAMPLES = (
     "germline resume runs/sums",
     "germline resume runs/sums generations=200",
     "germline resume runs/sums --from best strategy.learning_rate=0.002",
-    "germline resume runs/sums --from 40 --out runs/later batch_size=64",
 )
 
 

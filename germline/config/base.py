@@ -80,10 +80,12 @@ def make_section(
         why = first["msg"].removeprefix("Value error, ")
         place = ".".join(one for one in first["loc"] if isinstance(one, str))
         if first["type"] == "extra_forbidden":
-            why = "unknown setting"
-            if len(first["loc"]) == 1:
-                known = section.model_fields
-                why += f"{registry.did_you_mean(place, known)}; known here: {', '.join(known)}"
+            known: Mapping[Any, Any] = section.model_fields
+            *outer, last = first["loc"]
+            for name in outer:
+                known = getattr(getattr(known.get(name), "annotation", None), "model_fields", {})
+            why = f"unknown setting{registry.did_you_mean(str(last), known)}"
+            why += f"; known here: {', '.join(known)}" if known else ""
         setting = f"{prefix}{place}: " if place else ""
         raise GermlineError(f"{command}{setting}{why}") from None
 

@@ -5,9 +5,7 @@ section of another kind replaces the whole section; `strategy.kind=cma` keeps th
 kinds have.
 """
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Any, get_args, get_origin
@@ -27,8 +25,6 @@ from germline.config.rules import check_rules
 from germline.config.run_config import Config
 from germline.registry import sections
 from germline.types import GermlineError
-
-log = logging.getLogger(__name__)
 
 
 def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -52,16 +48,6 @@ def apply_overrides(values: Mapping[str, Any], overrides: Sequence[str]) -> dict
     return dict(values)
 
 
-@contextmanager
-def without_warnings() -> Iterator[None]:
-    """Do not warn of the settings that overrides drop."""
-    log.disabled = True
-    try:
-        yield
-    finally:
-        log.disabled = False
-
-
 def _lay_over(
     below: Mapping[str, Any], above: Mapping[str, Any], place: str = "", levels: int | None = None
 ) -> dict[str, Any]:
@@ -81,35 +67,14 @@ def _lay_over(
             old = {"kind": old} if has_kinds else {old: 1.0}  # a reward of weight 1
         merged[key] = value
         if key == "kind" and place and levels == 0:
-            name = place.removesuffix(".")
-            section = sections(group_at(name.split("."))).get(str(value))
+            section = sections(group_at(place.split(".")[:-1])).get(str(value))
             known = section.model_fields if section else merged
             merged = {key: one for key, one in merged.items() if key in known}
-            _warn_of_dropped(name, below, merged)
-        elif isinstance(old, Mapping):
-            new = value if isinstance(value, Mapping) else {"kind": value}
-            same = new.get("kind", old.get("kind")) == old.get("kind", new.get("kind"))
-            if isinstance(value, Mapping) and (same if levels is None else levels):
-                merged[key] = _lay_over(old, new, f"{place}{key}.", levels and levels - 1)
-            else:
-                _warn_of_dropped(place + key, old, new)
+        elif isinstance(old, Mapping) and isinstance(value, Mapping):
+            same = value.get("kind", old.get("kind")) == old.get("kind", value.get("kind"))
+            if same if levels is None else levels:
+                merged[key] = _lay_over(old, value, f"{place}{key}.", levels and levels - 1)
     return merged
-
-
-def _warn_of_dropped(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Warn of the settings that a section loses; those at their defaults are left out."""
-    section = sections(group_at(name.split("."))).get(str(old.get("kind")))
-    defaults = section.model_construct().model_dump() if section else {}
-    dropped = [
-        f"{name}.{key}={value}"
-        for key, value in old.items()
-        if key not in {"kind", *new} and value != defaults.get(key, ...)
-    ]
-    if dropped:
-        log.warning(
-            "config: %s=%s replaces a section, which drops %s",
-            *(name, new.get("kind", new), ", ".join(dropped)),
-        )
 
 
 def is_file(override: str) -> bool:
@@ -167,8 +132,7 @@ def load_config(
             relative to the working directory; a file that does not exist there is taken from the
             folder of the config.
         overrides: `setting=value`, or YAML files of settings, each laid over those before it. A
-            section of another kind replaces the whole section; a warning names the settings that
-            are dropped. A single text is one override.
+            section of another kind replaces the whole section. A single text is one override.
 
     Raises:
         GermlineError: a file is missing or not YAML, or a setting is unknown or out of range.

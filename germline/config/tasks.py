@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from germline.config.base import KindOf, KindSection, Many, Section
+from germline.config.base import KindOf, KindSection, Many
 from germline.config.config_files import kind_of_file
 from germline.config.scorers import Scorers
 from germline.registry import register
@@ -18,24 +18,10 @@ def _calendar_date(value: str) -> str:
 
 
 KL_PART = "kl"
-"""Name of the rubric part."""
+"""Name of the rubric part of the KL penalty."""
 
 
-class KlPenalty(Section):
-    """Settings of the KL penalty, which every task has."""
-
-    kl_coef: float | None = Field(None, ge=0)
-    """Reward lost per nat of KL divergence of a member from the start model, on its completion
-    (`kl_coef` and `beta` of TRL). 0 only reports the divergence, as the part `kl`; `null` does not
-    measure it."""
-    kl_estimator: Literal["k1", "k3"] = "k3"
-    """Estimator from the tokens of the completion, with d = log p_start - log p_member: `k1`,
-    -d; `k3`, exp(d) - d - 1, which is never negative."""
-    kl_per: Literal["token", "completion"] = "token"
-    """The mean over the tokens of a completion, or their sum."""
-
-
-class TaskBase(KlPenalty, KindSection):
+class TaskBase(KindSection):
     """Settings every task has."""
 
     @property
@@ -53,6 +39,15 @@ class TaskBase(KlPenalty, KindSection):
         """Whether prompts go through the chat template; a Python file may decide otherwise."""
         return self.chat is not False
 
+    kl_coef: float | None = Field(None, ge=0)
+    """Reward lost per nat of KL divergence of a member from the start model, on its completion
+    (`kl_coef` and `beta` of TRL). 0 only reports the divergence, as the part `kl`; `null` does not
+    measure it."""
+    kl_estimator: Literal["k1", "k3"] = "k3"
+    """Estimator from the tokens of the completion, with d = log p_start - log p_member: `k1`,
+    -d; `k3`, exp(d) - d - 1, which is never negative."""
+    kl_per: Literal["token", "completion"] = "token"
+    """The mean over the tokens of a completion, or their sum."""
     chat: bool | None = None
     """Wrap prompts in the model's chat template; default: as the task wants."""
     max_new_tokens: int | None = Field(None, ge=1)

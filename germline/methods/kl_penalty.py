@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from germline.config.tasks import KL_PART, KlPenalty
+from germline.config.tasks import KL_PART, TaskBase
 from germline.fleet import Fleet
 from germline.fleet.worker_jobs import LogProbabilitiesQuery
 from germline.methods.reward_term import RewardTerm, replace_grades
@@ -39,7 +39,7 @@ class KlPenaltyTerm(RewardTerm):
     """
 
     def __init__(
-        self, start: Engine, settings: KlPenalty, weight_of: Callable[[Example], float]
+        self, start: Engine, settings: TaskBase, weight_of: Callable[[Example], float]
     ) -> None:
         self._start = start
         self._settings = settings
@@ -101,7 +101,7 @@ class KlPenaltyTerm(RewardTerm):
         return Grade(reward, {**grade.parts, KL_PART: kl}, failure)
 
 
-def divergence(member: Sequence[float], start: Sequence[float], settings: KlPenalty) -> float:
+def divergence(member: Sequence[float], start: Sequence[float], settings: TaskBase) -> float:
     """Estimate the divergence of a completion from the log-probabilities of its tokens."""
     d = np.asarray(start, dtype=np.float64) - np.asarray(member, dtype=np.float64)
     if not d.size:

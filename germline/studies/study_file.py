@@ -23,7 +23,7 @@ from pydantic import Field
 from germline.config import Budget, Config, load_config
 from germline.config.base import Section, as_override, make_section
 from germline.config.config_files import read_file
-from germline.config.loader import apply_overrides, without_warnings
+from germline.config.loader import apply_overrides
 from germline.estimates.machine import with_dtype
 from germline.methods.method import check_task
 from germline.report.comparison import differing_settings
@@ -148,8 +148,7 @@ class Study:
         for task, method in product(self.tasks, self.methods):
             source, settings = self._settings(task, method, path.parent)
             try:
-                with without_warnings():  # a study replaces sections on purpose
-                    config = load_config(source, settings)
+                config = load_config(source, settings)
             except GermlineError as error:
                 raise GermlineError(f"{task}, {method}: {error}") from None
             self.configs[task, method] = config

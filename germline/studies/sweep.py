@@ -17,7 +17,7 @@ from pydantic import Field, field_validator, model_validator
 
 from germline.config import Config, load_config
 from germline.config.base import Section, as_override
-from germline.config.loader import read_recorded, without_warnings
+from germline.config.loader import read_recorded
 from germline.config.run_config import Budget
 from germline.methods.method import check_task
 from germline.record.atomic_files import explain_write_errors, write_json
@@ -182,12 +182,11 @@ class Sweep:
     def plan(self, settings: Settings, rollouts: int) -> tuple[Config, list[str]]:
         """Return the config of a trial that ends after so many rollouts, and its overrides."""
         overrides = [*self.overrides, *self.probed, *overrides_of(settings)]
-        with without_warnings():  # a trial replaces sections on purpose
-            rows = rollouts_of(config := load_config(self.source, overrides))
-            generations = math.ceil(self.limit / rows) if rows else config.generations
-            overrides += [f"generations={generations}", f"budget.rollouts={rollouts}"]
-            overrides.append(as_override("record.shared", str(self.out.resolve() / SHARED)))
-            return load_config(self.source, overrides), overrides
+        rows = rollouts_of(config := load_config(self.source, overrides))
+        generations = math.ceil(self.limit / rows) if rows else config.generations
+        overrides += [f"generations={generations}", f"budget.rollouts={rollouts}"]
+        overrides.append(as_override("record.shared", str(self.out.resolve() / SHARED)))
+        return load_config(self.source, overrides), overrides
 
     def prepare(self) -> Samplers:
         """Write `sweep.json`, or compare with the one that is there; return the samplers.

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from germline.studies import study_report
-from germline.studies.study_report import front, front_charts
+from germline.studies.study_report import front
 from germline.studies.study_results import CellResult, MethodResult, TaskResult
 from germline.types import HeldOutScore
 from tests.toy_runs import run
@@ -104,14 +104,11 @@ def test_a_method_is_on_the_front_unless_another_has_the_score_for_less_kl() -> 
         ("far", "dominated by best"),
         ("level", "on it"),  # equal in both
     ]
-    (chart,) = front_charts(results)
-    assert chart.series[-1].x == (0.1, 0.1, 0.4)
-    assert [one.label for one in chart.series][:2] == ["near", "best"]
     cost = with_kl("cost", 0.5, 2.0, higher=False)
     assert with_kl("cheap", 0.4, 1.0, higher=False).dominates(cost)
     assert not with_kl("dear", 0.4, 3.0, higher=False).dominates(cost)
     alone: Any = SimpleNamespace(tasks=[task_of(near)], methods=[(task_of(near), near)])
-    assert (front(alone).rows, front_charts(alone)) == ([], [])
+    assert front(alone).rows == []
 
 
 def test_verdicts_about_answers_are_counted() -> None:

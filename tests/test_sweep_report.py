@@ -50,6 +50,15 @@ TRIALS = [
 ROLLOUTS = 24  # of a generation: six members, four examples
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _quick():
+    """Write no pages of runs, which nobody reads, and draw fewer resamples."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("germline.run.training.write_pages", lambda _: None)
+        patch.setattr("germline.studies.sweep_samplers.RESAMPLES", 20)
+        yield
+
+
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory, graded_in_process):
     """Write the folder of a sweep: trial 0 has two seeds, trial 1 is stopped at the first rung."""

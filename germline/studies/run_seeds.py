@@ -165,22 +165,17 @@ def _check_same_config(planned: Config, path: Path) -> None:
         return
     differing = _differing(planned, path)
     was, asked = differing.get("generations", (0, 0))
-    if was > asked:
-        raise GermlineError(
-            f"{path} has generations={was}, and asked for are {asked}: ask for generations={was}, "
-            "which trains the other runs on, or choose another folder (--out)"
-        )
     if asked > was and (ending := RunDirectory.open(path).ended_by(planned)):
         raise GermlineError(
             f"{ending.setting}: the run {path} stops early, so generations={asked} would not train "
             "it on: set a larger number, or null"
         )
     others = [name for name in differing if not name.startswith(TRAINS_ON)]
-    if others:
-        was, asked = differing[others[0]]
+    if name := "generations" if was > asked else next(iter(others), ""):
+        was, asked = differing[name]
         raise GermlineError(
-            f"{path} was run with another {others[0]} ({was!r}, not {asked!r}): choose another "
-            "folder (--out), or remove that one"
+            f"{path} was run with another {name} ({was!r}, not {asked!r}): ask for that, or choose "
+            "another folder (--out)"
         )
 
 

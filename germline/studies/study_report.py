@@ -45,9 +45,6 @@ ABOUT = (
     "is that of a run's process. Until the target: the median of the seeds that reach it."
 )
 
-FIGURE = "compare-kl.png"
-"""The figure of score and KL, in the folder of the study."""
-
 Columns = Mapping[str, Callable[[MethodResult], str]]
 
 
@@ -180,35 +177,29 @@ def _sentence(task: TaskResult) -> str:
 
 
 def write_report(results: StudyResults, failures: Sequence[str] = ()) -> Path:
-    """Write compare.json, .md, .html and figures into the study's folder; return the page."""
+    """Write compare.json, .md, .html and the figure into the study's folder; return the page."""
     out, name = results.study.out, results.study.name
     out.mkdir(parents=True, exist_ok=True)
     axis = next(iter(results.study.file.budget.limits), "rollouts")
     charts = [_chart(task.name, task.target, axis, results) for task in results.tasks]
     curves = [one for one in charts if one.series]
-    fronts = front_charts(results)
     write_json(out / "compare.json", as_json(results, failures))
-    write_atomically(out / "compare.md", _markdown(results, axis, failures, fronts).encode())
+    write_atomically(out / "compare.md", _markdown(results, axis, failures).encode())
     page = render_template(
         "study.html",
         title=name,
         budget=_budget(results),
         lines=[*summary(results), *results.notes, *failures],
         curves=curves,
-        fronts=fronts,
         tables=tables(results),
         about=ABOUT,
     )
     write_atomically(out / "compare.html", page.encode("utf-8", "replace"))
-    if curves or fronts:
+    if curves:
         from germline.report import plots
 
-        if curves:
-            title = f"{name}: held-out score, mean and range of the seeds"
-            plots.draw_panels(out / "compare.png", title, curves)
-        if fronts:
-            title = f"{name}: score and KL, mean and range of the seeds"
-            plots.draw_panels(out / FIGURE, title, fronts)
+        title = f"{name}: held-out score, mean and range of the seeds"
+        plots.draw_panels(out / "compare.png", title, curves)
     return out / "compare.html"
 
 
@@ -271,34 +262,10 @@ def front(results: StudyResults) -> Table:
     columns = ("task", "method", "end", "KL per token", "Pareto front")
     rows = [
         (task.name, one.name, over_seeds(one.statistics["end"]), number(one.kl), place(task, one))
-        for task, one in _with_kl(results)
+        for task, one in results.methods
+        if one.kl is not None
     ]
     return Table(columns, rows if len(rows) > 1 else [])
-
-
-def _with_kl(results: StudyResults) -> list[tuple[TaskResult, MethodResult]]:
-    return [(task, one) for task, one in results.methods if one.kl is not None]
-
-
-def front_charts(results: StudyResults) -> list[Chart]:
-    """Chart score and KL of the methods on each task where two or more are known."""
-    charts = []
-    for task in results.tasks:
-        series, on_front = [], []
-        for color, one in enumerate(one for of, one in _with_kl(results) if of is task):
-            ends = [run.scores[-1].mean for run in one.counted]
-            mean, kl = statistics.fmean(ends), one.kl or 0.0
-            point = ([kl], [mean], [min(ends)], [max(ends)])
-            series.append(Series(one.name, *point, color=color, style="points"))
-            if not task.dominating(one):
-                on_front.append((kl, mean))
-        if len(series) > 1:
-            x, y = zip(*sorted(on_front), strict=True)
-            series.append(Series("Pareto front", x, y, color=6, style="dashed"))
-            caption = f"{task.methods[0].counted[0].better.capitalize()}, and less KL is."
-            title = f"{task.name}: {task.methods[0].metric}"
-            charts.append(Chart(title, caption, "KL from the start, nats per token", series))
-    return charts
 
 
 def _budget(results: StudyResults) -> str:
@@ -307,16 +274,13 @@ def _budget(results: StudyResults) -> str:
     return f"Budget of a run: {budget}. Run seeds: {', '.join(map(str, results.study.seeds))}."
 
 
-def _markdown(
-    results: StudyResults, axis: str, failures: Sequence[str], fronts: Sequence[Chart]
-) -> str:
+def _markdown(results: StudyResults, axis: str, failures: Sequence[str]) -> str:
     parts = [f"# {results.study.name}", _budget(results)]
     lines = [*summary(results), *results.notes, *failures]
     parts += ["\n".join(f"- {line}" for line in lines)] if lines else []
     for title, table in tables(results).items():
         parts += [f"## {title}", table.markdown()]
     parts += [f"![Held-out score over {AXES[axis]}, mean and range of the seeds](compare.png)"]
-    parts += [f"![Held-out score and KL divergence from the start]({FIGURE})"] if fronts else []
     return "\n\n".join([*parts, ABOUT]) + "\n"
 
 

@@ -309,7 +309,8 @@ def _table(results: StudyResults, columns: Columns) -> Table:
 
 
 def _after(rollouts: int, one: MethodResult) -> str:
-    known = [score for run in one.counted if (score := run.after(rollouts)) is not None]
+    curves = (pair for run in one.counted for pair in run.curve)
+    known = [score.mean for at, score in curves if at["rollouts"] == rollouts]
     return number(statistics.fmean(known)) if len(known) == len(one.counted) else "-"
 
 

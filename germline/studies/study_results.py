@@ -14,9 +14,6 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any
 
-import numpy as np
-
-from germline.evaluation.score_difference import paired_difference
 from germline.evaluation.statistics import (
     FEWEST_SEEDS,
     Interval,
@@ -69,19 +66,13 @@ class CellResult(RunFacts):
     @property
     def changed(self) -> tuple[int, int]:
         """On how many held-out examples the last score is better than the first, and worse."""
-        found = paired_difference(self.scores[-1], self.scores[0])
-        both = (found.higher, found.lower) if found else (0, 0)
+        both = (self.gain.higher, self.gain.lower) if self.gain else (0, 0)
         return both if self.scores[-1].higher_is_better else (both[1], both[0])
 
     def reached(self, target: float) -> dict[str, float] | None:
         """Return what was spent at the first score that reaches a target; None without one."""
         sign = 1 if self.scores[-1].higher_is_better else -1
         return next((at for at, one in self.curve if sign * (one.mean - target) >= 0), None)
-
-    def after(self, rollouts: int) -> float | None:
-        """Return the score after so many rollouts of training; None where none was due there."""
-        done = [0, *np.cumsum([row["rollouts"] for row in self.rows]).tolist()]
-        return next((one.mean for one in self.scores if done[one.generation] == rollouts), None)
 
 
 @dataclass(frozen=True)

@@ -156,6 +156,6 @@ def test_more_engines_than_this_machine_can_hold_are_refused(monkeypatch, tmp_pa
     monkeypatch.setattr(preflight, "available_bytes", lambda: 16e9)
     monkeypatch.setattr(build_parts, "make_fleet", pytest.fail)
     settings = {"task": "arithmetic", "batch_size": 4, "engine": "toy", "fleet": {"engines": 500}}
-    with pytest.raises(GermlineError, match=r"fleet.engines=500: .* set at most fleet.engines=65;"):
+    with pytest.raises(GermlineError, match=r"fleet.engines=500: .* set at most fleet.engines=65"):
         train(settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -226,7 +226,6 @@ def test_a_hostile_text_that_is_right_by_chance_tempts_nobody(tmp_path):
     [
         ("'one\\n' + str(n)", 'task.stop=["\\n"]', "wrong"),
         ("f'<|im_end|>{n}'", "task.temperature=0", "wrong"),
-        ("'one\\n' * (n % 2) + str(n)", 'task.stop=["\\n"]', "warning"),
         ("'many words ' * 9 + str(n)", "task.max_new_tokens=4", "warning"),
         ("str(n)", 'task.stop=["\\n"]', "ok"),
     ],

@@ -5,14 +5,10 @@
 A check refuses what would give a wrong result, lose work, or certainly not fit this machine. How
 much memory a generation needs on top of the weights is an estimate, which `germline train
 --dry-run` prints.
-
-The environment variable GERMLINE_FORCE turns what does not fit into a warning, for a machine that
-can do more than it seems.
 """
 
 import logging
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -32,9 +28,6 @@ from germline.types import Example, GermlineError
 
 log = logging.getLogger(__name__)
 
-FORCE_VARIABLE = "GERMLINE_FORCE"
-"""Environment variable that turns refusals into warnings; processes of engines inherit it."""
-
 MEMORY_SHARE = 0.8
 """Share of the available memory that engines may take; other programs need the rest."""
 
@@ -51,14 +44,6 @@ CERTAIN = ("weights", "fp32 masters", "optimizer moments", "stored weights")
 """Parts of the memory that a run holds from its first generation to its last."""
 
 
-def _refuse(setting: str, found: str, remedy: str) -> None:
-    """Refuse a setting that does not fit this machine, or warn about it if that was asked for."""
-    message = f"{setting}: {found}; {remedy}"
-    if os.environ.get(FORCE_VARIABLE, "0") in ("", "0"):
-        raise GermlineError(f"{message}; {FORCE_VARIABLE}=1 tries it nevertheless")
-    log.warning("%s; tried nevertheless (%s)", message, FORCE_VARIABLE)
-
-
 def check_run(config: Config, task: Task) -> None:
     """Refuse settings that this machine or the task cannot have, memory for the weights apart."""
     check_episode_rewards(config, task)
@@ -72,10 +57,9 @@ def check_run(config: Config, task: Task) -> None:
     available = available_bytes()
     most = max(1, int(MEMORY_SHARE * available / ENGINE_BYTES))
     if config.fleet.engines > most and not config.fleet.is_elsewhere:
-        _refuse(
-            f"fleet.engines={config.fleet.engines}",
-            f"this machine has {available / 1e9:.1f} GB of memory available",
-            f"set at most fleet.engines={most}",
+        raise GermlineError(
+            f"fleet.engines={config.fleet.engines}: this machine has {available / 1e9:.1f} GB of "
+            f"memory available; set at most fleet.engines={most}"
         )
     if isinstance(config.fleet, Ray):
         if find_spec("ray") is None:
@@ -152,11 +136,10 @@ def check_memory(config: Config, *, searched: bool = True, engines: int = 1) -> 
         for part in parts
         if part.bytes and (part.place == place or not machine.on_gpu)
     )
-    _refuse(
-        f"model={config.model} does not fit",
-        f"{found.needed(place) / 1e9:.1f} GB of {place} memory are needed before the first text "
-        f"({held}), and {found.available(place) / 1e9:.1f} GB are available",
-        f"less is needed by {LESS_MEMORY}",
+    raise GermlineError(
+        f"model={config.model} does not fit: {found.needed(place) / 1e9:.1f} GB of {place} memory "
+        f"are needed before the first text ({held}), and {found.available(place) / 1e9:.1f} GB are "
+        f"available; less is needed by {LESS_MEMORY}"
     )
 
 

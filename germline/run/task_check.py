@@ -221,7 +221,10 @@ def _prompts(
 def reward_rows(
     task: Task, graders: Graders, tokenizer: "PreTrainedTokenizerBase", decoding: Decoding
 ) -> list[TaskCheckRow]:
-    """Grade gold, empty and hostile answers, and compare their rewards."""
+    """Grade gold, empty and hostile answers, and compare their rewards.
+
+    Gold answers are graded as a model can write them: `task.stop` may cut them.
+    """
     some = [*spread(task.examples("train"), GOLD // 2), *spread(task.examples("test"), GOLD // 2)]
     golden = [example for example in some if example.answer]
     answers = [example.answer for example in golden]
@@ -233,8 +236,7 @@ def reward_rows(
     hostile = [*HOSTILE, *fuzz_text(FUZZED)]
     targets = (some * len(hostile))[: len(hostile)]
     graded = partial(Answers, graders)
-    gold = graded("gold answers", answers, golden)
-    again = graded("gold answers", written, golden)
+    gold, again = (graded("gold answers", written, golden) for _ in range(2))
     empty = graded("empty answers", [""] * len(some), some)
     strange = graded("hostile answers", hostile, targets)
     # As the only reply, a gold answer earns nothing where a tool must be called.
@@ -255,7 +257,7 @@ def reward_rows(
 
 
 def _gold_row(gold: Answers, again: Answers, *, is_better: bool, needs_tools: bool) -> TaskCheckRow:
-    """Compare the rewards of gold answers with those of the same as a model writes them.
+    """Compare the rewards of gold answers with those of the same, graded again.
 
     Some gold answer should be better than every empty one, unless it needs tools.
     """
@@ -270,27 +272,14 @@ def _gold_row(gold: Answers, again: Answers, *, is_better: bool, needs_tools: bo
         return replace(row, verdict="warning", remark=remark)
     if again.error:  # the second time
         return again.row(may_fail=False)
-    lost = []
-    for text, written, first, second in zip(
-        gold.texts, again.texts, gold.rewards, again.rewards, strict=True
-    ):
-        if text != written and not second >= first:
-            lost.append((text, written))
-        elif text == written and second != first:
+    for first, second in zip(gold.rewards, again.rewards, strict=True):
+        if second != first:
             remark = (
                 f"the reward is not deterministic: {first:g} and then {second:g} for the same "
                 "answer; compute it from the completion and the row alone, or a run cannot be "
                 "resumed"
             )
             return replace(row, verdict="wrong", remark=remark)
-    if lost:
-        remark = (
-            f"{len(lost)} of {len(gold.texts)} earn less as a model can write them: "
-            f"{short_text(lost[0][0])} becomes {short_text(lost[0][1])}, as task.stop cuts it or "
-            "the tokenizer has no such text"
-        )
-        every = len(lost) == len(gold.texts)
-        return replace(row, verdict="wrong" if every else "warning", remark=remark)
     if needs_tools:
         remark = "earn no more than empty ones as the only reply, without a tool call"
         return replace(row, remark=remark)

@@ -9,10 +9,8 @@ from collections import Counter
 import pytest
 
 import germline
-from germline.config import load_config
 from germline.record import RunDirectory
-from tests.tiny import save_tiny
-from tests.toy_runs import ADAM_FULL, MACHINE, SETTINGS, finish, journal, settings
+from tests.toy_runs import ADAM_FULL, MACHINE, finish, journal, settings
 from tests.victims import Victim
 
 # What is written is written often, so that moments fall into snapshots, scores and figures.
@@ -90,14 +88,4 @@ def test_twenty_kills_leave_no_trace(tmp_path):
     assert_each_generation_once(killed, 50)
     sigmas = {entry.update.sigma for entry in RunDirectory.open(killed).journal.read()}
     assert len(sigmas) > 3  # there was something to remember
-    assert_same(killed, finish(germline.train(config, tmp_path / "undisturbed")))
-
-
-@pytest.mark.slow
-def test_three_kills_of_a_hugging_face_model_leave_no_trace(tmp_path):
-    model = save_tiny(tmp_path / "model")
-    values = {**SETTINGS, "model": str(model), "engine": {"kind": "inprocess", "threads": 1}}
-    config = load_config(values, (*OFTEN, *ADAM_FULL, "generations=8", "strategy.sigma=0.05"))
-    killed = chaos(config, tmp_path, ["start", "work", "write"])
-    assert_each_generation_once(killed, 8)
     assert_same(killed, finish(germline.train(config, tmp_path / "undisturbed")))

@@ -162,12 +162,6 @@ def test_a_line_that_was_cut_by_a_kill_is_judged_again(tmp_path, trained):
     assert [json.loads(line) for line in whole.splitlines()] == rows(tmp_path)
 
 
-def test_more_prompts_and_models_cost_only_what_is_new(tmp_path, trained):
-    compared(longer, tmp_path, trained, limit=4)
-    result, _ = compared(longer, tmp_path, trained, limit=6, generations=(-1, 1, 3))
-    assert (result.decided + result.abstained, result.requests) == (18, 2 * (18 - 4))
-
-
 # --- refusals before anything is generated
 
 
@@ -303,13 +297,6 @@ def test_who_never_lost_is_above_by_what_a_few_losses_would_mean(won):
     assert (high.model, low.rating) == ("a", 1000)
     assert high.rating == pytest.approx(1000 + 400 * math.log10(won + 1))
     assert high.low == pytest.approx(1000 + 400 * math.log10(won / 3), abs=100)
-
-
-def test_models_without_verdicts_are_equal():
-    found = rate_models(["a", "b", "c"], [], "b")
-    assert [one.rating for one in found] == pytest.approx([1000] * 3)
-    assert found[0].low < 700
-    assert found[0].high > 1300
 
 
 def test_verdicts_about_one_prompt_are_resampled_together():

@@ -81,12 +81,6 @@ def test_without_a_name_a_run_gets_a_folder_of_its_own(tmp_path, monkeypatch):
         finish(training)
 
 
-def test_snapshots_come_when_they_are_due_and_at_the_end(tmp_path):
-    path = run(tmp_path / "run", "generations=5", "record.keep_snapshots=9")
-    names = [one.stem for one in list_snapshots(path / "snapshots")]
-    assert names == ["generation-000001", "generation-000003", "generation-000004"]
-
-
 def test_a_training_is_iterated_once(tmp_path):
     training = train(settings(), tmp_path / "run")
     finish(training)
@@ -141,9 +135,6 @@ def test_what_does_not_touch_the_bits_may_change(plain, tmp_path):
 def test_fewer_generations_than_were_run_are_refused(plain):
     with pytest.raises(GermlineError, match="generations=2, but the run already has 4"):
         resume(plain, ["generations=2"])
-
-
-# --- damage
 
 
 # --- replay

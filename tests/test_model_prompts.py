@@ -202,7 +202,7 @@ def test_an_export_generates_by_what_the_run_applied(space, tmp_path, caplog):
 # --- the prompts of `generate` and `serve` have the form that the run trained with
 
 
-TINY: dict[str, Any] = {
+SMALL: dict[str, Any] = {
     "batch_size": 2,
     "generations": 1,
     "strategy": {"population": 2, "sigma": 0.01, "learning_rate": 0.01},
@@ -221,7 +221,7 @@ def reward(completion, example):
 
 
 def trained(folder, task):
-    germline.train({**TINY, "task": task}, folder).run()
+    germline.train({**SMALL, "task": task}, folder).run()
     return folder
 
 

@@ -178,7 +178,7 @@ def test_a_run_that_an_error_ends_is_a_failed_one(wandb_here, monkeypatch):
     def fail(*_arguments):
         raise OSError("disk full")
 
-    monkeypatch.setattr("germline.run.observers.Recorder.on_generation", fail)
+    monkeypatch.setattr("germline.record.RunDirectory.write", fail)
     with pytest.raises(OSError, match="disk full"):
         run(wandb_here / "run", *TRACKED)
     (folder,) = offline_runs(wandb_here / "run")

@@ -100,23 +100,23 @@ def kept_divergences(directory: RunDirectory, task: Task) -> Keep:
     return kept
 
 
-class SharedRollouts:
-    """The evaluations of a folder, for `Fleet.shared` of a run before its first update."""
+def shared_rollouts(
+    fleet: Fleet, directory: RunDirectory
+) -> Callable[[Callable[[], Evaluation], object], Evaluation]:
+    """Return `Fleet.shared` of a run before its first update.
 
-    def __init__(self, fleet: Fleet, directory: RunDirectory) -> None:
-        config = directory.config
-        self._folder = Path(config.record.shared or "")
-        self._counts = fleet.counts
-        facts = [
-            *(fleet.digest(), config.search.unit, *machine_and_code(directory)),
-            config.model_dump(mode="json", include=EVALUATES),
-        ]
-        self._of_run = json.dumps(facts, sort_keys=True)
+    It reads an evaluation, and counts `shared_rollouts`; or makes it and keeps it.
+    """
+    config = directory.config
+    facts = [
+        *(fleet.digest(), config.search.unit, *machine_and_code(directory)),
+        config.model_dump(mode="json", include=EVALUATES),
+    ]
+    of_run = json.dumps(facts, sort_keys=True).encode()
 
-    def __call__(self, make: Callable[[], Evaluation], asked: object) -> Evaluation:
-        """Read an evaluation, and count `shared_rollouts`; or make it and keep it."""
-        key = hashlib.sha256(self._of_run.encode() + pickle.dumps(asked)).hexdigest()
-        file = self._folder / f"{key}.pickle"
+    def shared(make: Callable[[], Evaluation], asked: object) -> Evaluation:
+        key = hashlib.sha256(of_run + pickle.dumps(asked)).hexdigest()
+        file = Path(config.record.shared or "") / f"{key}.pickle"
         try:
             found: Evaluation = pickle.loads(file.read_bytes())
         except (OSError, EOFError, pickle.UnpicklingError):  # not there, or damaged
@@ -125,8 +125,10 @@ class SharedRollouts:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(file, pickle.dumps(found))
             return found
-        self._counts["shared_rollouts"] += len(found.rollouts)
+        fleet.counts["shared_rollouts"] += len(found.rollouts)
         return replace(found, decode_seconds=0.0)
+
+    return shared
 
 
 def _files_of(model: str) -> Iterator[Path]:

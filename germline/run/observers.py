@@ -1,8 +1,8 @@
-"""What follows a training: the recorder, warnings and snapshots.
+"""What follows a training: warnings and snapshots.
 
-A training calls its observers in a fixed order. For each generation all of them see
-`on_generation`, the recorder first, which commits it; where the generation was scored, all of them
-then see `on_held_out`. TensorBoard and W&B are observers as well (`trackers`).
+A training calls its observers in a fixed order. All of them see `on_generation` once a generation
+is committed; where it was scored, all of them then see `on_held_out`. TensorBoard and W&B are
+observers as well (`trackers`).
 """
 
 import logging
@@ -19,7 +19,7 @@ from germline.optimizers import make_optimizer
 from germline.record import RunDirectory
 from germline.report.findings import WINDOW, Finding, Recorded, find
 from germline.report.html_page import write_report
-from germline.types import Example, GenerationRecord, HeldOutScore, Rollout
+from germline.types import GenerationRecord, HeldOutScore, Rollout
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class Observer:
     """Follows a training; every method does nothing unless a subclass overrides it."""
 
     def on_generation(self, record: GenerationRecord) -> None:
-        """See a generation; the recorder has committed it."""
+        """See a generation, which is committed."""
 
     def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
         """See a held-out score.
@@ -44,29 +44,6 @@ class Observer:
 
     def close(self) -> None:
         """Release what it holds, also after an error."""
-
-
-class Recorder(Observer):
-    """Writes the rows of every generation and score."""
-
-    def __init__(
-        self,
-        directory: RunDirectory,
-        batch_of: Callable[[int], Sequence[Example]],
-        held_out: Sequence[Example],
-    ) -> None:
-        self._directory = directory
-        self._batch_of = batch_of
-        self._held_out = held_out
-
-    def on_generation(self, record: GenerationRecord) -> None:
-        """Commit a generation, with its held-out score if it has one."""
-        self._directory.write(record, self._batch_of(record.generation), peak_memory_mb())
-
-    def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
-        """Write a score that belongs to no generation, with some of its completions."""
-        if rollouts is not None:
-            self._directory.write_held_out(score, rollouts, self._held_out)
 
 
 class FindingLog(Observer):

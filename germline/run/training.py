@@ -35,12 +35,12 @@ from germline.record.early_stopping import Spent, best_score, reached_limit
 from germline.record.journal import inherited_walk
 from germline.report.findings import Finding
 from germline.run.build_parts import RunParts, held_out_decoding
-from germline.run.evaluation_cache import SharedRollouts, kept_divergences
+from germline.run.evaluation_cache import kept_divergences, shared_rollouts
 from germline.run.observers import (
     FindingLog,
     Observer,
-    Recorder,
     Snapshots,
+    peak_memory_mb,
     snapshots_to_keep,
     write_pages,
 )
@@ -80,7 +80,7 @@ class Training:
         self._parts = parts
         self._first = directory.journal.last_generation() + 1
         if self.config.record.shared and not self._first:
-            parts.fleet.shared = SharedRollouts(parts.fleet, directory)
+            parts.fleet.shared = shared_rollouts(parts.fleet, directory)
         self._stopping = False
         self._begun = False
         for graders in parts.all_graders:
@@ -169,7 +169,6 @@ class Training:
         if record.wandb:
             trackers.append(WandbTracker(directory))
         return (
-            Recorder(directory, parts.batch, parts.held_out_examples),
             self._finding_log,
             *trackers,
             Snapshots(
@@ -210,6 +209,7 @@ class Training:
 
     def _tell_held_out(self, done: int, observers: Sequence[Observer]) -> None:
         score, rollouts = self._score(done, is_end=True)
+        self.directory.write_held_out(score, rollouts, self._parts.held_out_examples)
         for observer in observers:
             observer.on_held_out(score, rollouts)
 
@@ -242,6 +242,8 @@ class Training:
             record = replace(record, budget=self._meter.spent())
             if has_limits:
                 self._stopping |= reached_limit(self.config.budget, record.budget) is not None
+            batch = parts.batch(record.generation)
+            self.directory.write(record, batch, peak_memory_mb())
             for observer in observers:
                 observer.on_generation(record)
             if record.held_out:

@@ -253,7 +253,7 @@ def test_a_run_stops_early_and_says_so(tmp_path: Path) -> None:
     assert directory.held_out()[-1].samples  # the report shows the answers of the last weights
     (summary,) = list_runs(tmp_path)
     assert getattr(summary, "state", None) == "finished"
-    assert "\tstopped early\t" in command("list", "runs", tmp_path).output
+    assert "\tstopped early" in command("list", "runs", tmp_path).output
     assert "stopped early" in directory.report.read_text()
 
 

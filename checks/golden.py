@@ -132,7 +132,7 @@ TOY_RUNS = {
     "text_penalty": ("task.scorers.short={kind: length, start: 0, end: 12, weight: -1}",),
     "seed_7": ("seed=7",),
     "microbatch": ("microbatch={members: 2, examples: 3}",),
-    "guess_number": ("task={kind: guess_number, max_new_tokens: 4}", "held_out.examples=2"),
+    "wordle": ("task={kind: wordle, max_new_tokens: 4}", "held_out.examples=2"),
 }
 RESUMED = ("plain", "full_adam", "cma", "prompt_search", "kl", "success", "randopt", "two_engines")
 NANO_RESUMED = ("auto", "zo_grpo", "zo_grpo_updates", "es_sample_gd", "bf16")

@@ -70,6 +70,5 @@ def listening(reply: Callable[[str, Any], Reply]) -> Iterator[Scripted]:
 
 
 def vowels(_path: str, body: Any) -> Reply:
-    """Reward the vowels of responses, as OpenRLHF's server of reward models is asked."""
-    texts = [query.removeprefix(p) for query, p in zip(body["query"], body["prompts"], strict=True)]
-    return 200, {"rewards": [sum(one in "aeiou" for one in text) for text in texts]}
+    """Reward the vowels of responses, as the service of `germline serve --reward` is asked."""
+    return 200, {"rewards": [sum(one in "aeiou" for one in text) for text in body["responses"]]}

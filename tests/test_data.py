@@ -16,7 +16,7 @@ from germline.record import RunDirectory
 from germline.run.dry_run import dry_run
 from germline.run.model_prompts import fit_task
 from germline.tasks import make_task
-from germline.tasks.thinking import without_thinking
+from germline.tasks.task_settings import without_thinking
 from germline.types import Example, GermlineError, Split
 
 ROWS = [{"question": f"What is {n} + 1?", "solution": str(n + 1), "level": n} for n in range(10)]
@@ -82,7 +82,7 @@ def test_a_folder_with_splits_keeps_them_apart(tmp_path: Path) -> None:
     assert [one.prompt for one in held_out] == [row["question"] for row in ROWS[6:]]
 
 
-def test_a_run_on_a_dataset_resumes_and_refuses_changed_rows(tmp_path: Path) -> None:
+def test_a_run_on_a_dataset_resumes(tmp_path: Path) -> None:
     path = written(tmp_path, ".parquet")
     config = {
         "engine": "toy",
@@ -95,11 +95,6 @@ def test_a_run_on_a_dataset_resumes_and_refuses_changed_rows(tmp_path: Path) -> 
     list(germline.train(config, out=tmp_path / "run"))
     list(germline.resume(tmp_path / "run", ["generations=3"]))
     assert len(RunDirectory.open(tmp_path / "run").journal.read()) == 3
-    import datasets
-
-    datasets.Dataset.from_list(ROWS[1:]).to_parquet(str(path))
-    with pytest.raises(GermlineError, match="have changed since this run began"):
-        germline.resume(tmp_path / "run", ["generations=4"])
 
 
 def test_messages_become_context_prompt_and_answer(tmp_path: Path) -> None:
@@ -294,7 +289,7 @@ def test_a_split_without_rows_is_refused(tmp_path: Path, split: str) -> None:
         ("rows.csv", b"prompt;answer\nx;1\ny;2\n", "fields found: `prompt;answer`"),
         ("rows.csv", b'prompt,answer\n"x,1\n', "line 2: not valid CSV"),
         ("rows.csv", b"question,answer\n", "holds no rows"),
-        ("rows.json", b'{"question": ', "line 1: not valid JSON: .*column 14"),
+        ("rows.json", b'{"question": ', "line 1, column 14: not valid JSON: "),
         ("rows.json", b'[{"question": "a"}, 3]', "row 1: a row must be a JSON object"),
         ("rows.parquet", b"", "cannot be loaded"),
         ("rows.parquet", b"PAR1 and no more", "cannot be loaded"),

@@ -35,7 +35,7 @@ def test_a_close_that_hangs_or_fails_costs_no_episode_its_score(misdeed, capfd):
         grades = pool.submit(ends, [example(word=misdeed)] * 2).result(timeout=HANG_S)
     assert grades == [Grade(0.25, {"reward": 0.25})] * 2
     said = {
-        "loop": "close() takes longer than graders.timeout_s and is given up",
+        "loop": "close() fails: TimeUp: longer than graders.timeout_s (",
         "raise": "close() fails: ValueError: at close (misbehaving_environments.py, line ",
         "leave": "close() fails: SystemExit: bye (misbehaving_environments.py, line ",
     }[misdeed]

@@ -1,10 +1,8 @@
 """Tasks of environments: those of a file, and those that are shipped."""
 
-import pickle
-
 import pytest
 
-from germline.config import Environment, GuessNumber, Wordle, load_config
+from germline.config import Environment, Verifiers, Wordle, load_config
 from germline.environments.wordle import guess_feedback, last_guess
 from germline.example import Transcript
 from germline.graders.pool import GraderPool
@@ -96,8 +94,8 @@ def test_thinking_is_removed_from_every_reply(tmp_path):
         (FILE.replace("def step", "def _step"), "step.reply. or public methods"),
         (FILE.replace("def reset", "def __init__"), "found none"),
         (FILE.replace("def reset", "def __init__(self, a): ...\n    def reset"), "without argum"),
-        (FILE + "settings['rubric'] = {'reward': 0}", r"settings\['rubric'\].*every weight is 0"),
-        (FILE + "settings['max_turns'] = True", r"settings: max_turns=true: "),
+        (FILE + "settings['rubric'] = {'reward': 0}", r"settings\.rubric: every weight is 0"),
+        (FILE + "settings['max_turns'] = True", r"mine\.py: max_turns=true: "),
         (FILE + "settings['metric'] = 'won'", r"settings\['metric'\] is 'won'.*are reward"),
     ],
 )
@@ -106,16 +104,6 @@ def test_a_wrong_file_is_refused_by_name(tmp_path, text, complaint):
         task(tmp_path, text)
     with pytest.raises(GermlineError, match=r"task\.path: .*gone\.py' cannot be read"):
         make_task(Environment(path=tmp_path / "gone.py"))
-
-
-def test_a_file_with_other_rows_or_code_than_the_run_began_with_is_refused(tmp_path):
-    made = task(tmp_path, FILE)
-    sent = pickle.dumps(made.episode_grader)
-    assert task(tmp_path, FILE, digest=made.digest).digest == made.digest
-    with pytest.raises(GermlineError, match=r"mine\.py or its rows have changed since this run"):
-        task(tmp_path, FILE + "# changed", digest=made.digest)
-    with pytest.raises(GermlineError, match=r"mine\.py was changed while it was in use"):
-        pickle.loads(sent)  # in a grader process
 
 
 @pytest.mark.parametrize(
@@ -142,26 +130,10 @@ def test_reward_functions_from_python_cannot_grade_episodes():
         make_task(Wordle(reward_functions=inputs.weights), inputs)
 
 
-# guess_number
-
-
-def found(made, example, seed, number):
-    parts = made.episode_grader(Transcript((f"[{number}]",), seed, is_final=True), example)
-    return parts["found"] == 1.0
-
-
-def test_a_number_follows_from_game_and_seed():
-    made = make_task(GuessNumber(largest=3))
-    assert isinstance(made, EpisodeTask)
-    first, second = made.examples("train")[:2]
-
-    def numbers(example):
-        return [next(n for n in (1, 2, 3) if found(made, example, seed, n)) for seed in range(9)]
-
-    assert numbers(first) == numbers(first)
-    assert numbers(first) != numbers(second)
-    assert set(numbers(first)) == {1, 2, 3}
-    assert made.max_turns == 2
+def test_a_task_of_verifiers_says_what_to_install_where_it_is_not():
+    with pytest.raises(GermlineError, match=r"found none: pip install 'germline\[verifiers\]'"):
+        make_task(Verifiers(env="owner/name@0.1", args={"largest": 3}))
+    assert Verifiers(env="owner/name@0.1").title == "name"
 
 
 # wordle
@@ -193,19 +165,3 @@ def test_a_reply_without_a_valid_guess_uses_up_a_turn():
         "valid": pytest.approx(1 / 6),
         "won": 0.0,
     }
-
-
-def test_wordle_takes_a_list_of_ones_own(tmp_path):
-    path = tmp_path / "words.txt"
-    path.write_text("ODD\neven\n", encoding="utf-8")
-    with pytest.raises(GermlineError, match=r"words\.txt must hold words .* found \['even'\]"):
-        make_task(Wordle(words=path))
-    path.write_text("ODD\n\ntwo\nsix\n", encoding="utf-8")
-    made = make_task(Wordle(words=path))
-    secrets = {
-        example.facts["secret"] for split in ("train", "test") for example in made.examples(split)
-    }
-    assert secrets == {"odd", "two", "six"}
-    assert made.examples("train")[0].prompt == "Guess the secret word of 3 letters."
-    with pytest.raises(GermlineError, match=r"task\.words: .*gone.* cannot be read"):
-        make_task(Wordle(words=tmp_path / "gone.txt"))

@@ -1,6 +1,5 @@
 """Environments: what a reply gets back, what an episode earns, and whose fault a failure is."""
 
-import asyncio
 import json
 import math
 import signal
@@ -12,7 +11,6 @@ from germline.environments.adapters import adapt
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import EnvironmentGrader, EpisodeCache
 from germline.example import Transcript
-from germline.graders.event_loop import await_result
 from germline.graders.pool import GraderPool, InProcessPool
 from germline.graders.worker_messages import GradeMissingError, InvalidGradeError, PartsFailedError
 from germline.types import Example, GermlineError, Grade
@@ -196,12 +194,12 @@ def test_rows_and_seeds_with_the_same_replies_are_not_mixed_up():
     assert len(made) == 2
 
 
-def test_the_episode_continued_least_recently_is_closed_and_made_again_when_it_is_needed():
+def test_too_many_live_episodes_are_closed_and_made_again_when_they_are_needed():
     factory, made = counting()
     played = grader(factory, size=2)
     for seed in (0, 1, 2):
         played(Transcript((), seed), example(word="x"))
-    assert [mine.closed for mine in made] == [1, 0, 0]
+    assert [mine.closed for mine in made] == [1, 1, 0]
     assert played(Transcript(("a", "end"), 0), example(word="x")) == {"reward": 0.5}
 
 
@@ -227,17 +225,11 @@ def test_without_memory_the_live_episodes_are_given_up():
 def test_an_environment_that_ends_earlier_when_played_again_is_called_not_deterministic():
     ends = iter([False, True])
     moody = environment(step=lambda _self, _reply: StepResult("", next(ends), 1.0))
-    played = grader(moody, size=0)
+    played = grader(moody)
     played(Transcript(("a",), 3), example())
+    played.cache.clear()
     with pytest.raises(InvalidGradeError, match=r"not deterministic.*seed 3.*turn 1 of 2"):
         played(Transcript(("a", "b"), 3), example())
-
-
-# async methods
-
-
-class Alarm(BaseException):
-    """What the time limit of a worker raises."""
 
 
 def test_an_episode_that_is_played_after_a_pool_has_no_time_limit():
@@ -247,35 +239,6 @@ def test_an_episode_that_is_played_after_a_pool_has_no_time_limit():
     before = signal.getitimer(signal.ITIMER_REAL)
     mine(Transcript(("a",), 1), example(word="x"))
     assert signal.getitimer(signal.ITIMER_REAL)[0] <= before[0]
-
-
-def test_a_coroutine_that_is_interrupted_is_canceled_before_the_next_one_ends():
-    seen = []
-
-    async def hang():
-        try:
-            await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            seen.append("canceled")
-            raise
-
-    async def answer():
-        await asyncio.sleep(0)
-        return "answer"
-
-    def ring(_signal, _frame):
-        raise Alarm
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
-    try:
-        with pytest.raises(Alarm):
-            await_result(hang())
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert await_result(answer()) == "answer"
-    assert seen == ["canceled"]
 
 
 # in worker processes
@@ -316,10 +279,12 @@ def test_an_async_step_is_stopped_and_the_next_one_runs():
     assert grades[1].failure == "timeout after 2.0 s"
 
 
-@pytest.mark.parametrize("replies", [(), ("a", "b")])
 @pytest.mark.parametrize(
-    ("misdeed", "said"),
-    [("raise", "fails in reset.*ValueError: at reset"), ("loop", "longer than graders.timeout_s")],
+    ("misdeed", "said", "replies"),
+    [
+        ("raise", "fails in reset.*ValueError: at reset", ()),
+        ("loop", "TimeUp: longer than graders.timeout_s", ("a", "b")),
+    ],
 )
 def test_a_reset_that_fails_stops_the_run_whatever_was_replied(misdeed, said, replies):
     with pytest.raises(GermlineError, match=f"the environment mine .*{said}"):

@@ -8,7 +8,7 @@ import pytest
 
 from germline.config import load_config
 from germline.endpoint.episode_graders import EndpointGraders, episode_seeds
-from germline.endpoint.episode_log import RUNS, EpisodeLog, LoggedTurn
+from germline.endpoint.rows import RUNS, EpisodeLog, LoggedTurn
 from germline.episodes import play_episodes
 from germline.example import Turn
 from germline.fleet.worker_jobs import EpisodesJob

@@ -13,7 +13,7 @@ from tests.toy_runs import finish, journal
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
 SETTINGS = {
-    "task": {"kind": "guess_number", "max_new_tokens": 6, "max_turns": 3, "temperature": 1.0},
+    "task": {"kind": "wordle", "max_new_tokens": 6, "max_turns": 3, "temperature": 1.0},
     "strategy": {"population": 4, "sigma": 0.3, "learning_rate": 0.1},
     "batch_size": 4,
     "generations": 3,

@@ -64,6 +64,22 @@ def test_a_function_and_rows_train_to_the_bits_of_a_task_file(tmp_path, reward):
     assert mean_at_end(training) == mean_at_end(germline.resume(of_file))
 
 
+def test_a_function_that_cannot_be_imported_grades_the_text_without_its_thinking(tmp_path):
+    seen = []
+
+    def reward(completion, example):
+        seen.append(completion)
+        return 0.5
+
+    config = {**ON_ROWS, "task": {**DECODING, "strip_thinking": True}}
+    training = germline.train(config, tmp_path / "run", reward=reward, data=ROWS)
+    pool = training._parts.graders
+    assert isinstance(pool, InProcessPool)
+    pool.submit(["<think>hm</think>yes"], [training._parts.task.examples("train")[0]])
+    assert seen[-1] == "yes"
+    assert mean_at_end(training.run()) == 0.5
+
+
 def test_several_functions_have_weights_and_are_recorded_by_name(tmp_path):
     of_file = of_a_file(tmp_path, LENGTH, VOWELS, "rubric = {length: 1.0, vowels: 0.1}")
     rewards = {length: 1.0, vowels: 0.1}

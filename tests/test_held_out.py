@@ -29,7 +29,7 @@ def _away_services_are_probed_at_once(monkeypatch):
 
 
 def with_judge(url, *overrides, place="held_out", **section):
-    section = {"kind": "openrlhf", "url": url, "retry_timeout_s": 0} | section
+    section = {"kind": "germline", "url": url, "retry_timeout_s": 0} | section
     return settings(f"{place}.scorers.vowels={json.dumps(section)}", *overrides)
 
 
@@ -54,7 +54,7 @@ def test_a_held_out_scorer_is_recorded_and_changes_nothing_else(tmp_path):
     values = [one for row in answered for one in row["scorers"]["vowels"]["values"]]
     assert values == [sum(c in "aeiou" for c in one["completion"]) for one in written]
     # No member was sent to the scorer: 3 scores of 5 examples, and the 4 texts before the run.
-    assert sum(len(body["query"]) for _, body in server.asked) == 4 + 3 * 5
+    assert sum(len(body["responses"]) for _, body in server.asked) == 4 + 3 * 5
     assert all("vowels" not in row["parts"] for row in rows(path, "rollouts.jsonl"))
     held = [row["held_out"] for row in rows(path, "generations.jsonl") if "held_out" in row]
     assert held
@@ -109,7 +109,7 @@ def test_a_scorer_that_fails_during_a_run_is_missing_and_stops_nothing(tmp_path,
 def test_a_scorer_that_is_down_at_the_start_stops_the_run_before_it_begins(tmp_path):
     with pytest.raises(
         GermlineError,
-        match=r"held_out\.scorers\.vowels \(kind=openrlhf\) scored none .*cannot be reached",
+        match=r"held_out\.scorers\.vowels \(kind=germline\) scored none .*cannot be reached",
     ):
         germline.train(with_judge("http://127.0.0.1:9"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -118,7 +118,7 @@ def test_a_scorer_that_is_down_at_the_start_stops_the_run_before_it_begins(tmp_p
 def test_a_resumed_run_may_be_given_a_judge(tmp_path):
     path = run(tmp_path / "run", "generations=2")
     with listening(vowels) as server:
-        section = {"kind": "openrlhf", "url": server.url}
+        section = {"kind": "germline", "url": server.url}
         overrides = ["generations=4", f"held_out.scorers.vowels={json.dumps(section)}"]
         finish(germline.resume(path, overrides))
     found = [
@@ -145,11 +145,11 @@ def test_eval_asks_the_scorers_too_and_prints_both(tmp_path):
 
 
 def test_an_episode_is_scored_as_its_turns(tmp_path):
-    with listening(lambda _, body: (200, {"rewards": [0.5] * len(body["query"])})) as server:
-        section = {"kind": "openrlhf", "url": server.url, "template": "{response}"}
+    with listening(lambda _, body: (200, {"rewards": [0.5] * len(body["responses"])})) as server:
+        section = {"kind": "germline", "url": server.url}
         config = load_config(
             {
-                "task": {"kind": "guess_number", "max_new_tokens": 4},
+                "task": {"kind": "wordle", "max_new_tokens": 4},
                 "engine": "toy",
                 "generations": 1,
                 "batch_size": 2,
@@ -159,6 +159,6 @@ def test_an_episode_is_scored_as_its_turns(tmp_path):
             }
         )
         path = finish(germline.train(config, tmp_path / "run"))
-    sent = [text for _, body in server.asked[1:] for text in body["query"]]
+    sent = [text for _, body in server.asked[1:] for text in body["responses"]]
     assert all(text.startswith("model: ") and "(ended: " in text for text in sent)
     assert rows(path)[0]["scorers"]["judge"]["mean"] == 0.5

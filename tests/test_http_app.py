@@ -1,6 +1,5 @@
-"""The guard of every service: its token, clients that leave, and errors as JSON."""
+"""The application of every service: its token, and errors as JSON; its address and its end."""
 
-import asyncio
 import http.client
 import json
 import os
@@ -8,25 +7,32 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
+from queue import Queue
 
 import pytest
+from fastapi import Request
 
-from germline.endpoint.http_app import RequestError, error_response, make_app
-from germline.endpoint.uvicorn_service import UvicornService, check_address
+from germline.endpoint.http_app import (
+    RequestError,
+    UvicornService,
+    check_address,
+    error_response,
+    make_app,
+    results_of,
+)
 from germline.types import GermlineError
-from tests.hang_limit import HANG_S
+from tests.hang_limit import HANG_S, wait_until
 
 # FastAPI reads the signatures of these routes when they are added.
 
 
 class Service:
-    """A service with a route that echoes JSON, one that refuses, one that waits, one that fails."""
+    """A service with a route that echoes JSON, one that refuses, and one that fails."""
 
     def __init__(self, token=None):
-        self.cancelled = threading.Event()
-        self.waiting = threading.Semaphore(0)
+        self.waiting: Queue[list[Future[None]]] = Queue()
         self.app = make_app("test", token)
 
         @self.app.get("/health")
@@ -41,19 +47,15 @@ class Service:
         async def refuse() -> None:
             raise RequestError(400, "\ud800 is half a character", param="text", code="half")
 
+        @self.app.post("/wait")
+        async def wait(request: Request) -> None:
+            waiting: list[Future[None]] = [Future(), Future()]
+            self.waiting.put(waiting)
+            await results_of(waiting, request)
+
         @self.app.post("/fail")
         async def fail() -> None:
             raise ZeroDivisionError
-
-        @self.app.post("/wait")
-        async def wait() -> dict[str, str]:
-            self.waiting.release()
-            try:
-                await asyncio.sleep(HANG_S)
-            except asyncio.CancelledError:
-                self.cancelled.set()
-                raise
-            return {}
 
     @contextmanager
     def running(self):
@@ -136,14 +138,21 @@ def test_a_refusal_has_the_header_that_says_how_to_go_on(status, after):
     assert headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
 
 
-def test_a_client_that_disconnects_cancels_its_handler(service):
+def test_a_client_that_disconnects_takes_what_it_waits_for_out_of_the_queue(service):
     with socket.create_connection(("127.0.0.1", service.port)) as abrupt:
         abrupt.sendall(b"POST /wait HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}")
-        assert service.waiting.acquire(timeout=30)
-    assert service.cancelled.wait(30)
-    with socket.create_connection(("127.0.0.1", service.port)) as abrupt:
-        abrupt.sendall(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        futures = service.waiting.get(timeout=HANG_S)
+    wait_until(lambda: all(future.cancelled() for future in futures))
     assert service.post("/echo", b'{"a": 1}') == (200, {"a": 1})
+
+
+def test_an_error_takes_the_other_rows_of_its_request_out_of_the_queue(service):
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(service.post, "/wait")
+        first, second = service.waiting.get(timeout=HANG_S)
+        first.set_exception(RequestError(503, "no engine"))
+        assert error_of(answer.result(HANG_S))[0] == 503
+    assert second.cancelled()
 
 
 @pytest.mark.parametrize(
@@ -167,7 +176,7 @@ def test_a_port_in_use_is_refused_with_a_remedy(service):
 
 SCRIPT = """
 from germline.endpoint.http_app import make_app
-from germline.endpoint.uvicorn_service import UvicornService
+from germline.endpoint.http_app import UvicornService
 server = UvicornService(make_app("test", None), "127.0.0.1", 0)
 print(server.url, flush=True)
 server.run()

@@ -6,9 +6,8 @@ import pytest
 
 from germline.config.scorers import HttpSettings
 from germline.engines.http_client import RequestRefused
-from germline.scorers import http_service
+from germline.scorers import NotScoredError, http_service
 from germline.scorers.http_service import HttpService, ServiceAwayError
-from germline.scorers.types import NotScoredError
 from germline.types import EngineLost
 from tests.hang_limit import HANG_S
 

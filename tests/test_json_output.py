@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from checks.reference import DOCS
 from germline.cli.application import app
 from germline.cli.output import print_json
-from germline.endpoint.uvicorn_service import UvicornService
+from germline.endpoint.http_app import UvicornService
 from tests.documented_fields import absent, field_tables, undocumented
 from tests.scripted_server import listening
 from tests.slow_cases import mostly_slow

@@ -130,7 +130,7 @@ def test_the_metric_is_the_heaviest_or_the_one_named_whatever_the_order(tmp_path
 @pytest.mark.parametrize(
     ("rows", "overrides", "complaint"),
     [
-        ([ROW, '{"question": '], [], r"rows\.jsonl, line 2: not valid JSON: Exp.*column 14"),
+        ([ROW, '{"question": '], [], r"rows\.jsonl, line 2, column 14: not valid JSON: Exp"),
         (
             [ROW, '{"question": "a", "answer": "1", "question": "b"}'],
             [],
@@ -183,11 +183,6 @@ def test_the_metric_is_the_heaviest_or_the_one_named_whatever_the_order(tmp_path
             for name in ("contains", "regex")  # an empty pattern would match any text
         ),
         ([ROW, "[" * 100_000], [], "line 2: not valid JSON: maximum recursion depth"),
-        (
-            [{**ROW, "w": 10**400}, {**OTHER, "w": 10**400}],
-            ["sample_weight=w"],
-            "`w`, which .* a number from 0 on",
-        ),
         ([{**ROW, "question": 5, "answer": 1}, [1] * 10**5], [], r"line 2: .{,150}1, 1.{,250}$"),
         ([{**ROW, "answer": "x" * 10**5}, OTHER], ["reward=numeric"], r"line 1: .{,400}$"),
     ],

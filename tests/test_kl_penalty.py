@@ -135,24 +135,6 @@ def test_the_nano_model_in_process_is_at_its_start_before_the_first_update():
     assert max(one.grade.parts["kl"] for one in members.rollouts) > 1e-4
 
 
-def test_the_weight_of_a_row_multiplies_the_penalty(tmp_path):
-    rows = [{"prompt": f"{n}?", "answer": "a", "w": n} for n in range(10)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task: dict[str, Any] = {
-        "kind": "jsonl",
-        "path": str(tmp_path / "rows.jsonl"),
-        "sample_weight": "w",
-    }
-    task |= {"kl_coef": 2, "max_new_tokens": 4, "temperature": 1.0}
-    _, batch, found = evaluated(load_config(SETTINGS | {"task": task}))
-    weights = {example.index: float(example.prompt[:-1]) for example in batch}
-    for one in found.rollouts:
-        parts = one.grade.parts
-        assert one.grade.reward == pytest.approx(
-            weights[one.example] * (parts["exact"] - 2 * parts["kl"])
-        )
-
-
 def test_lambda_and_the_penalty_are_parts_of_one_reward(tmp_path):
     task: dict[str, Any] = {
         "kind": "safe_alignment",
@@ -207,7 +189,7 @@ def test_what_cannot_be_measured_is_missing_and_never_0():
     with build_run_parts(config) as parts:
         losing, batch = Losing(parts.fleet), parts.batch(0)
         found = parts.method.evaluate_members(losing, parts.method.ask(0), batch, parts.decoding)
-        broken = KlPenaltyTerm(Broken(make_engine(config)), config.task, weight_of=lambda _: 1.0)
+        broken = KlPenaltyTerm(Broken(make_engine(config)), config.task)
         method = Method(parts.method.strategy, parts.method.shape, [broken])
         center = method.evaluate_center_with_terms(parts.fleet, batch, parts.decoding)
     assert np.isnan(found.rewards[0]).all()

@@ -72,9 +72,9 @@ def evaluation(*members):
     return Evaluation(np.full((len(members), 2), 0.5), tuple(rollouts), 0, 0.0)
 
 
-def lagrange_term(weight_of=lambda _: 1.0, **task):
+def lagrange_term(**task):
     config = settings(**({"scorers": {"reward": REWARD, "cost": COST | {"weight": -2}}} | task))
-    return LagrangeTerm(config.task, WEIGHTS, weight_of)
+    return LagrangeTerm(config.task, WEIGHTS)
 
 
 def told(term, center=None, generation=0):
@@ -93,7 +93,7 @@ def test_every_rollout_has_its_new_grade_and_what_is_lost_stays_missing():
     batch = [BATCH[0], BATCH[1], BATCH[0]]  # one example twice
     given = [rollout(member, index, 0, 0) for member, index in ((0, 4), (0, 9), (0, 4), (1, 4))]
     old = Evaluation(np.full((2, 3), 9.0), tuple(given), 5, 0.5)
-    new = replace_grades(old, batch, lambda one, e: replace(one.grade, reward=1.0 + e.index))
+    new = replace_grades(old, batch, lambda one: replace(one.grade, reward=1.0 + one.example))
     np.testing.assert_array_equal(new.rewards, [[5.0, 10.0, 5.0], [5.0, np.nan, 5.0]])
     assert [one.grade.reward for one in new.rollouts] == [5.0, 10.0, 5.0, 5.0]
     assert (new.tokens, new.decode_seconds) == (5, 0.5)
@@ -110,14 +110,6 @@ def test_a_reward_is_that_of_all_other_parts_minus_lambda_times_the_cost():
     assert weighed.rewards.tolist() == [[3 - 1 - 2 * 1, 4 - 1 + 2 * 1]]
     assert of_center.rewards.tolist() == [[-1, 1 - 1 - 2]]
     assert [one.grade.reward for one in weighed.rollouts] == weighed.rewards[0].tolist()
-
-
-def test_the_weight_of_a_row_multiplies_reward_and_cost():
-    search = lagrange_term(weight_of=lambda example: example.index / 2)
-    weighed, _ = search.weigh(0, BATCH, evaluation([(3, 1), (3, 1)]), None)
-    assert weighed.rewards.tolist() == [[0.0 * 2, 0.0 * 4.5]]
-    weighed, _ = search.weigh(0, BATCH, evaluation([(4, 1), (4, 1)]), None)
-    assert weighed.rewards.tolist() == [[2.0, 4.5]]
 
 
 def test_lambda_follows_the_running_mean_of_the_excess_cost():

@@ -94,7 +94,7 @@ def test_scores_are_recorded_by_name_and_change_no_digest(tmp_path):
 
 
 def test_engines_in_processes_score_the_same(tmp_path):
-    kept = (FACTS, "retained.rounds={task: guess_number, examples: 2}")
+    kept = (FACTS, "retained.rounds={task: wordle, examples: 2}")
     one, two = (
         run(tmp_path / name, *kept, *more)
         for name, more in (("one", ()), ("two", ("fleet.engines=2",)))

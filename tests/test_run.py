@@ -7,6 +7,7 @@ import pytest
 
 from germline.checkpoint import list_snapshots
 from germline.config import Conciseness, load_config
+from germline.config.loader import read_recorded
 from germline.evaluation import score_center
 from germline.record import RunDirectory
 from germline.run import build_run_parts, replay, resume, train
@@ -338,3 +339,16 @@ def test_an_early_stop_writes_its_snapshot_before_the_caller_may_leave_the_loop(
     (snapshot,) = list_snapshots(run.directory.snapshots)
     assert last.generation < 39
     assert snapshot.stem.endswith(str(last.generation))
+
+
+def test_a_run_with_settings_that_are_gone_opens_where_they_changed_nothing():
+    recorded = load_config({"task": "wordle"}).model_dump(mode="json")
+    recorded["task"] |= {"words": None, "sample_weight": None}
+    recorded["graders"]["workers"] = 1000
+    opened = read_recorded(recorded)
+    assert (opened.task.kind, opened.graders.workers) == ("wordle", 192)
+    with pytest.raises(GermlineError, match=r"task\.words: unknown setting"):
+        read_recorded({**recorded, "task": {**recorded["task"], "words": "mine.txt"}})
+    opened = read_recorded({**recorded, "task": {"kind": "guess_number", "largest": 9}})
+    task = opened.task.model_dump(mode="json")
+    assert (task["kind"], task["path"]) == ("environment", "guess_number.py")

@@ -41,7 +41,7 @@ RUNS = {
     "voting": ("method=randopt", "method.ensemble_size=2", "strategy.learning_rate=auto"),
     "options": ("task.temperature=0", "prompt_search.temperature=[0.5,1.0]"),
     "processes": ("fleet.engines=2",),
-    "episodes": ("task={kind: guess_number, max_new_tokens: 4, max_turns: 2}",),
+    "episodes": ("task={kind: wordle, max_new_tokens: 4, max_turns: 2}",),
     "success": ("strategy.sigma={kind: success, start: 0.3}",),
     "fitness": ("strategy.sigma={kind: plateau, start: 0.3}",),
     "cost": (

@@ -11,7 +11,6 @@ from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts
 from germline.run.task_check import check_task
 from germline.scorers import http_service
-from germline.tasks import make_task
 from germline.types import GermlineError
 from tests.hang_limit import HANG_S
 from tests.scripted_server import listening, vowels
@@ -24,7 +23,7 @@ def _away_services_are_probed_at_once(monkeypatch):
 
 
 def scored(url, *overrides, **section):
-    section = {"kind": "openrlhf", "url": url, "retry_timeout_s": 0} | section
+    section = {"kind": "germline", "url": url, "retry_timeout_s": 0} | section
     return settings(f"task.scorers.vowels={json.dumps(section)}", *overrides)
 
 
@@ -57,7 +56,7 @@ def test_a_scorer_rewards_rows_that_no_function_applies_to(tmp_path, weight, mor
         "def reward(completions):\n    return [None]\n"
     )
     with listening(vowels) as server:
-        scorer = {"kind": "openrlhf", "url": server.url, "weight": weight}
+        scorer = {"kind": "germline", "url": server.url, "weight": weight}
         task = {"kind": str(file), "scorers": {"vowels": scorer}, **more}
         text = "<think>ee</think>o" if more else "aaa"
         (grade,) = grades(settings(f"task={json.dumps(task)}"), [text])
@@ -77,7 +76,7 @@ def test_a_missing_score_makes_the_reward_missing_unless_its_weight_is_0():
 
 def test_a_scorer_needs_a_name_that_no_reward_has():
     with pytest.raises(GermlineError, match=r"task\.scorers\.length: the task has a reward"):
-        build_run_parts(settings("task.scorers.length={kind: openrlhf, url: http://x}"))
+        build_run_parts(settings("task.scorers.length={kind: germline, url: http://x}"))
 
 
 def test_rows_without_answers_are_rewarded_by_scorers_alone(tmp_path):
@@ -104,13 +103,13 @@ def test_what_members_wrote_is_scored_in_few_requests(tmp_path):
         config = scored(server.url, "microbatch={members: 6, examples: 4}", concurrency=1)
         with build_run_parts(config) as parts:
             parts.fleet.evaluate(parts.method.ask(0), parts.batch(0), parts.decoding)
-    assert [len(body["query"]) for _, body in server.asked] == [24]
+    assert [len(body["responses"]) for _, body in server.asked] == [24]
 
 
 def test_a_service_that_is_down_at_the_start_stops_the_run_before_it_begins(tmp_path):
     with pytest.raises(
         GermlineError,
-        match=r"task\.scorers\.vowels \(kind=openrlhf\) scored none .*cannot be reached"
+        match=r"task\.scorers\.vowels \(kind=germline\) scored none .*cannot be reached"
         r".*; start its server, or correct its url",
     ):
         germline.train(scored("http://127.0.0.1:9"), tmp_path / "run")
@@ -148,7 +147,7 @@ def test_a_service_that_is_away_changes_no_bits_and_its_token_is_in_no_file(tmp_
     assert all(b"very-secret" not in path.read_bytes() for path in files)
 
 
-# --- penalties, and weights of rows
+# --- penalties
 
 
 def test_penalties_are_parts_of_the_reward():
@@ -164,26 +163,6 @@ def test_penalties_are_parts_of_the_reward():
     expected = [0.0, -0.5, -1.0, -0.05 - 2 * 3 / 5]
     differences = [one.reward - two.reward for one, two in zip(found, plain, strict=True)]
     assert differences == pytest.approx(expected)
-
-
-def test_the_reward_of_a_row_is_multiplied_by_its_weight(tmp_path):
-    rows = [{"prompt": f"{n}?", "answer": "a", "w": n} for n in range(10)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    task = {"path": str(tmp_path / "rows.jsonl"), "kind": "jsonl", "sample_weight": "w"}
-    with build_run_parts(load_config({"task": task, "engine": "toy"})) as parts:
-        examples = parts.task.examples("train")
-        found = parts.graders.submit(["a"] * len(examples), examples).result(HANG_S)
-    assert [grade.reward for grade in found] == [float(one.prompt[:-1]) for one in examples]
-    assert {grade.parts["exact"] for grade in found} == {1.0}
-
-
-@pytest.mark.parametrize("weight", [-1, "much", True, float("inf")])
-def test_a_weight_that_is_no_number_from_0_on_is_refused(tmp_path, weight):
-    rows = [{"prompt": f"{n}?", "answer": "a", "w": weight} for n in range(10)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    section = {"path": str(tmp_path / "rows.jsonl"), "kind": "jsonl", "sample_weight": "w"}
-    with pytest.raises(GermlineError, match="`w`"):
-        make_task(load_config({"task": section}).task)
 
 
 @pytest.mark.usefixtures("graded_in_process")

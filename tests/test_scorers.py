@@ -9,8 +9,8 @@ import pytest
 
 from germline.config import load_config
 from germline.registry import create
+from germline.scorers import NotScoredError, scored_text
 from germline.scorers.judges import Reply, read_verdict
-from germline.scorers.types import NotScoredError
 from germline.types import Example
 from tests.hang_limit import HANG_S
 from tests.scripted_server import listening
@@ -21,9 +21,8 @@ ITEMS = [("three", SUM), ("Lyon {prompt}", CAPITAL)]
 
 
 def scorer(url, **section):
-    config = load_config(
-        {"task": {"kind": "arithmetic", "scorers": {"good": section | {"url": url}}}}
-    )
+    section = {"kind": "germline", "url": url} | section
+    config = load_config({"task": {"kind": "arithmetic", "scorers": {"good": section}}})
     return create("scorer", config.task.scorers["good"], "task.scorers.good")
 
 
@@ -40,16 +39,14 @@ def values(found):
 # --- what is sent, and what is read
 
 
-def test_openrlhf_sends_queries_prompts_and_labels_and_reads_rewards():
-    with listening(lambda *_: (200, {"rewards": [0.5, -2], "scores": [0, 0]})) as server:
-        found = scorer(f"{server.url}/get_reward", kind="openrlhf").score(ITEMS)
-    prompts = ["What is 1 + 2?", "Name the capital.\nOf France?"]
-    body = {
-        "query": ["What is 1 + 2?three", "Name the capital.\nOf France?Lyon {prompt}"],
-        "prompts": prompts,
-        "labels": ["3", "Paris"],
-    }
-    assert server.asked == [("/get_reward", body)]
+def test_the_service_gets_prompts_and_responses_and_a_text_or_messages_is_a_prompt():
+    found, asked = scores((200, {"rewards": [0.5, -2], "costs": [0, 0]}), [*ITEMS])
+    messages = [
+        {"role": "user", "content": "Name the capital."},
+        {"role": "user", "content": "Of France?"},
+    ]
+    body = {"prompts": ["What is 1 + 2?", messages], "responses": ["three", "Lyon {prompt}"]}
+    assert asked == [("/score_batch", body)]
     assert values(found) == [0.5, -2.0]
 
 
@@ -62,28 +59,7 @@ def test_openrlhf_sends_queries_prompts_and_labels_and_reads_rewards():
 )
 def test_a_template_says_how_prompt_and_completion_become_one_text(template, text):
     # No tokenizer reads half of a surrogate pair.
-    items = [("a\ud800", SUM)]
-    _, asked = scores((200, {"rewards": [1]}), items, kind="openrlhf", template=template)
-    assert asked[0][1]["query"] == [text]
-
-
-def test_vllm_classify_reads_the_class_that_is_asked_for_in_the_order_of_the_request():
-    data = [{"index": 1, "probs": [0.9, 0.1]}, {"index": 0, "probs": [0.3, 0.7]}]
-    found, asked = scores(
-        (200, {"data": data}), kind="vllm_classify", label=1, model="rm", options={"priority": 1}
-    )
-    assert values(found) == [0.7, 0.1]
-    only = [{"index": 0, "probs": [3.5]}, {"index": 1, "probs": [-1.0]}]  # of a reward model
-    assert values(scores((200, {"data": only}), kind="vllm_classify")[0]) == [3.5, -1.0]
-    texts = ["What is 1 + 2?\nthree", "Name the capital.\nOf France?\nLyon {prompt}"]
-    assert asked == [("/classify", {"model": "rm", "priority": 1, "input": texts})]
-
-
-@pytest.mark.parametrize("label", [None, 2])
-def test_a_label_that_the_model_lacks_is_named(label):
-    data = [{"index": number, "probs": [0.5, 0.5]} for number in range(2)]
-    with pytest.raises(NotScoredError, match=rf"task\.scorers\.good\.label={label}: .* 2 classes"):
-        scores((200, {"data": data}), kind="vllm_classify", label=label)
+    assert scored_text(template, "a\ud800", SUM) == text
 
 
 # --- the judge
@@ -159,43 +135,39 @@ def test_a_long_last_line_is_read_at_once(line):
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "0.5", [1.0], True])
 def test_a_value_that_is_no_number_is_missing_and_the_others_are_scored(value):
-    found, _ = scores((200, {"rewards": [value, 1.5]}), kind="openrlhf")
+    found, _ = scores((200, {"rewards": [value, 1.5]}))
     assert isnan(found[0].value)
     assert repr(value) in found[0].missing
     assert found[1].value == 1.5
 
 
 @pytest.mark.parametrize(
-    ("kind", "response"),
+    "response",
     [
-        ("openrlhf", {"rewards": [1.0]}),
-        ("openrlhf", {"rewards": 1.0}),
-        ("openrlhf", "hello"),
-        ("vllm_classify", {"data": [{"index": 0, "probs": [1.0]}]}),
-        ("vllm_classify", {"data": [1, 2]}),
-        ("vllm_classify", {"data": [{"index": 5, "probs": [1.0]}, {"index": 0, "probs": [1.0]}]}),
-        ("vllm_classify", {"object": "error"}),
-        ("germline", {"rewards": [1.0, 2.0], "rewards_truncated": True}),
-        ("germline", {"rewards": [1.0, 2.0], "rewards_missing": "no"}),
+        {"rewards": [1.0]},
+        {"rewards": 1.0},
+        "hello",
+        {"costs": [1.0, 2.0]},
+        {"rewards": [1.0, 2.0], "rewards_missing": "no"},
     ],
 )
-def test_a_response_of_another_shape_is_no_score(kind, response):
-    with pytest.raises(NotScoredError, match="response"):
-        scores((200, response), kind=kind)
+def test_a_response_of_another_shape_is_no_score(response):
+    with pytest.raises(NotScoredError, match="rewards"):
+        scores((200, response))
 
 
 def test_the_refusal_of_one_text_leaves_the_others_of_its_batch():
     def reply(_path, body):
-        too_long = any("long" in query for query in body["query"])
+        texts = body["responses"]
         return (
             (400, {"error": "too long"})
-            if too_long
-            else (200, {"rewards": [1] * len(body["query"])})
+            if "long" in texts
+            else (200, {"rewards": [1] * len(texts)})
         )
 
     items = [("a", SUM), ("long", SUM), ("b", SUM), ("c", SUM), ("d", SUM)]
     with listening(reply) as server:
-        found = scorer(server.url, kind="openrlhf").score(items)
+        found = scorer(server.url).score(items)
     assert [isnan(score.value) for score in found] == [False, True, False, False, False]
     assert "too long" in found[1].missing
 
@@ -205,7 +177,7 @@ def test_a_refusal_that_concerns_every_text_is_not_tried_in_halves():
         listening(lambda *_: (401, {"error": "wrong token"})) as server,
         pytest.raises(NotScoredError, match=r"refused \(401\): wrong token"),
     ):
-        scorer(server.url, kind="openrlhf").score(ITEMS)
+        scorer(server.url).score(ITEMS)
     assert len(server.asked) == 1
 
 
@@ -213,9 +185,11 @@ def test_a_refusal_that_concerns_every_text_is_not_tried_in_halves():
 
 
 def test_a_service_that_is_away_is_asked_again():
-    replies = iter([*((status, "starting") for status in (503, 408, 529)), (200, [1, 2])])
+    replies = iter(
+        [*((status, "starting") for status in (503, 408, 529)), (200, {"rewards": [1, 2]})]
+    )
     with listening(lambda *_: next(replies)) as server:
-        assert values(scorer(server.url, kind="openrlhf").score(ITEMS)) == [1, 2]
+        assert values(scorer(server.url).score(ITEMS)) == [1, 2]
     assert len(server.asked) == 4
 
 
@@ -227,11 +201,11 @@ def test_a_request_that_gets_no_answer_in_time_is_repeated_or_names_the_setting(
         return 200, {"rewards": [1, 2]}
 
     with listening(reply) as server:
-        hurried = scorer(server.url, kind="openrlhf", timeout_s=0.1, retry_timeout_s=0)
+        hurried = scorer(server.url, timeout_s=0.1, retry_timeout_s=0)
         too_late = r"no answer within 0\.1 s.*task\.scorers\.good\.timeout_s"
         with pytest.raises(NotScoredError, match=too_late):
             hurried.score(ITEMS)
-        asked = scorer(server.url, kind="openrlhf", timeout_s=0.5)
+        asked = scorer(server.url, timeout_s=0.5)
         assert values(asked.score(ITEMS)) == [1, 2]
         released.set()
 
@@ -241,6 +215,6 @@ def test_a_request_that_gets_no_answer_in_time_is_repeated_or_names_the_setting(
 
 def test_the_token_comes_from_the_environment_and_is_sent(monkeypatch):
     monkeypatch.setenv("REWARD_TOKEN", "secret")
-    asked = scorer("http://localhost:1", kind="openrlhf", token_env="REWARD_TOKEN")
+    asked = scorer("http://localhost:1", token_env="REWARD_TOKEN")
     assert asked._connection.headers == {"Authorization": "Bearer secret"}
     assert "secret" not in repr(asked._connection)

@@ -50,7 +50,7 @@ def test_a_score_is_that_of_the_model_on_the_text_alone(tmp_path, family):
     (found,) = score(classifier(tmp_path), "three")
     (expected,) = direct(tmp_path, words("What is 1 + 2?\nthree")["input_ids"])
     assert found.value == pytest.approx(expected, abs=1e-5)
-    assert (found.missing, found.truncated) == (None, False)
+    assert found.missing is None
 
 
 def test_scores_do_not_depend_on_the_texts_beside_them(folder, monkeypatch):
@@ -74,18 +74,18 @@ def test_scores_do_not_depend_on_the_texts_beside_them(folder, monkeypatch):
 def test_a_text_that_ends_with_the_padding_token_is_read_to_its_end(folder):
     model = classifier(folder)
     pad = AutoTokenizer.from_pretrained(folder).pad_token_id
-    ids = [*model.encode_text("fox")[0], pad]
-    (found,) = model.score([model.encode_text("fox")._replace(ids=ids)])
+    ids = [*model.encode_text("fox"), pad]
+    (found,) = model.score([ids])
     assert found.value == pytest.approx(direct(folder, ids)[0], abs=1e-5)
 
 
-def test_a_text_that_is_too_long_is_truncated_and_says_so(folder):
+def test_a_text_that_is_too_long_is_truncated_and_the_log_says_so_once(folder, caplog):
     model = classifier(folder, max_tokens=40)
-    long, longer, short = score(model, "fox " * 100, "fox " * 200, "fox")
-    assert (long.truncated, longer.truncated, short.truncated) == (True, True, False)
+    long, longer, _ = score(model, "fox " * 100, "fox " * 200, "fox")
+    assert caplog.messages == [f"{folder}: texts of more than 40 tokens are cut"]
     assert long.value == longer.value
-    assert len(model.encode_text("fox " * 100).ids) == 40
-    assert len(classifier(folder).encode_text("fox " * 1000).ids) == 128  # the model's context
+    assert len(model.encode_text("fox " * 100)) == 40
+    assert len(classifier(folder).encode_text("fox " * 1000)) == 128  # the model's context
 
 
 def test_a_conversation_is_written_in_the_chat_template_of_the_model(tmp_path):
@@ -99,9 +99,9 @@ def test_a_conversation_is_written_in_the_chat_template_of_the_model(tmp_path):
         {"role": "assistant", "content": "c"},
     ]
     expected = words(words.apply_chat_template(messages, tokenize=False))["input_ids"]
-    assert model.encode_pair(("c", asked)).ids == expected
+    assert model.encode_pair(("c", asked)) == expected
     lines = classifier(tmp_path, template="lines").encode_pair(("c", asked))
-    assert words.decode(lines.ids) == "a\nx\nb\nc"
+    assert words.decode(lines) == "a\nx\nb\nc"
 
 
 def test_a_chat_template_that_reads_the_clock_gives_the_same_score_on_every_day(tmp_path):
@@ -118,7 +118,7 @@ def test_a_model_of_several_classes_needs_to_be_told_which(tmp_path):
     for wrong in (None, "LABEL_9"):
         with pytest.raises(GermlineError, match=rf"label={wrong}: .* 3 classes.* 0 \(LABEL_0\)"):
             classifier(tmp_path, label=wrong)
-    logits = torch.tensor(direct(tmp_path, classifier(tmp_path, label=0).encode_text("fox").ids))
+    logits = torch.tensor(direct(tmp_path, classifier(tmp_path, label=0).encode_text("fox")))
     for label in (2, "LABEL_2"):
         model = classifier(tmp_path, label=label, output="probability")
         (found,) = model.score([model.encode_text("fox")])
@@ -132,7 +132,7 @@ def test_reward_models_of_pku_are_read_with_their_head_and_text(tmp_path):
     model = classifier(tmp_path / "pku", template="pku")
     text = "BEGINNING OF CONVERSATION: USER: What is 1 + 2? ASSISTANT:three"
     ids = [*words(text)["input_ids"], words.eos_token_id]
-    assert model.encode_pair(("three", SUM)).ids == ids
+    assert model.encode_pair(("three", SUM)) == ids
     (found,) = score(model, "three")
     assert found.value == pytest.approx(direct(tmp_path / "plain", ids)[0] + 0.5, abs=1e-5)
 
@@ -162,8 +162,7 @@ def test_a_run_is_trained_on_a_classifier_and_resumed_from_another_folder(
     finish(germline.train(config, tmp_path / "run"))
     lines = (tmp_path / "run" / "rollouts.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
-    assert all({"good", "good_truncated"} <= row["parts"].keys() for row in rows)
-    assert {row["parts"]["good_truncated"] for row in rows} <= {0.0, 1.0}
+    assert all("good" in row["parts"] for row in rows)
     recorded = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
     assert recorded["task"]["scorers"]["good"]["model"] == str(folder)
     assert load_config(tmp_path / "run").task.scorers["good"].weight == 1.0

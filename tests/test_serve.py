@@ -124,22 +124,6 @@ def test_members_of_64_clients_get_their_own_texts_in_few_batches(trained, monke
     assert len(batches) < 32
 
 
-def test_log_probabilities_are_the_engines(client, trained):
-    engine = load_engine(RunDirectory.open(trained))
-    example = Example(0, QUESTIONS[1], "", chat=True)
-    (completion,) = engine.generate([None], [example], Decoding(24))[0]
-    expected = engine.log_probabilities([None], [example], [[completion]])[0][0]
-    scores = chat(client, QUESTIONS[1], logprobs=True, top_logprobs=3).choices[0].logprobs.content
-    assert [score.logprob for score in scores] == pytest.approx(expected, abs=1e-5)
-    for score in scores:
-        assert len(score.top_logprobs) == 3
-        assert score.top_logprobs[0].token == score.token  # it is greedy
-        assert score.top_logprobs[0].logprob == score.logprob
-        assert bytes(score.bytes).decode() == score.token
-    assert "".join(score.token for score in scores[:-1]) == completion.text
-    assert chat(client, QUESTIONS[1]).choices[0].logprobs is None
-
-
 def test_an_echoed_prompt_of_token_ids_is_scored_as_lm_eval_asks_for_it(client, trained):
     engine: Any = load_engine(RunDirectory.open(trained))
     text = "The capital of France is Paris."

@@ -8,7 +8,7 @@ import germline
 from germline.run.build_parts import make_graders
 from germline.run.preflight import check_custom_reward
 from germline.tasks import make_task
-from germline.tasks.thinking import open_thinking
+from germline.tasks.task_settings import open_thinking
 from tests.command_line import command
 from tests.slow_cases import mostly_slow
 from tests.tiny import save_tiny
@@ -91,7 +91,7 @@ def test_a_reward_that_refuses_texts_by_raising_is_no_problem(tmp_path):
 def test_what_is_suspicious_is_a_warning(tmp_path):
     found = findings(tmp_path, "    return float(example['answer'] in completion)\n")
     assert found["hostile answers"].verdict == "warning"
-    assert "5 of 49 earn 1, as much as a gold answer" in found["hostile answers"].remark
+    assert "1 of 19 earn 1, as much as a gold answer" in found["hostile answers"].remark
     rows = "train = test = [{'prompt': 'Why?'}]\n"
     found = findings(tmp_path, "    return len(completion)\n", rows)
     assert [found[one].verdict for one in ("examples", "gold answers")] == ["warning", "warning"]

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -141,21 +140,6 @@ def test_the_papers_pairs_are_two_to_train_and_eight_to_test():
     assert [example.answer for example in task.examples("test")] == answers
 
 
-def test_a_question_written_twice_stays_on_one_side(tmp_path):
-    rows = [{"question": f"{n % 5}?", "answer": "yes"} for n in range(50)]
-    task = ConcisenessTask(Conciseness(path=lines_file(tmp_path, *rows)))
-    train = {example.prompt for example in task.examples("train")}
-    assert not train & {example.prompt for example in task.examples("test")}
-
-
-def test_a_file_of_held_out_pairs_replaces_the_split(tmp_path):
-    train = lines_file(tmp_path, PAIR, "", {"question": "1 + 1 =", "answer": "2"})
-    test = lines_file(tmp_path, {"question": "2 + 2 =", "answer": "4"}, name="test.jsonl")
-    task = ConcisenessTask(Conciseness(path=train, test_path=test))
-    assert [example.answer for example in task.examples("train")] == ["Lima", "2"]
-    assert [example.answer for example in task.examples("test")] == ["4"]
-
-
 # countdown
 
 
@@ -207,18 +191,6 @@ def test_the_fields_split_takes_the_first_200_and_the_last_2000_rows_of_a_file(t
     assert [e.prompt for e in task.examples("test")] == [f"row {n}" for n in range(300, 2300)]
 
 
-def test_a_seeded_split_of_a_file_keeps_a_puzzle_on_one_side(tmp_path):
-    rows = [
-        {**ROW, "numbers": numbers, "target": str(t)}
-        for t in range(20)
-        for numbers in ([3, 5, 2], [5, 3, 2])
-    ]
-    task = CountdownTask(Countdown(path=json_file(tmp_path, rows), split="seeded"))
-    sides = [Counter(map(puzzle, task.examples(split))) for split in ("train", "test")]
-    assert [len(side) for side in sides] == [16, 4]
-    assert set((sides[0] + sides[1]).values()) == {2}
-
-
 @pytest.mark.skipif(not FIELD_FILE.exists(), reason=f"the field's rows are not at {FIELD_FILE}")
 def test_the_fields_own_file_is_read_and_asks_as_the_generated_rows_do():
     task = CountdownTask(Countdown(path=FIELD_FILE))
@@ -248,12 +220,21 @@ def test_the_context_of_a_row_is_the_prompt_as_it_stands(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
-        ("[{", r"rows\.json: not valid JSON: .*column 3"),
-        ([{**ROW, "numbers": [3, -5]}], r"row 0: `numbers` must be .* found \[3, -5\]"),
-        ([{**ROW, "numbers": [True, 2]}], r"row 0: `numbers` must be .* found \[True, 2\]"),
-        ([{**ROW, "target": "x"}], "row 0: `target` must be a decimal number .* found 'x'"),
-        ([{**ROW, "solution": 13}], "row 0: `solution` must be text or null, found 13"),
-        ([ROW, {"numbers": [3], "target": "3"}], "row 1: the field `context` is missing"),
+        ("[{", r"rows\.json, line 1, column 3: not valid JSON: "),
+        (
+            [{**ROW, "numbers": [3, -5]}],
+            "row 0: the field `numbers`: .* equal to 0, found -5",
+        ),
+        (
+            [{**ROW, "numbers": [True, 2]}],
+            "row 0: the field `numbers`: .*, found True",
+        ),
+        *(
+            ([{**ROW, "target": target}], "row 0: the field `target`: .* match pattern")
+            for target in ("", "x", "1e9", "1/3", "nan", "5 ", "5\n", "\u0663", "9" * 99)
+        ),
+        ([{**ROW, "solution": 13}], "row 0: the field `solution`: .* valid string, found 13"),
+        ([ROW, {"numbers": [3], "target": "3"}], "row 1: the field `context`: Field required"),
         ([ROW] * 300, r"task\.split=field takes .* only 300 rows: use task\.split=seeded"),
     ],
 )

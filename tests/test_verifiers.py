@@ -181,7 +181,7 @@ def test_tools_are_described_called_and_share_the_state_of_the_task(section_of):
     assert "item" in seen[2]
     assert "there is no tool 'prize'" in seen[3]
     assert "must be a JSON object" in seen[4]
-    assert "'item' must be valid Unicode" in seen[5]
+    assert "'item': Invalid JSON" in seen[5]
     assert rollout.grade.reward == 2.0
 
 
@@ -277,10 +277,8 @@ def test_a_full_context_ends_the_episode_which_is_scored_as_it_is(player, nano):
         (written.DIALOG.replace("TURNS", "5"), {}, "has no end: set task.tasks"),
         (written.SUMS, {"args": {"smallest": 3}}, "smallest"),
         (written.SUMS, {"args": {"largest": 0}}, "has no tasks"),
-        (TALK, {"system_prompt": "x"}, "task.system_prompt has no effect"),
-        (TALK, {"chat": False}, "task.chat has no effect"),
     ],
-    ids=["v0", "package", "endless", "setting", "empty", "prompt", "chat"],
+    ids=["v0", "package", "endless", "setting", "empty"],
 )
 def test_what_cannot_be_played_is_refused(section_of, text, settings, problem):
     with pytest.raises(GermlineError, match=problem):

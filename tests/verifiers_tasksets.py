@@ -56,13 +56,6 @@ class Counting(vf.Env[Config]):
             count = 0
             while not segment.terminated and count < TURNS:
                 count += 1
-                if segment.last_reply == "raise":
-                    raise ValueError("what a reply")
-                if segment.last_reply == "away":
-                    raise ConnectionError("no service")
-                if segment.last_reply == "hang":
-                    while True:
-                        pass
                 segment = await interaction.turn(f"{count}: {segment.last_reply}")
         interaction.trace.record_reward("count", count, 1.0)
 

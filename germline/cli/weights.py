@@ -14,7 +14,7 @@ from germline.cli.arguments import Generation, Run, Source, read_section, split_
 from germline.cli.output import AsJson, print_json
 
 if TYPE_CHECKING:
-    from germline.endpoint.uvicorn_service import UvicornService
+    from germline.endpoint.http_app import UvicornService
 
 
 EXPORT_EXAMPLES = (

@@ -66,7 +66,10 @@ def _line(setting: str, mistakes: list[dict[str, Any]]) -> str:
         files = f"; a task file ends in {ends}" if setting == "task" and "." in kind else ""
         return f"{setting}: {unknown_kind(group_at(setting.split('.')), kind)}{files}"
     messages = dict.fromkeys(
-        str(one["msg"]).removeprefix("Value error, ").replace("Input should", "must")
+        str(one["msg"])
+        .removeprefix("Value error, ")
+        .replace("Input should", "must")
+        .replace("Field required", "must be set")
         for one in mistakes
     )
     text = f"{setting}: {', or: '.join(messages)}".removeprefix(": ")

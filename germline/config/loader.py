@@ -119,6 +119,15 @@ GONE = {
 }
 """Settings that earlier runs recorded, and that changed no bit of them."""
 
+GONE_FROM_TASKS = ("sample_weight", "words", "largest", "path", "test_path")
+"""Settings of tasks that earlier runs recorded, and that changed no bit where they are null."""
+
+GONE_TASKS = ("calculator", "guess_number")
+"""Environments that came with germline: now those of a Python file with such a name."""
+
+MOST_GRADERS = 192
+"""Earlier runs recorded more processes, all of which were never started."""
+
 
 def load_config(
     source: Config | Path | str | Mapping[str, Any], overrides: Sequence[str] = ()
@@ -196,6 +205,18 @@ def read_recorded(values: Mapping[str, Any]) -> Config:
         else value
         for section, value in values.items()
     }
+    task, graders = kept.get("task"), kept.get("graders")
+    if isinstance(task, Mapping):
+        is_gone = task.get("kind") in GONE_TASKS
+        known = {
+            name: value
+            for name, value in task.items()
+            if name not in GONE_FROM_TASKS or (value is not None and not is_gone)
+        }
+        here = {"kind": "environment", "path": f"{task['kind']}.py"} if is_gone else {}
+        kept["task"] = known | here
+    if isinstance(graders, Mapping) and isinstance(graders.get("workers"), int):
+        kept["graders"] = {**graders, "workers": min(graders["workers"], MOST_GRADERS)}
     return validate_config(kept)
 
 

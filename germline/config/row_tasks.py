@@ -44,8 +44,6 @@ class CustomTask(TaskBase):
     """Prompt with `{field}` for fields of the row; default: its `prompt`, or its `question`."""
     split_seed: int = 0
     """Seed of the 80/20 train/test split where no held-out rows are given."""
-    sample_weight: str | None = Field(None, min_length=1)
-    """Field of a row with a number that its rewards are multiplied by."""
     digest: str | None = None
     """SHA-256 of code and examples when the run began; a file that has changed is refused."""
 
@@ -243,7 +241,7 @@ class Math(MathProblems):
     """Levels of difficulty to use, 1 to 5, of the field `level`; empty: all problems."""
 
 
-@register("task", "germline.tasks.safe_alignment:SafeAlignmentTask")
+@register("task", "germline.tasks.rows:SafeAlignmentTask")
 class SafeAlignment(FileOrDataset):
     """Prompts of PKU-SafeRLHF: a reward minus lambda times a cost, and lambda adapts."""
 
@@ -251,7 +249,7 @@ class SafeAlignment(FileOrDataset):
     path: Path = Path("PKU-Alignment/PKU-SafeRLHF")
     """Name on the Hugging Face hub, a folder, or a file (.jsonl, .parquet, .csv)."""
     test_split: str | None = "test"
-    """Split with the held-out rows; `null`: a seeded 80/20 split, with all categories of harm."""
+    """Split with the held-out rows; `null`: a seeded 80/20 split of `split`."""
     scorers: dict[str, ScorerConfig]
     """Reward models and a cost model by name; the reward is the weighted sum of all but `cost`."""
     cost: str = Field("cost", min_length=1)

@@ -69,6 +69,7 @@ KEEP_ONE = "drop one of them"
 NUMBER = "give a number, such as 0.01"
 SAMPLING = {"method.exploration": "temperature"}
 SEVERAL = {"method.samples": above(1), "prompt_search.temperature": not_given}
+OWN_MESSAGES = {"task.kind": "verifiers"}
 VOTING = {"method.kind": anything, "method.trains_center": False}
 FUNCTIONS = {"task.reward_functions": given}
 MEASURED = {"strategy.learning_rate.kind": "auto"}
@@ -76,7 +77,6 @@ OF_SEEDS = {"method.kind": anything, "method.members_are_seeds": True}
 SCORING = {"method.kind": anything, "method.members_generate": False}
 SAMPLES = {"method.kind": anything, "method.perturbs": False}
 GRADIENT = {"method.kind": anything, "method.backpropagates": True}
-OWN_SPLIT = {"task.kind": other_than("safe_alignment")}
 RUNNING = {"strategy.baseline.kind": "running"}
 OPTIONS = {"prompt_search.options": given}
 NO_OPTIONS = {"method.kind": anything, "method.searches_prompts": False}
@@ -96,12 +96,13 @@ IGNORED = (
     Rule("strategy.baseline", {"strategy.antithetic": True}, "use strategy.antithetic=false"),
     Rule("method.fitness", {"method.samples": 1}, "use method.samples=4"),
     Rule("task.data task.puzzles", {"task.path": given}, KEEP_ONE),
-    Rule("task.split_seed", {"task.test_path": given, **OWN_SPLIT}),
-    Rule("task.split_seed", {"task.test_split": given, "task.held_out_split": given, **OWN_SPLIT}),
+    Rule("task.split_seed", {"task.test_path": given}),
+    Rule("task.split_seed", {"task.test_split": given, "task.held_out_split": given}),
     Rule("task.split_seed", {"task.data": "paper"}),
     Rule("task.kl_estimator task.kl_per", {"task.kl_coef": not_given}, "set task.kl_coef"),
     Rule("task.thinking_tag", {"task.strip_thinking": False}, "use task.strip_thinking=true"),
     Rule("task.system_prompt", {"task.chat": False}, "use task.chat=true"),
+    Rule("task.system_prompt task.few_shot task.strip_thinking task.chat", OWN_MESSAGES),
     Rule("task.few_shot", {"prompt_search.few_shot": given}, KEEP_ONE),
     Rule("task.temperature", {"prompt_search.temperature": given}, KEEP_ONE),
     Rule(

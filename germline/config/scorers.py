@@ -76,7 +76,7 @@ class HttpSettings(Section):
 
     url: Url
     """Address with its path: `http://localhost:8000/v1` of a language model,
-    `http://localhost:5000/get_reward` of OpenRLHF."""
+    `http://localhost:8100` of `germline serve --reward`."""
     token_env: str | None = Field(None, min_length=1)
     """Name of the environment variable with the token that is sent as `Authorization: Bearer`."""
     timeout_s: float = Field(60.0, gt=0, le=1e6)
@@ -103,44 +103,15 @@ class ChatSettings(HttpSettings):
     """Further fields of the request, such as `{seed: 1}`."""
 
 
-class BatchedHttpScorer(HttpScorer):
-    """Settings of a service that scores several completions per request."""
-
-    batch_size: int = Field(32, ge=1)
-    """Largest number of completions in one request, across members."""
-
-
-@register("scorer", "germline.scorers.reward_services:OpenRlhfScorer")
-class OpenRlhf(BatchedHttpScorer):
-    """The remote reward model of OpenRLHF: `{query, prompts, labels}` -> `{rewards}`."""
-
-    kind: Literal["openrlhf"] = "openrlhf"
-    template: Template = "concatenated"
-    """Text of `query`: `lines`, `concatenated`, `pku`, or one with `{response}`."""
-
-
-@register("scorer", "germline.scorers.reward_services:GermlineServiceScorer")
-class GermlineScorer(BatchedHttpScorer):
+@register("scorer", "germline.scorers.http_service:GermlineServiceScorer")
+class GermlineScorer(HttpScorer):
     """Reward and cost models on another device: the service of `germline serve --reward`."""
 
     kind: Literal["germline"] = "germline"
     output: Literal["reward", "cost"] = "reward"
     """The model whose score is taken; give a cost a negative weight."""
-
-
-@register("scorer", "germline.scorers.reward_services:ClassifyScorer")
-class VllmClassify(BatchedHttpScorer):
-    """`/classify` of vLLM: the probability of a class, or the output of a reward model."""
-
-    kind: Literal["vllm_classify"] = "vllm_classify"
-    model: str | None = None
-    """Name of the model in the request; default: the one that is served."""
-    options: dict[str, Any] = Field({})
-    """Further fields of the request, such as `{truncate_prompt_tokens: 2048}`."""
-    label: int | None = Field(None, ge=0)
-    """Index of the class whose probability is the score; needed if there are two."""
-    template: Template = "lines"
-    """Text to classify: `lines`, `concatenated`, `pku`, or one with `{response}`."""
+    batch_size: int = Field(32, ge=1)
+    """Largest number of completions in one request, across members."""
 
 
 @register("scorer", "germline.scorers.judges:JudgeScorer")
@@ -182,8 +153,8 @@ class ClassifierSettings(Section):
     output: Literal["logit", "probability"] = "logit"
     """The model's output for the class, or its probability."""
     max_tokens: int | None = Field(None, ge=1)
-    """Longest text in tokens; more are cut, recorded as `NAME_truncated`. Default: the model's
-    context, at most 4096."""
+    """Longest text in tokens; more are cut, which the log says. Default: the model's context, at
+    most 4096."""
     batch_size: int = Field(16, ge=1)
     """Texts per forward pass."""
     device: str = "auto"

@@ -30,11 +30,6 @@ class TaskBase(KindSection):
         return self.kind
 
     @property
-    def weight_field(self) -> str | None:
-        """The field of a row with the number that its rewards are multiplied by, if any."""
-        return getattr(self, "sample_weight", None)
-
-    @property
     def sends_chats(self) -> bool:
         """Whether prompts go through the chat template; a Python file may decide otherwise."""
         return self.chat is not False
@@ -81,7 +76,7 @@ class TaskBase(KindSection):
     """Worst value of these functions, one number or one per function; a completion that cannot be
     graded earns it."""
     scorers: Scorers = Field({})
-    """Reward models, judges and reward services by name, such as `{helpful: {kind: openrlhf,
+    """Reward models, judges and reward services by name, such as `{helpful: {kind: germline,
     url: ...}}`; each adds its weighted score to the rewards of the task."""
 
 
@@ -92,10 +87,6 @@ class Conciseness(TaskBase):
     kind: Literal["conciseness"] = "conciseness"
     data: Literal["facts", "paper"] = "facts"
     """`facts`: questions the nano model knows; `paper`: the 2 + 8 pairs of Qiu et al."""
-    path: Path | None = None
-    """JSONL of {question, answer} instead of `data`."""
-    test_path: Path | None = None
-    """JSONL of held-out pairs; default: a seeded 80/20 split of `path`."""
     split_seed: int = 0
     """Seed of the train/test split."""
 
@@ -153,19 +144,8 @@ class Wordle(EpisodeSettings):
     """Find a secret word in six guesses: reward = marks of the last guess + 0.2 x valid guesses."""
 
     kind: Literal["wordle"] = "wordle"
-    words: Path | None = None
-    """File with one word per line, all of one length; default: the words that nano knows."""
     split_seed: int = 0
     """Seed of the train/test split of the secret words."""
-
-
-@register("task", "germline.tasks.environment_task:GuessNumberTask")
-class GuessNumber(EpisodeSettings):
-    """Find a number with the answers `higher` and `lower`: reward 1 + 0.1 x closeness."""
-
-    kind: Literal["guess_number"] = "guess_number"
-    largest: int = Field(100, ge=2, le=10**6)
-    """Numbers go from 1 to this."""
 
 
 def _from_file(value: object) -> object:

@@ -1,7 +1,6 @@
 """An OpenAI-compatible endpoint over one engine, on FastAPI and uvicorn (the extra `serve`).
 
-`http_app` (token, errors) and `uvicorn_service` (address, start, end) are the same for
-every service, also for those that have no engine.
+`http_app` is the same for every service, also for those that have no engine.
 """
 
 from collections.abc import Iterator

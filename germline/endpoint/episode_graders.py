@@ -26,10 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from germline.endpoint.engine_batcher import EngineBatcher
-from germline.endpoint.episode_log import RUNS, EpisodeLog, LoggedTurn
+from germline.endpoint.http_app import UvicornService
 from germline.endpoint.openai_app import Endpoint
-from germline.endpoint.rows import NamedWeights
-from germline.endpoint.uvicorn_service import UvicornService
+from germline.endpoint.rows import RUNS, EpisodeLog, LoggedTurn, NamedWeights
 from germline.example import Ended, EndpointEpisode, EpisodeBatch, Transcript, Turn, joined
 from germline.graders.pool import GraderPool
 from germline.graders.worker_handle import WorkerHandle

@@ -10,20 +10,20 @@ members of a batch are generated together.
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from germline.endpoint.engine_batcher import EngineBatcher
-from germline.endpoint.episode_log import EpisodeLog, LoggedTurn
-from germline.endpoint.http_app import HEALTH, AsciiJson, RequestError, make_app
+from germline.endpoint.http_app import HEALTH, AsciiJson, RequestError, make_app, results_of
 from germline.endpoint.openai_requests import (
     ChatRequest,
     CompletionRequest,
     Message,
 )
 from germline.endpoint.openai_responses import Reply
-from germline.endpoint.rows import NamedWeights, RowRequest
+from germline.endpoint.rows import EpisodeLog, LoggedTurn, NamedWeights, RowRequest
 from germline.types import Example
 
 
@@ -62,7 +62,7 @@ class Endpoint:
         await asyncio.to_thread(self.weights.select, name)
         return AsciiJson(_model(name))
 
-    async def chat(self, request: ChatRequest) -> Response:
+    async def chat(self, request: ChatRequest, http: Request) -> Response:
         """Answer the last message of a conversation."""
         self._seed(request)
         asked, after = request.example(), None
@@ -70,7 +70,7 @@ class Endpoint:
         if self.log is not None:
             new, after = self.log.continued(request.model, request.seed or 0, asked)
         longest = request.max_completion_tokens or request.max_tokens
-        reply = await self._reply(request, [new], longest, after=after)
+        reply = await self._reply(request, http, [new], longest, after=after)
         if self.log is not None:
             for result in reply.results:
                 said = Message(**reply.message(result.completion.text)).text
@@ -79,11 +79,12 @@ class Endpoint:
                 self.log.note(request.model, logged, asked, said)
         return _streamed(reply.chat_events()) if request.stream else AsciiJson(reply.chat())
 
-    async def complete(self, request: CompletionRequest) -> Response:
+    async def complete(self, request: CompletionRequest, http: Request) -> Response:
         """Continue texts."""
         self._seed(request)
-        echo = bool(request.echo)
-        reply = await self._reply(request, request.examples(), request.max_tokens, echo=echo)
+        examples, longest = request.examples(), request.max_tokens
+        scored = {"echo": bool(request.echo), "top": request.logprobs}
+        reply = await self._reply(request, http, examples, longest, **scored)
         return _streamed(reply.text_events()) if request.stream else AsciiJson(reply.text())
 
     def _seed(self, request: ChatRequest | CompletionRequest) -> None:
@@ -94,28 +95,22 @@ class Endpoint:
     async def _reply(
         self,
         request: ChatRequest | CompletionRequest,
+        http: Request,
         examples: Sequence[Example],
         longest: int | None,
-        *,
-        echo: bool = False,
-        after: LoggedTurn | None = None,
+        **more: Any,
     ) -> Reply:
-        top = request.top
+        """Generate the completions of a request; its rows leave the queue with the client."""
         if self.log is not None and longest is not None:
             longest = min(longest, self.max_new_tokens)  # `task.max_new_tokens` holds for agents
         # Members are drawn and the journal is read in a thread, as both may take a while.
         selected = await asyncio.to_thread(self.weights.select, request.model)
-        row = RowRequest(
-            selected, examples[0], request.decoding(self.max_new_tokens), longest, top, echo, after
-        )
+        decoding = request.decoding(self.max_new_tokens)
+        row = RowRequest(selected, examples[0], decoding, longest, **more)
         futures = self.batcher.submit(
             [replace(row, example=example) for example in request.sampled(examples)]
         )
-        try:
-            results = [await asyncio.wrap_future(future) for future in futures]
-        finally:  # when this is cancelled or fails, so are the other rows
-            for future in futures:
-                future.cancel()
+        results = await results_of(futures, http)
         if len(results) < len(examples) * request.choices:  # greedy choices are all the same
             results = [result for result in results for _ in range(request.choices)]
         return Reply(request, selected.fingerprint, results)

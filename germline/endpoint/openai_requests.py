@@ -13,7 +13,7 @@ import itertools
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -135,6 +135,8 @@ class SamplingFields(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    neutral: ClassVar[Mapping[str, Sequence[Any]]] = NEUTRAL
+
     model: str
     temperature: Annotated[StrictFloat, Field(ge=0, le=2)] | None = None
     top_p: Annotated[StrictFloat, Field(ge=0, le=1)] | None = None
@@ -151,8 +153,8 @@ class SamplingFields(BaseModel):
         if not isinstance(values, dict):
             return values
         given = {name: v for name, v in values.items() if v is not None and name not in IGNORED}
-        for name in given.keys() & NEUTRAL.keys():
-            if (value := given.pop(name)) not in NEUTRAL[name]:
+        for name in given.keys() & cls.neutral.keys():
+            if (value := given.pop(name)) not in cls.neutral[name]:
                 raise RequestError(
                     400,
                     f"{name}={value!r:.60} is not supported by this server: leave it out",
@@ -204,11 +206,6 @@ class CompletionRequest(SamplingFields):
         prompts: list[Any] = self.prompt if isinstance(self.prompt, list) else [self.prompt]
         return [prompts] if isinstance(prompts[0], int) else prompts
 
-    @property
-    def top(self) -> int | None:
-        """Number of likely tokens to report; None: no log-probabilities."""
-        return self.logprobs
-
     def examples(self) -> list[Example]:
         """Return one example per prompt."""
         return [
@@ -220,26 +217,15 @@ class CompletionRequest(SamplingFields):
 
 
 class ChatRequest(SamplingFields):
-    """A request to answer the last message of a conversation."""
+    """A request to answer the last message of a conversation; it has no log-probabilities."""
+
+    neutral = {**NEUTRAL, "logprobs": (False,), "top_logprobs": (0,)}
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
     max_completion_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    logprobs: StrictBool | None = None
-    top_logprobs: Annotated[StrictInt, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
-
-    @property
-    def top(self) -> int | None:
-        """Number of likely tokens to report; None: no log-probabilities."""
-        if self.top_logprobs and not self.logprobs:
-            raise RequestError(
-                400,
-                f"top_logprobs={self.top_logprobs} needs `logprobs: true`",
-                param="top_logprobs",
-            )
-        return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
     def described_tools(self) -> Sequence[Tool]:

@@ -46,19 +46,20 @@ class Reply:
         choices = []
         for index, result in enumerate(self.results):
             message = self.message(result.completion.text)
-            scores = None if self.request.top is None else _chat_scores(result.scores)
             reason = "tool_calls" if "tool_calls" in message else _finish_reason(result)
-            choice = {"index": index, "message": message, "logprobs": scores}
+            choice = {"index": index, "message": message, "logprobs": None}
             choices.append({**choice, "finish_reason": reason})
         return self._object("chat.completion", "chatcmpl", choices)
 
     def text(self) -> dict[str, Any]:
         """Return a text completion."""
+        request = self.request
+        assert isinstance(request, CompletionRequest)
         choices = [
             {
                 "index": index,
                 "text": result.prompt + result.completion.text,
-                "logprobs": None if self.request.top is None else _text_scores(result.scores),
+                "logprobs": None if request.logprobs is None else _text_scores(result.scores),
                 "finish_reason": _finish_reason(result),
             }
             for index, result in enumerate(self.results)
@@ -75,7 +76,7 @@ class Reply:
                 delta = {**delta, "tool_calls": [{"index": n, **call} for n, call in calls]}
             chunks += [
                 {**choice, "delta": delta, "finish_reason": None},
-                {**choice, "delta": {}, "logprobs": None},
+                {**choice, "delta": {}},
             ]
         return self._events(whole, "chat.completion.chunk", chunks)
 
@@ -116,23 +117,6 @@ class Reply:
 
 def _finish_reason(result: RowResult) -> str:
     return "stop" if result.completion.finish in ("eos", "stop") else "length"
-
-
-def _chat_scores(scores: Sequence[TokenScore]) -> dict[str, Any]:
-    content = [
-        {
-            **_chat_token(score.text, score.logprob),
-            "top_logprobs": [_chat_token(*pair) for pair in score.top],
-        }
-        for score in scores
-    ]
-    return {"content": content, "refusal": None}
-
-
-def _chat_token(text: str, logprob: float | None) -> dict[str, Any]:
-    # A token that is a part of a character has no text, so its bytes are not known here.
-    known = None if "\ufffd" in text else list(text.encode())
-    return {"token": text, "logprob": _finite(logprob), "bytes": known}
 
 
 def _text_scores(scores: Sequence[TokenScore]) -> dict[str, Any]:

@@ -121,8 +121,8 @@ class RowGenerator:
         if request.top and not isinstance(self._weights.engine, TextScorer):
             raise RequestError(
                 400,
-                f"engine.kind={kind} does not report the most likely tokens: use logprobs=0 "
-                "(completions) or leave out top_logprobs (chat), or serve with engine=inprocess",
+                f"engine.kind={kind} does not report the most likely tokens: use logprobs=0, "
+                "or serve with engine=inprocess",
                 param="logprobs",
             )
 

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 
 from germline.environments.tools import answer_calls, find_tools, is_unicode
 from germline.errors import shown
-from germline.graders.event_loop import await_result
-from germline.graders.reward_functions import exception_text
+from germline.graders.reward_functions import await_result, exception_text
 from germline.graders.worker_messages import CAUSED_BY_CODE, InvalidGradeError, TimeUp, restart_step
 
 log = logging.getLogger(__name__)
@@ -116,21 +115,16 @@ class StepAdapter:
         restart_step()
         try:
             await_result(close())
-        except TimeUp:
-            self._warn_of_close("TimeUp", "takes longer than graders.timeout_s and is given up")
+        except (TimeUp, *CAUSED_BY_CODE) as error:
             restart_step()  # what follows has a time limit too
-        except CAUSED_BY_CODE as error:
-            self._warn_of_close(type(error).__name__, f"fails: {exception_text(close, error)}")
-
-    def _warn_of_close(self, kind: str, problem: str) -> None:
-        name = type(self.environment).__qualname__
-        if (name, kind) not in _WARNED_OF:
-            _WARNED_OF.add((name, kind))
-            log.warning(
-                "the environment %s: close() %s; the score of the episode stands, but what close() "
-                "does not release stays in the grader process",
-                *(name, problem),
-            )
+            named = type(self.environment).__qualname__, type(error).__name__
+            if named not in _WARNED_OF:
+                _WARNED_OF.add(named)
+                log.warning(
+                    "the environment %s: close() fails: %s; the score of the episode stands, but "
+                    "what close() does not release stays in the grader process",
+                    *(named[0], exception_text(close, error)),
+                )
 
 
 class ToolAdapter(StepAdapter):

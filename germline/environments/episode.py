@@ -71,12 +71,7 @@ class Episode:
                 raise
         except NOT_BY_THE_REPLY:
             raise
-        except TimeUp:
-            raise InvalidGradeError(
-                "takes longer than graders.timeout_s in reset(), which no reply can cause: make it "
-                "faster, or raise graders.timeout_s"
-            ) from None
-        except CAUSED_BY_CODE as error:
+        except (TimeUp, *CAUSED_BY_CODE) as error:
             reset = getattr(factory, "reset", factory)
             raise InvalidGradeError(
                 f"fails in reset(), which no reply can cause: {exception_text(reset, error)}"
@@ -127,7 +122,6 @@ class Episode:
             raise PartsFailedError({}, f"{method}(): {exception_text(function, error)}") from error
 
     def _add(self, rewards: Any) -> None:
-        """Add rewards to those so far."""
         for part, value in self._rubric.by_part(rewards).items():
             self._parts[part] = self._parts.get(part, 0.0) + value
         for part, value in self._parts.items():

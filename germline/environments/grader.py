@@ -13,7 +13,7 @@ A task file names the class of its environment, `environment = Mine`, or defines
 has `reset`. `germline.graders.task_file` says how it is found again in grader processes.
 """
 
-from collections import OrderedDict
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,8 +26,7 @@ from germline.graders.task_file import TaskFile, task_file_error
 from germline.graders.worker_messages import InvalidGradeError
 
 LIVE_EPISODES = 16_384
-"""Largest number of live episodes in a grader process: more than the rows of a microbatch, because
-a cache that is a little too small finds nothing at all when all rows are continued in turn."""
+"""Largest number of live episodes in a grader process: more than the rows of a microbatch."""
 
 Key = tuple[int, int, tuple[str, ...]]
 """Index of the example, seed of the environment, and replies so far."""
@@ -36,46 +35,44 @@ Key = tuple[int, int, tuple[str, ...]]
 class EpisodeCache:
     """Live episodes by what the model wrote in them so far.
 
-    Members that write the same replies have episodes under the same key. Beyond `size`, the episode
-    that was continued least recently is closed, and made again when it is needed.
+    Members that write the same replies have episodes under the same key. At `size` episodes, of
+    which most were continued in other processes, all are closed, and made again when needed.
     """
 
     def __init__(self, size: int = LIVE_EPISODES) -> None:
         self._size = size
         self._count = 0
-        self._episodes: OrderedDict[Key, list[Episode]] = OrderedDict()
+        self._episodes: dict[Key, list[Episode]] = {}
 
     def take(self, key: Key, row: Mapping[str, Any]) -> Episode | None:
         """Remove and return an episode; None without one of this row (splits share indices)."""
         same = self._episodes.get(key, [])
         place = next((i for i, episode in enumerate(same) if episode.row == row), None)
-        return None if place is None else self._pop(key, place)
+        if place is None:
+            return None
+        self._count -= 1
+        return same.pop(place)
 
     def put(self, key: Key, episode: Episode) -> None:
         """Keep an episode until its next reply."""
+        if self._count == self._size:
+            self.clear()
         self._episodes.setdefault(key, []).append(episode)
-        self._episodes.move_to_end(key)
         self._count += 1
-        while self._count > self._size:
-            self._pop(next(iter(self._episodes)), 0).close()
 
     def clear(self) -> None:
         """Close all episodes."""
-        while self._episodes:
-            self._pop(next(iter(self._episodes)), 0).close()
-
-    def _pop(self, key: Key, place: int) -> Episode:
-        same = self._episodes[key]
-        episode = same.pop(place)
-        self._count -= 1
-        if not same:
-            del self._episodes[key]
-        return episode
+        for episode in itertools.chain.from_iterable(self._episodes.values()):
+            episode.close()
+        self._episodes, self._count = {}, 0
 
 
 @dataclass(frozen=True)
 class EnvironmentGrader:
-    """Plays episodes of one environment; picklable, without its live episodes."""
+    """Plays episodes of one environment; picklable, without its live episodes.
+
+    A text is the only reply of an episode with seed 0.
+    """
 
     name: str
     factory: Callable[[], Any]
@@ -91,8 +88,11 @@ class EnvironmentGrader:
         """Pickle the environment without its live episodes."""
         return type(self), (self.name, self.factory, self.rubric)
 
-    def __call__(self, transcript: Transcript, example: Example) -> Mapping[str, float] | str:
+    def __call__(self, asked: Transcript | str, example: Example) -> Mapping[str, float] | str:
         """Return the environment's next message, or the parts of an episode that has ended."""
+        transcript = (
+            asked if isinstance(asked, Transcript) else Transcript((asked,), 0, is_final=True)
+        )
         try:
             return self._continue(transcript, example)
         except MemoryError:
@@ -120,7 +120,6 @@ class EnvironmentGrader:
         return episode.observation
 
     def _replay(self, replies: tuple[str, ...], seed: int, example: Example) -> Episode:
-        """Make an environment and give it the replies of an episode so far."""
         episode = Episode(self.factory, self.rubric, example.facts, seed)
         for turn, reply in enumerate(replies):
             if episode.step(reply).done:
@@ -131,19 +130,6 @@ class EnvironmentGrader:
                     "Randomness must come from the `seed` that reset() gets"
                 )
         return episode
-
-
-@dataclass(frozen=True)
-class SingleReplyGrader:
-    """Grades a text as the only reply of an episode with seed 0."""
-
-    episodes: Callable[[Transcript, Example], Mapping[str, float] | str]
-
-    def __call__(self, text: str, example: Example) -> Mapping[str, float]:
-        """Return the parts of the episode."""
-        parts = self.episodes(Transcript((text,), seed=0, is_final=True), example)
-        assert not isinstance(parts, str)
-        return parts
 
 
 @dataclass(frozen=True)

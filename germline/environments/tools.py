@@ -13,7 +13,6 @@ Python's `json` reads more than JSON has: `NaN`, `Infinity`, `1e999`, and halves
 
 import inspect
 import json
-import math
 import re
 import reprlib
 import types
@@ -21,7 +20,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from germline.graders.event_loop import await_result
+from germline.graders.reward_functions import await_result
 from germline.graders.worker_messages import CAUSED_BY_CODE
 from germline.registry import did_you_mean
 
@@ -46,7 +45,6 @@ _TAG = re.compile(f"{OPEN}|{CLOSE}")
 _JSON_BEGINS = re.compile(r"\S")
 
 Tools = Mapping[str, Callable[..., Any]]
-Schema = Mapping[str, Any]
 Turn = tuple[str, str]
 """Role and content of a message."""
 
@@ -61,14 +59,6 @@ _JSON_TYPES = {
     tuple: "array",
     dict: "object",
     types.NoneType: "null",
-}
-_PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {
-    "string": (str,),
-    "integer": (int,),
-    "number": (int, float),
-    "boolean": (bool,),
-    "object": (dict,),
-    "null": (type(None),),
 }
 _ARGUMENT = re.compile(r"^\s*(\w+)\s*(?:\([^)\n]*\))?\s*:\s*(.+)$")
 
@@ -177,8 +167,7 @@ def _answer(call: str, tools: Tools) -> str:
         bound = inspect.signature(tools[name]).bind(**arguments)
     except TypeError as error:
         return f"Error: wrong arguments of {name}: {error}"
-    schemas = describe(tools[name])["function"]["parameters"]["properties"]
-    if problem := argument_problem(arguments, schemas):
+    if problem := argument_problem(arguments, _hints(tools[name])):
         return f"Error: wrong arguments of {name}: {problem}"
     try:
         value = await_result(tools[name](*bound.args, **bound.kwargs))
@@ -212,10 +201,7 @@ def describe(tool: Callable[..., Any]) -> dict[str, Any]:
     """Return the JSON schema of a tool, from its signature and its docstring."""
     documentation = inspect.getdoc(tool) or ""
     descriptions = _argument_descriptions(documentation)
-    try:
-        hints = typing.get_type_hints(getattr(tool, "__func__", tool))
-    except (NameError, TypeError):  # a hint that names something which is not there at run time
-        hints = {}
+    hints = _hints(tool)
     parameters = [
         parameter
         for parameter in inspect.signature(tool).parameters.values()
@@ -246,6 +232,13 @@ def describe(tool: Callable[..., Any]) -> dict[str, Any]:
     }
 
 
+def _hints(tool: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(getattr(tool, "__func__", tool))
+    except (NameError, TypeError):  # a hint that names something which is not there at run time
+        return {}
+
+
 def _json_type(hint: Any) -> dict[str, Any]:
     """Return the JSON schema of a type hint; an unknown one allows any value."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -274,59 +267,27 @@ def _argument_descriptions(documentation: str) -> dict[str, str]:
     return described
 
 
-def argument_problem(arguments: Mapping[str, Any], schemas: Mapping[str, Schema]) -> str | None:
+def argument_problem(arguments: Mapping[str, Any], hints: Mapping[str, Any]) -> str | None:
     """Say what is wrong with the arguments of a call; None if nothing is.
 
-    An argument without a schema may have any JSON value.
+    An argument may have any JSON value if it has no type hint, or one that pydantic does not know.
     """
+    # Here, because a grader process without tools starts quickly.
+    from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+
     for name, value in arguments.items():
-        schema = schemas.get(name, {})
-        needed = _describe(schema) if not _fits(value, schema) else _json_need(value)
-        if needed:
-            return f"{name!r} must be {needed}, found {reprlib.repr(value)}"
+        try:
+            kind = TypeAdapter(hints.get(name, Any))
+        except PydanticSchemaGenerationError:
+            kind = TypeAdapter(Any)
+        try:
+            kind.validate_json(json.dumps(value, allow_nan=False), strict=True)
+        except ValidationError as error:
+            reasons = dict.fromkeys(one["msg"] for one in error.errors())
+            return f"{name!r}: {' or '.join(reasons)}, found {reprlib.repr(value)}"
+        except (ValueError, RecursionError) as error:  # NaN, or lists that are nested too deeply
+            return f"{name!r}: {error}"
     return None
-
-
-def _json_need(value: Any) -> str | None:
-    """Say what a part that JSON does not have must be instead; None for a value of JSON."""
-    parts = [value]  # and no recursion: a model may nest more lists than Python calls
-    while parts:
-        part = parts.pop()
-        if isinstance(part, float) and not math.isfinite(part):
-            return "a finite number" if part is value else "JSON, which has finite numbers only"
-        if isinstance(part, str) and not is_unicode(part):
-            return "valid Unicode text"
-        if isinstance(part, dict):
-            parts += [*part, *part.values()]
-        elif isinstance(part, list):
-            parts += part
-    return None
-
-
-def _fits(value: Any, schema: Schema) -> bool:
-    if "enum" in schema:
-        # True == 1 in Python.
-        return any(type(value) is type(option) and value == option for option in schema["enum"])
-    if "anyOf" in schema:
-        return any(_fits(value, option) for option in schema["anyOf"])
-    if "type" not in schema:
-        return True
-    kind = schema["type"]
-    if isinstance(value, bool) and kind != "boolean":
-        return False
-    if kind == "array":
-        items = schema.get("items", {})
-        return isinstance(value, list) and all(_fits(item, items) for item in value)
-    return isinstance(value, _PYTHON_TYPES[kind])
-
-
-def _describe(schema: Schema) -> str:
-    if "enum" in schema:
-        return f"one of {', '.join(map(repr, schema['enum']))}"
-    if "anyOf" in schema:
-        return " or ".join(map(_describe, schema["anyOf"]))
-    items = schema.get("items", {})
-    return f"{schema['type']} of {_describe(items)}" if items else str(schema["type"])
 
 
 def is_unicode(text: str) -> bool:

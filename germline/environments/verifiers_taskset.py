@@ -5,36 +5,42 @@
 - before the first reply, and errors of a service, a container or the endpoint: missing;
 - any other exception of the task or its rewards, and a reward that is NaN or infinite: the floor;
 - an episode in which nothing was rewarded: an error of the task.
+
+Nothing is ever installed: the names of the hub are not those of PyPI, where packages of other
+people have the same names.
 """
 
 import contextlib
 import copy
+import functools
 import itertools
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from germline.environments.episode import EpisodeRubric
-from germline.environments.verifiers_installed import (
-    check_file,
-    check_version,
-    import_error,
-    keep_dictionary,
-    module_of,
-)
 from germline.errors import GermlineError
 from germline.example import EpisodeBatch, Example
-from germline.graders.event_loop import await_result
+from germline.graders.reward_functions import await_result
 from germline.graders.worker_messages import GradeMissingError, InvalidGradeError, PartsFailedError
 
-check_version()  # before the import, which takes seconds and fails with other versions
+try:  # before the import, which takes seconds and fails with other versions
+    _version = metadata.version("verifiers")
+except metadata.PackageNotFoundError:
+    _version = "none"
+if not _version.startswith("0.4."):
+    raise GermlineError(
+        f"task.kind=verifiers needs verifiers>=0.4,<0.5, found {_version}: pip install "
+        "'germline[verifiers]' (in an environment of its own where another package needs openai>=3)"
+    )
 
-import verifiers.v1 as vf  # noqa: E402
+import verifiers.v1 as vf
 
-from germline.environments.verifiers_endpoint import (  # noqa: E402
+from germline.environments.verifiers_endpoint import (
     CONTEXT_IS_FULL,
     Tools,
     endpoint_agent,
@@ -62,47 +68,50 @@ Opening = tuple[tuple[str, str], ...]
 """(role, content) of each message before the first reply."""
 
 
-@dataclass(frozen=True)
-class TasksetSource:
-    """What a taskset is loaded from: settings of the task; picklable."""
-
-    env: str
-    args: Mapping[str, Any]
-    tasks: int | None
-    max_turns: int | None = None
-    """Of one run of an agent; None: no limit."""
-
-
 class LoadedTaskset:
-    """A taskset, and the environment that plays it."""
+    """A taskset, and the environment that plays it; unpickling it loads it again.
 
-    def __init__(self, source: TasksetSource) -> None:
-        self.source = source
-        _import(source.env)
-        module = module_of(source.env)
+    Args:
+        env: settings of the task, as the next two.
+        args: of the taskset.
+        tasks: number of tasks to read; None: all.
+        max_turns: of one run of an agent; None: no limit.
+    """
+
+    def __init__(
+        self, env: str, args: Mapping[str, Any], tasks: int | None, max_turns: int | None = None
+    ) -> None:
+        self.name = env
+        self._source = env, args, tasks, max_turns
+        _import(env)
+        module = module_of(env)
         roles = {
             name: {"timeout": {"rollout": NO_LIMIT_S}}
-            | endpoint_agent(field.default, module, source.max_turns)
+            | endpoint_agent(field.default, module, max_turns)
             for name, field in vf.env_config_type(module).model_fields.items()
             if isinstance(field.default, vf.AgentConfig)
         }
         self._starts_tools = any("harness" not in role for role in roles.values())
-        with _task_error(source.env, "task.args"):
-            given = {"taskset": {**source.args, "id": module}, **roles}
+        with _task_error(env, "task.args"):
+            given = {"taskset": {**args, "id": module}, **roles}
             self.env = vf.load_environment(vf.resolve_env_config(given))
         taskset = self.env.taskset
-        if not taskset.bounded and source.tasks is None:
+        if not taskset.bounded and tasks is None:
             raise GermlineError(
-                f"task.env={source.env} has no end: set task.tasks, the number of its tasks to read"
+                f"task.env={env} has no end: set task.tasks, the number of its tasks to read"
             )
-        with _task_error(source.env, "load()"):
+        with _task_error(env, "load()"):
             self.tasks = [
                 task if self._starts_tools else _without_servers(task)
-                for task in itertools.islice(taskset, source.tasks)
+                for task in itertools.islice(taskset, tasks)
             ]
         if not self.tasks:
-            raise GermlineError(f"task.env={source.env} has no tasks: see task.args")
+            raise GermlineError(f"task.env={env} has no tasks: see task.args")
         await_result(self.env.start())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle what the taskset is loaded from."""
+        return type(self), self._source
 
     def toolsets(self) -> list[Any]:
         """Make the tools of a task: its own, and those that all tasks share."""
@@ -115,13 +124,13 @@ class LoadedTaskset:
 
     def tool_schemas(self) -> list[dict[str, Any]]:
         """Return the JSON schemas of the tools."""
-        with _task_error(self.source.env, "toolsets()"):
+        with _task_error(self.name, "toolsets()"):
             return await_result(Tools(self.toolsets()).open()).schemas
 
     def opening(self, place: int) -> Opening:
         """Return the messages before the first reply, as the task writes them."""
         data = self.tasks[place].data
-        with _task_error(self.source.env, f"the prompt of task {place}"):
+        with _task_error(self.name, f"the prompt of task {place}"):
             messages = opening_messages(data.system_prompt, data.prompt)
             return tuple((str(message.role), message_text(message)) for message in messages)
 
@@ -135,7 +144,7 @@ class LoadedTaskset:
 
 @dataclass(frozen=True)
 class VerifiersGrader:
-    """Plays episodes of a taskset; unpickling it loads the taskset again."""
+    """Plays episodes of a taskset."""
 
     taskset: LoadedTaskset = field(compare=False)  # loaded again, it is another object
     rubric: EpisodeRubric
@@ -143,7 +152,7 @@ class VerifiersGrader:
     @property
     def described(self) -> str:
         """The name of the grader in messages."""
-        return f"the environment {self.taskset.source.env}"
+        return f"the environment {self.taskset.name}"
 
     def __call__(self, asked: Any, example: Example) -> Any:
         """Play a batch of episodes."""
@@ -159,10 +168,6 @@ class VerifiersGrader:
                 lambda episode: _parts_of(episode, parts, self.rubric),
             )
         )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what the taskset is loaded from instead of the taskset."""
-        return _reload, (self.taskset.source, self.rubric)
 
 
 def _parts_of(episode: Any, parts: Sequence[str], rubric: EpisodeRubric) -> Mapping[str, float]:
@@ -217,7 +222,6 @@ def _rewards(trace: Any) -> dict[str, Any]:
 
 
 def _metrics(trace: Any, parts: Sequence[str]) -> dict[str, float]:
-    """Return the metrics of a run that are parts of the rubric."""
     given = {name: value for name, value in trace.metrics.items() if value is not None}
     for name in given.keys() & parts:
         _check_finite(f"the metric {name!r}", given[name])
@@ -231,20 +235,25 @@ def _check_finite(what: str, value: float) -> None:
         )
 
 
-def _reload(source: TasksetSource, rubric: EpisodeRubric) -> VerifiersGrader:
-    return VerifiersGrader(LoadedTaskset(source), rubric)
-
-
 def _import(env: str) -> None:
-    """Import the module of a taskset."""
-    check_file(env)
-    if env.endswith(".py") and (folder := str(Path(env).absolute().parent)) not in sys.path:
-        sys.path.insert(0, folder)
+    if env.endswith(".py"):
+        if module_of(env) != Path(env).stem:  # another may have that name
+            raise GermlineError(f"task.env={env}: rename the file to {module_of(env)}.py")
+        if (folder := str(Path(env).absolute().parent)) not in sys.path:
+            sys.path.insert(0, folder)
     try:
         vf.task_type(module_of(env))
     except Exception as error:
-        raise import_error(env, error) from error
-    keep_dictionary()
+        cause: BaseException = error
+        while hidden := cause.__cause__ or cause.__context__:  # which verifiers hides
+            cause = hidden
+        raise GermlineError(
+            f"task.env={env} is no module with a vf.Taskset of verifiers v1 "
+            f"({type(cause).__name__}: {cause}): type `prime env install OWNER/NAME` for an "
+            "environment of the hub (uv tool install prime), install the package that is missing "
+            f"for {sys.executable}, or name a Python file (.py)"
+        ) from error
+    _keep_dictionary()
 
 
 @contextlib.contextmanager
@@ -264,3 +273,23 @@ def _without_servers(task: Any) -> Any:
     task = copy.copy(task)
     task.toolsets = lambda _: []
     return task
+
+
+def module_of(env: str) -> str:
+    """Return the module of a taskset: `owner/some-name@1.2` is the module `some_name`."""
+    name = Path(env).stem if env.endswith(".py") else env.rsplit("/", 1)[-1].partition("@")[0]
+    return name.replace("-", "_").lower()
+
+
+def _keep_dictionary() -> None:
+    """Make the dictionary of TextArena's games once per process, where a taskset plays them.
+
+    They make it again for every game, which takes 1.2 s and an attempt to download (tried with
+    textarena 0.7.4). Called before the first game is made, whose module takes the name.
+    """
+    if "textarena" not in sys.modules:
+        return
+    from textarena.envs.utils import word_lists
+
+    if isinstance(word_lists.EnglishDictionary, type):
+        word_lists.EnglishDictionary = functools.cache(word_lists.EnglishDictionary)

@@ -10,7 +10,6 @@ guess, with half a mark for Y; `valid`: the share of turns with a valid guess; `
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 from germline.environments.adapters import StepResult
@@ -41,10 +40,9 @@ _GUESS = re.compile(r"\[([A-Za-z]+)\]")
 
 
 class Wordle:
-    """One game, in which these words may be guessed."""
+    """One game, in which the words of the list may be guessed."""
 
-    def __init__(self, words: frozenset[str]) -> None:
-        self._words = words
+    def __init__(self) -> None:
         self._secret = ""
         self._guesses: list[tuple[str, str]] = []
         self._turns = 0
@@ -57,10 +55,10 @@ class Wordle:
         """Mark the guess of a reply."""
         self._turns += 1
         guess = last_guess(reply)
-        if guess in self._words:
+        if guess in WORDS:
             self._guesses.append((guess, guess_feedback(guess, self._secret)))
         done = self._has_won or self._turns == MAX_GUESSES
-        return StepResult(game_message(self._guesses, len(self._secret)), done)
+        return StepResult(game_message(self._guesses), done)
 
     def get_reward(self) -> dict[str, float]:
         """Return the parts of the reward."""
@@ -72,17 +70,6 @@ class Wordle:
     @property
     def _has_won(self) -> bool:
         return bool(self._guesses) and self._guesses[-1][0] == self._secret
-
-
-@dataclass(frozen=True)
-class WordleGames:
-    """Makes games with one list of words; picklable."""
-
-    words: frozenset[str]
-
-    def __call__(self) -> Wordle:
-        """Return a new game."""
-        return Wordle(self.words)
 
 
 def last_guess(reply: str) -> str:
@@ -103,7 +90,7 @@ def guess_feedback(guess: str, secret: str) -> str:
     return "".join(marks)
 
 
-def game_message(guesses: Sequence[tuple[str, str]], letters: int = 5) -> str:
+def game_message(guesses: Sequence[tuple[str, str]]) -> str:
     """Return the user message of a turn: earlier guesses, each with its marks."""
     lines = [f"{' '.join(guess)}: {' '.join(marks)}" for guess, marks in guesses]
-    return "\n".join([f"Guess the secret word of {letters} letters.", *lines])
+    return "\n".join(["Guess the secret word of 5 letters.", *lines])

@@ -29,8 +29,8 @@ from germline.evaluation.statistics import (
 )
 from germline.protocols import EpisodeTask, Task, VotableTask
 from germline.record.metrics_rows import mean_parts, rollout_text
+from germline.scorers import Score
 from germline.scorers.scored_graders import ScorerPart, start_scorer
-from germline.scorers.types import Score
 from germline.types import Decoding, Evaluation, Example, GermlineError, HeldOutScore, Rollout
 
 log = logging.getLogger(__name__)

@@ -35,9 +35,11 @@ PRECISION = Fraction(1, 100_000)
 
 MAX_SYMBOLS = 256
 
+TARGET = r"^-?[0-9]{1,15}(\.[0-9]{1,20})?$"
+"""Pattern of a decimal number that can be a target."""
+
 _SYMBOL = re.compile(r"[0-9]+|[-+*/()]")
 _EXPRESSION = re.compile(r"[-+*/()0-9 \t\n\r\f\v]+")
-_TARGET = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,20})?")
 
 
 def grade_countdown(text: str, example: Example) -> Mapping[str, float]:
@@ -52,11 +54,6 @@ def grade_countdown(text: str, example: Example) -> Mapping[str, float]:
     answer = last_answer(text)
     right = answer is not None and reaches_target(answer, numbers, target)
     return {"format": format_value("<think>" + text), "answer": float(right)}
-
-
-def is_target(text: str) -> bool:
-    """Tell whether a text is a decimal number that can be a target."""
-    return _TARGET.fullmatch(text) is not None
 
 
 def format_value(text: str) -> float:

@@ -17,17 +17,14 @@ Known limits: POSIX only; the memory limit works on Linux only; the timeout of a
 so on an overloaded machine texts can fail that would otherwise be graded in time.
 """
 
-import contextlib
 import logging
 import math
 import pickle
-import signal
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +52,8 @@ LARGEST_BATCH = 128
 
 LAG_S = 0.25
 """Another process starts when a text has waited for so many seconds."""
+
+_WARNED_OF: set[tuple[str, ...]] = set()
 
 
 class GraderPool:
@@ -198,7 +197,6 @@ class GraderPool:
 
 
 def _seen(asked: str | Transcript | EpisodeBatch) -> str:
-    """Describe a text or an episode so far in an error."""
     if isinstance(asked, str):
         return f"text {asked[:80]!r}"
     if isinstance(asked, EpisodeBatch):
@@ -239,15 +237,16 @@ def can_be_imported(grader: Grader | EpisodeGrader) -> bool:
 
 
 def warn_of_local_functions(functions: Mapping[str, RewardFunction]) -> None:
-    """Warn that reward functions run in this process, and name those that no worker can import."""
-    local = [name for name, function in functions.items() if not can_be_imported(function)]
+    """Warn that reward functions run in this process, and name those that no worker can import.
+
+    Resume and evaluate make graders again: the same functions are named once in a process.
+    """
+    named = tuple(map(qualified_name, functions.values()))
+    if named in _WARNED_OF:
+        return
+    _WARNED_OF.add(named)
+    local = ", ".join(name for name, one in functions.items() if not can_be_imported(one))
     run = "it runs" if len(functions) == 1 else f"all reward functions ({', '.join(functions)}) run"
-    _warn_once(", ".join(local), run, tuple(map(qualified_name, functions.values())))
-
-
-@cache
-def _warn_once(local: str, run: str, _functions: tuple[str, ...]) -> None:
-    """Warn once in a process for the same functions: resume and evaluate make graders again."""
     log.warning(
         "reward: %s cannot be imported by grader processes (a lambda, a function inside a "
         "function, or of a script or notebook), so %s in this process: graders.timeout_s holds in "
@@ -261,8 +260,8 @@ class InProcessPool(GraderPool):
     """Grades in the process that trains, for reward functions that no worker process can import.
 
     These are lambdas, functions inside another one, and those of a script or notebook. They are
-    called one completion at a time, in the thread that asks. An alarm stops a text that takes too
-    long; Python sets alarms in the main thread only, so in another thread there is no time limit.
+    called one completion at a time, in the thread that asks. An alarm (`SIGALRM`) stops a text that
+    takes too long; Python sets alarms in the main thread only, so another has no time limit.
 
     Known limits: no memory limit; a crash of the function is a crash of the training; generation
     waits for the grading; one long call into C is not interrupted.
@@ -291,9 +290,8 @@ class InProcessPool(GraderPool):
         loop = GradingLoop(self._grader, self._setup, timed=timed)
         future: Future[list[Grade]] = Future()
         try:
-            with _borrowed_alarm() if timed else contextlib.nullcontext():
-                items = self._items(texts, examples)
-                grades = [self._read(loop.grade(item), item) for item in items]
+            items = self._items(texts, examples)
+            grades = [self._read(loop.grade(item), item) for item in items]
         except GermlineError as error:
             future.set_exception(error)
         else:
@@ -302,18 +300,3 @@ class InProcessPool(GraderPool):
 
     def redirect_output(self, path: Path) -> None:
         """Leave what the functions print where the program prints."""
-
-
-@contextlib.contextmanager
-def _borrowed_alarm() -> Iterator[None]:
-    """Give the alarm of this process back as it was: handler, and the time that is left."""
-    handler = signal.getsignal(signal.SIGALRM)
-    left, interval = signal.setitimer(signal.ITIMER_REAL, 0)
-    started = time.monotonic()
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGALRM, handler)
-        if left:
-            rest = max(1e-3, left - (time.monotonic() - started))
-            signal.setitimer(signal.ITIMER_REAL, rest, interval)

@@ -15,18 +15,20 @@ timeout, lack of memory and the death of the worker process concern the whole co
 functions then earn their floors.
 """
 
+import asyncio
 import copy
 import inspect
 import math
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from germline.errors import GermlineError, shown
 from germline.example import Example
-from germline.graders.event_loop import await_result
 from germline.graders.worker_messages import (
     CAUSED_BY_CODE,
     GradeMissingError,
@@ -220,3 +222,37 @@ def _name(function: RewardFunction) -> str:
     """Name a function as a part of the rubric: a lambda and an object by their kind."""
     name = getattr(function, "__name__", None) or type(function).__name__
     return "reward" if name == "<lambda>" else str(name)
+
+
+def await_result(value: Any) -> Any:
+    """Wait for what an async method returns; the value of any other method is returned.
+
+    A coroutine that is interrupted (a timeout) is canceled when the loop runs the next time. Where
+    this thread runs a loop already, another thread waits.
+    """
+    if not inspect.iscoroutine(value):
+        return value
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run(value)
+    thread = ThreadPoolExecutor(1)
+    try:
+        return thread.submit(_run, value).result()
+    finally:
+        thread.shutdown(wait=False)
+
+
+def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    loop = _event_loop()
+    task = loop.create_task(coroutine)
+    try:
+        return loop.run_until_complete(task)
+    except BaseException:
+        task.cancel()
+        raise
+
+
+@cache
+def _event_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()

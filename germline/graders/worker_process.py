@@ -90,7 +90,7 @@ class _Alarm:
     def _ring(self, _signal: int, _frame: FrameType | None) -> None:
         self._signals_left -= 1
         if self._signals_left == 0:
-            raise TimeUp
+            raise TimeUp("longer than graders.timeout_s")
 
 
 class GradingLoop:
@@ -231,7 +231,6 @@ def _grade_all(
 
 
 def _redirect_output(path: Path) -> None:
-    """Append standard output and standard error to a file from now on."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError:

@@ -17,7 +17,7 @@ the number of engines, so it does not depend on that number.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -35,15 +35,11 @@ class KlPenaltyTerm(RewardTerm):
     Args:
         start: an engine whose center is the start model.
         settings: coefficient and estimator.
-        weight_of: returns what the reward of an example is multiplied by.
     """
 
-    def __init__(
-        self, start: Engine, settings: TaskBase, weight_of: Callable[[Example], float]
-    ) -> None:
+    def __init__(self, start: Engine, settings: TaskBase) -> None:
         self._start = start
         self._settings = settings
-        self._weight_of = weight_of
 
     def grade(
         self, fleet: Fleet, members: Members, examples: Sequence[Example], evaluation: Evaluation
@@ -53,9 +49,9 @@ class KlPenaltyTerm(RewardTerm):
         different = list({example.index: example for example in examples}.values())
         divergences = self._divergences(fleet, members, different, written)
 
-        def grade(rollout: Rollout, example: Example) -> Grade:
+        def grade(rollout: Rollout) -> Grade:
             kl = divergences.get((rollout.member, rollout.example), math.nan)
-            return self._grade(rollout.grade, kl, self._weight_of(example))
+            return self._grade(rollout.grade, kl)
 
         return replace_grades(evaluation, examples, grade)
 
@@ -91,9 +87,9 @@ class KlPenaltyTerm(RewardTerm):
             for example, p, q in zip(examples, own, start, strict=True)
         }
 
-    def _grade(self, grade: Grade, kl: float, weight: float) -> Grade:
+    def _grade(self, grade: Grade, kl: float) -> Grade:
         coefficient, failure = self._settings.kl_coef, grade.failure
-        reward = grade.reward - weight * coefficient * kl if coefficient else grade.reward
+        reward = grade.reward - coefficient * kl if coefficient else grade.reward
         if not math.isfinite(kl):
             kl, reward = math.nan, math.nan if coefficient else reward
             reason = f"{KL_PART}: the divergence from the start model is not known"

@@ -22,7 +22,7 @@ cost by its first lambda, so that they can be compared over a run.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -49,21 +49,14 @@ class LagrangeTerm(RewardTerm):
     Args:
         settings: of the task.
         weights: of all rubric parts.
-        weight_of: returns what the reward of an example is multiplied by.
     """
 
-    def __init__(
-        self,
-        settings: SafeAlignment,
-        weights: Mapping[str, float],
-        weight_of: Callable[[Example], float],
-    ) -> None:
+    def __init__(self, settings: SafeAlignment, weights: Mapping[str, float]) -> None:
         self.settings = settings
         self.needs_center = settings.lambda_lr > 0
         self._weights = {
             name: weight for name, weight in weights.items() if weight and name != settings.cost
         }
-        self._weight_of = weight_of
         self._multiplier = AdaptiveValue("lambda", Multiplier(-weights[settings.cost]))
         self._center_cost: float | None = None
 
@@ -120,9 +113,8 @@ class LagrangeTerm(RewardTerm):
         multiplier: float,
         lowest: Mapping[int, float],
     ) -> Evaluation:
-        def grade(rollout: Rollout, example: Example) -> Grade:
-            value = self._weight_of(example) * self._value(rollout, multiplier, lowest)
-            return replace(rollout.grade, reward=value)
+        def grade(rollout: Rollout) -> Grade:
+            return replace(rollout.grade, reward=self._value(rollout, multiplier, lowest))
 
         return replace_grades(evaluation, batch, grade)
 

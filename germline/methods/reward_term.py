@@ -67,21 +67,18 @@ class RewardTerm:
 
 
 def replace_grades(
-    evaluation: Evaluation, batch: Sequence[Example], grade_of: Callable[[Rollout, Example], Grade]
+    evaluation: Evaluation, batch: Sequence[Example], grade_of: Callable[[Rollout], Grade]
 ) -> Evaluation:
     """Return an evaluation with other grades; the reward of a rollout that is not there is NaN.
 
-    An example that is in the batch twice has the same completions, and the grades of the last.
+    An example that is in the batch twice has the same completions and grades.
 
     Args:
         evaluation: of members on the batch.
         batch: the examples, in the order of the table.
-        grade_of: returns the grade of a rollout of an example.
+        grade_of: returns the grade of a rollout.
     """
-    examples = {example.index: example for example in batch}
-    rollouts = tuple(
-        replace(one, grade=grade_of(one, examples[one.example])) for one in evaluation.rollouts
-    )
+    rollouts = tuple(replace(one, grade=grade_of(one)) for one in evaluation.rollouts)
     by_place = {(one.member, one.example): one.grade.reward for one in rollouts}
     rewards = [
         [by_place.get((member, example.index), math.nan) for example in batch]

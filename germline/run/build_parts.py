@@ -41,7 +41,7 @@ from germline.spaces import make_space
 from germline.strategies import make_strategy
 from germline.tasks import make_task
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs
-from germline.tasks.thinking import ThinkingStripper, own_grader, scored_text_of
+from germline.tasks.task_settings import ThinkingStripper, own_grader, scored_text_of
 from germline.types import Decoding, Example, GermlineError
 
 log = logging.getLogger(__name__)
@@ -164,15 +164,14 @@ def build_run_parts(
 
 def _reward_terms(config: Config, task: Task, ancestors: Sequence[Ancestor]) -> list[RewardTerm]:
     terms: list[RewardTerm] = []
-    weight_of = _example_weights(config)
     if config.task.kl_coef is not None:
         # Theta of these spaces starts as the model on disk, so the start model needs no masters.
         plain = config.space.kind in ("full", "low_rank") and not ancestors
         placed = engine_placement(config, 0)
         start = make_engine(placed, searched=not plain, ancestors=ancestors)
-        terms.append(KlPenaltyTerm(start, config.task, weight_of))
+        terms.append(KlPenaltyTerm(start, config.task))
     if isinstance(config.task, SafeAlignment) and config.task.adapts:
-        terms.append(LagrangeTerm(config.task, task.rubric, weight_of))
+        terms.append(LagrangeTerm(config.task, task.rubric))
     return terms
 
 
@@ -199,9 +198,9 @@ def make_graders(config: Config, task: Task) -> Graders:
     """
     check_episode_rewards(config, task)
     pool = _make_pool(config, task)
-    if not config.task.scorers and config.task.weight_field is None:
+    if not config.task.scorers:
         return pool
-    return ScoredGraders(pool, config.task.scorers, scored_text_of(task), _example_weights(config))
+    return ScoredGraders(pool, config.task.scorers, scored_text_of(task))
 
 
 def _make_retained(config: Config, section: Retained) -> RetainedTask | RetainedText:
@@ -214,12 +213,6 @@ def _make_retained(config: Config, section: Retained) -> RetainedTask | Retained
     examples = task.examples("test")[: section.examples]
     every, decoding = config.held_out.every * section.every, held_out_decoding(own, task)
     return RetainedTask(every, task, examples, make_graders(own, task), decoding)
-
-
-def _example_weights(config: Config) -> Callable[[Example], float]:
-    """Return the function from an example to what its reward is multiplied by."""
-    field = config.task.weight_field
-    return lambda example: 1.0 if field is None else float(str(example.facts[field]))
 
 
 def _make_pool(config: Config, task: Task) -> GraderPool:

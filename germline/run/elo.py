@@ -44,9 +44,9 @@ from germline.graders.batch_queue import BatchQueue
 from germline.record.atomic_files import Row, append_rows, check_writable, keep_rows, read_each
 from germline.record.metrics_rows import rollout_text
 from germline.run.inference import SourceEvaluation, open_evaluation
+from germline.scorers import NotScoredError, full_prompt
 from germline.scorers.judges import PairwiseJudge
-from germline.scorers.types import NotScoredError, full_prompt
-from germline.tasks.thinking import scored_text_of
+from germline.tasks.task_settings import scored_text_of
 from germline.types import Example, GermlineError, HeldOutScore
 
 ELO_SCALE = 400 / math.log(10)

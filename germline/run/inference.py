@@ -38,7 +38,7 @@ from germline.run.weights import (
 )
 from germline.tasks import make_task
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs, RowsLike, read_inputs
-from germline.tasks.thinking import scored_text_of
+from germline.tasks.task_settings import scored_text_of
 from germline.types import Completion, Decoding, Evaluation, Example, GermlineError, HeldOutScore
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from germline.config.row_tasks import PythonFile
 from germline.protocols import EpisodeTask, Task
 from germline.record import RunDirectory
 from germline.tasks import make_task
-from germline.tasks.thinking import is_open, open_thinking
+from germline.tasks.task_settings import is_open, open_thinking
 from germline.types import Example, GermlineError, Split
 
 if TYPE_CHECKING:

@@ -80,11 +80,7 @@ def check_episode_rewards(config: Config, task: Task) -> None:
     """Refuse what changes the reward of single completions where an environment computes it."""
     section = config.task
     kl = None if section.kl_coef is None else f"{section.kl_coef:g}"
-    settings = {
-        "scorers": ", ".join(section.scorers),
-        "sample_weight": section.weight_field,
-        "kl_coef": kl,
-    }
+    settings = {"scorers": ", ".join(section.scorers), "kl_coef": kl}
     given = [f"task.{name}={value}" for name, value in settings.items() if value]
     if given and isinstance(task, EpisodeTask):
         raise GermlineError(

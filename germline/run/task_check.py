@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from germline.config import TaskBase, load_config
 from germline.config.config_files import model_source
 from germline.config.loader import read_task
-from germline.graders.fuzz_texts import HOSTILE, fuzz_text
+from germline.graders.fuzz_texts import HOSTILE
 from germline.protocols import EpisodeTask, Task
 from germline.run.build_parts import make_decoding, make_graders
 from germline.run.model_prompts import without_overlong
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 NUMBER = re.compile(r"\d+")
 
-GOLD, FUZZED = 20, 30
-"""Numbers of gold and empty answers, and of mixed hostile texts."""
+GOLD = 20
+"""Number of gold and of empty answers."""
 
 Verdict = Literal["ok", "warning", "wrong"]
 
@@ -233,7 +233,7 @@ def reward_rows(
         for answer in answers
     ]
     written = _as_written(tokenizer, tokens, decoding)
-    hostile = [*HOSTILE, *fuzz_text(FUZZED)]
+    hostile = [*HOSTILE]
     targets = (some * len(hostile))[: len(hostile)]
     graded = partial(Answers, graders)
     gold, again = (graded("gold answers", written, golden) for _ in range(2))

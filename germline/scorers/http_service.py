@@ -1,4 +1,4 @@
-"""A service that is asked over HTTP: its token, and retries.
+"""A service that is asked over HTTP: its token, retries, and the scores of `germline serve`.
 
 A request that fails because the service is away is repeated for `retry_timeout_s`, and twice if the
 service fails with it (HTTP status 500). When the service has answered no request for that long,
@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from germline.config.scorers import HttpScorer, HttpSettings
+from germline.config.scorers import GermlineScorer, HttpScorer, HttpSettings
 from germline.engines.http_client import HttpConnection, RequestRefused
-from germline.scorers.types import Item, NotScoredError, Score, Scorer, missing
-from germline.types import EngineLost, GermlineError
+from germline.scorers import Item, NotScoredError, Score, Scorer, missing, sendable
+from germline.types import EngineLost, Example, GermlineError
 
 log = logging.getLogger(__name__)
 
@@ -151,3 +151,46 @@ class ServiceScorer(HttpService, Scorer):
     def request_scores(self, items: Sequence[Item]) -> list[Score]:
         """Send one request and read its response; override this."""
         raise NotImplementedError
+
+
+class GermlineServiceScorer(ServiceScorer):
+    """Rewards or costs of `germline serve --reward`: POST /score_batch {prompts, responses}."""
+
+    config: GermlineScorer
+
+    def request_scores(self, items: Sequence[Item]) -> list[Score]:
+        """Send one request and read the scores of the model that is asked for."""
+        body = {
+            "prompts": [_prompt(example) for _, example in items],
+            "responses": [sendable(text) for text, _ in items],
+        }
+        response, field = self.post("/score_batch", body), f"{self.config.output}s"
+        read = response if isinstance(response, dict) else {}
+        if read.get(field) is None:
+            raise NotScoredError(
+                f"the service has no {field}: start it with --{self.config.output} MODEL, or set "
+                f"{self.setting}.output; it says {repr(response)[:80]}"
+            )
+        rows = [read[field], read.get(f"{field}_missing") or [None] * len(items)]
+        if any(not isinstance(row, list) or len(row) != len(items) for row in rows):
+            raise NotScoredError(
+                f"the response must have {len(items)} {field}: {repr(response)[:80]}"
+            )
+        return [_score(value, reason) for value, reason in zip(*rows, strict=True)]
+
+
+def _prompt(example: Example) -> object:
+    """Return the prompt as a text, or as messages where there are some before it."""
+    if not example.context:
+        return sendable(example.prompt)
+    turns = [*example.context, ("user", example.prompt)]
+    return [{"role": role, "content": sendable(content)} for role, content in turns]
+
+
+def _score(value: object, reason: object) -> Score:
+    """Read one score; anything but a finite number is missing."""
+    if reason:
+        return missing(str(reason))
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return missing(f"the response has {repr(value)[:80]} where a finite number belongs")
+    return Score(float(value))

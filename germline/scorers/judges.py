@@ -25,14 +25,14 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from germline.config.scorers import ChatSettings, Judge, PairwiseJudgeSettings
 from germline.engines.http_client import RequestRefused
+from germline.scorers import Item, NotScoredError, Score, fill_template, full_prompt, missing
 from germline.scorers.http_service import (
     REFUSED_FOR_ALL,
     HttpService,
     ServiceAwayError,
     ServiceScorer,
 )
-from germline.scorers.types import Item, NotScoredError, Score, fill_template, full_prompt, missing
-from germline.tasks.thinking import without_thinking
+from germline.tasks.task_settings import without_thinking
 from germline.types import EngineLost, GermlineError
 
 PATH = "/chat/completions"

@@ -4,7 +4,6 @@ Grading and scoring run at the same time, and concurrently with generation. A re
 soon as a score of nonzero weight is missing; its reason names the scorer.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
@@ -17,11 +16,8 @@ from germline.example import Transcript
 from germline.graders.batch_queue import BatchQueue
 from germline.graders.pool import GraderPool
 from germline.registry import create
-from germline.scorers.types import Item, NotScoredError, Score, Scorer, missing
+from germline.scorers import Item, NotScoredError, Score, Scorer, missing
 from germline.types import Example, Grade
-
-TRUNCATED = "_truncated"
-"""Ending of the metric that is 1 where the scorer did not read the whole text."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +33,7 @@ class ScorerPart:
 class ScoredGraders:
     """Grades completions by a pool and by scorers, which have the name of their part.
 
-    Scorers get the `text_of` a completion, such as without its thinking. The reward of an example
-    is multiplied by its `weight_of`.
+    Scorers get the `text_of` a completion, such as without its thinking.
     """
 
     def __init__(
@@ -46,10 +41,8 @@ class ScoredGraders:
         graders: GraderPool,
         configs: Mapping[str, ScorerBase],
         text_of: Callable[[str], str],
-        weight_of: Callable[[Example], float],
     ) -> None:
         self._graders = graders
-        self._weight_of = weight_of
         self.max_turns: int | None = None
         self._text_of = text_of
         self._parts: list[ScorerPart] = []
@@ -76,10 +69,9 @@ class ScoredGraders:
         ]
         graded = self._graders.submit(texts, examples)
         scores = [part.queue.submit(scored) for part in self._parts]
-        weights = [self._weight_of(example) for example in examples]
         return _gathered(
             [graded, *scores],
-            lambda results: [self._grade(*row) for row in zip(weights, *results, strict=True)],
+            lambda results: [self._grade(*row) for row in zip(*results, strict=True)],
         )
 
     def redirect_output(self, path: Path) -> None:
@@ -93,7 +85,7 @@ class ScoredGraders:
             part.queue.close()
             part.scorer.close()
 
-    def _grade(self, weight: float, grade: Grade, *scores: Score) -> Grade:
+    def _grade(self, grade: Grade, *scores: Score) -> Grade:
         reward = grade.reward
         values = dict(grade.parts)
         reasons = [] if grade.failure is None else [grade.failure]
@@ -103,10 +95,7 @@ class ScoredGraders:
                 reward += part.weight * score.value
             if score.missing is not None:
                 reasons.append(f"{part.name}: {score.missing}")
-            if part.scorer.reports_truncation:
-                truncated = math.nan if score.truncated is None else float(score.truncated)
-                values[f"{part.name}{TRUNCATED}"] = truncated
-        return Grade(weight * reward, values, "; ".join(reasons) or None)
+        return Grade(reward, values, "; ".join(reasons) or None)
 
 
 Graders = GraderPool | ScoredGraders

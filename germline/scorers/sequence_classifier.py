@@ -8,9 +8,10 @@ Reward models of PKU-SafeRLHF (`LlamaModelForScore`) are loaded as the sequence 
 are; their scores are not normalized, as in their own inference code.
 """
 
+import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from transformers import (
@@ -28,7 +29,7 @@ from germline.engines.inprocess import torch_device
 from germline.engines.model_tensors import serving_dtype
 from germline.engines.pretrained import check_finite, loading_errors
 from germline.engines.prompt_batch import at_date
-from germline.scorers.types import (
+from germline.scorers import (
     Item,
     NotScoredError,
     Score,
@@ -38,6 +39,8 @@ from germline.scorers.types import (
     sendable,
 )
 from germline.types import GermlineError
+
+log = logging.getLogger(__name__)
 
 BATCHES_AT_A_TIME = 8
 """Batches whose texts are sorted by length together."""
@@ -55,13 +58,6 @@ PKU_HEAD = "ForScore"
 """In the name of an architecture: a reward or cost model of PKU-SafeRLHF."""
 
 
-class EncodedText(NamedTuple):
-    """The token ids of a text, and whether some were cut off."""
-
-    ids: list[int]
-    truncated: bool
-
-
 class SequenceClassifier:
     """A loaded classifier, which one thread at a time uses.
 
@@ -71,6 +67,7 @@ class SequenceClassifier:
     def __init__(
         self, source: str, settings: ClassifierSettings, name_of: Callable[[str], str]
     ) -> None:
+        self._source, self._has_truncated = source, False
         device = torch_device(settings.device, name_of("device"))
         with loading_errors(source, name_of("model")):
             config = AutoConfig.from_pretrained(source)
@@ -101,7 +98,7 @@ class SequenceClassifier:
 
     def score_items(self, items: Sequence[Item]) -> list[Score]:
         """Return the score of every completion, in order."""
-        encoded: dict[int, EncodedText] = {}
+        encoded: dict[int, list[int]] = {}
         scores: dict[int, Score] = {}
         for place, item in enumerate(items):
             try:
@@ -111,7 +108,7 @@ class SequenceClassifier:
         scores |= zip(encoded, self.score(list(encoded.values())), strict=True)
         return [scores[place] for place in range(len(items))]
 
-    def encode_pair(self, item: Item) -> EncodedText:
+    def encode_pair(self, item: Item) -> list[int]:
         """Encode a prompt and its completion as the template says."""
         text, example = item
         if self._template is not None or not self._tokenizer.chat_template:
@@ -134,32 +131,34 @@ class SequenceClassifier:
 
     def encode_text(
         self, text: str, *, append_eos: bool = False, add_special_tokens: bool = True
-    ) -> EncodedText:
-        """Encode a text, cut to the model's limit."""
+    ) -> list[int]:
+        """Return the token ids of a text, cut to the model's limit; the log says so once."""
         end = [self._tokenizer.eos_token_id] if append_eos else []
         limit = max(1, self._max_tokens - len(end))
         special = {"add_special_tokens": add_special_tokens}
         whole = self._ids(text, special)
-        truncated = len(whole) > limit
-        if truncated:
+        if len(whole) > limit:
+            if not self._has_truncated:
+                log.warning("%s: texts of more than %d tokens are cut", self._source, limit)
+            self._has_truncated = True
             whole = self._ids(text, {**special, "truncation": True, "max_length": limit})
         # A model cannot read nothing; any token stands for an empty text.
-        return EncodedText([*whole, *end] or [self._tokenizer.eos_token_id or 0], truncated)
+        return [*whole, *end] or [self._tokenizer.eos_token_id or 0]
 
-    def score(self, texts: Sequence[EncodedText]) -> list[Score]:
-        """Return the score of every text, in order."""
+    def score(self, texts: Sequence[Sequence[int]]) -> list[Score]:
+        """Return the score of every text, given by its token ids, in order."""
         by_length: dict[int, list[int]] = {}
         for place, text in enumerate(texts):
-            length = padded_length(len(text.ids), self._max_tokens)
+            length = padded_length(len(text), self._max_tokens)
             by_length.setdefault(length, []).append(place)
         scores: dict[int, Score] = {}
         for length, places in sorted(by_length.items()):
             for start in range(0, len(places), self._batch_size):
                 rows = places[start : start + self._batch_size]
-                values = self._forward([texts[place].ids for place in rows], length)
+                values = self._forward([texts[place] for place in rows], length)
                 for place, value in zip(rows, values, strict=True):
                     scores[place] = (
-                        Score(value, truncated=texts[place].truncated)
+                        Score(value)
                         if math.isfinite(value)
                         else missing(f"the classifier's output is {value}")
                     )
@@ -170,7 +169,7 @@ class SequenceClassifier:
         return ids
 
     @torch.inference_mode()
-    def _forward(self, rows: Sequence[list[int]], length: int) -> list[float]:
+    def _forward(self, rows: Sequence[Sequence[int]], length: int) -> list[float]:
         """Run one batch of fixed shape; rows without a text are filled with its first text."""
         filled = [*rows, *[rows[0]] * (self._batch_size - len(rows))]
         # A decoder finds the last token of a row as the last one that is not padding, by its id; so
@@ -196,8 +195,6 @@ class SequenceClassifier:
 
 class ClassifierScorer(Scorer):
     """Scores completions by a model that is loaded here."""
-
-    reports_truncation = True
 
     def __init__(self, config: Classifier, setting: str) -> None:
         self.batch_size = BATCHES_AT_A_TIME * config.batch_size
@@ -244,7 +241,6 @@ def _load(
 def _column(
     source: str, config: PreTrainedConfig, label: int | str | None, name_of: Callable[[str], str]
 ) -> int:
-    """Return the output that is the score."""
     labels = [str(config.id2label.get(index, index)) for index in range(config.num_labels)]
     classes = ", ".join(f"{index} ({name})" for index, name in enumerate(labels))
     if label is None and len(labels) == 1:

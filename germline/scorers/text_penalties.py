@@ -11,7 +11,7 @@ Both scores are from 0 (no penalty) to 1, and their default weight is -1.
 from collections.abc import Sequence
 
 from germline.config.scorers import LengthPenalty, RepetitionPenalty
-from germline.scorers.types import Item, Score, Scorer
+from germline.scorers import Item, Score, Scorer
 
 TEXTS_AT_A_TIME = 1024
 

@@ -1,28 +1,33 @@
 """Serve reward and cost models to other devices and machines: `germline serve --reward`.
 
     GET  /health                               -> {status, models}
-    POST /score_batch {prompts, responses}     -> {rewards, costs, rewards_truncated, ...}
+    POST /score_batch {prompts, responses}     -> {rewards, costs, rewards_missing, ...}
 
 A prompt is a text or a list of messages. Texts of requests that wait at the same time are scored in
 one batch. A score that is missing is null, with its reason in `rewards_missing`; the fields of a
 model that is not served are null.
 """
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from germline.config.scorers import ClassifierSettings
-from germline.endpoint.http_app import HEALTH, RequestError, make_app
-from germline.endpoint.uvicorn_service import UvicornService, check_address
+from germline.endpoint.http_app import (
+    HEALTH,
+    RequestError,
+    UvicornService,
+    check_address,
+    make_app,
+    results_of,
+)
 from germline.graders.batch_queue import BatchQueue
+from germline.scorers import Item, Score
 from germline.scorers.sequence_classifier import BATCHES_AT_A_TIME, SequenceClassifier
-from germline.scorers.types import Item, Score
 from germline.types import Example
 
 Queues = Mapping[str, BatchQueue[Item, Score]]
@@ -82,7 +87,6 @@ class ScoreBatch(BaseModel):
 
 
 def _make_app(queues: Queues, sources: Mapping[str, str], token: str | None) -> FastAPI:
-    """Return the application of a scorer service; `/health` shows the sources."""
     app = make_app("germline serve --reward", token)
 
     @app.get(HEALTH)
@@ -90,7 +94,7 @@ def _make_app(queues: Queues, sources: Mapping[str, str], token: str | None) -> 
         return {"status": "ok", "models": dict(sources)}
 
     @app.post("/score_batch")
-    async def score_batch(request: ScoreBatch) -> dict[str, Any]:
+    async def score_batch(request: ScoreBatch, http: Request) -> dict[str, Any]:
         prompts, responses = request.prompts, request.responses
         if len(prompts) != len(responses):
             raise RequestError(
@@ -100,7 +104,9 @@ def _make_app(queues: Queues, sources: Mapping[str, str], token: str | None) -> 
                 param="responses",
             )
         items = list(zip(responses, map(_example, prompts), strict=True))
-        return await _scored(queues, items)
+        scores = await results_of([queue.submit(items) for queue in queues.values()], http)
+        found = dict(zip(queues, scores, strict=True))
+        return _fields("rewards", found.get("reward")) | _fields("costs", found.get("cost"))
 
     return app
 
@@ -114,18 +120,10 @@ def _example(prompt: str | list[Message]) -> Example:
     return Example(0, last.content, "", chat=True, context=context)
 
 
-async def _scored(queues: Queues, items: Sequence[Item]) -> dict[str, Any]:
-    """Return the fields of the response."""
-    futures = [asyncio.wrap_future(queue.submit(items)) for queue in queues.values()]
-    scores = dict(zip(queues, await asyncio.gather(*futures), strict=True))
-    return _fields("rewards", scores.get("reward")) | _fields("costs", scores.get("cost"))
-
-
 def _fields(name: str, scores: Sequence[Score] | None) -> dict[str, Any]:
     if scores is None:
-        return {name: None, f"{name}_truncated": None, f"{name}_missing": None}
+        return {name: None, f"{name}_missing": None}
     return {
         name: [None if score.missing else score.value for score in scores],
-        f"{name}_truncated": [bool(score.truncated) for score in scores],
         f"{name}_missing": [score.missing for score in scores],
     }

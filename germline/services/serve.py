@@ -25,10 +25,9 @@ from torch import Tensor
 
 from germline.config import Config
 from germline.endpoint.engine_batcher import EngineBatcher
-from germline.endpoint.http_app import RequestError
+from germline.endpoint.http_app import RequestError, UvicornService, check_address
 from germline.endpoint.openai_app import Endpoint
 from germline.endpoint.rows import NamedWeights, SelectedWeights, unknown_model
-from germline.endpoint.uvicorn_service import UvicornService, check_address
 from germline.methods.method import make_method
 from germline.protocols import Engine
 from germline.record import JournalEntry, RunDirectory
@@ -161,7 +160,6 @@ class ServedWeights(NamedWeights):
         return SelectedWeights(generation - 1, members[member], f"{digest}/{name}")
 
     def _read_members(self, generation: int) -> Sequence[Perturbation]:
-        """Return the members that a generation evaluated."""
         assert self._directory is not None
         config, entries = self._directory.config, self._entries()
         dimension = self.engine.weights.dimension

@@ -1,8 +1,8 @@
 """Conciseness: answer with as few characters as the gold answer, R = -|length difference|.
 
-The experiment of Qiu et al. 2025 (arXiv 2509.24372). Three sources: `facts`, a table of short
-questions that the nano model knows, split 80/20 by a seed; `paper`, the 2 training and 8 test pairs
-of that paper; or files of your own, one JSON object {question, answer} per line.
+The experiment of Qiu et al. 2025 (arXiv 2509.24372). Two sources: `facts`, a table of short
+questions that the nano model knows, split 80/20 by a seed; and `paper`, the 2 training and 8 test
+pairs of that paper. Pairs of your own are a task of `kind: jsonl` with `reward: length`.
 
 The nano model was taught every fact in several styles (benchmarks/nano_training), its habit is the
 full sentence. The last nine facts are the paper's questions, all but the capital of France, which
@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from germline.config import Conciseness
 from germline.graders.builtin_rewards import MAX_LENGTH_DIFFERENCE, grade_length
-from germline.tasks.row_files import read_rows, row_field
+from germline.tasks.row_files import read_rows
 from germline.tasks.splits import SplitTask, seeded_split
-from germline.types import Example, GermlineError, Split
+from germline.types import Example
 
 MAX_NEW_TOKENS = 100
 """The paper's."""
@@ -61,29 +61,12 @@ class ConcisenessTask(SplitTask):
 
 
 def _split(config: Conciseness) -> tuple[list[Pair], list[Pair]]:
-    if config.test_path is not None:
-        if config.path is None:
-            raise GermlineError(
-                f"task.test_path={config.test_path} holds the held-out pairs, but there are none "
-                "to train on: set task.path too"
-            )
-        return _read(config.path, "task.path"), _read(config.test_path, "task.test_path")
-    if config.path is not None:
-        pairs, place = _read(config.path, "task.path"), str(config.path)
-    elif config.data == "paper":
-        return _read_paper("train"), _read_paper("test")
-    else:
-        pairs, place = [(fact.question, fact.answer) for fact in FACTS], "facts"
-    return seeded_split(pairs, [question for question, _ in pairs], config.split_seed, place)
-
-
-def _read(path: Path, setting: str) -> list[Pair]:
-    return [
-        (row_field(row, "question", str, place), row_field(row, "answer", str, place))
-        for place, row in read_rows(path, setting)
-    ]
-
-
-def _read_paper(split: Split) -> list[Pair]:
-    rows = read_rows(_PAPER, "task.data")
-    return [(row["question"], row["answer"]) for _, row in rows if row["split"] == split]
+    if config.data == "paper":
+        rows = [row for _, row in read_rows(_PAPER, "task.data")]
+        train, test = (
+            [(row["question"], row["answer"]) for row in rows if row["split"] == split]
+            for split in ("train", "test")
+        )
+        return train, test
+    pairs = [(fact.question, fact.answer) for fact in FACTS]
+    return seeded_split(pairs, [question for question, _ in pairs], config.split_seed, "facts")

@@ -15,14 +15,17 @@ from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from itertools import combinations_with_replacement, permutations
 from pathlib import Path
-from typing import TypedDict
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from germline.config import Countdown
+from germline.errors import shown
 from germline.graders import countdown as grader
 from germline.noise import epoch_permutation, sampling_uniforms
-from germline.tasks.row_files import read_rows, row_field
+from germline.tasks.row_files import read_rows
 from germline.tasks.splits import SplitTask, seeded_split
 from germline.types import Example, GermlineError
 
@@ -53,12 +56,18 @@ _CHOICES = 16
 
 
 class CountdownRow(TypedDict):
-    """One puzzle in the field's file format; `solution` is None where none is known."""
+    """One puzzle in the field's file format; `solution` is None where none is known.
 
-    context: str
-    numbers: list[int]
-    target: str
+    No answer could use a number below 0. A target is a decimal number, such as "-11" or "27.4".
+    """
+
+    context: Annotated[str, Field(min_length=1)]
+    numbers: Annotated[list[Annotated[int, Field(ge=0, strict=True)]], Field(min_length=1)]
+    target: Annotated[str, Field(pattern=grader.TARGET)]
     solution: str | None
+
+
+_ROW = TypeAdapter(CountdownRow)
 
 
 class CountdownTask(SplitTask):
@@ -104,25 +113,14 @@ def _split(config: Countdown) -> tuple[list[CountdownRow], list[CountdownRow]]:
 def _read(path: Path) -> list[CountdownRow]:
     rows: list[CountdownRow] = []
     for place, raw in read_rows(path, "task.path"):
-        numbers = row_field(raw, "numbers", list, place)
-        target = row_field(raw, "target", str, place)
-        solution = raw.get("solution")
-        if not numbers or not all(type(number) is int and number >= 0 for number in numbers):
+        try:
+            rows.append(_ROW.validate_python({"solution": None, **raw}))
+        except ValidationError as error:
+            first = error.errors()[0]
             raise GermlineError(
-                f"{place}: `numbers` must be a list of whole numbers, none negative (no answer "
-                f"could use it), found {numbers!r}"
-            )
-        if not grader.is_target(target):
-            raise GermlineError(
-                f'{place}: `target` must be a decimal number in quotes, such as "-11" or "27.4", '
-                f"found {target!r}"
-            )
-        if not isinstance(solution, str | None):
-            raise GermlineError(f"{place}: `solution` must be text or null, found {solution!r}")
-        context = row_field(raw, "context", str, place)
-        rows.append(
-            CountdownRow(context=context, numbers=numbers, target=target, solution=solution)
-        )
+                f"{place}: the field `{first['loc'][0]}`: {first['msg']}, found "
+                f"{shown(first['input'])}"
+            ) from None
     return rows
 
 

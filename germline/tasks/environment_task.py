@@ -1,25 +1,22 @@
-"""Tasks of episodes in an environment: of a Python file, and wordle and guess_number.
+"""Tasks of episodes in an environment: of a Python file, and wordle.
 
 The file defines a class with `reset`, `train` (and perhaps `test`), and an optional mapping
 `settings` with what `EnvironmentSettings` lists. docs/environments.md shows one. The rows are read
 here, in the main process; the environment runs in grader workers.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field, field_validator
 
 from germline.config import Environment, EpisodeSettings
-from germline.config import GuessNumber as GuessNumberConfig
 from germline.config import Wordle as WordleConfig
-from germline.environments import guess_number, wordle
+from germline.environments import wordle
 from germline.environments.episode import EpisodeRubric
 from germline.environments.grader import (
     EnvironmentGrader,
-    SingleReplyGrader,
     inspect_environment,
     make_grader,
 )
@@ -65,7 +62,7 @@ class EnvironmentTask(SplitTask):
     ) -> None:
         rubric: EpisodeRubric = grader.rubric
         super().__init__(
-            *(config, SingleReplyGrader(grader), rubric.weights, rubric.floors),
+            *(config, grader, rubric.weights, rubric.floors),
             metric=metric,
             max_new_tokens=max_new_tokens,
             stop=stop,
@@ -132,70 +129,22 @@ def _with_tools(example: Example, tools: str) -> Example:
     return replace(example, prompt="\n\n".join([*texts, example.prompt]), context=())
 
 
-_Row = tuple[str, str, Mapping[str, object]]
-"""Prompt, gold reply, and the row that `reset` gets."""
-
-
 class WordleTask(EnvironmentTask):
     """Games with a secret word each; the words of the held-out games are not trained on."""
 
     def __init__(self, config: WordleConfig) -> None:
-        words = wordle.WORDS if config.words is None else read_words(config.words)
-        prompt = wordle.game_message((), len(words[0]))
-        rows: list[_Row] = [(prompt, f"[{word}]", {"secret": word}) for word in words]
-        sides = seeded_split(rows, words, config.split_seed, "wordle")
+        parts = wordle.PARTS
+        sides = seeded_split(wordle.WORDS, wordle.WORDS, config.split_seed, "wordle")
+        prompt, chat = wordle.game_message(()), config.sends_chats
         super().__init__(
             config,
-            _grader("wordle", wordle.WordleGames(frozenset(words)), wordle.PARTS),
-            _examples(config, sides),
+            EnvironmentGrader(
+                "wordle", wordle.Wordle, EpisodeRubric(parts, dict.fromkeys(parts, 0.0))
+            ),
+            self.by_split(
+                sides,
+                lambda index, word: Example(index, prompt, f"[{word}]", chat, {"secret": word}),
+            ),
             max_turns=wordle.MAX_GUESSES,
             max_new_tokens=64,
         )
-
-
-class GuessNumberTask(EnvironmentTask):
-    """Games whose number is drawn anew in every generation."""
-
-    def __init__(self, config: GuessNumberConfig) -> None:
-        largest = config.largest
-        prompt = guess_number.game_prompt(largest)
-        rows: list[_Row] = [(prompt, "", {"game": game, "largest": largest}) for game in range(128)]
-        super().__init__(
-            config,
-            _grader("guess_number", guess_number.GuessNumber, guess_number.PARTS),
-            _examples(config, (rows[:64], rows[64:])),
-            max_turns=largest.bit_length(),
-            max_new_tokens=32,
-        )
-
-
-def read_words(path: Path) -> tuple[str, ...]:
-    """Read a list of words, one per line; empty lines are skipped."""
-    try:
-        words = path.read_text(encoding="utf-8").lower().split()
-    except (OSError, UnicodeDecodeError) as error:
-        raise GermlineError(f"task.words: {str(path)!r} cannot be read: {error}") from None
-    wrong = [
-        word
-        for word in words
-        if not (word.isascii() and word.isalpha() and len(word) == len(words[0]))
-    ]
-    if wrong or not words:
-        raise GermlineError(
-            f"task.words: {path} must hold words of letters (a to z), each as long as the first "
-            f"one, found {wrong[:1]!s:.60}"
-        )
-    return tuple(dict.fromkeys(words))
-
-
-def _grader(
-    name: str, factory: Callable[[], Any], weights: Mapping[str, float]
-) -> EnvironmentGrader:
-    return EnvironmentGrader(name, factory, EpisodeRubric(weights, dict.fromkeys(weights, 0.0)))
-
-
-def _examples(config: EpisodeSettings, sides: tuple[list[_Row], list[_Row]]) -> Examples:
-    chat = config.sends_chats
-    return SplitTask.by_split(
-        sides, lambda index, row: Example(index, row[0], row[1], chat, row[2])
-    )

@@ -8,10 +8,10 @@ examples are read here, in the main process; the rewards run in grader workers.
 from collections.abc import Mapping
 from typing import Annotated, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from germline.config import CustomTask, PythonFile
-from germline.config.base import Many, Section
+from germline.config.base import Many, Section, make_section
 from germline.graders.task_file import FileRubric, TaskFile, load_task_file, task_file_error
 from germline.registry import did_you_mean
 from germline.tasks.row_examples import rows_to_examples, shown_answer
@@ -53,17 +53,10 @@ class PythonTask(SplitTask):
 
 def file_settings(file: TaskFile, kind: type[AnySettings]) -> AnySettings:
     """Read the mapping `settings` of a file."""
-    try:
-        return kind.model_validate(getattr(file.module, "settings", {}))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = str(first["loc"][0]) if first["loc"] else ""
-        hint = "" if name in kind.model_fields else did_you_mean(name, kind.model_fields)
-        setting = f"settings[{name!r}]{hint}" if name else "settings"
-        why = first["msg"].removeprefix("Value error, ")
-        raise GermlineError(
-            f"{file.path}: {setting}: {why} (found {first['input']!r:.200})"
-        ) from None
+    given = getattr(file.module, "settings", {})
+    if not isinstance(given, Mapping):
+        raise GermlineError(f"{file.path}: `settings` must be a mapping, found {given!r:.200}")
+    return make_section(kind, given, f"{file.path}: ", "settings.")
 
 
 def file_metric(file: TaskFile, given: str | None, rubric: Mapping[str, float]) -> str | None:

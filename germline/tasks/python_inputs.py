@@ -18,15 +18,12 @@ from germline.graders.reward_functions import (
     weighted_functions,
 )
 from germline.protocols import EpisodeTask, Task
-from germline.registry import did_you_mean
 from germline.tasks.row_files import GivenRows, PlacedRow, placed_rows
 from germline.tasks.splits import heaviest_part
 from germline.types import GermlineError
 
 RowsLike = Iterable[Mapping[str, Any]]
 """Rows of one split: a list, a `datasets.Dataset`, or a pandas `DataFrame`."""
-
-SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True)
@@ -60,16 +57,10 @@ def read_rows(data: Any) -> GivenRows:
     """
     if not isinstance(data, Mapping):
         return GivenRows(_placed(data, "train"))
-    for name in data:
-        if name not in SPLITS:
-            raise GermlineError(
-                f"data: the split {name!r} is unknown{did_you_mean(str(name), SPLITS)}: give "
-                "{'train': rows, 'test': rows}"
-            )
-    if "train" not in data:
+    if "train" not in data or {*data} - {"train", "test"}:
         raise GermlineError(
-            "data: there is no split 'train'. To score a model on all rows, give them as both "
-            "splits: data={'train': rows, 'test': rows}"
+            f"data: give {{'train': rows, 'test': rows}}, where `test` may be left out, found the "
+            f"splits {', '.join(map(repr, data)) or 'none'}"
         )
     test = _placed(data["test"], "test") if "test" in data else []
     return GivenRows(_placed(data["train"], "train"), test)

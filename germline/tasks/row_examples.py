@@ -1,4 +1,4 @@
-"""Rows of your own data to examples: prompts, gold answers, weights, the split, and the digest.
+"""Rows of your own data to examples: prompts, gold answers, the split, and the digest.
 
 Rows of the same conversation are in the same split. A gold answer is text or a number; a list of
 them, any of which is right; or messages, the last one of which is the assistant's answer.
@@ -11,7 +11,6 @@ assistant message at the end is the gold answer.
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,8 +25,6 @@ from germline.tasks.row_files import (
 )
 from germline.tasks.splits import SplitTask, seeded_split
 from germline.types import Example, GermlineError, Split
-
-LARGEST = sys.float_info.max
 
 PROMPT_FIELDS = ("prompt", "question", "messages")
 ROLES = ("system", "user", "assistant")
@@ -53,9 +50,6 @@ class Row(NamedTuple):
     facts: Mapping[str, object] = {}
 
 
-Arrange = Callable[[list[Row], list[Row]], tuple[list[Row], list[Row]]]
-"""Rows, and held-out ones if they are given -> rows to train on, held-out rows."""
-
 Gold = Callable[[Row], tuple[str, Mapping[str, object]]]
 """Row -> the gold answer (empty: none) and the facts of its example."""
 
@@ -65,28 +59,31 @@ def rows_to_examples(
     config: CustomTask,
     gold: Gold,
     *,
-    arrange: Arrange | None = None,
     code: bytes = b"",
     by_row: bool = False,
+    distinct: bool = False,
 ) -> tuple[dict[Split, tuple[Example, ...]], str]:
     """Return the examples of both splits, and the digest of the rows and the code.
 
+    The splits are the held-out rows as given, or a seeded one in which rows that ask the same after
+    the same messages stay together.
+
     Args:
         given: the rows.
-        config: names the columns, the template, the seed of the split, and the weights.
+        config: names the columns, the template and the seed of the split.
         gold: makes the gold answer and the facts of a row.
-        arrange: makes the splits; default: held-out rows as given, or a seeded split in which rows
-            that ask the same after the same messages stay together.
         code: bytes that belong to the task beside its rows.
         by_row: only equal rows stay together: for environments, whose rows say more than the
             prompt.
+        distinct: of rows that ask the same, the first one is taken.
     """
     train, test = (with_columns(rows, config.columns) for rows in (given.train, given.test))
     digest = _checked_digest(config, code, train, test)
     rows, held_out = _read(train, config, gold), _read(test, config, gold)
-    if arrange is not None:
-        sides = arrange(rows, held_out)
-    elif held_out:
+    if distinct:
+        first = [{row.asked[:2]: row for row in reversed(side)} for side in (rows, held_out)]
+        rows, held_out = ([*side.values()][::-1] for side in first)
+    if held_out:
         sides = rows, held_out
     else:
         keys: list[object] = [
@@ -156,26 +153,8 @@ def _read(rows: Sequence[PlacedRow], config: CustomTask, gold: Gold) -> list[Row
                 "task.chat=true, or write them into a task.template"
             )
         answer, facts = gold(row)
-        weight = _sample_weight(row, config.sample_weight)
-        read.append(row._replace(answer=answer, facts={**facts, **weight}))
+        read.append(row._replace(answer=answer, facts=facts))
     return read
-
-
-def _sample_weight(row: Row, field: str | None) -> dict[str, float]:
-    """Return the field with the weight of a row as a fact; none without a field."""
-    if field is None:
-        return {}
-    value = row_field(row.fields, field, object, row.place)
-    try:  # a cell of a CSV file is text
-        weight = -1.0 if isinstance(value, bool) else float(str(value))
-    except ValueError:
-        weight = -1.0
-    if not 0 <= weight <= LARGEST:
-        raise GermlineError(
-            f"{row.place}: the field `{field}`, which task.sample_weight names, must be a number "
-            f"from 0 on, found {shown(value)}"
-        )
-    return {field: weight}
 
 
 def _checked_digest(

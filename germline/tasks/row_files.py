@@ -81,12 +81,15 @@ def read_rows(path: Path, setting: str) -> list[PlacedRow]:
     if path.suffix in CELLS:
         rows = list(_csv_rows(text, path))
     elif path.suffix == ".json" and text.lstrip().startswith("["):
-        rows = [(f"{path}, row {n}", row) for n, row in enumerate(_parsed(text, str(path)))]
+        rows = [(f"{path}, row {n}", row) for n, row in enumerate(_parsed(text, path))]
     else:
         # Not splitlines(): JSON text may hold U+2028 and other characters it would cut at.
         lines = enumerate(text.split("\n"), start=1)
-        places = [(f"{path}, line {number}", line) for number, line in lines if line.strip()]
-        rows = [(place, _parsed(line, place)) for place, line in places]
+        rows = [
+            (f"{path}, line {number}", _parsed(line, path, number))
+            for number, line in lines
+            if line.strip()
+        ]
     if not rows:
         raise GermlineError(f"{setting}: {path}: {NO_ROWS}")
     for place, row in rows:
@@ -149,14 +152,18 @@ def fields_found(row: Mapping[str, Any]) -> str:
     return f"fields found: {', '.join(names) or 'none'}"
 
 
-def _parsed(text: str, place: str) -> Any:
+def _parsed(text: str, path: Path, line: int = 1) -> Any:
+    """Parse JSON whose first line has this number in a file."""
     try:
-        return json.loads(text, object_pairs_hook=partial(_fields, place))
+        return json.loads(text, object_pairs_hook=partial(_fields, f"{path}, line {line}"))
+    except json.JSONDecodeError as error:
+        place, why = f"line {line + error.lineno - 1}, column {error.colno}", error.msg
     except (ValueError, RecursionError) as error:
-        raise GermlineError(
-            f"{place}: not valid JSON: {error}; a file of rows has one object per line, or, if it "
-            "is named .json, one list of objects"
-        ) from None
+        place, why = f"line {line}", str(error)
+    raise GermlineError(
+        f"{path}, {place}: not valid JSON: {why}; a file of rows has one object per line, or, if "
+        "it is named .json, one list of objects"
+    )
 
 
 def _fields(place: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -240,15 +247,8 @@ def _read_by_library(
 
 
 def _load_with(datasets: Any, config: DatasetSource, path: Path, split: str) -> Any:
-    """Call the function of `datasets` that fits what the path names."""
     if path.is_file():
-        builder = TABLES[path.suffix]
-        if builder == "parquet":
-            from pyarrow import parquet  # type: ignore[import-untyped]
-
-            if not parquet.read_metadata(path).num_rows:  # `datasets` fails on such a file
-                return []
-        return datasets.load_dataset(builder, data_files=str(path), split=split)
+        return datasets.load_dataset(TABLES[path.suffix], data_files=str(path), split=split)
     if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         saved = datasets.load_from_disk(str(path))
         if isinstance(saved, dict) and split not in saved:

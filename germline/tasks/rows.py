@@ -4,12 +4,17 @@
 `task.template` the prompt. Held-out rows come from `task.test_path` (of a dataset:
 `task.test_split`) or from a seeded 80/20 split. Where reward functions are given from Python,
 their `example` is the row, and the rows need no gold answer.
+
+A row of `safe_alignment` has a prompt in the format of PKU-SafeRLHF, of whose answers nothing is
+used: a prompt that occurs in several rows is one example. The task has no reward of its own:
+`task.scorers` has a reward model and a cost model, whose weight
+`germline.methods.lagrange_multiplier` adapts.
 """
 
 from collections.abc import Mapping
 from typing import cast
 
-from germline.config.row_tasks import FileTask, RewardedRows
+from germline.config.row_tasks import FileTask, RewardedRows, SafeAlignment
 from germline.errors import shown
 from germline.graders.builtin_rewards import (
     OTHER_ANSWERS,
@@ -95,3 +100,30 @@ class RowsTask(SplitTask):
                     f"{row.place}: the field `{self._config.answer}` {complaint}, found "
                     f"{shown(answer)}"
                 )
+
+
+class SafeAlignmentTask(SplitTask):
+    """Prompts whose answers are scored for help and for harm; see the module."""
+
+    def __init__(self, config: SafeAlignment) -> None:
+        rewards = {name: one.weight for name, one in config.scorers.items() if name != config.cost}
+        metric = config.metric or heaviest_part({**rewards, **config.reward_functions})
+        super().__init__(
+            *(config, no_rewards, {}, {}),
+            metric=metric,
+            max_new_tokens=MAX_NEW_TOKENS,
+        )
+        if metric in config.scorers:
+            self.metric_higher_is_better = config.scorers[metric].weight >= 0
+        self._examples, self.digest = rows_to_examples(
+            load_rows(config),
+            config,
+            lambda row: ("", row.fields if config.reward_functions else {}),
+            code=b"seeded split",  # earlier runs had a stratified one
+            distinct=True,
+        )
+
+
+def no_rewards(_text: str, _example: Example) -> Mapping[str, float]:
+    """Return no rubric parts: all are those of scorers."""
+    return {}

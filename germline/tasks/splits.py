@@ -4,7 +4,6 @@ Items that belong together (`3 + 5` and `5 + 3`) have the same key and are in th
 splits are shuffled, so that the first hundred held-out examples are a random sample.
 """
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import starmap
 from typing import TypeVar
@@ -73,7 +72,10 @@ def seeded_split(
     """
     groups = list(dict.fromkeys(keys))
     if len(groups) < 2:
-        raise _too_few(name, len(groups))
+        raise GermlineError(
+            f"{name}: a train/test split needs at least 2 different examples, found "
+            f"{len(groups)}; add examples, or give held-out ones"
+        )
     tests = max(1, round(TEST_SHARE * len(groups)))
     # The stream is named after the purpose alone: moving a file must not change its split.
     held_out = {
@@ -84,45 +86,3 @@ def seeded_split(
     for index in epoch_permutation(seed, "split order", 0, len(items)):
         (test if keys[index] in held_out else train).append(items[index])
     return train, test
-
-
-def stratified_split(
-    items: Sequence[Item], strata: Sequence[Hashable], seed: int, name: str
-) -> tuple[list[Item], list[Item]]:
-    """Split into about 80 % train and 20 % test, so that each stratum has its share of both.
-
-    Items are shuffled, sorted by stratum, and one in every five goes to the test split: the number
-    that a stratum has there differs from a fifth of its size by less than one. All items are
-    different; the arguments are those of `seeded_split`.
-    """
-    if len(items) < 2:
-        raise _too_few(name, len(items))
-    places = {stratum: place for place, stratum in enumerate(dict.fromkeys(strata))}
-    order = epoch_permutation(seed, "split strata", 0, len(items)).tolist()
-    grouped = sorted(order, key=lambda index: places[strata[index]])
-    step = round(1 / TEST_SHARE)
-    tests = grouped[min(step, len(items)) // 2 :: step]
-    held_out = set(tests)
-    train = [items[index] for index in grouped if index not in held_out]
-    return train, [items[index] for index in tests]
-
-
-def stratified_order(items: Sequence[Item], strata: Sequence[Hashable], seed: int) -> list[Item]:
-    """Shuffle items so that the first n have each stratum in about its proportion, for every n.
-
-    The k-th of the m items of a stratum, k from 0 on, is at (k + 1/2) / m of the way.
-    """
-    sizes, ranks = Counter(strata), Counter[Hashable]()
-    positions: list[tuple[float, int]] = []
-    for index in epoch_permutation(seed, "split order", 0, len(items)).tolist():
-        stratum = strata[index]
-        positions.append(((ranks[stratum] + 0.5) / sizes[stratum], index))
-        ranks[stratum] += 1
-    return [items[index] for _, index in sorted(positions, key=lambda position: position[0])]
-
-
-def _too_few(name: str, count: int) -> GermlineError:
-    return GermlineError(
-        f"{name}: a train/test split needs at least 2 different examples, found {count}; add "
-        "examples, or give held-out ones"
-    )

@@ -8,15 +8,11 @@ from germline.environments.tools import schema_prompt
 from germline.environments.verifiers_taskset import (
     TOTAL,
     LoadedTaskset,
-    TasksetSource,
     VerifiersGrader,
 )
 from germline.tasks.environment_task import MAX_TURNS, EnvironmentTask
 from germline.tasks.splits import seeded_split
 from germline.types import Example, GermlineError
-
-OF_PROMPTS = ("system_prompt", "few_shot", "strip_thinking")
-"""Settings that change what the model reads, or what the environment gets of its replies."""
 
 
 class VerifiersTask(EnvironmentTask):
@@ -29,9 +25,8 @@ class VerifiersTask(EnvironmentTask):
     asks_endpoint = True
 
     def __init__(self, config: Verifiers) -> None:
-        _check_prompts(config)
         max_turns = config.max_turns or MAX_TURNS
-        taskset = LoadedTaskset(TasksetSource(config.env, config.args, config.tasks, max_turns))
+        taskset = LoadedTaskset(config.env, config.args, config.tasks, max_turns)
         parts = dict.fromkeys([*taskset.declared_parts(), *config.metrics], 0.0)
         weights = {TOTAL: 1.0, **{name: 0.0 for name in parts if name != TOTAL}}
         floors = {**dict.fromkeys(weights, 0.0), TOTAL: config.floor}
@@ -49,20 +44,7 @@ class VerifiersTask(EnvironmentTask):
         )
 
 
-def _check_prompts(config: Verifiers) -> None:
-    """Check that no setting changes prompts or replies, which the environment passes on itself."""
-    given = [name for name in OF_PROMPTS if config.changed(name)]
-    if config.chat is False:
-        given.append("chat")
-    if given:
-        raise GermlineError(
-            f"task.{given[0]} has no effect with task.kind=verifiers, whose environments write all "
-            "messages: leave it out"
-        )
-
-
 def _example(config: Verifiers, taskset: LoadedTaskset, index: int, place: int) -> Example:
-    """Make an example of the messages before the first reply."""
     *context, (role, prompt) = taskset.opening(place) or (("user", ""),)
     if role == "system":  # the environment speaks first, as the user
         context, prompt = [*context, (role, prompt)], ""

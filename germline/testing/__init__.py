@@ -5,19 +5,18 @@ define how your object is made, and every promise of the contract is tested. Thi
 import pytest.
 """
 
-from germline.testing.benchmark_functions import (
+from germline.testing.engine_conformance import EngineConformance
+from germline.testing.space_conformance import SpaceConformance
+from germline.testing.strategy_conformance import StrategyConformance
+from germline.testing.task_conformance import EnvironmentConformance, TaskConformance
+from germline.testing.vector_fleet import (
     ObjectiveFunction,
+    VectorFleet,
     noisy_steps,
     rosenbrock,
     rotated_ellipsoid,
     sphere,
 )
-from germline.testing.engine_conformance import EngineConformance
-from germline.testing.environment_conformance import EnvironmentConformance
-from germline.testing.space_conformance import SpaceConformance
-from germline.testing.strategy_conformance import StrategyConformance
-from germline.testing.task_conformance import TaskConformance
-from germline.testing.vector_fleet import VectorFleet
 
 __all__ = [
     "EngineConformance",

@@ -11,8 +11,7 @@ import numpy as np
 from germline.config import ShapingConfig, ZScore
 from germline.protocols import Strategy
 from germline.record import Journal
-from germline.testing.benchmark_functions import ObjectiveFunction, sphere
-from germline.testing.vector_fleet import VectorFleet
+from germline.testing.vector_fleet import ObjectiveFunction, VectorFleet, sphere
 from germline.types import MeanUpdate, Population, Update
 
 STOPS = (0, 1, 4)

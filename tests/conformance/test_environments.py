@@ -59,14 +59,6 @@ train = [{"prompt": f"{a} * 2 + 3", "a": a, "b": 2, "c": 3} for a in range(40)]
 CALL = '<tool_call>{{"name": "{}", "arguments": {{"a": {}, "b": {}}}}}</tool_call>'
 
 
-def guess_in_half(example, messages):
-    low, high = 1, example.facts["largest"]
-    for answer in messages[1:]:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if answer == "higher" else (low, middle - 1)
-    return f"[{(low + high) // 2}]"
-
-
 def calculate(example, messages):
     a, b, c = (example.facts[name] for name in "abc")
     calls = [CALL.format("multiply", a, b), CALL.format("add", a * b, c), f"It is {a * b + c}."]
@@ -80,11 +72,10 @@ def add_up(example, messages):
 
 GOLD = {
     "wordle": lambda example, messages: f"I guess [{example.facts['secret']}].",
-    "guess_number": guess_in_half,
     "tools": calculate,
     "environment": add_up,
 }
-FULL_REWARD = {"wordle": 1.2, "guess_number": 1.1, "tools": 1.0, "environment": 1.0}
+FULL_REWARD = {"wordle": 1.2, "tools": 1.0, "environment": 1.0}
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer
 
-import germline
 from germline.config import load_config
-from germline.engines.prompt_batch import encode_prompt
 from germline.nano import NANO_DIR
-from germline.record import RunDirectory
 from germline.run.dry_run import dry_run
 from germline.run.model_prompts import fit_task
 from germline.tasks import make_task
@@ -82,21 +78,6 @@ def test_a_folder_with_splits_keeps_them_apart(tmp_path: Path) -> None:
     assert [one.prompt for one in held_out] == [row["question"] for row in ROWS[6:]]
 
 
-def test_a_run_on_a_dataset_resumes(tmp_path: Path) -> None:
-    path = written(tmp_path, ".parquet")
-    config = {
-        "engine": "toy",
-        "task": {"kind": "dataset", "path": str(path), "columns": COLUMNS},
-        "strategy": {"population": 4, "sigma": 0.1, "learning_rate": 0.1},
-        "batch_size": 2,
-        "generations": 2,
-        "record": {"tensorboard": False},
-    }
-    list(germline.train(config, out=tmp_path / "run"))
-    list(germline.resume(tmp_path / "run", ["generations=3"]))
-    assert len(RunDirectory.open(tmp_path / "run").journal.read()) == 3
-
-
 def test_messages_become_context_prompt_and_answer(tmp_path: Path) -> None:
     messages = [
         {"role": "system", "content": "Be brief."},
@@ -112,22 +93,6 @@ def test_messages_become_context_prompt_and_answer(tmp_path: Path) -> None:
     unanswered = jsonl(tmp_path / "unanswered.jsonl", [{"messages": messages[:-1]}])
     with pytest.raises(GermlineError, match=r"unanswered.jsonl, line 1: .*`answer` is missing"):
         examples(kind="jsonl", path=str(unanswered), test_path=path)
-
-
-def test_the_engine_sends_context_and_prompt_through_the_chat_template(tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(NANO_DIR)
-    example = examples("test", kind="arithmetic", system_prompt="Answer with a number.")[0]
-    expected = tokenizer.apply_chat_template(
-        [
-            {"role": "system", "content": "Answer with a number."},
-            {"role": "user", "content": example.prompt},
-        ],
-        add_generation_prompt=True,
-        return_dict=False,
-    )
-    assert encode_prompt(tokenizer, example) == expected
-    plain = examples("test", kind="arithmetic")[0]
-    assert encode_prompt(tokenizer, plain) != expected
 
 
 def test_solved_examples_stand_before_every_prompt_and_never_show_the_prompt_itself() -> None:

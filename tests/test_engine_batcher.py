@@ -11,10 +11,7 @@ from germline.endpoint.row_generator import generate_rows
 from germline.endpoint.rows import RowRequest, SelectedWeights
 from germline.services.serve import ServedWeights
 from germline.types import Decoding, EngineLost, Example, GermlineError, SeedPerturbation
-from tests import simulated_sglang
 from tests.hang_limit import HANG_S, wait_until
-from tests.scripted_server import listening
-from tests.simulated_sglang import SimulatedSglang
 from tests.tiny_engines import SPACES, inprocess
 from tests.toy_runs import run
 
@@ -230,25 +227,3 @@ def test_rows_are_generated_in_few_batches_with_the_texts_of_their_own(rows, cal
     monkeypatch.setattr(engine, "converse", watched_converse)
     assert generate_rows(engine, rows, decoding) == expected
     assert made == calls
-
-
-def test_rows_of_members_go_to_an_inference_server_in_one_request():
-    with listening(SimulatedSglang().reply) as script:
-        config = simulated_sglang.config(script)
-        weights = ServedWeights(simulated_sglang.served(script), config, None, -1)
-        batcher = WatchedBatcher(weights)
-        batcher.hold()
-        script.asked.clear()
-        members = [None, *simulated_sglang.MEMBERS[:2]]
-        rows = [
-            request(f"fox {number}", generation=-1, member=members[number % 3])
-            for number in range(6)
-        ]
-        futures = batcher.submit([*rows, replace(rows[0], top=1)])
-        batcher.may_go_on.set()
-        assert [result.completion.finish for result in results(futures[:6])] == ["eos"] * 6
-        assert "engine.kind=sglang does not report" in failure_of(futures[6]).detail
-        _, body = script.bodies("/generate")
-        adapters = [body["lora_path"].count(name) for name in set(body["lora_path"])]
-        assert (len(body["input_ids"]), adapters) == (6, [2, 2, 2])
-        batcher.close()

@@ -62,8 +62,6 @@ def test_length_is_the_difference_in_characters_whichever_is_longer():
 
 THINK, ANSWER = ("<think>", "</think>"), ("<answer>", "</answer>")
 TAGS = [*THINK, *ANSWER, "\n", " ", "</think>\n<answer>", "3 * 5 - 2"]
-STRANGE = ("**", "//", "--", "\u0663", "\u00b2", "\u2212", "e1", "()")
-NOISE = [*"+-*/()0123456789x.,^%=_ \t\n", *STRANGE]
 
 
 def oracle(text, numbers, target):
@@ -125,25 +123,6 @@ def right(generator):
     return text, numbers, decimal(worth, int(generator.choice([3, 4, 6, 10, 15])))
 
 
-def broken(generator):
-    """Return an expression with a few characters changed."""
-    text, numbers, target = right(generator)
-    for _ in range(int(generator.integers(1, 4))):
-        at, drop = int(generator.integers(len(text) + 1)), int(generator.integers(2))
-        text = text[:at] + str(generator.choice(NOISE)) + text[at + drop :]
-    return text, numbers, target
-
-
-def cheating(generator):
-    """Return an answer that leaves numbers out, uses them twice, or others; or the target alone."""
-    text, numbers, target = right(generator)
-    extra = int(generator.choice(numbers))
-    cheats = [target, f"{text} + {extra} - {extra}", f"0 + {text}", str(extra)]
-    cheats += [f"{text} = {target}"]
-    cheats += [f"({text}) * 1", f"--({text})", f"+({text})", f"-(-({text}))", "9" * 60, "(" * 99]
-    return str(generator.choice(cheats)), numbers, target
-
-
 def soup(generator):
     """Return tags in any order, some of them around a right answer."""
     return "".join(generator.choice(TAGS, int(generator.integers(0, 9)))), [3, 5, 2], "13"
@@ -161,8 +140,6 @@ def drawn(kind, count, seed):
     ("kind", "count", "hits"),
     [
         (right, 3000, (1500, 3000)),
-        (broken, 2500, (50, 800)),
-        (cheating, 2000, (200, 900)),
         (soup, 2500, (10, 500)),
     ],
     ids=lambda one: getattr(one, "__name__", None),

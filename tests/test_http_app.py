@@ -18,7 +18,6 @@ from germline.endpoint.http_app import (
     RequestError,
     UvicornService,
     check_address,
-    error_response,
     make_app,
     results_of,
 )
@@ -129,13 +128,6 @@ def test_a_request_without_the_token_is_a_401_and_health_needs_none():
         given = {"authorization": "Bearer secret"}
         assert service.post("/echo", b'{"a": 1}', given) == (200, {"a": 1})
         assert service.request("GET", "/health") == (200, {"status": "ok"})
-
-
-@pytest.mark.parametrize(("status", "after"), [(503, "1"), (401, None), (400, None)])
-def test_a_refusal_has_the_header_that_says_how_to_go_on(status, after):
-    headers = error_response(RequestError(status, "no")).headers
-    assert headers.get("retry-after") == after
-    assert headers.get("www-authenticate") == ("Bearer" if status == 401 else None)
 
 
 def test_a_client_that_disconnects_takes_what_it_waits_for_out_of_the_queue(service):

@@ -7,10 +7,8 @@ import pytest
 
 from germline.config import load_config
 from germline.graders.math_match import MathGrader, is_equal, lenient_answer
-from germline.graders.pool import GraderPool
 from germline.tasks import make_task
 from germline.types import Example, GermlineError
-from tests.hang_limit import HANG_S
 
 GSM8K_TEST = Path(__file__).parents[2] / "shared" / "data" / "gsm8k_test.jsonl"
 PROBLEM = {"question": "How many?", "answer": "First <<1+1=2>>2.\nThen 1,018.\n#### 1,018"}
@@ -237,21 +235,6 @@ def test_nothing_is_evaluated_as_code():
     for text in ("__import__('os').abort()", r"\boxed{__import__('os').abort()}"):
         assert graded("boxed", text, "1") == WRONG
     assert lenient_answer("answer is exit()") == "exit()"
-
-
-def test_gold_wrong_malformed_and_hostile_answers_are_graded_in_the_pool():
-    examples = [Example(0, "", "", chat=True, facts={"gold": "18"})] * 4
-    with GraderPool(
-        MathGrader("boxed"),
-        {"strict": 1.0, "lenient": 0.0},
-        {"strict": 0.0, "lenient": 0.0},
-        timeout_s=60.0,
-    ) as pool:
-        texts = [r"\boxed{18}", r"\boxed{19}", r"\boxed{18", r"\boxed{" * 100_000]
-        grades = pool.submit(texts, examples).result(HANG_S)
-    assert [(grade.reward, grade.failure) for grade in grades] == [
-        *((1.0, None), (0.0, None), (0.0, None), (0.0, None))
-    ]
 
 
 # --- rows

@@ -62,22 +62,6 @@ def test_rows_may_come_from_functions_and_test_rows_be_given(tmp_path):
     assert [(one.prompt, one.answer) for one in made.examples("test")] == [("2?", "")]
 
 
-def test_a_list_of_rewards_and_an_object_without_a_hash_are_taken(tmp_path):
-    source = """
-class Right:
-    __hash__ = None
-    def __call__(self, completion, example):
-        return float(completion == example["answer"])
-def short(completion, example):
-    return float(len(completion) < 3)
-"""
-    assert task(written(tmp_path, f"{ROWS}{source}reward = [Right(), short]")).rubric == {
-        "Right": 1.0,
-        "short": 1.0,
-    }
-    assert task(written(tmp_path, f"{ROWS}{source}reward = Right()")).rubric == {"Right": 1.0}
-
-
 def test_a_rubric_weighs_several_functions(tmp_path):
     source = """
         def right(completion, example):

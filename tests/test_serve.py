@@ -202,21 +202,6 @@ def test_a_stop_string_ends_a_text_and_is_not_part_of_it(client):
     assert text_of(chat(client, QUESTIONS[0], stop=stop)) == text_of(response)
 
 
-def test_earlier_messages_go_through_the_chat_template(client, trained):
-    engine = load_engine(RunDirectory.open(trained))
-    context = (("system", "Be brief."), ("user", "Hello."), ("assistant", "Hi."))
-    example = Example(0, "What is 3 plus 4?", "", True, context=context)
-    expected = engine.generate([None], [example], Decoding(24))[0][0]
-    messages: list[Any] = [{"role": role, "content": content} for role, content in context]
-    messages[0] = {"role": "developer", "content": [{"type": "text", "text": "Be brief."}]}
-    last = {"role": "user", "content": example.prompt}
-    response = client.chat.completions.create(
-        model="center", messages=[*messages, last], temperature=0, max_tokens=24
-    )
-    assert text_of(response) == expected.text
-    assert response.usage.prompt_tokens == expected.prompt_tokens
-
-
 def test_a_streamed_answer_is_the_same_answer(client):
     whole = chat(client, QUESTIONS[0])
     options = {"stream": True, "stream_options": {"include_usage": True}}

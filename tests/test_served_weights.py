@@ -17,11 +17,9 @@ pytestmark = pytest.mark.usefixtures("graded_in_process")
 
 VOTES = ("method={kind: randopt, ensemble_size: 2}", "strategy.learning_rate=auto")
 STRATEGIES = {
-    "nes": (),
     "reused noise": ("strategy.noise_reuse=2",),
     "calibrated sigma": ("strategy.sigma=auto",),
     "sigma of tensors": ("strategy.sigma={kind: natural, start: 0.3}",),
-    "sep_cma": ("strategy={kind: sep_cma, sigma: 0.3, population: 6}", "space=full"),
     "cma": (
         "strategy={kind: cma, sigma: 0.3, population: 6}",
         "space={kind: subspace, dimension: 8}",

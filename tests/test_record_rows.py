@@ -119,11 +119,6 @@ def test_rollouts_are_kept_from_the_best_to_the_worst_and_missing_rewards_last()
     assert spread_by_reward(shuffled, 5) == spread_by_reward(equal, 5)
 
 
-@pytest.mark.parametrize(("limit", "kept"), [(0, 0), (1, 1), (3, 3), (100, 4)])
-def test_at_most_the_configured_number_of_rollouts_is_kept(limit: int, kept: int) -> None:
-    assert len(rollout_rows(record(0), BATCH, limit)) == kept
-
-
 def test_a_rollout_row_holds_prompt_text_parts_and_failure() -> None:
     row = rollout_rows(record(2, failure="timeout"), BATCH, 1)[0]
     assert row == {

@@ -220,14 +220,6 @@ def test_an_engine_serves_what_it_was_restored_to():
     )
 
 
-def test_digests_are_compared_after_every_evaluation_and_every_update():
-    engines = pool(2)
-    digests(fleet_of(engines), count=3)
-    for one in engines:
-        asked = [type(job) for job in one.jobs if isinstance(job, ApplyJob | DigestJob)]
-        assert asked == [DigestJob, ApplyJob, DigestJob] * 3
-
-
 # --- engines that are lost or go wrong: the run is the same, or stops with cause and remedy
 
 

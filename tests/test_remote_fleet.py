@@ -7,7 +7,6 @@ from germline.config import Full, MicrobatchSettings
 from germline.fleet import Fleet, LocalFleet
 from germline.fleet.worker_jobs import (
     ApplyJob,
-    DigestJob,
     GenerateJob,
     JobRaised,
     LogProbabilitiesQuery,

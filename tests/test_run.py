@@ -12,7 +12,7 @@ from germline.evaluation import score_center
 from germline.record import RunDirectory
 from germline.run import build_run_parts, replay, resume, train
 from germline.run.lifecycle import resumed_config
-from germline.run.observers import Snapshots, snapshots_to_keep
+from germline.run.observers import snapshots_to_keep
 from germline.types import GermlineError, Update
 from tests import synthetic_runs
 from tests.toy_runs import finish, journal, rows, run, settings, stopped_after
@@ -288,13 +288,10 @@ def test_a_run_opens_and_resumes_after_a_default_has_changed(tmp_path, monkeypat
 # --- snapshots within a budget of bytes; the journal does without them
 
 
-@pytest.mark.parametrize(("keep", "expected"), [(2, [1, 3, 5, 7]), (0, [])])
-def test_snapshots_come_when_they_are_due_if_any_is_kept(keep: int, expected: list[int]) -> None:
-    written: list[int] = []
-    snapshots = Snapshots(2, keep, lambda generation, _: written.append(generation))
-    for generation in range(8):
-        snapshots.on_generation(replace(synthetic_runs.record(generation), generations=99))
-    assert written == expected
+def test_snapshots_come_when_they_are_due_and_at_the_end(tmp_path):
+    path = run(tmp_path / "run", "generations=5", "record.keep_snapshots=9")
+    names = [one.stem for one in list_snapshots(path / "snapshots")]
+    assert names == ["generation-000001", "generation-000003", "generation-000004"]
 
 
 @pytest.mark.parametrize(

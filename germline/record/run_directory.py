@@ -273,7 +273,8 @@ class RunDirectory:
     @property
     def ending(self) -> Ending | None:
         """Why a setting ended the run before its last generation; None of any other run."""
-        return self.ended_by(self.config) if self._has_generations_left else None
+        has_more = self.journal.last_generation() + 1 < self.config.generations
+        return self.ended_by(self.config) if has_more else None
 
     @property
     def stopped_by(self) -> str | None:
@@ -293,13 +294,10 @@ class RunDirectory:
         )
 
     @property
-    def _has_generations_left(self) -> bool:
-        return self.journal.last_generation() + 1 < self.config.generations
-
-    @property
     def has_ended(self) -> bool:
         """Whether all generations are done, or a setting ended the run earlier."""
-        return not self._has_generations_left or self.stopped_by is not None
+        done = self.journal.last_generation() + 1
+        return done >= self.config.generations or self.ending is not None
 
     def truncate(self, generation: int) -> None:
         """Drop rows of generations after this one (-1 drops all), and incomplete last lines.

@@ -9,14 +9,18 @@ import logging
 import re
 import resource
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from germline.checkpoint import drop_snapshots
 from germline.config import Config
 from germline.errors import count_of
+from germline.fleet import Fleet
+from germline.fleet.worker_jobs import dimension
 from germline.optimizers import make_optimizer
 from germline.record import RunDirectory
+from germline.record.early_stopping import best_score
 from germline.report.findings import WINDOW, Finding, Recorded, find
 from germline.report.html_page import write_report
 from germline.types import GenerationRecord, HeldOutScore, Rollout
@@ -84,22 +88,15 @@ class FindingLog(Observer):
 class Snapshots(Observer):
     """Writes snapshots, which only save replaying the journal: no digest depends on them.
 
-    One is written every `every` generations and after the last one by `save(generation, keep)`;
-    none if `keep` is 0. Where only snapshots hold the weights, `best` returns the generation before
-    the best held-out score, and its snapshot is written at once.
+    One is written every `record.snapshot_every` generations and after the last one. Where only
+    snapshots hold the weights, that before the best held-out score is written at once, and kept.
     """
 
-    def __init__(
-        self,
-        every: int,
-        keep: int,
-        save: Callable[[int, int], object],
-        best: Callable[[], int | None] = lambda: None,
-    ) -> None:
-        self._every = every
-        self._keep = keep
-        self._save = save
-        self._best = best
+    def __init__(self, directory: RunDirectory, fleet: Fleet) -> None:
+        self._directory = directory
+        self._fleet = fleet
+        self._every = directory.config.record.snapshot_every
+        self._keep = snapshots_to_keep(directory.config, fleet.query(dimension))
         self._unsaved: int | None = None
 
     def on_generation(self, record: GenerationRecord) -> None:
@@ -118,9 +115,18 @@ class Snapshots(Observer):
         """Write a snapshot of the last generation, if it has none."""
         self._write()
 
+    def _best(self) -> int | None:
+        """Return the generation before the best score, where only a snapshot can restore it."""
+        if self._directory.config.method.replayable:
+            return None
+        best = best_score([row.score for row in self._directory.held_out()])
+        return best.generation - 1 if best else None
+
     def _write(self) -> None:
         if self._unsaved is not None and self._keep:
-            self._save(self._unsaved, self._keep)
+            folder = self._directory.snapshots
+            self._fleet.save_snapshot(folder, self._unsaved)
+            drop_snapshots(folder, self._unsaved, self._keep, self._best())
             self._unsaved = None
 
 

@@ -24,14 +24,13 @@ from typing import Any
 
 import psutil
 
-from germline.checkpoint import drop_snapshots
 from germline.evaluation import score_center
 from germline.evaluation.behavior import answers_of, behavior, recorded_answers
 from germline.fleet import Fleet
 from germline.fleet.worker_jobs import LARGE_SIGMA, dimension, members_differ, used_weights
 from germline.generation_loop import generations
 from germline.record import RunDirectory
-from germline.record.early_stopping import Spent, best_score, reached_limit
+from germline.record.early_stopping import Spent, reached_limit
 from germline.record.journal import inherited_walk
 from germline.report.findings import Finding
 from germline.run.build_parts import RunParts, held_out_decoding
@@ -41,7 +40,6 @@ from germline.run.observers import (
     Observer,
     Snapshots,
     peak_memory_mb,
-    snapshots_to_keep,
     write_pages,
 )
 from germline.run.trackers import TensorBoard, WandbTracker
@@ -171,25 +169,8 @@ class Training:
         return (
             self._finding_log,
             *trackers,
-            Snapshots(
-                record.snapshot_every,
-                snapshots_to_keep(self.config, parts.fleet.query(dimension)),
-                self._save_snapshot,
-                best=self._best_generation,
-            ),
+            Snapshots(directory, parts.fleet),
         )
-
-    def _save_snapshot(self, generation: int, keep: int) -> None:
-        folder = self.directory.snapshots
-        self._parts.fleet.save_snapshot(folder, generation)
-        drop_snapshots(folder, generation, keep, self._best_generation())
-
-    def _best_generation(self) -> int | None:
-        """Return the generation before the best score, where only a snapshot can restore it."""
-        if self.config.method.replayable:
-            return None
-        best = best_score([row.score for row in self.directory.held_out()])
-        return best.generation - 1 if best else None
 
     def _check_that_members_differ(self) -> None:
         """Ask an engine whether it applies noise, whatever an earlier calibration has measured.

@@ -245,13 +245,6 @@ def test_more_generations_train_all_seeds_on_to_the_bits_of_longer_runs(seeds, t
     assert groups(seeds) == [[0, 1, 2]]
 
 
-def test_an_interrupted_continuation_goes_on_from_the_folder(seeds: Path) -> None:
-    trainings = SeedStudy.open(seeds, ["generations=5"]).trainings()
-    list(next(trainings))
-    finish(SeedStudy.open(seeds))
-    assert [RunDirectory.open(seeds / f"seed-{n}").config.generations for n in range(3)] == [5] * 3
-
-
 def test_a_seed_that_was_trained_on_alone_is_not_averaged_with_the_others(seeds):
     list(germline.resume(seeds / "seed-0", ["generations=4"]))
     assert groups(seeds) == [[1, 2]]

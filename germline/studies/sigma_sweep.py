@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -302,18 +303,15 @@ def _measured(bench: ProbeEngine, method: Method | None, place: int) -> SigmaPro
 
 
 def _mean(sigma: float, batches: Sequence[SigmaProbe]) -> SigmaProbe:
-    agreements = [batch.agreement for batch in batches if batch.agreement is not None]
+    names = ("reward", "spread", "informative", "agreement", "garbage")
+    means: dict[str, Any] = {
+        name: _known_mean([getattr(one, name) for one in batches]) for name in names
+    }
+    if math.isnan(means["agreement"]):
+        means["agreement"] = None
     divergence = np.mean([batch.divergence for batch in batches])
-    return SigmaProbe(
-        sigma=sigma,
-        reward=_known_mean([batch.reward for batch in batches]),
-        spread=_known_mean([batch.spread for batch in batches]),
-        informative=_known_mean([batch.informative for batch in batches]),
-        agreement=math.fsum(agreements) / len(agreements) if agreements else None,
-        garbage=_known_mean([batch.garbage for batch in batches]),
-        # Members whose logits are not finite have diverged without bound.
-        divergence=float(np.nan_to_num(divergence, nan=math.inf)),
-    )
+    # Members whose logits are not finite have diverged without bound.
+    return SigmaProbe(sigma, divergence=float(np.nan_to_num(divergence, nan=math.inf)), **means)
 
 
 def _known_mean(values: object) -> float:

@@ -49,12 +49,9 @@ COLLAPSED = "collapsed"
 
 def read_json(file: Path) -> dict[str, Any]:
     """Return a JSON file of a sweep."""
-    try:
-        return dict(json.loads(file.read_bytes()))
-    except (FileNotFoundError, NotADirectoryError):
-        raise GermlineError(f"{file.parent} holds no sweep: there is no {file.name}") from None
-    except (OSError, ValueError, TypeError) as error:
-        raise GermlineError(f"{file} is damaged ({error}); restore it from a copy") from None
+    if not file.exists():
+        raise GermlineError(f"{file.parent} holds no sweep: there is no {file.name}")
+    return dict(json.loads(file.read_bytes()))
 
 
 def score_at(run: CellResult, rung: int) -> HeldOutScore | None:

@@ -238,10 +238,15 @@ def open_evaluation(  # noqa: PLR0913 - all that a score depends on
             "it answers: leave the temperature out"
         )
     decoding = _decoding(config, made, samples, temperature)
+    examples = made.examples("test" if split == "unseen" else split)
     if split == "unseen":
-        examples = _unseen(made, seen_examples(directory) if seen is None else seen)
-    else:
-        examples = made.examples(split)
+        seen = seen_examples(directory) if seen is None else seen
+        if len(examples) <= seen:
+            raise GermlineError(
+                f"split=unseen: the held-out scores of the run were of all {len(examples)} test "
+                "examples of the task: train with fewer (held_out.examples), or hold out more rows"
+            )
+        examples = examples[seen:]
     return SourceEvaluation(directory, config, made, examples[:limit], last, samples, decoding)
 
 
@@ -272,16 +277,6 @@ def seen_examples(directory: RunDirectory | None) -> int:
         )
     scored = (len(row.score.values) for row in directory.held_out())
     return max(directory.config.held_out.examples, *scored, 0)
-
-
-def _unseen(task: Task, seen: int) -> Sequence[Example]:
-    examples = task.examples("test")
-    if len(examples) <= seen:
-        raise GermlineError(
-            f"split=unseen: the held-out scores of the run were of all {len(examples)} test "
-            "examples of the task: train with fewer (held_out.examples), or hold out more rows"
-        )
-    return examples[seen:]
 
 
 def score_to_file(

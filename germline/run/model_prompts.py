@@ -34,9 +34,6 @@ TOKENIZED = 64
 TEMPLATE_TOKENS = 256
 """More tokens than a chat template adds to a prompt."""
 
-BEGINNING = 40
-"""Characters of a prompt by which an error names it."""
-
 EXPORT_FACTS = "germline.json"
 """The file in a folder of exported weights that says what they were trained on."""
 
@@ -82,7 +79,7 @@ def check_prompt_lengths(config: Config, task: Task) -> None:
     if tokens > limit.prompt:
         from germline.engines.prompt_batch import context_error
 
-        prompt = f"{example.prompt[:BEGINNING]!r}..."
+        prompt = f"{example.prompt[:40]!r}..."
         which = f"the prompt of row {example.index} of the {split} split, {prompt},"
         error = context_error(tokens, limit.new, limit.context, limit.named, which)
         raise GermlineError(f"{error}; or leave such rows out with task.overlong_prompts=drop")

@@ -35,13 +35,7 @@ from germline.record.journal import inherited_walk
 from germline.report.findings import Finding
 from germline.run.build_parts import RunParts, held_out_decoding
 from germline.run.evaluation_cache import kept_divergences, shared_rollouts
-from germline.run.observers import (
-    FindingLog,
-    Observer,
-    Snapshots,
-    peak_memory_mb,
-    write_pages,
-)
+from germline.run.observers import FindingLog, Observer, Snapshots, peak_memory_mb, write_pages
 from germline.run.trackers import TensorBoard, WandbTracker
 from germline.signal_metrics import RandomWalk, SignalMetrics
 from germline.types import GenerationRecord, GermlineError, HeldOutScore, Rollout, SigmaTrial

@@ -97,7 +97,12 @@ def export(
     """
     if form not in (*get_args(Form), None):
         raise GermlineError(f"form must be 'adapter' or 'merged' or None, found {form!r}")
-    folder = _free(Path(out))
+    folder = Path(out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise GermlineError(
+            f"out: {out} exists and is not empty; choose a new or an empty folder (--out)"
+        )
+    check_writable(folder)
     directory = RunDirectory.open(Path(path))
     kind, is_adapter_run = directory.config.space.kind, directory.config.space.trains_an_adapter
     if form == "adapter" and not is_adapter_run:
@@ -308,15 +313,6 @@ def _write_weights(engine: Engine, folder: Path, form: Form) -> None:
         readable = next(folder.glob("*config.json")).stat().st_mode
         for weights in folder.glob("*.safetensors"):
             weights.chmod(readable)
-
-
-def _free(out: Path) -> Path:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise GermlineError(
-            f"out: {out} exists and is not empty; choose a new or an empty folder (--out)"
-        )
-    check_writable(out)
-    return out
 
 
 def _write_card(run: RunDirectory, folder: Path, last: int, library: str) -> None:

@@ -47,6 +47,7 @@ from germline.analysis.scorer import (
     certain_sign,
     mean_and_interval,
     open_scorer,
+    score_and_interval,
 )
 from germline.analysis.weights import Weights
 from germline.record.atomic_files import Row
@@ -98,7 +99,8 @@ def modes(request: Request, settings: ScoreSettings) -> Result:
         {
             **dict(zip(names, shares, strict=True)),
             "line": title if is_line else f"{shares[2]:.2g} {labels[2]}",
-            **one.row,
+            "score": score_and_interval(one.values),
+            **one.facts,
         }
         for shares, one in scored.items()
     ]

@@ -126,11 +126,6 @@ class PointScore:
         """The metric of each example, the mean of its samples."""
         return self.samples.mean(axis=0)
 
-    @property
-    def row(self) -> Row:
-        """The values of `COLUMNS`."""
-        return {"score": score_and_interval(self.values), **self.facts}
-
 
 @dataclass
 class WeightsScorer:

@@ -6,26 +6,21 @@ Labels may be a user's text, so the page writes them beside the drawing, which h
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from germline.evaluation.held_out import confidence_interval, score_of_values
 from germline.record.atomic_files import Row
 from germline.record.metrics_rows import (
     has_groups,
-    mean_signal,
     scores_by_retained,
     scores_by_scorer,
     signal,
 )
 from germline.report.comparison import SeedGroup
-from germline.report.findings import WINDOW
 from germline.report.run_facts import LONGEST_NAME, RunFacts
 from germline.report.text_format import bounded_text, counted_by, number, scored_as
 from germline.types import HeldOutScore
-
-MOST_BANDS = 3
-"""Largest number of runs whose bands are drawn in one chart."""
 
 COLORS = (
     *("#0072b2", "#b65a00", "#00795a", "#8f3f88"),
@@ -170,7 +165,7 @@ def curves(run: RunFacts) -> list[Chart]:
     """Chart fitness, held-out scores, sigma and steps; what is constant has no chart."""
     made: list[Chart | None] = [fitness(run), held_out(run), *_held_out_scorers(run)]
     if run.config.method.trains_center:
-        made.append(_sigma(run))
+        made.append(_column(run, "sigma", "Sigma of the members."))
     if run.config.search.has_measured_rate:
         made.append(_column(run, "step_in_sigmas", "Root mean square of the steps, in sigmas."))
     made.append(_column(run, "lambda", "Weight of the cost in the reward."))
@@ -214,9 +209,20 @@ def retained(run: RunFacts) -> list[Chart]:
 
 def parts(run: RunFacts) -> list[Chart]:
     """Chart each part of the rubric, of members in training and of the center when held out."""
-    rows = [row for row in run.rows if row.get("parts")]
-    recorded = (*(row["parts"] for row in rows), *(score.parts for score in run.scores))
-    return [_part(run, name) for name in dict.fromkeys(name for one in recorded for name in one)]
+    trained = [(row["generation"], row.get("parts", {})) for row in run.rows]
+    scored = [(score.generation, score.parts) for score in run.scores]
+    graded = f"{run.config.method.graded}s, training"
+    charts = []
+    for name in dict.fromkeys(name for _, values in trained + scored for name in values):
+        series = []
+        for color, (label, recorded) in enumerate({graded: trained, "held-out": scored}.items()):
+            known = [(x, values[name]) for x, values in recorded if values.get(name) is not None]
+            if known:
+                x, means = zip(*known, strict=True)
+                series.append(Series(label, x, means, color=2 * color))
+        title = bounded_text(name, LONGEST_NAME)
+        charts.append(Chart(title, "Part of the reward.", "generation", series))
+    return charts
 
 
 def signals(run: RunFacts) -> list[Chart]:
@@ -229,8 +235,6 @@ def signals(run: RunFacts) -> list[Chart]:
         return _series(label, rows, lambda row: signal(row, name), color, style)
 
     shares = SHARES_OF_SAMPLES if has_groups(rows) else SHARES_OF_MEMBERS
-    ends = [mean_signal(rows[max(0, n - WINDOW) : n], "agreement") for n in range(1, 1 + len(rows))]
-    agreement = Series(f"mean of {WINDOW}", _generations(rows), ends)
     walk = [of("walk", "walk of the updates")]
     if (edge := run.config.record.edge) is not None:
         x = [walk[0].x[0], walk[0].x[-1]]
@@ -242,7 +246,7 @@ def signals(run: RunFacts) -> list[Chart]:
         ),
         "agreement of halves": (
             "Cosine of the updates that the two halves of each batch would give separately.",
-            [of("agreement", "one generation", 1, "thin"), agreement],
+            [of("agreement", "agreement")],
         ),
         "walk": (
             "Distance of a random walk of the updates, in the unit of sigma; at the edge "
@@ -266,8 +270,7 @@ def compared(runs: Sequence[RunFacts]) -> list[Chart]:
         groups.setdefault((task, run.metric), []).append((color, run))
     for (task, metric), same in groups.items():
         trained = [(color, run) for color, run in same if run.rows]
-        banded = len(trained) <= MOST_BANDS
-        means = [_mean_fitness(run, run.name, color, banded=banded) for color, run in trained]
+        means = [_mean_fitness(run, run.name, color, banded=False) for color, run in trained]
         scores = [_points(run.name, run.scores, color) for color, run in same if run.scores]
         caption = "Mean on the training examples of each generation."
         charts.append(Chart(f"fitness, {task}", caption, "generation", means))
@@ -346,29 +349,3 @@ def _column(run: RunFacts, name: str, caption: str) -> Chart | None:
         return None
     title = name.replace("_", " ")
     return Chart(title, caption, "generation", [_series(title, rows, lambda row: row[name])])
-
-
-def _sigma(run: RunFacts) -> Chart | None:
-    """Chart sigma with the band over tensors that have one of their own; None if constant."""
-    chart = _column(run, "sigma", "Sigma of the members.")
-    if chart is None or not all("sigmas" in row for row in run.rows):
-        return chart
-    low, high = ([row["sigmas"][end] for row in run.rows] for end in ("min", "max"))
-    return replace(chart, series=[replace(chart.series[0], low=low, high=high)])
-
-
-def _part(run: RunFacts, name: str) -> Chart:
-    rows = [row for row in run.rows if row.get("parts", {}).get(name) is not None]
-    scores = [score for score in run.scores if math.isfinite(score.parts.get(name, math.nan))]
-    series = []
-    if rows:
-        label = f"{run.config.method.graded}s, training"
-        series.append(_series(label, rows, lambda row: row["parts"][name]))
-    if scores:
-        x, means = [score.generation for score in scores], [score.parts[name] for score in scores]
-        label = f"{scored_as(run.config)}, held-out"
-        series.append(Series(label, x, means, color=2, style="points"))
-    scorer = run.config.task.scorers.get(name)
-    weight = f", weight {number(scorer.weight)}" if scorer else ""
-    caption = f"Part of the reward{weight}."
-    return Chart(bounded_text(name, LONGEST_NAME), caption, "generation", series)

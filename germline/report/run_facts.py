@@ -230,7 +230,7 @@ class UnreadableRun:
 
     path: Path
     reason: str
-    state: Literal["damaged", "missing plugin"] = "damaged"
+    state: Literal["damaged"] = "damaged"
 
 
 def list_runs(folder: Path) -> list[RunFacts | UnreadableRun]:

@@ -232,15 +232,11 @@ def escape_control_characters(text: str) -> str:
 def center_options(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Name the most likely prompt option of every setting, with its probability, if any exist."""
     return [
-        f"{escape_control_characters(name)} {short_option(option)} ({some[option]:.0%})"
+        f"{escape_control_characters(name)} "
+        f"{one_line_excerpt(' '.join(option.split()), LONGEST_OPTION)} ({some[option]:.0%})"
         for name, some in (rows[-1].get("option_probabilities", {}) if rows else {}).items()
         for option in [max(some, key=some.__getitem__)]
     ]
-
-
-def short_option(option: str) -> str:
-    """Shorten a prompt option to one line."""
-    return one_line_excerpt(" ".join(option.split()), LONGEST_OPTION)
 
 
 def bounded_text(text: str, longest: int = LONGEST_TEXT) -> str:

@@ -108,13 +108,6 @@ def test_deltas_are_those_of_the_tensors(start, tmp_path):
     assert "alpha_after" not in narrow["tensors"]["end"][UP]
 
 
-def test_the_largest_matrices_have_no_spectrum(start, tmp_path, monkeypatch):
-    end = changed(start, tmp_path / "end", up=noise(96, 64))
-    monkeypatch.setattr(changes, "MOST", 96 * 64 - 1)
-    monkeypatch.setattr(changes, "spectrum", lambda *_: pytest.fail("read as a whole"))
-    assert "stable_rank" not in analyze("deltas", [end], start=start).values["tensors"]["end"][UP]
-
-
 def test_pieces_of_tensors_make_the_same_deltas(start, tmp_path, monkeypatch):
     ends = [changed(start, tmp_path / f"{s}", up=noise(96, 64, seed=s) * 0.01) for s in (1, 2)]
     whole = [analyze(what, ends, start=start) for what in ("deltas", "cosine")]

@@ -93,15 +93,6 @@ def test_a_vote_has_its_best_member_and_began_without_it(tmp_path):
     assert all(torch.equal(exported.read(name), weights.read(name)) for name in exported.shapes)
 
 
-def test_a_run_without_a_model_folder_has_all_its_tensors(tmp_path):
-    path = run(tmp_path / "run", "space=full")
-    weights: Any = open_weights(path, folder=tmp_path)
-    engine: Any = load_engine(RunDirectory.open(path))
-    expected = engine.weights.tensors
-    assert all(torch.equal(weights.read(name), expected[name]) for name in weights.shapes)
-    assert set(weights.shapes) == set(expected) == set(weights.start.shapes)
-
-
 def test_shards_and_pieces_make_the_same_tensors(tiny, tmp_path):
     model = AutoModelForCausalLM.from_pretrained(tiny["llama"], dtype=torch.bfloat16)
     model.save_pretrained(tmp_path / "shards", max_shard_size="50KB")
@@ -112,25 +103,6 @@ def test_shards_and_pieces_make_the_same_tensors(tiny, tmp_path):
         assert torch.equal(torch.cat(pieces), loaded.read(name))
     assert set(weights.shapes) == set(loaded.shapes)
     assert weights.digest == loaded.digest
-
-
-def test_the_files_that_the_index_names_are_read(tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    save_file({"a.weight": torch.ones(2, 2)}, tmp_path / "model-00001-of-00001.safetensors")
-    save_file({"a.weight": torch.zeros(2, 2)}, tmp_path / "model-00003-of-00003.safetensors")
-    index = tmp_path / "model.safetensors.index.json"
-
-    def read(named):
-        index.write_text(json.dumps({"metadata": {}, "weight_map": {"a.weight": named}}))
-        return open_weights(tmp_path, folder=tmp_path / "rebuilt").read("a.weight")
-
-    assert torch.equal(read("model-00001-of-00001.safetensors"), torch.ones(2, 2))
-    save_file({"a.weight": torch.full((2, 2), 2.0)}, tmp_path / "weights.safetensors")
-    assert torch.equal(read("weights.safetensors"), torch.full((2, 2), 2.0))
-    with pytest.raises(FileNotFoundError, match="gone"):
-        read("gone.safetensors")
-    index.unlink()
-    assert "no safetensors" in refusal(open_weights, tmp_path, folder=tmp_path / "rebuilt")
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
@@ -150,21 +122,6 @@ def test_an_adapter_is_merged_as_peft_merges_it(family, tiny, tmp_path):
     for name in weights.shapes:
         torch.testing.assert_close(weights.read(name), merged[name].detach(), rtol=0, atol=1e-5)
     assert weights.start.digest == open_weights(tiny[family], folder=tmp_path).digest
-
-
-def test_an_adapter_without_its_base_is_refused(tiny, tmp_path):
-    config = {"r": 1, "lora_alpha": 1, "base_model_name_or_path": str(tmp_path / "gone")}
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
-    module = "base_model.model.model.layers.9.mlp.up_proj"
-    parts = {
-        f"{module}.lora_A.weight": torch.ones(1, 64),
-        f"{module}.lora_B.weight": torch.ones(96, 1),
-    }
-    save_file(parts, tmp_path / "adapter_model.safetensors")
-    assert "gone was not found" in refusal(open_weights, tmp_path, folder=tmp_path)
-    config["base_model_name_or_path"] = str(tiny["llama"])
-    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
-    assert "has no linear layer" in refusal(open_weights, tmp_path, folder=tmp_path)
 
 
 def test_quantized_folders_are_refused(tiny, tmp_path):

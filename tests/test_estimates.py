@@ -12,7 +12,7 @@ from benchmarks.memory import LiveTensors
 from germline.config import load_config
 from germline.config.config_files import preset_configs
 from germline.engines.decode import PREFILL_BYTES
-from germline.engines.inprocess import InProcessEngine, torch_device
+from germline.engines.inprocess import InProcessEngine
 from germline.engines.prompt_batch import encode_prompt, pad_prompts
 from germline.estimates import machine
 from germline.estimates.machine import Machine, available_bytes, machine_here, total_bytes
@@ -20,10 +20,9 @@ from germline.estimates.memory import estimate, memory_parts, prefill_tokens, to
 from germline.estimates.sizes import TextLengths, shape_of, text_lengths, workload
 from germline.methods.policy_gradient import TextRow, summed_gradients, token_outputs
 from germline.run.build_parts import make_engine
-from germline.run.preflight import check_memory
 from germline.strategies import make_strategy
 from germline.tasks import make_task
-from germline.types import Completion, Decoding, Example, GermlineError, SeedPerturbation, Update
+from germline.types import Completion, Decoding, Example, SeedPerturbation, Update
 from tests.published_models import published
 from tests.slow_cases import mostly_slow
 from tests.tiny import save_tiny
@@ -279,13 +278,3 @@ def test_the_gpu_is_described_by_its_driver(monkeypatch):
         found = machine_here(load_config({}))
         assert (found.name, found.device_bytes, found.host_bytes) == (name, 141e9, 9e9)
         assert found.has_bfloat16 == (capability >= (8, 0))
-
-
-def test_an_inference_engine_may_have_a_device_that_this_pytorch_lacks(monkeypatch):
-    monkeypatch.setattr("germline.estimates.machine.available_bytes", lambda: 64e9)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    served = {"engine": {"kind": "sglang", "launch": True, "device": "cuda:99"}}
-    check_memory(load_config(served | {"model": QWEN}))
-    assert torch_device("cuda:99", must_exist=False) == torch.device("cuda:99")
-    with pytest.raises(GermlineError, match=r"engine\.device=.quantum. cannot be used here"):
-        torch_device("quantum", must_exist=False)

@@ -185,15 +185,6 @@ def test_held_out_answers_are_greedy_whatever_a_run_trains_with(trained: Path) -
     assert [*row["at_k"]] == ["pass@1", "pass@2"]
 
 
-def test_a_run_may_sample_its_held_out_answers(tmp_path: Path) -> None:
-    toy = run(tmp_path / "toy", "held_out.temperature=null")
-    recorded = RunDirectory.open(toy).held_out()[-1].score
-    same, _ = germline.evaluate(str(toy), limit=5, out=tmp_path / "same.jsonl")
-    cold, _ = germline.evaluate(str(toy), limit=5, out=tmp_path / "cold.jsonl", temperature=0.1)
-    assert same.values == recorded.values != cold.values
-    assert "at temperature 1\n" in evaluated(toy, "--limit", 5)
-
-
 def test_the_best_of_a_cost_is_the_lowest_and_a_missing_sample_leaves_an_example_out(tmp_path):
     score, file = germline.evaluate(str(run(tmp_path / "toy", "generations=1")), limit=5, samples=3)
     costs = -np.array([row["reward"] for row in rows_of(file)], dtype=float).reshape(3, 5)

@@ -12,7 +12,7 @@ from germline.cli.run_loop import print_result
 from germline.config import load_config
 from germline.evaluation.held_out import score_of_values
 from germline.record import RunDirectory
-from germline.record.metrics_rows import generation_row, held_out_row, mean_signal
+from germline.record.metrics_rows import generation_row, held_out_row
 from germline.report.findings import RULES, WINDOW, Finding, Recorded, find
 from germline.run.observers import FindingLog
 from germline.types import Signals
@@ -113,11 +113,6 @@ def test_halves_without_agreement_are_found_unless_noise_explains_it(
     assert found == ["agreement"] * is_found
 
 
-def test_halves_of_samples_of_the_center_are_not_asked_to_agree():
-    reinforce = load_config(Path(__file__).parents[1] / "configs" / "reinforce.yaml")
-    assert find(Recorded(reinforce, rows(WINDOW, agreement=0.0))) == []
-
-
 def test_failed_gradings_are_found_with_a_reason_made_harmless():
     found = one(rows(2, failure="timeout \x1b[31m"))
     assert found.code == "failed"
@@ -129,11 +124,6 @@ def test_a_walk_that_has_come_to_the_edge_is_found():
     config = load_config({"record": {"edge": 0.016}})
     assert one(rows(3, walk=0.02), config).code == "walk"
     assert find(Recorded(config, rows(3, walk=0.005))) == []
-
-
-def test_rows_without_signals_have_no_findings():
-    assert codes([generation_row(record(g)) for g in range(WINDOW)]) == []
-    assert mean_signal([*rows(1, agreement=0.25), *rows(1, agreement=None)], "agreement") == 0.25
 
 
 # --- rules about scores

@@ -7,7 +7,6 @@ from math import isnan
 import pytest
 
 import germline
-from germline.config import load_config
 from germline.record import RunDirectory
 from germline.record.metrics_rows import held_out_row, read_held_out_row
 from germline.report.text_format import scorer_line
@@ -75,15 +74,6 @@ def test_a_recorded_row_is_read_as_it_was():
         row = json.loads(json.dumps(held_out_row(given)).replace("NaN", "null"))
         assert repr(read_held_out_row(row).score) == repr(given)
     assert {"rewards", "scorers"}.isdisjoint(held_out_row(score))
-
-
-def test_a_negative_weight_says_that_lower_is_better(tmp_path):
-    with listening(vowels) as server:
-        path = finish(
-            germline.train(with_judge(server.url, "generations=1", weight=-0.1), tmp_path / "run")
-        )
-    (score, *_) = RunDirectory.open(path).held_out()
-    assert score.score.scorers[0].higher_is_better is False
 
 
 def test_a_scorer_that_fails_during_a_run_is_missing_and_stops_nothing(tmp_path, caplog):

@@ -68,10 +68,8 @@ def by_hand(tuned, start, engine, examples, row):
     ("model", "space"),
     [
         ("qwen2", "low_rank"),
-        ("qwen2", "full"),
         ("qwen2", "lora"),
         ("gpt2", "subspace"),
-        ("mistral", "low_rank"),
     ],
 )
 def test_a_member_s_divergence_is_that_of_plain_transformers(model, space, tmp_path):

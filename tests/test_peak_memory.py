@@ -6,16 +6,14 @@ from copy import deepcopy
 import pytest
 import torch
 
-from benchmarks.memory import PROMISED_SHARE, LiveTensors, configured, distinct, endless, peak
+from benchmarks.memory import PROMISED_SHARE, LiveTensors, configured, peak
 from germline.checkpoint import restore, save_snapshot
 from germline.config import Full, LowRank
 from germline.engines.master_weights import Masters
 from germline.optimizers import Adam, Sgd
 from germline.record import JournalEntry
 from germline.spaces import make_space
-from germline.strategies import make_strategy
-from germline.tasks import make_task
-from germline.types import Decoding, TensorInfo, Update
+from germline.types import TensorInfo, Update
 
 
 @pytest.mark.parametrize(
@@ -32,34 +30,6 @@ def test_training_needs_at_most_the_promised_share_more_than_inference(space, ex
     inference, weights = peak(config, "inference")
     training, _ = peak(config, "training")
     assert training <= inference + PROMISED_SHARE[space] * weights
-
-
-def test_members_that_stand_together_need_a_copy_each():
-    config = configured("full", members=4, examples=24, tokens=8)
-    engines = [
-        endless(
-            config.model_copy(
-                update={"engine": config.engine.model_copy(update={"members_per_batch": n})}
-            ),
-            make_space(config.space, 0),
-        )
-        for n in (1, 4)
-    ]
-    examples = list(make_task(config.task).examples("train")[: config.batch_size])
-    members = make_strategy(config.strategy, run_seed=0, generations=1).ask(0).members
-    peaks = []
-    # The same rows: four of the center, against four members of their own.
-    for engine, who, texts in (
-        (engines[0], [None], distinct(engines[0], examples, 4)),
-        (engines[1], members, examples),
-    ):
-        with LiveTensors() as live:
-            engine.generate(who, texts, Decoding(8))
-        peaks.append(live.peak)
-    sizes = [one.nbytes for one in engines[0].serving.values()]
-    assert engines[1]._members is not None
-    # Of an inference, the masters are no part; the noise of one tensor is scratch.
-    assert peaks[1] <= peaks[0] + (1 + 4) * sum(sizes) + (4 + 1) * max(sizes)
 
 
 BIG = [TensorInfo(f"layers.{n}.up.weight", (2048, 1024), "linear", n) for n in range(3)]

@@ -68,17 +68,6 @@ def answered(run, before, after):
 # --- one run
 
 
-def test_answers_before_and_after_are_shown(run):
-    run.write_held_out(score(0), [rollout(0, 7, 0.0)], BATCH)  # while there is no later answer
-    assert re.search(r"gold answer: answer 7.*says 0", page(run).text, re.DOTALL)
-    (run.path / "held_out.jsonl").unlink()
-    run.write(record(0), BATCH)
-    answered(run, "The answer is 8.", "8")
-    html = page(run).html
-    assert '<p class="text">The answer is 8.</p>' in html
-    assert '<p class="text">8</p>' in html
-
-
 def test_failures_are_counted_by_reason_and_missing_rewards_told_apart(run):
     timeouts = record(0, failure="timeout after 2 s")
     run.write(timeouts, BATCH)

@@ -37,7 +37,7 @@ def alarms(scores):
     return [n for n in range(1, len(scores) + 1) if find_score_decline(scores[:n])]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_run_that_falls_is_found_soon_and_measured(seed):
     scores = shares(FALLING, seed=seed)
     found = alarms(scores)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.stats import t
 from typer.testing import CliRunner
 
 from germline.cli.application import app
@@ -16,9 +15,6 @@ from germline.evaluation.held_out import score_of_values
 from germline.evaluation.statistics import seed_difference
 from germline.record import RunDirectory
 from germline.record.run_paths import counted_seeds
-from germline.report.charts import over_seeds
-from germline.report.comparison import seed_groups
-from germline.report.run_facts import RunFacts
 from tests.documented_fields import field_tables, undocumented
 from tests.synthetic_runs import BATCH, DIGEST, record
 
@@ -70,19 +66,6 @@ def test_the_interval_of_few_seeds_covers_what_it_says() -> None:
     assert 0.93 < covered / 1000 < 0.97
 
 
-def test_other_seeds_are_not_paired() -> None:
-    # Welch's t of 1, 2, 3, 4 less 2, 6, 10: mean -3.5, s^2 / n of 5/12 and 16/3.
-    found = seed_difference(
-        {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0},
-        {4: 2.0, 5: 6.0, 6: 10.0},
-    )
-    assert not found.paired
-    assert found.mean == -3.5
-    error, dof = 5 / 12 + 16 / 3, (5 / 12 + 16 / 3) ** 2 / ((5 / 12) ** 2 / 3 + (16 / 3) ** 2 / 2)
-    half = t.ppf(0.975, dof) * math.sqrt(error)
-    assert found.interval == pytest.approx((-3.5 - half, -3.5 + half))
-
-
 def test_means_over_seeds_are_printed_and_in_json(tmp_path: Path) -> None:
     first = train(tmp_path / "narrow", by_seed(LOW), 2)
     second = train(tmp_path / "wide", by_seed(HIGH), 3)
@@ -117,18 +100,6 @@ def test_a_seed_that_was_stopped_early_does_not_count(tmp_path: Path) -> None:
     assert [row["seed"] for row in group["results"]] == [0, 1]
     assert counted_seeds([True, False, False], [16, 3, 0]) == [0]
     assert counted_seeds([False, False, False], [0, 3, 5]) == [1, 2]  # until one has ended
-
-
-def test_the_configs_of_a_comparison_share_one_chart(tmp_path: Path) -> None:
-    folders = [
-        train(tmp_path / "narrow", by_seed(LOW), 4),
-        train(tmp_path / "wide", by_seed(HIGH), 8),
-    ]
-    runs = [RunFacts(run) for folder in folders for run in sorted(folder.glob("seed-*"))]
-    (chart,) = over_seeds(seed_groups(runs))
-    assert [one.label for one in chart.series] == ["narrow", "wide"]
-    assert [one.y[-1] for one in chart.series] == pytest.approx([0.3, 0.4])
-    assert (chart.series[0].low[-1], chart.series[0].high[-1]) == (0.28, 0.32)
 
 
 @pytest.mark.parametrize("seeds", [(0, 1), (5, 6)])

@@ -183,7 +183,8 @@ def _open_folder(label: str, path: Path) -> Weights:
             f"analyze: {label} {found}: name a run, an adapter or a folder of safetensors files; "
             "download a model of the hub first"
         )
-    config = PreTrainedConfig.from_pretrained(folder)
+    with silence_transformers():
+        config = PreTrainedConfig.from_pretrained(folder)
     check_not_quantized(str(folder), config)
     files = [Path(file) for file in safetensors_files(str(folder))]
     if not files:

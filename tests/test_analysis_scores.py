@@ -106,17 +106,6 @@ def test_noise_has_its_size_and_is_on_its_tensors_only(scorer):
     assert torch.equal(first, same)
 
 
-def test_deviations_are_those_of_the_start_and_of_a_change(scorer):
-    nano = scorer.request.opened[0]
-    name, start = next((name, scorer.start.read(name)) for name in scorer.start.shapes)
-    expected = start.square().mean().sqrt(), (nano.read(name) - start).square().mean().sqrt()
-    found = scorer.deviations()[name], scorer.deviations(nano)[name]
-    assert found == pytest.approx([float(one) for one in expected])
-    whole = [nano.read(name) - scorer.start.read(name) for name in nano.shapes]
-    norm = float(torch.cat([one.flatten() for one in whole]).double().norm())
-    assert scorer.norm(scorer.deviations(nano)) == pytest.approx(norm, rel=1e-5)
-
-
 def test_the_head_and_the_thirds_of_the_layers_are_groups(scorer):
     groups = tensor_groups(scorer)
     assert groups[ALL] == frozenset(scorer.start.shapes)

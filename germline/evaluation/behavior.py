@@ -14,7 +14,7 @@ import re
 import statistics
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
@@ -337,16 +337,13 @@ def loop_share(tokens: Sequence[object]) -> float:
 
 def scripts(text: str) -> Counter[str]:
     """Count the letters of a text by script, such as `LATIN` and `CYRILLIC`."""
-    return Counter(_scripts(unicodedata.normalize("NFKC", text)))
+    letters = filter(str.isalpha, unicodedata.normalize("NFKC", text))
+    return Counter(map(_script, letters))
 
 
 def share(given: Sequence[bool]) -> float:
     """Return the share of the flags that are set; 0 without flags."""
     return sum(given) / len(given) if given else 0.0
-
-
-def _scripts(text: str) -> Iterator[str]:
-    return (_script(letter) for letter in text if letter.isalpha())
 
 
 @cache

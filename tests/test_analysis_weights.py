@@ -167,8 +167,8 @@ def test_the_start_of_a_run_from_an_adapter_has_the_adapter(tmp_path):
     for one in (path, again):  # two runs of one name, without signal: their charts are empty
         result = analyze("deltas", [one], out=tmp_path / "out", emit="mergekit")
         assert not result.rows
-        exported = sorted(one.name for one in (tmp_path / "out" / "models").iterdir())
-        assert exported == (["run@2"] if one == path else ["run@-1", "run@2"])
+    exported = [one.name.rpartition("-")[0] for one in (tmp_path / "out" / "models").iterdir()]
+    assert sorted(exported) == ["run@-1", "run@2", "run@2"]
 
 
 def test_a_folder_needs_a_start_of_the_same_shapes(tiny, tmp_path):

@@ -232,7 +232,6 @@ def write_merge(opened: Sequence[Weights], folder: Path) -> Path:
     Runs are exported into a folder beside the file.
     """
     exports, base = folder / "models", opened[0].base
-    shutil.rmtree(exports, ignore_errors=True)
     start = base.path if base and base.path else _exported(opened[0], -1, exports)
     models = []
     for one in opened:
@@ -258,7 +257,9 @@ def _named(folder: Path) -> dict[str, str]:
 def _exported(one: Weights, generation: int, folder: Path) -> Path:
     if one.directory is None:
         raise GermlineError(f"analyze --emit: {one.label} is no folder: save the model first")
-    path = folder / f"{one.label.strip('/').replace('/', '-')}@{generation}"
-    is_vote = not one.directory.config.method.trains_center and generation != -1
-    export(one.directory.path, path, "merged", None if is_vote else generation)
+    key = hashlib.sha256(repr(one.identity).encode()).hexdigest()[:8]  # of another run of this name
+    path = folder / f"{one.label.strip('/').replace('/', '-')}@{generation}-{key}"
+    if not path.exists():
+        is_vote = not one.directory.config.method.trains_center and generation != -1
+        export(one.directory.path, path, "merged", None if is_vote else generation)
     return path

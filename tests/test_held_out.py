@@ -7,6 +7,7 @@ from math import isnan
 import pytest
 
 import germline
+from germline.config import load_config
 from germline.record import RunDirectory
 from germline.record.metrics_rows import held_out_row, read_held_out_row
 from germline.report.text_format import scorer_line

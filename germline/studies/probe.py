@@ -220,7 +220,6 @@ def largest_rate(edge: float, step: float, generations: int) -> float:
 
 
 def _cost(config: Config, minutes: float) -> str:
-    """Say what a probe generates, about."""
     members, method = config.strategy.population or MEMBERS, config.method
     few = BATCHES * min(config.batch_size, MOST_EXAMPLES)
     few *= method.generated_rows(min(members, MEMBERS))

@@ -264,7 +264,6 @@ class Sweep:
         return {"units": units, "settings": [*settings, f"record.edge={advice.edge:.3g}"]}
 
     def _check_space(self) -> None:
-        """Refuse a space of which a trial could not be trained."""
         task = make_task(self.base.task)
         for settings in self.space.corners():
             try:

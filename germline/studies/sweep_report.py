@@ -364,7 +364,6 @@ def _label(value: object) -> str:
 
 
 def _csv(rows: Any) -> str:
-    """Return rows as CSV with the columns that any of them has."""
     made: list[Mapping[str, Any]] = [*rows]
     text, names = io.StringIO(), dict.fromkeys(name for row in made for name in row)
     writer = csv.DictWriter(text, [*names], lineterminator="\n")

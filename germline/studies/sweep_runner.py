@@ -305,7 +305,6 @@ class SweepRunner(RunProcesses):
 
 
 def _update(path: Path, **facts: str) -> None:
-    """Change facts of a trial."""
     write_json(path / TRIAL_FILE, read_json(path / TRIAL_FILE) | facts)
 
 

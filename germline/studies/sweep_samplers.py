@@ -106,7 +106,6 @@ class Samplers:
         )
 
     def _sampler(self, sampler: str, number: int) -> Any:
-        """Return the sampler of a trial."""
         from optuna import samplers
 
         text = f"sweep {self._seed} {sampler} {number}"

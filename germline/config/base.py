@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union
 
 from pydantic import (
     AfterValidator,
@@ -181,23 +181,6 @@ class NumberOrKindOf(KindOf):
             return "number"
         open_kind = "linear" if {"start", "end"} & {*value} else self.default
         return str(value.get("kind", open_kind))
-
-
-@dataclass(frozen=True)
-class NameOf:
-    """Annotation of a setting that is a registered name, such as that of a reward."""
-
-    group: str
-
-    def __get_pydantic_core_schema__(
-        self, source: object, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        """Return the schema of all registered names, including those of plugins."""
-        return handler.generate_schema(self.types()[0])
-
-    def types(self) -> list[Any]:
-        """Return the type that the setting accepts: the names."""
-        return [Literal[tuple(registry.entries(self.group))]]
 
 
 def text_with(*places: str, names: Collection[str] = ()) -> AfterValidator:

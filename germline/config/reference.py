@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
-from germline.config.base import KindOf, KindSection, NameOf, Section
+from germline.config.base import KindOf, KindSection, Section
 from germline.config.run_config import Config
 
 SIGNS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
@@ -152,7 +152,7 @@ def _leaves(annotation: Any, metadata: Sequence[Any] = ()) -> Iterator[tuple[Any
         annotation, *inner = get_args(annotation)
         fields = (one.metadata if isinstance(one, FieldInfo) else [one] for one in inner)
         metadata = [*metadata, *chain.from_iterable(fields)]
-    if named := [one.types() for one in metadata if isinstance(one, KindOf | NameOf)]:
+    if named := [one.types() for one in metadata if isinstance(one, KindOf)]:
         yield from chain.from_iterable(map(_leaves, named[0]))
     elif get_origin(annotation) in (Union, UnionType):
         yield from chain.from_iterable(_leaves(one, metadata) for one in get_args(annotation))

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from germline.config.base import Many, NameOf
+from germline import registry
+from germline.config.base import Many
 from germline.config.scorers import ScorerConfig
 from germline.config.tasks import EpisodeSettings, TaskBase
 from germline.registry import register
@@ -98,9 +99,17 @@ class Verifiers(EpisodeSettings):
         return Path(self.env.partition("@")[0]).stem
 
 
+def _are_rewards(weights: dict[str, float]) -> dict[str, float]:
+    for name in weights:
+        if name not in registry.entries("reward"):
+            raise ValueError(registry.unknown_kind("reward", name))
+    return weights
+
+
 Rewards = Annotated[
-    dict[Annotated[str, NameOf("reward")], float],
+    dict[str, float],
     BeforeValidator(lambda value: {value: 1.0} if isinstance(value, str) else value),
+    AfterValidator(_are_rewards),
 ]
 """Weights by name; `exact` is `{exact: 1}`."""
 

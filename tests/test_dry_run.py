@@ -1,7 +1,6 @@
 """`germline train --dry-run`: what it announces is what a run then does, and it does nothing."""
 
 import json
-import socket
 
 import pytest
 
@@ -22,15 +21,6 @@ from tests.published_models import published
 from tests.tiny import save_tiny
 
 INSTRUCT = published("Qwen/Qwen2.5-0.5B-Instruct")
-
-
-@pytest.fixture
-def no_network(monkeypatch):
-    def refuse(*_):
-        raise AssertionError("the network was used")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    monkeypatch.setattr(socket, "getaddrinfo", refuse)
 
 
 def test_a_run_that_does_not_fit_ends_with_status_1(tmp_path, monkeypatch):

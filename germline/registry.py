@@ -16,6 +16,7 @@ import difflib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -44,8 +45,6 @@ class Entry:
 
 
 _entries: dict[str, dict[str, Entry]] = {}
-_failures: dict[str, str] = {}
-_loaded: set[str] = set()
 
 
 def register(
@@ -88,10 +87,7 @@ def sections(group: str) -> dict[str, type[Any]]:
 
 def implementation(group: str, kind: str) -> Any:
     """Return the class that implements a kind, or the reward; import it where it is named."""
-    known = entries(group)
-    if kind not in known:
-        raise GermlineError(f"{group}.kind: {unknown_kind(group, kind)}")
-    made_by = known[kind].implementation
+    made_by = entries(group)[kind].implementation
     if not isinstance(made_by, str):
         return made_by
     module, _, attribute = made_by.partition(":")
@@ -114,19 +110,18 @@ def create(
     return getattr(made_by, "from_config", made_by)(config, *arguments, **context)
 
 
+@cache
 def load_plugins() -> Mapping[str, str]:
     """Import the plugins once; return why some could not be imported, by package."""
-    if PLUGINS in _loaded:
-        return _failures
-    _loaded.add(PLUGINS)
+    failures = {}
     for point in _entry_points():
         try:
             point.load()
         except Exception as error:  # noqa: BLE001 - a plugin is somebody else's code
             package = point.dist.name if point.dist else point.value
-            _failures[package] = f"{type(error).__name__}: {error}"
-            log.warning("the plugin %s cannot be imported (%s)", package, _failures[package])
-    return _failures
+            failures[package] = f"{type(error).__name__}: {error}"
+            log.warning("the plugin %s cannot be imported (%s)", package, failures[package])
+    return failures
 
 
 def package_of(registered: Any) -> "Distribution | None":

@@ -126,7 +126,7 @@ def _settings() -> Rows:
     from germline.config.reference import override_names
 
     rows = []
-    for entry in override_names(with_chosen=True):
+    for entry in override_names():
         setting = entry.setting
         where = f" (of {', '.join(entry.kinds)})" if entry.kinds else ""
         accepts = setting.accepts.replace("`", "")

@@ -76,15 +76,11 @@ class OverrideName:
     setting: Setting
 
 
-def override_names(*, with_chosen: bool = False) -> list[OverrideName]:
-    """List every setting by name; a name that differs between kinds is listed twice.
-
-    Args:
-        with_chosen: whether to list `task.scorers.NAME.url` and the like.
-    """
+def override_names() -> list[OverrideName]:
+    """List every setting by name; a name that differs between kinds is listed twice."""
     names: list[OverrideName] = []
     places = dict.fromkeys(place for part in config_sections() for place in part.places)
-    for place in [one for one in places if with_chosen or CHOSEN_NAME not in one.split(".")]:
+    for place in places:
         here = [part for part in config_sections() if place in part.places]
         for setting in dict.fromkeys(setting for part in here for setting in part.settings):
             owners = [part for part in here if setting in part.settings]

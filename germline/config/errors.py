@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from germline.config.config_files import TASK_SUFFIXES
 from germline.config.reference import group_at, override_names, types_at
 from germline.errors import count_of, shown
 from germline.registry import did_you_mean, sections, unknown_kind

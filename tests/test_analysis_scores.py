@@ -174,7 +174,7 @@ def test_modes_end_at_the_models(count, folders, tmp_path):
 
 
 def test_large_noise_breaks_a_model_and_small_noise_does_not(tmp_path):
-    settings = SETTINGS | {"scales": "0.001,2", "trials": 5, "groups": "all"}
+    settings = SETTINGS | {"scales": "0.001,2", "trials": 5, "groups": "all", "limit": 12}
     result = analyze("robustness", ["nano"], start="nano", out=tmp_path, settings=settings)
     small, large = result.rows
     assert small["without_noise"] == pytest.approx(np.mean(small["scores"]), abs=0.05)
@@ -202,7 +202,7 @@ def test_a_held_out_direction_has_the_length_of_the_learned_one(scorer):
 
 
 def test_the_way_to_a_better_model_has_a_slope_and_a_random_one_has_none(folders, tmp_path):
-    settings = SETTINGS | {"distances": "0.5,1"}
+    settings = SETTINGS | {"distances": "1", "limit": 12}
     sources = ["nano", folders["other"]]
     result = analyze("directions", sources, start=folders["start"], settings=settings)
     means = {(m["from"], m["direction"]): m for m in result.rows if m["distance"] == "mean"}
@@ -211,7 +211,7 @@ def test_the_way_to_a_better_model_has_a_slope_and_a_random_one_has_none(folders
     assert learned["slope"][0] > 2 * abs(random["slope"][0])
     for one in result.rows:
         assert one["gain"][0] == pytest.approx(one["slope"][0] + one["cost"][0])
-    assert len(result.rows) == 18
+    assert len(result.rows) == 12
     assert "nano" in result.notes[0]
 
 

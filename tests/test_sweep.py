@@ -122,7 +122,7 @@ def test_a_stopped_sweep_goes_on_and_another_one_is_refused(file, commands, monk
 
     monkeypatch.setattr(runner, "train", interrupted)
     assert swept(file, *QUICK).exit_code == 130
-    assert [one.state for one in results(file).trials] == ["running"]
+    assert [(one.state, one.present) for one in results(file).trials] == [("running", "stopped")]
     monkeypatch.setattr(runner, "train", train)
     (file.parent / "space.yaml").write_text(as_yaml(SPACE | {"shaping": ["z_score", "raw"]}))
     refused = swept(file, *QUICK).output

@@ -31,7 +31,7 @@ from jaxtyping import Float64
 
 from germline.errors import count_of
 from germline.record.early_stopping import amounts, signed_score
-from germline.record.run_paths import seed_runs
+from germline.record.run_paths import is_locked, seed_runs
 from germline.report.text_format import number, signed
 from germline.studies.study_results import CellResult, is_dominated
 from germline.studies.sweep_space import SweepSpace, rounded
@@ -111,6 +111,12 @@ class SweepTrial:
     def has_collapsed(self) -> bool:
         """Whether it was pruned because its answers or weights broke."""
         return self.reason.startswith(COLLAPSED)
+
+    @property
+    def present(self) -> str:
+        """Its state; `stopped` where it is to go on, and no process trains it."""
+        is_stopped = self.state == "running" and not is_locked(self.path)
+        return "stopped" if is_stopped else self.state
 
     @cached_property
     def counted(self) -> list[CellResult]:
@@ -274,7 +280,7 @@ class SweepResults:
 
     def summary(self) -> list[str]:
         """Say what was spent, how optimistic the search is, and what each sampler has found."""
-        counts = Counter(COLLAPSED if one.has_collapsed else one.state for one in self.trials)
+        counts = Counter(COLLAPSED if one.has_collapsed else one.present for one in self.trials)
         ended = ", ".join(f"{count} {name}" for name, count in counts.items())
         trials, rollouts = count_of(len(self.trials), "trials"), self.spent["rollouts"]
         lines = [f"{trials}, {rollouts:,.0f} rollouts: {ended}"]
@@ -321,14 +327,18 @@ class SweepResults:
 
     def as_json(self) -> dict[str, Any]:
         """Return all trials as values for JSON."""
-        names = ("number", "sampler", "settings", "state", "reason", "spent", "peak_memory_mb")
+        names = ("number", "sampler", "settings", "reason", "spent", "peak_memory_mb")
         shrunk = {one.number: self.shrunk(one) for one in self.complete}
         return {
             "out": self.folder,
             "best": self.ranked[0].number if self.ranked else None,
             "trials": [
                 {name: getattr(one, name) for name in (*names, "test_scores", "unseen")}
-                | {"scores": one.signed_scores, "shrunk": shrunk.get(one.number)}
+                | {
+                    "state": one.present,
+                    "scores": one.signed_scores,
+                    "shrunk": shrunk.get(one.number),
+                }
                 for one in self.trials
             ],
             "summary": self.summary(),

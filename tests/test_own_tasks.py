@@ -203,8 +203,8 @@ def test_a_reward_cannot_change_the_row_of_the_next_completion(tmp_path):
         ("import sys\nsys.exit('bye')\n", r"digits\.py, line 2: cannot be loaded: SystemExit: bye"),
         (ROWS + RIGHT + "settings = 5", r"`settings` must be a mapping, found 5"),
         (
-            ROWS + RIGHT + "settings = {'stpo': 1}",
-            r"settings\.stpo: unknown setting \(did you mean 'stop'",
+            ROWS + RIGHT + "settings = {'stopped': 1}",
+            r"settings\.stopped: unknown setting \(did you mean 'stop'",
         ),
         (ROWS + RIGHT + "settings = {'metric': 'x'}", r"settings\['metric'\] is 'x'.*are reward"),
         (ROWS + RIGHT + "settings = {'floor': {'x': 1}}", r"settings\['floor'\] names 'x'"),

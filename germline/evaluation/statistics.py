@@ -18,7 +18,7 @@ import math
 import statistics
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -79,25 +79,13 @@ class SeedDifference:
         return self.interval is not None and self.interval[0] * self.interval[1] > 0
 
 
-def bootstrap_interval(
-    values: Values,
-    statistic: Callable[..., Any] = np.mean,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Interval:
-    """Return the 95 % interval of a statistic by the BCa bootstrap.
+def bootstrap_interval(values: Values) -> Interval:
+    """Return the 95 % interval of the mean by the BCa bootstrap; NaN of fewer than two values.
 
-    The percentiles of the resampled statistic are corrected for bias and skewness (Efron 1987, JASA
-    82), and for few values: resamples of n values spread too little, by sqrt(1 - 1/n), and
-    Student's t of n - 1 degrees of freedom is wider than the normal distribution (the expanded
-    percentiles of Hesterberg 2015, Am. Stat. 69).
-
-    Args:
-        values: one per example; of fewer than two values the interval is NaN.
-        statistic: takes an array and an `axis`, such as `numpy.mean` or `numpy.median`.
-        resamples: how many resamples are drawn.
-        seed: of the resamples.
+    The percentiles of the resampled mean are corrected for bias and skewness (Efron 1987, JASA 82),
+    and for few values: resamples of n values spread too little, by sqrt(1 - 1/n), and Student's t
+    of n - 1 degrees of freedom is wider than the normal distribution (the expanded percentiles of
+    Hesterberg 2015, Am. Stat. 69).
     """
     array = np.asarray(values, dtype=np.float64)
     count = len(array)
@@ -106,11 +94,11 @@ def bootstrap_interval(
     from scipy.stats import bootstrap  # takes a second
 
     half = student_t_95(count - 1.0) * math.sqrt(count / (count - 1))
-    options: dict[str, Any] = {"n_resamples": resamples, "batch": max(1, AT_ONCE // count)}
+    options: dict[str, Any] = {"n_resamples": RESAMPLES, "batch": max(1, AT_ONCE // count)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of values that are all equal
         found = bootstrap(
-            (array,), statistic, confidence_level=math.erf(half / math.sqrt(2)), rng=seed, **options
+            (array,), np.mean, confidence_level=math.erf(half / math.sqrt(2)), rng=0, **options
         )
     low, high = found.confidence_interval
     if math.isnan(low + high):  # neither bias nor skewness is known

@@ -9,8 +9,7 @@ import pytest
 
 from germline.config import Config, load_config
 from germline.engines.master_weights import Masters
-from germline.engines.served_engine import masters_of_config
-from germline.engines.vllm.in_process import GenerateRequest
+from germline.engines.vllm.engine import GenerateRequest
 from germline.run.build_parts import make_engine
 from germline.types import Decoding, Perturbation
 from tests.tiny_engines import folder
@@ -23,7 +22,6 @@ class SimulatedLlm:
     """Takes the place of `InProcessLlm`; texts are one token and the end.
 
     Attributes:
-        masters: those of the worker, with tensor parallelism.
         members: that are registered, by name.
         written: members in the order in which they were written; None is the center.
         requests: every request so far.
@@ -31,19 +29,14 @@ class SimulatedLlm:
         failure: raised by the next generation.
     """
 
-    model: str = field(default_factory=lambda: str(folder("qwen2")))
-    masters: Masters | None = None
     members: dict[str, Perturbation | None] = field(default_factory=dict)
     written: list[Perturbation | None] = field(default_factory=list)
-    received: dict[str, Any] = field(default_factory=dict)
     requests: list[GenerateRequest] = field(default_factory=list)
-    calls: list[str] = field(default_factory=list)
     emptied: int = 0
     failure: Exception | None = None
 
-    def call(self, verb: str, *arguments: Any, **named: Any) -> list[Mapping[str, str]]:
-        self.calls.append(verb)
-        return [getattr(self, verb)(*arguments, **named) or {}]
+    def call(self, verb: str, *arguments: Any) -> None:
+        getattr(self, verb)(*arguments)
 
     def generate(
         self, requests: Sequence[GenerateRequest], _decoding: Decoding, end_ids: Sequence[int]
@@ -70,27 +63,6 @@ class SimulatedLlm:
 
     def share(self, masters: Masters) -> None:
         """Do nothing: members are not computed."""
-
-    def build(self, config: Config, *, searched: bool) -> Mapping[str, str]:
-        self.masters = masters_of_config(config, self.model, searched=searched)
-        return {"base": self.masters.base.digest(), "model": self.model}
-
-    def digest(self) -> Mapping[str, str]:
-        assert self.masters is not None
-        return {"masters": self.masters.digest()}
-
-    def apply(self, update: Any) -> Mapping[str, str]:
-        assert self.masters is not None
-        self.masters.apply(update)
-        return self.digest()
-
-    def receive(self, name: str, tensor: Any) -> None:
-        self.received[name] = tensor
-
-    def restore(self) -> Mapping[str, str]:
-        assert self.masters is not None
-        self.masters.load_state(self.received)
-        return self.digest()
 
     def register(self, members: Mapping[str, Perturbation | None]) -> None:
         self.members |= members

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from germline.config import MicrobatchSettings, Nes, load_config
-from germline.engines.vllm.in_process import GenerateRequest
+from germline.engines.vllm.engine import GenerateRequest
 from germline.evaluation.kl_divergence import MemberKl
 from germline.fleet import LocalFleet
 from germline.strategies.nes import NaturalEvolution

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from germline.config import Lora, LowRank, Vllm, load_config
-from germline.engines.served_engine import masters_of_config
-from germline.engines.vllm.in_process import InProcessLlm, llm_arguments
+from germline.engines.vllm.engine import InProcessLlm, llm_arguments
 from germline.nano import NANO_DIR
 from germline.record import RunDirectory
 from germline.run import evaluate, export, generate, replay, train
@@ -22,7 +21,6 @@ from germline.run.build_parts import make_engine
 from germline.run.inference import open_evaluation
 from germline.types import Decoding, Example, GermlineError, SeedPerturbation, Update
 from tests.simulated_vllm import SimulatedLlm, opened
-from tests.tiny_engines import folder
 from tests.tiny_engines import inprocess as tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")
@@ -95,52 +93,6 @@ def test_log_probabilities_are_those_of_the_tokens_after_the_prompt(simulated):
     assert scores[0] == [-prompt, -prompt - 1]
 
 
-# --- workers in other processes
-
-
-def test_worker_masters_apply_the_same_updates_and_are_sent_those_of_a_snapshot(simulated):
-    with opened(simulated, tensor_parallel=2) as engine:
-        engine.apply(UPDATE)
-        assert simulated.masters.digest() == engine.weights.digest()
-        assert "receive" not in simulated.calls
-        state = {name: one * 0.5 for name, one in engine.weights.state().items()}
-        engine.weights.load_state(state)
-        engine.refresh()
-        assert simulated.received.keys() == state.keys()
-        assert simulated.masters.digest() == engine.weights.digest()
-
-
-def test_worker_masters_that_differ_after_an_update_are_replaced(simulated, caplog):
-    with opened(simulated, tensor_parallel=2) as engine:
-        name = engine.weights.searched[0].name
-        simulated.masters.tensors[name].view(-1)[0] += 1e-6
-        engine.apply(UPDATE)
-        assert simulated.masters.digest() == engine.weights.digest()
-    assert "differ in their last bits" in caplog.text
-
-
-def test_workers_that_loaded_another_model_are_refused():
-    other = SimulatedLlm(str(folder("llama")))
-    with pytest.raises(GermlineError, match=r"engine\.options"), opened(other, tensor_parallel=2):
-        pass
-
-
-@pytest.mark.parametrize("space", ["low_rank", "lora", "full", "subspace"])
-def test_masters_of_a_worker_have_the_same_digest_after_the_same_update(space):
-    optimizer = {"kind": "adam", "weight_decay": 0.1, "decay_to": "start"}
-    strategy = {"optimizer": optimizer, "learning_rate": 0.01}
-    if space == "lora":
-        strategy |= {"sigma": 0.005, "sigma_unit": "mean_abs"}
-    config = load_config({"seed": 5, "space": space, "strategy": strategy})
-    here = make_engine(config).weights
-    there = masters_of_config(config, str(NANO_DIR), searched=True)
-    assert there.digest() == here.digest()
-    update = Update(5, 0, 0.1, 0.01, (0.5, -0.5))
-    for one in (here, there):
-        one.apply(update)
-    assert there.digest() == here.digest()
-
-
 # --- settings
 
 
@@ -150,14 +102,12 @@ def arguments(section, space=None):
 
 def test_settings_of_vllm_reach_its_arguments():
     section = Vllm(
-        tensor_parallel=2,
         adapters=5,
         options={"max_model_len": 256, "kv_cache_memory_bytes": 250_000_000},
     )
     expected = {
         "model": str(NANO_DIR),
         "dtype": "float32",
-        "tensor_parallel_size": 2,
         "max_loras": 5,
         "max_cpu_loras": 5,
         "max_lora_rank": 8,

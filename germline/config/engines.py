@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from germline.config.base import KindOf, KindSection, Section
 from germline.registry import register
@@ -55,8 +55,6 @@ class Vllm(EngineBase):
     is_served = True
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Serving dtype; `auto`: float32 without a GPU, otherwise the checkpoint's."""
-    tensor_parallel: int = Field(1, ge=1)
-    """Number of GPUs that one copy of the model is sharded over."""
     threads: int | None = Field(None, ge=1)
     """CPU threads; default: PyTorch's choice."""
     adapters: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
@@ -66,6 +64,16 @@ class Vllm(EngineBase):
     """Further arguments of `vllm.LLM`, such as `{max_model_len: 4096}` or `gpu_memory_utilization`,
     which go first. By default the KV cache has 1 GB on a CPU, and adapters have the smallest
     `max_lora_rank` that is enough for the space."""
+
+    @field_validator("options")
+    @classmethod
+    def _runs_in_one_process(cls, options: dict[str, Any]) -> dict[str, Any]:
+        if sharded := [name for name in options if name.endswith("parallel_size")]:
+            raise ValueError(
+                f"members are computed in one process, not with {sharded[0]}: use an SGLang "
+                "server with --tp-size"
+            )
+        return options
 
 
 @register("engine", "germline.engines.sglang.engine:SglangEngine")

@@ -114,10 +114,11 @@ setting must have no effect by default, and does not change the format version.
 
 
 GONE = {
+    "engine": ("tensor_parallel",),
     "fleet": ("devices", "hang_factor", "hang_timeout_s", "min_engines"),
     "record": ("figure_every",),
 }
-"""Settings that earlier runs recorded, and that changed no bit of them."""
+"""Settings that earlier runs recorded, and that changed no bit of their journals."""
 
 GONE_FROM_TASKS = ("sample_weight", "words", "largest", "path", "test_path")
 """Settings of tasks that earlier runs recorded, and that changed no bit where they are null."""

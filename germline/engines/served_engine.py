@@ -32,9 +32,8 @@ from germline.engines.pretrained import (
 )
 from germline.engines.prompt_batch import PromptEncoder
 from germline.engines.rows_in_progress import CompletionDecoder
-from germline.optimizers import AscentOptimizer, make_optimizer
+from germline.optimizers import AscentOptimizer
 from germline.protocols import Conversations, Members, Reply, Texts
-from germline.spaces import make_space
 from germline.spaces.base import BaseSpace
 from germline.types import (
     Completion,
@@ -251,16 +250,6 @@ class ServedEngine:
 def _nothing_serves() -> GermlineError:
     return GermlineError(
         "these weights were rebuilt for an export: no inference engine serves them"
-    )
-
-
-def masters_of_config(config: Config, source: str, *, searched: bool) -> Masters:
-    """Load a model and build the masters of a run; not searched, they are the model's weights."""
-    return make_masters(
-        load_pretrained(source),
-        make_space(config.space, config.seed) if searched else None,
-        make_optimizer(config.optimizer),
-        config.search.unit,
     )
 
 

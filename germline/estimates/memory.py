@@ -162,15 +162,14 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
     )
     weights, members = shape.numbers * work.dtype.itemsize, _member_bytes(work)
     frozen = shape.numbers - (work.searched if work.searches_weights else 0)
-    devices = getattr(engine, "tensor_parallel", 1)
     parts = [
-        Part("weights", weights // devices, "device"),
+        Part("weights", weights, "device"),
         Part("fp32 masters", 0 if shared else work.searched * FP32, masters),
         Part("optimizer moments", work.searched * work.moment_bytes, masters),
         Part("stored weights", _stored_bytes(shape, work, frozen), "host"),
-        Part("members", members // devices, "device", held),
-        Part("KV cache", _kv_bytes(shape, work) // devices, "device", "generation"),
-        Part("logits", _logit_bytes(shape, work) // devices, "device", "generation"),
+        Part("members", members, "device", held),
+        Part("KV cache", _kv_bytes(shape, work), "device", "generation"),
+        Part("logits", _logit_bytes(shape, work), "device", "generation"),
         Part("update", work.largest * FP32, masters, "update"),
         Part("program", GPU_PROGRAM_BYTES if on_gpu else PROGRAM_BYTES, "host"),
     ]

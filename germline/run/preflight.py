@@ -65,7 +65,7 @@ def check_run(config: Config, task: Task) -> None:
         if find_spec("ray") is None:
             raise GermlineError("fleet.kind=ray needs ray: pip install 'germline[ray]'")
     elif isinstance(config.engine, Vllm):
-        from germline.engines.vllm.in_process import check_installed
+        from germline.engines.vllm.engine import check_installed
 
         check_installed()
     if config.record.wandb:

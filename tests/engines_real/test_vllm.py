@@ -75,12 +75,3 @@ def test_evaluations_do_not_change_storage_or_bits_of_the_weights(observed):
 
 def test_weights_that_cannot_be_written_are_refused(observed):
     assert "cannot write weights into this model" in observed("dense")["packed away"]
-
-
-@pytest.mark.parametrize("space", ["full", "low_rank"])
-def test_two_workers_evaluate_the_same_members_as_inprocess(observed, space):
-    scenario = observed("two_workers")[space]
-    here, there = scenario["digests"]
-    assert here == there
-    assert scenario["tokens"] > 100
-    assert scenario["error"] < TOLERANCE

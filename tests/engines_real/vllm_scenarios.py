@@ -136,36 +136,7 @@ def _packed_away(engine: VllmEngine) -> str:
     return "written"
 
 
-def two_workers() -> dict[str, Any]:
-    """Tensor parallel: every worker has masters of its own, and shards the written members."""
-    observed: dict[str, Any] = {}
-    for space in ("full", "low_rank"):
-        reference: Any = make_engine(
-            load_config({"space": space, "engine": "inprocess", **WEIGHT_UNITS})
-        )
-        with closing(opened(space, tensor_parallel=2)) as engine:
-            for one in (reference, engine):
-                one.apply(UPDATE)
-            members = [*MEMBERS[:2], None]
-            written = reference.generate(members, EXAMPLES, GREEDY)
-            expected, found = (
-                one.log_probabilities(members, EXAMPLES, written) for one in (reference, engine)
-            )
-            pairs = [
-                pair
-                for rows in zip(expected, found, strict=True)
-                for texts in zip(*rows, strict=True)
-                for pair in zip(*texts, strict=True)
-            ]
-            observed[space] = {
-                "error": max(abs(a - b) for a, b in pairs),
-                "tokens": len(pairs),
-                "digests": [one.weights.digest() for one in (reference, engine)],
-            }
-    return observed
-
-
-SCENARIOS = {scenario.__name__: scenario for scenario in (few_slots, dense, two_workers)}
+SCENARIOS = {scenario.__name__: scenario for scenario in (few_slots, dense)}
 
 if __name__ == "__main__":
     Path(sys.argv[2]).write_text(json.dumps(SCENARIOS[sys.argv[1]]()))

@@ -1,9 +1,8 @@
 """What runs inside vLLM's workers: the one module of germline that knows vLLM's internals.
 
 vLLM imports it before the model is loaded (`worker_extension_cls`) and gives its workers one more
-method, `germline`, through which the engine calls everything here. Each worker has fp32 masters:
-the engine's own in the engine's process, otherwise masters that the worker loads itself and applies
-the same updates to. The worker computes members from its masters, so requests only name members.
+method, `germline`, through which the engine calls everything here. The worker is in the engine's
+process and computes members from the engine's fp32 masters, so requests only name members.
 
 - An adapter is drawn when vLLM first loads it: its `lora_path` names a member, not a folder.
 - Whole tensors are given to vLLM's own weight loaders under their canonical Hugging Face names. The
@@ -27,12 +26,10 @@ from vllm import _custom_ops
 from vllm.lora.lora_model import LoRAModel
 from vllm.lora.peft_helper import PEFTHelper
 
-from germline.config import Config
 from germline.engines.master_weights import Masters
-from germline.engines.served_engine import masters_of_config
-from germline.engines.vllm.in_process import ADAPTER_PATH
+from germline.engines.vllm.engine import ADAPTER_PATH
 from germline.spaces.base import MemberAdapter
-from germline.types import EngineLost, GermlineError, MeanUpdate, Perturbation, Update
+from germline.types import EngineLost, GermlineError, Perturbation
 
 ADAPTERS_PER_DRAW = 16
 """Members whose adapters are drawn at once: the members of a pair share their noise."""
@@ -43,64 +40,39 @@ _custom_ops._supports_onednn = False
 class GermlineWorkerExtension:
     """A base class that vLLM adds to its worker class."""
 
-    def germline(self, verb: str, *arguments: Any, **named: Any) -> dict[str, str]:
-        """Call a method of `WorkerMembers`, and return its reply; errors are replies too."""
+    def germline(self, verb: str, *arguments: Any) -> str | None:
+        """Call a method of `WorkerMembers`; return the message of an error."""
         try:
             if not hasattr(self, "_germline"):
                 self._germline = WorkerMembers(self)
-            return getattr(self._germline, verb)(*arguments, **named) or {}
+            getattr(self._germline, verb)(*arguments)
         except GermlineError as error:
-            return {"error": str(error)}
+            return str(error)
         except AttributeError as error:
-            return {
-                "error": f"vLLM {vllm.__version__} lacks a part that engine.kind=vllm uses "
-                f"({error}): install vLLM 0.32"
-            }
+            return (
+                f"vLLM {vllm.__version__} lacks a part that engine.kind=vllm uses ({error}): "
+                "install vLLM 0.32"
+            )
+        return None
 
 
 class WorkerMembers:
-    """The masters of one worker, and the members computed from them."""
+    """The members of the worker, computed from the masters of the engine."""
 
     def __init__(self, worker: Any) -> None:
         self._runner = worker.model_runner
         self._model = self._runner.get_model()
-        self._masters: Masters  # from `share` or `build`
+        self._masters: Masters  # from `share`
         self._members: dict[str, Perturbation | None] = {}
         self._drawn: dict[str, MemberAdapter] = {}
-        self._received: dict[str, Tensor] = {}
         self._lora: Any = getattr(self._runner, "lora_manager", None)
         if self._lora is not None:
             self._load_from_folder = self._lora._load_adapter
             self._lora._load_adapter = self._load_adapter
 
     def share(self, masters: Masters) -> None:
-        """Use the masters of an engine in this process, which applies the updates itself."""
+        """Use the masters of an engine, which applies the updates."""
         self._masters = masters
-
-    def build(self, config: Config, *, searched: bool) -> dict[str, str]:
-        """Build masters of this worker's own; return the digest of the model they start from."""
-        model = self._runner.model_config.model
-        self._masters = masters_of_config(config, model, searched=searched)
-        return {"base": self._masters.base.digest(), "model": model}
-
-    def digest(self) -> dict[str, str]:
-        """Return the digest of this worker's masters."""
-        return {"masters": self._masters.digest()}
-
-    def apply(self, update: Update | MeanUpdate) -> dict[str, str]:
-        """Apply an update to this worker's masters."""
-        self._masters.apply(update)
-        return self.digest()
-
-    def receive(self, name: str, tensor: Tensor) -> None:
-        """Receive one tensor of a state."""
-        self._received[name] = tensor
-
-    def restore(self) -> dict[str, str]:
-        """Load the received state into this worker's masters."""
-        state, self._received = self._received, {}
-        self._masters.load_state(state)
-        return self.digest()
 
     def register(self, members: Mapping[str, Perturbation | None]) -> None:
         """Register members by name; vLLM can load adapters of these names from now on."""

@@ -15,7 +15,7 @@ import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from germline.engines.gguf_file import unpack
+from germline.engines.checkpoint_files import unpack
 from germline.engines.pretrained import silence_transformers
 from germline.types import GermlineError
 

@@ -124,10 +124,7 @@ def utilities(
             raise ValueError(f"shaping={config.kind} has no use for a baseline; use raw")
         shaped[present] = values[present] - baseline
     elif not all_equal(values[present]):
-        by_kind: Float64[np.ndarray, " members"] = _function_of(config.kind)(
-            config, values[present]
-        )
-        shaped[present] = _elite(values[present], by_kind, config.elite)
+        shaped[present] = _function_of(config.kind)(config, values[present])
     return shaped
 
 
@@ -266,25 +263,6 @@ def _additive_fit(
     fitted = np.full(len(rewards), np.nan)
     fitted[members] = member_effect + exact_mean(example_effect)
     return fitted
-
-
-def _elite(
-    fitness: Float64[np.ndarray, " members"],
-    shaped: Float64[np.ndarray, " members"],
-    share: float,
-) -> Float64[np.ndarray, " members"]:
-    """Keep the utilities of the fittest `share` of members; the others get the mean of theirs.
-
-    The mean of all utilities stays zero, and no member outside the elite has a higher utility than
-    one inside. The elite has ceil(share * N) members, plus all members that tie with the last one.
-    """
-    # The rounding error of a product such as 0.1 * 30 must not add a member.
-    outside = len(fitness) - math.ceil(share * len(fitness) - 1e-9)
-    order, starts, _ends = rank_with_ties(fitness)
-    others = order[: starts[np.searchsorted(starts, outside, side="right") - 1]]
-    if len(others):
-        shaped[others] = exact_mean(shaped[others])
-    return shaped
 
 
 def _without_lone_halves(

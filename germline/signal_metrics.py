@@ -8,35 +8,32 @@ values closer than `shaping.RESOLUTION` are equal, as they are to every shaping.
     (3)  members as fit as another one, of those with a fitness
     (4)  c_k = 1/N sum of s_i u_i over the members of direction k     the update, by direction
     (5)  rho = c'c" / (|c'| |c"|)       with c' from the even, c" from the odd examples
-    (6)  signal to noise = 2 rho / (1 - rho)      of the whole batch, as a ratio of powers
-    (7)  (sum_k c_k^2)^2 / sum_k c_k^4            effective number of directions
-    (8)  total = mean_k c_k^2,   noise = mean_k (G - 1) / G sum_g (c_k^(-g) - mean_g c_k^(-g))^2
+    (6)  (sum_k c_k^2)^2 / sum_k c_k^4            effective number of directions
+    (7)  total = mean_k c_k^2,   noise = mean_k (G - 1) / G sum_g (c_k^(-g) - mean_g c_k^(-g))^2
          signal = their difference, with c^(-g) from all examples but every G-th from the g-th on
 
 (5) is the cosine of the updates themselves as far as directions are orthogonal, which random ones
-in a high dimension are. (6) assumes that each half is the signal plus independent noise: E rho is
-then S / (S + n) with the power n of a half's noise, and the mean of two halves has n / 2 (the
-formula of Spearman and Brown, 1910). (7) is the participation ratio: N for equal coefficients, 1
-for a single one other than 0. (8) is the jackknife variance of the coefficients (Efron and
+in a high dimension are. (6) is the participation ratio: N for equal coefficients, 1 for a single
+one other than 0. (7) is the jackknife variance of the coefficients (Efron and
 Stein 1981), with G groups of examples, at most 32; where utilities are differences of means, it is
 the variance of a mean of examples that are drawn independently.
 
 Where a member is compared on a share q of the examples, and other members on others, the noise of
 each coefficient is that of few examples, and the update averages it over members: the noise power
-in (5) and (8) is multiplied by q.
+in (5) and (7) is multiplied by q.
 
-Known limits: (5) and (6) include the noise of the choice of examples and the sampling noise, not
+Known limits: (5) includes the noise of the choice of examples and the sampling noise, not
 that of the choice of directions. One generation of K directions gives (5) to about +-1/sqrt(K):
-average several generations. Members given by coordinates have no (4) to (7).
+average several generations. Members given by coordinates have no (4) to (6).
 
 **Random walk.** An update changes each weight by the sum of c_k eps_k over directions, times the
 learning rate a. Without a signal the coefficients are noise, so a step has the root mean square
 
-    (9)  s_t = a_t |c_t|                    per weight, in `strategy.sigma_unit`
+    (8)  s_t = a_t |c_t|                    per weight, in `strategy.sigma_unit`
 
 and steps along new directions add up as a random walk, which bounds the noise from above:
 
-   (10)  w_T = sqrt(sum_t s_t^2)     rate * delta * sqrt(T) of docs/tuning.md, measured
+   (9)  w_T = sqrt(sum_t s_t^2)     rate * delta * sqrt(T) of docs/tuning.md, measured
 
 Steps along reused directions (`strategy.noise_reuse`) are parallel: their coefficients are added
 before they are squared. With momentum, a step counts 1 / (1 - momentum) times in the end. Adam
@@ -66,7 +63,7 @@ from germline.types import (
 )
 
 MOST_GROUPS = 32
-"""Largest G of equation (8): each group costs shaping the whole population once."""
+"""Largest G of equation (7): each group costs shaping the whole population once."""
 
 
 def is_zero_signal(update: Update | MeanUpdate) -> bool:
@@ -77,7 +74,7 @@ def is_zero_signal(update: Update | MeanUpdate) -> bool:
 
 
 class RandomWalk:
-    """The distance of equation (10), update by update."""
+    """The distance of equation (9), update by update."""
 
     def __init__(self, optimizer: OptimizerConfig | None = None, start: float = 0.0) -> None:
         self._normalized = optimizer is not None and optimizer.kind == "adam"
@@ -167,7 +164,6 @@ class SignalMetrics:
     ) -> Signals:
         """Measure the signal of the next generation; call it once for each, in order."""
         self._count(update)
-        halves = half_agreement(population, evaluation, shape, share)
         return Signals(
             informative_examples=(
                 informative_examples(evaluation.rewards) if len(population.members) > 1 else None
@@ -178,8 +174,7 @@ class SignalMetrics:
             zero=self.zero_signal_streak > 0,
             zeros=self.zero_signal_generations,
             zeros_in_a_row=self.zero_signal_streak,
-            agreement=halves,
-            signal_to_noise=signal_to_noise(halves),
+            agreement=half_agreement(population, evaluation, shape, share),
             directions=(
                 effective_directions(update.coefficients) if isinstance(update, Update) else None
             ),
@@ -253,7 +248,7 @@ def half_agreement(
 def signal_power(
     population: Population, evaluation: Evaluation, shape: Shaping, share: float = 1.0
 ) -> SignalPower | None:
-    """Measure the power of the coefficients, and how much of it is noise: equation (8).
+    """Measure the power of the coefficients, and how much of it is noise: equation (7).
 
     With `share` below 1, the total is that of the signal and of the share of the noise.
 
@@ -303,18 +298,8 @@ def direction_weights(
     return weights
 
 
-def signal_to_noise(agreement: float | None) -> float | None:
-    """Return the ratio of signal to noise of the whole batch: equation (6).
-
-    It is 0 for a negative agreement; None for an agreement of 1 or None.
-    """
-    if agreement is None or agreement >= 1:
-        return None
-    return max(0.0, 2 * agreement / (1 - agreement))
-
-
 def effective_directions(coefficients: Sequence[float]) -> float | None:
-    """Return the effective number of directions: equation (7); None if all weights are 0."""
+    """Return the effective number of directions: equation (6); None if all weights are 0."""
     weights = np.abs(np.asarray(coefficients, dtype=np.float64))
     if not weights.any():
         return None

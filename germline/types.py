@@ -21,7 +21,6 @@ from germline.example import Example as Example
 from germline.example import Finish as Finish
 from germline.example import Grade as Grade
 from germline.example import Rollout as Rollout
-from germline.held_out_score import HeldOutScore as HeldOutScore
 
 TensorKind = Literal[
     "linear",
@@ -280,7 +279,6 @@ class Signals:
         zero: whether the generation has no signal: its update changes nothing.
         zeros, zeros_in_a_row: number of generations without a signal, up to this one.
         agreement: cosine of the updates computed from the two halves of the examples.
-        signal_to_noise: ratio of powers of the whole update, computed from the agreement.
         directions: effective number of directions of the update.
         signal_share: share of signal in the power of the members' differences; below 0 where the
             noise is less than estimated.
@@ -296,10 +294,45 @@ class Signals:
     zeros: int
     zeros_in_a_row: int
     agreement: float | None
-    signal_to_noise: float | None
     directions: float | None
     signal_share: float | None = None
     walk: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutScore:
+    """A held-out result: mean of the task's metric with its standard error over examples.
+
+    Attributes:
+        generation: number of updates before it, 0 for the starting weights. These are the weights
+            after generation `generation - 1`, which `export` and `replay` take.
+        proportion: whether the metric of an example is 0 or 1, and the mean a proportion.
+        values: the metric of each example; NaN: missing.
+        rewards: the reward of each example, recorded beside `scorers`.
+        scorers: of the same completions, by `held_out.scorers`; `metric` is the name of one.
+        parts: mean of each part of the rubric, where it has several.
+        at_k: where examples were sampled several times: pass@k and so on, by `metric`.
+        behavior: of the completions, see `evaluation.behavior.behavior`.
+        retained: scores of tasks and texts that training should keep, by name.
+        forgot: those of them that lost more than their `max_drop`; of scores of a run directory.
+    """
+
+    generation: int
+    metric: str
+    mean: float
+    standard_error: float
+    n: int
+    reward: float
+    proportion: bool = False
+    higher_is_better: bool = True
+    values: tuple[float, ...] = ()
+    rewards: tuple[float, ...] = ()
+    scorers: tuple["HeldOutScore", ...] = ()
+    parts: Mapping[str, float] = field(default_factory=dict, hash=False)
+    at_k: tuple["HeldOutScore", ...] = ()
+    behavior: Mapping[str, float] = field(default_factory=dict, hash=False)
+    retained: Mapping[str, "HeldOutScore"] = field(default_factory=dict, hash=False)
+    forgot: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from germline.config import Config, load_config
 from germline.engines.pretrained import load_pretrained
 from germline.engines.served_engine import ServedEngine
-from germline.engines.sglang.server_check import reference_log_probabilities
+from germline.engines.sglang.server import reference_log_probabilities
 from germline.run.build_parts import make_engine
 from germline.types import Decoding, Example, SeedPerturbation
 from tests.scripted_server import Scripted

@@ -17,8 +17,9 @@ from germline.fleet import LocalFleet
 from germline.methods.es_sample_gd import (
     AdvantageRow,
     EsSampleGradientDescentMethod,
-    PolicyGradient,
+    policy_gradient,
 )
+from germline.methods.policy_gradient import token_outputs
 from germline.record import RunDirectory
 from germline.run import Training, build_run_parts
 from germline.types import Evaluation, GermlineError
@@ -56,7 +57,6 @@ def played(model):
                 next(example for example in batch if example.index == one.example),
                 one.completion,
                 (-1.0) ** number * (1 + number / 7),
-                population.members[one.member],
             )
             for number, one in enumerate(evaluation.rollouts)
         ]
@@ -84,7 +84,7 @@ def objective(engine, rows):
 def test_the_gradient_is_the_slope_of_the_objective(played):
     parts, _, rows = played
     engine = parts.fleet.engine
-    gradient = PolicyGradient().of(engine, rows, len(rows))
+    gradient = policy_gradient(engine, rows, len(rows))
     for info in engine.weights.searched[:3]:
         master, slope = engine.weights.tensors[info.name], gradient[info.name]
         direction = slope / slope.norm()
@@ -101,14 +101,14 @@ def test_the_gradient_is_the_slope_of_the_objective(played):
 def test_prompts_of_different_lengths_do_not_cost_the_logits_between_them(played, monkeypatch):
     parts, _, rows = played
     engine = parts.fleet.engine
-    before = PolicyGradient().of(engine, rows, len(rows))
+    before = policy_gradient(engine, rows, len(rows))
     monkeypatch.setattr("germline.engines.inprocess.LOGITS_AT_ONCE", 1)
-    apart = PolicyGradient(rows_per_pass=5).of(engine, rows, len(rows))
+    apart = policy_gradient(engine, rows, len(rows), rows_per_pass=5)
     longest = max(len(row.completion.tokens) for row in rows)
     widths = set()
     head = engine.model.get_output_embeddings()
     with head.register_forward_hook(lambda _head, _input, out: widths.add(out.shape[1])):
-        narrow = PolicyGradient().of(engine, rows, len(rows))
+        narrow = policy_gradient(engine, rows, len(rows))
     assert max(widths) <= longest
     for name, values in before.items():
         torch.testing.assert_close(narrow[name], values, rtol=1e-3, atol=1e-5)
@@ -119,33 +119,14 @@ def test_taking_a_gradient_leaves_no_trace(played):
     parts, _, rows = played
     engine = parts.fleet.engine
     before = engine.weights.digest()
-    PolicyGradient().of(engine, rows, len(rows))
+    policy_gradient(engine, rows, len(rows))
     assert engine.weights.digest() == before
     assert all(p.grad is None and not p.requires_grad for p in engine.model.parameters())
 
 
-def test_what_the_center_itself_wrote_is_not_clipped(played):
-    parts, _, rows = played
-    own = [replace(row, member=None) for row in rows]
-    plain = PolicyGradient().of(parts.fleet.engine, own, len(own))
-    clipped = PolicyGradient(clip=0.2).of(parts.fleet.engine, own, len(own))
-    for name, values in plain.items():
-        torch.testing.assert_close(clipped[name], values, rtol=1e-3, atol=1e-5)
-
-
-def test_a_token_far_likelier_than_it_was_pushes_no_further(played):
-    _, _, rows = played
-    likely = torch.tensor([0.0, 0.0, 0.0], requires_grad=True)
-    before = torch.tensor([-1.0, 0.0, 1.0])
-    method = PolicyGradient(clip=0.2)
-    method._objective([likely], [replace(rows[0], advantage=1.0)], [before]).backward()
-    # Ratios e, 1 and 1/e: above 1.2 nothing more is gained, below 0.8 all still is.
-    torch.testing.assert_close(likely.grad, torch.tensor([0.0, 1.0, float(np.exp(-1))]))
-
-
 def test_the_temperature_of_sampling_is_that_of_the_probabilities(played):
     parts, _, rows = played
-    hot = PolicyGradient(temperature=2.0)._likelihoods(parts.fleet.engine, rows[:1])[0]
+    hot = token_outputs(parts.fleet.engine, rows[:1], 2.0)[0].log_probs
     logits = parts.fleet.engine.read([None], [rows[0].example], [[rows[0].completion]])[0][0]
     tokens = torch.tensor(rows[0].completion.tokens)[:, None]
     expected = (logits / 2).log_softmax(-1).gather(-1, tokens)[:, 0]
@@ -195,7 +176,7 @@ def stepped(model, *overrides):
         assert isinstance(engine, InProcessEngine)
         evaluation = members_of(parts, population, parts.batch(0), parts.decoding)
         rows = parts.method._rows(population, parts.batch(0), evaluation)
-        gradient = PolicyGradient().of(engine, rows, evaluation.rewards.size)
+        gradient = policy_gradient(engine, rows, evaluation.rewards.size)
         tensors = engine.weights.tensors
         before = {one.name: tensors[one.name].clone() for one in engine.weights.searched}
         parts.method.apply(parts.fleet, parts.method.strategy.tell(population, np.zeros(4)))
@@ -224,8 +205,6 @@ def test_a_sampling_center_writes_differently_each_time(model):
         ]
         assert len(set(texts)) > 1
         assert evaluation.rewards.shape == (4, 3)
-        rows = parts.method._rows(population, batch, evaluation)
-        assert {row.member for row in rows} == {None}
         again = members_of(parts, population, batch, parts.decoding)
         assert [one.completion for one in again.rollouts] == [
             one.completion for one in evaluation.rollouts

@@ -32,7 +32,6 @@ SOUND = Signals(
     zeros=0,
     zeros_in_a_row=0,
     agreement=0.5,
-    signal_to_noise=2.0,
     directions=8.0,
 )
 NOTHING = replace(SOUND, informative_examples=0.0, tied=1.0, zero=True, agreement=None)

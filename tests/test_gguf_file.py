@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 import germline
 from germline.config import load_config
-from germline.engines import gguf_file
+from germline.engines import checkpoint_files
 from germline.engines.pretrained import load_pretrained, load_tokenizer, local_model_folder
 from germline.estimates.sizes import shape_of
 from germline.types import GermlineError
@@ -97,7 +97,7 @@ def test_an_unpacked_file_is_read_once_and_a_changed_one_again(model, tmp_path, 
     file = write_gguf(model, tmp_path / "again.gguf")
     first = load_pretrained(str(file)).source
     with monkeypatch.context() as patch:
-        patch.setattr(gguf_file, "_write_model", lambda *_: pytest.fail("it was read again"))
+        patch.setattr(checkpoint_files, "_write_model", lambda *_: pytest.fail("it was read again"))
         assert load_pretrained(str(file)).source == first
     file.unlink()
     other = save_tiny(tmp_path / "other", "llama", seed=1)

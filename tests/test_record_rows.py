@@ -33,7 +33,6 @@ SIGNALS = Signals(
     zeros=0,
     zeros_in_a_row=0,
     agreement=None,
-    signal_to_noise=None,
     directions=2.0,
 )
 

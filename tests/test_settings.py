@@ -106,7 +106,6 @@ CHANGES_THE_WEIGHTS = {
     "strategy.optimizer.epsilon": (["strategy.optimizer=adam"], "strategy.optimizer.epsilon=0.1"),
     "shaping.kind": ([], "shaping=centered_ranks"),
     "shaping.clip": ([], "shaping.clip=0.5"),
-    "shaping.elite": ([], "shaping.elite=0.5"),
     "shaping.scale": (["shaping=per_example"], "shaping.scale=std"),
     "method.scale_rewards": (ZO_GRPO, "method.scale_rewards=none"),
     "batch_size": ([], "batch_size=5"),

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from germline.config import load_config
-from germline.engines.sglang import launch, watchdog
-from germline.engines.sglang.launch import LaunchedServer
+from germline.engines.sglang import server as sglang_server
+from germline.engines.sglang import watchdog
+from germline.engines.sglang.server import LaunchedServer
 from germline.run.build_parts import make_engine
 from germline.types import EngineLost, GermlineError
 from tests.hang_limit import wait_until
@@ -111,7 +112,7 @@ def test_a_server_that_ignores_sigterm_is_killed_with_its_processes(tmp_path, mo
 def test_the_server_of_a_killed_run_ends(tmp_path):
     run = (
         "import sys, time\n"
-        "from germline.engines.sglang.launch import LaunchedServer\n"
+        "from germline.engines.sglang.server import LaunchedServer\n"
         f"program = {PARENT_AND_CHILD!r}\n"
         "command = [sys.executable, '-c', program, sys.argv[1]]\n"
         "server = LaunchedServer(command, {}, '')\n"
@@ -167,7 +168,7 @@ def test_a_gpu_is_selected_by_its_number(monkeypatch, tmp_path):
     )
     for device in ("cuda", "cuda:3"):
         section = launched(python=str(program), device=device).engine
-        launch.launch_server(section, "it", torch.float32, [])
+        sglang_server.launch_server(section, "it", torch.float32, [])
     plain, numbered = (" ".join(command) for command in commands)  # every argument is text
     assert plain.endswith("--device cuda")
     assert numbered.endswith("--device cuda --base-gpu-id 3")

@@ -29,7 +29,6 @@ KINDS = {
     **{kind: section(kind=kind) for kind in registry.sections("shaping")},
     "clipped z_score": ZScore(clip=1.0),
     "scaled per_example": PerExample(scale="std"),
-    **{f"elite {kind}": section(kind=kind, elite=0.3) for kind in registry.sections("shaping")},
 }
 
 
@@ -192,7 +191,7 @@ def test_mistake_13_ties_are_not_broken_by_position():
         assert len(set(shaped[values[order] == 1])) == 1
 
 
-# --- each kind against its equation, and who the elite is
+# --- each kind against its equation
 
 
 def shape(section, rewards, *, antithetic=False):
@@ -272,45 +271,3 @@ def test_groups_are_those_of_complete_pairs():
     assert shaped[2:4].tolist() == [0.0, 0.0]
     rest = shape(PerExample(scale="std"), rewards[[0, 1, 4, 5]], antithetic=True)
     assert np.array_equal(shaped[[0, 1, 4, 5]], rest)
-
-
-# --- elite ---
-
-
-def test_the_elite_keeps_its_utilities_and_the_others_get_the_mean_of_theirs():
-    values = without_ties(20)
-    everyone = z_score(ZScore(), values)
-    shaped = shape(ZScore(elite=0.25), values[:, None])
-    best = np.argsort(values)[-5:]
-    others = np.setdiff1d(np.arange(20), best)
-    assert np.array_equal(shaped[best], everyone[best])
-    assert len(set(shaped[others])) == 1
-    assert shaped[others[0]] == pytest.approx(everyone[others].mean())
-    assert abs(shaped.sum()) < 1e-13
-
-
-@pytest.mark.parametrize(
-    ("share", "members", "count"),
-    [(0.01, 30, 1), (0.1, 30, 3), (0.11, 30, 4), (0.9, 30, 27), (0.07, 100, 7)],
-)
-def test_as_many_are_elite_as_the_share_says_rounded_up(share, members, count):
-    values = without_ties(members)
-    shaped = shape(Raw(elite=share), values[:, None])
-    assert len(set(shaped)) == count + 1
-
-
-def test_who_ties_with_the_last_of_the_elite_belongs_to_it():
-    values = np.array([1.0, 3.0, 2.0, 3.0, 3.0, 0.0])
-    shaped = shape(Raw(elite=1 / 6), values[:, None])
-    assert shaped.tolist() == [-1.0, 1.0, -1.0, 1.0, 1.0, -1.0]
-
-
-def test_a_tie_at_the_bottom_of_the_elite_takes_everyone_in():
-    values = np.array([1.0, 1.0, 1.0, 5.0])
-    assert np.array_equal(shape(Raw(elite=0.5), values[:, None]), shape(Raw(), values[:, None]))
-
-
-def test_the_elite_is_a_share_of_the_members_that_have_a_fitness():
-    values = np.array([[4.0], [NAN], [1.0], [2.0], [NAN], [9.0]])
-    rest = -5 / 3
-    assert shape(Raw(elite=0.25), values) == pytest.approx([rest, 0, rest, rest, 0, 5.0])

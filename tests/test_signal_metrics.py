@@ -156,18 +156,8 @@ def test_members_given_by_coordinates_have_no_directions():
     population = Population(0, members, antithetic=False)
     move = MeanUpdate(0, 0.1, (1.0, -1.0))
     found = SignalMetrics().of(population, of_rewards(table), fitness(table), move, shape)
-    assert (found.agreement, found.signal_to_noise, found.directions) == (None, None, None)
+    assert (found.agreement, found.directions) == (None, None)
     assert (found.informative_examples, found.zero) == (0.5, False)
-
-
-@pytest.mark.parametrize(
-    ("agreement", "ratio"), [(0.5, 2.0), (0.2, 0.5), (0.0, 0.0), (-0.3, 0.0), (1.0, None)]
-)
-def test_the_signal_of_the_whole_batch_follows_from_that_of_its_halves(agreement, ratio):
-    assert signal_metrics.signal_to_noise(agreement) == (
-        None if ratio is None else pytest.approx(ratio)
-    )
-    assert signal_metrics.signal_to_noise(None) is None
 
 
 # --- directions

@@ -114,11 +114,16 @@ setting must have no effect by default, and does not change the format version.
 
 
 GONE = {
-    "engine": ("tensor_parallel",),
+    "engine vllm": ("tensor_parallel",),
     "fleet": ("devices", "hang_factor", "hang_timeout_s", "min_engines"),
+    "method es_sample_gd": ("clip",),
     "record": ("figure_every",),
+    "shaping": ("elite",),
 }
-"""Settings that earlier runs recorded, and that changed no bit of their journals."""
+"""Settings that earlier runs recorded, of a section or of one kind of it."""
+
+NO_EFFECT = {"clip": None, "elite": 1.0}
+"""Values of those of them that had an effect; runs with other values are not opened."""
 
 GONE_FROM_TASKS = ("sample_weight", "words", "largest", "path", "test_path")
 """Settings of tasks that earlier runs recorded, and that changed no bit where they are null."""
@@ -200,12 +205,16 @@ def validate_config(values: Mapping[str, Any]) -> Config:
 
 def read_recorded(values: Mapping[str, Any]) -> Config:
     """Return the config of a run directory, without the settings that are gone."""
-    kept = {
-        section: {name: one for name, one in value.items() if name not in GONE[section]}
-        if section in GONE
-        else value
-        for section, value in values.items()
-    }
+    kept = dict(values)
+    for place, names in GONE.items():
+        section, _, kind = place.partition(" ")
+        recorded = kept.get(section)
+        if recorded and kind in ("", recorded.get("kind")):
+            kept[section] = {
+                name: value
+                for name, value in recorded.items()
+                if name not in names or value != NO_EFFECT.get(name, value)
+            }
     task, graders = kept.get("task"), kept.get("graders")
     if isinstance(task, Mapping):
         is_gone = task.get("kind") in GONE_TASKS

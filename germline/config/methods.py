@@ -123,9 +123,6 @@ class EsSampleGradientDescent(MethodSection):
     advantage: Literal["example", "member"] = "example"
     """What `shaping` compares: the members' rewards on each `example`, or the fitness of each
     `member`, as in ES."""
-    clip: float | None = Field(None, gt=0, lt=1)
-    """Weight tokens by the ratio of their probabilities under the center and under the member that
-    generated them, clipped to 1 ± clip; default: no weights."""
     rows: int = Field(32, ge=1)
     """Completions per backward pass; fewer need less memory. Another number may change bits."""
 

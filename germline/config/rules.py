@@ -125,7 +125,7 @@ IGNORED = (
     Rule(" ".join(f"strategy.{name}" for name in Nes.model_fields if name not in STEPS), SAMPLES),
     Rule("strategy.sigma", {"method.sigmas": given}, KEEP_ONE),
     Rule("strategy.baseline", GRADIENT),
-    Rule("strategy.noise_reuse strategy.sigma space.rank method.clip", SAMPLING),
+    Rule("strategy.noise_reuse strategy.sigma space.rank", SAMPLING),
 )
 """A setting that was given, and is not at its default, would have no effect."""
 
@@ -158,7 +158,6 @@ IMPOSSIBLE = (
     Rule("strategy.optimizer.momentum", {**MEASURED, ITSELF: above(0.0)}, NUMBER),
     Rule("strategy.zero_signal.kind", {"strategy.sigma.kind": "auto", ITSELF: "grow"}, "drop it"),
     Rule("strategy.baseline.kind", {"shaping.kind": other_than("raw"), **RUNNING}, "use raw"),
-    Rule("strategy.baseline.kind", {"shaping.elite": other_than(1), **RUNNING}, "use elite=1"),
     # Members that cannot move.
     Rule("space.init_scale_a", {"space.init_scale_b": 0, ITSELF: 0}),
     Rule("space.init_scale_a", {"space.freeze_a": True, ITSELF: 0}),

@@ -108,10 +108,7 @@ SpaceConfig = Annotated[SpaceBase, KindOf("space", default="low_rank")]
 
 
 class ShapingBase(KindSection):
-    """Settings that every shaping has."""
-
-    elite: float = Field(1.0, gt=0, le=1)
-    """Share of the fittest members that keep their utility; all others get their mean."""
+    """Base of all shapings."""
 
 
 @register("shaping", "germline.shaping:z_score")

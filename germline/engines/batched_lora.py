@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from germline.engines.master_weights import Masters
-from germline.engines.module_forwards import replaced_forwards
+from germline.engines.model_tensors import replaced_forwards
 from germline.protocols import Members
 from germline.spaces.lora import Lora
 from germline.spaces.low_rank import LowRank, SharedDirections

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from germline.engines.module_forwards import replaced_forwards
+from germline.engines.model_tensors import replaced_forwards
 
 SMALL_SCORES = 4096
 """Up to so many scores per text and key head, one product of all texts is faster than one each."""

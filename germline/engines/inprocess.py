@@ -19,6 +19,7 @@ from germline.engines.batched_lora import LoraMembers, LowRankMembers
 from germline.engines.completion_scorer import (
     LOGITS_AT_ONCE,
     CompletionScorer,
+    HeadInput,
     PackedBatch,
     pack_completions,
 )
@@ -27,7 +28,6 @@ from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
 from germline.engines.master_weights import Masters, searched_names
 from germline.engines.model_tensors import list_tensors, place_tensors, serving_dtype
-from germline.engines.module_forwards import HeadInput
 from germline.engines.pretrained import (
     PretrainedModel,
     load_pretrained,

@@ -29,9 +29,9 @@ while such a file is in use, replace it by renaming another file, never by writi
 import hashlib
 import math
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import accumulate
 from typing import Any, cast
 
@@ -221,6 +221,19 @@ def parameter_dtype(dtype: torch.dtype) -> Iterator[None]:
         yield
     finally:
         handle.remove()
+
+
+@contextmanager
+def replaced_forwards(forwards: Iterable[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
+    """Replace the forwards of modules during a `with` block.
+
+    Hooks would do the same, but one costs more than a small correction of a layer.
+    """
+    with ExitStack() as restored:
+        for module, forward in forwards:
+            module.forward = forward
+            restored.callback(delattr, module, "forward")
+        yield
 
 
 def serving_dtype(name: str, stored: torch.dtype, *, on_gpu: bool) -> torch.dtype:

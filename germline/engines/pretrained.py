@@ -43,8 +43,8 @@ from germline.engines.checkpoint_files import (
     check_not_quantized,
     check_tied,
     stored_dtype,
+    unpacked_folder,
 )
-from germline.engines.gguf_file import unpacked_folder
 from germline.engines.model_tensors import first_not_finite, parameter_dtype
 from germline.types import GermlineError
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from germline.engines.master_weights import Masters
-from germline.engines.module_forwards import replaced_forwards
+from germline.engines.model_tensors import replaced_forwards
 from germline.protocols import Members
 from germline.spaces.base import CoordinateSpace, MatrixDirections
 from germline.types import TensorInfo

@@ -13,13 +13,9 @@ tokens, as policy gradient methods do; the update stays the same.
 Of R completions y_r with advantages A_r, theta being the center's weights and t a token,
 
     (1)  g = d/d theta  1/R sum_r A_r sum_t log p_theta(y_rt)                      REINFORCE
-    (2)  g = d/d theta  1/R sum_r sum_t min(q_rt A_r, clip(q_rt, 1 - c, 1 + c) A_r)
-         with q_rt = p_theta(y_rt) / p_r(y_rt), and p_r the member that wrote y_r
 
-(1) treats completions of perturbed members as if the center had written them. (2) weights each
-token by the ratio of its probabilities under the center and under the member that wrote it, clipped
-to 1 +- c (Schulman et al. 2017, arXiv 1707.06347, equation 7, with tokens as actions).
-Probabilities are those at the sampling temperature, or at 1 for greedy completions.
+which treats completions of perturbed members as if the center had written them. Probabilities are
+those at the sampling temperature, or at 1 for greedy completions.
 
 Then theta <- theta + step(g), by the optimizer of the strategy. The step changes the tensors that
 the space selects, as a whole: with `space.kind=low_rank` members explore by low-rank noise, and the
@@ -32,7 +28,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -43,7 +38,6 @@ from germline.methods.method import Evaluated, Learned
 from germline.methods.policy_gradient import (
     GradientMethod,
     TextRow,
-    chosen_log_probs,
     count_tokens,
     step_theta,
     summed_gradients,
@@ -56,7 +50,6 @@ from germline.types import (
     Decoding,
     Evaluation,
     Example,
-    Perturbation,
     Population,
     Rollout,
     Update,
@@ -65,64 +58,36 @@ from germline.types import (
 
 @dataclass(frozen=True)
 class AdvantageRow(TextRow):
-    """A completion, its advantage, and the member that wrote it; None: the center."""
+    """A completion and its advantage."""
 
     advantage: float
-    member: Perturbation | None = None
 
 
-@dataclass(frozen=True)
-class PolicyGradient:
-    """Computes the gradient: equation (2), or (1) where `clip` is None."""
+def policy_gradient(
+    engine: InProcessEngine,
+    rows: Sequence[AdvantageRow],
+    count: int,
+    temperature: float = 1.0,
+    rows_per_pass: int = 32,
+) -> Mapping[str, Tensor]:
+    """Return equation (1) of every searched tensor, in fp32, on the model's device.
 
-    temperature: float = 1.0
-    clip: float | None = None
-    rows_per_pass: int = 32
+    Args:
+        engine: serves the center; its weights are not changed.
+        rows: completions whose advantage is not 0.
+        count: R, the number of all completions.
+        temperature: of the probabilities.
+        rows_per_pass: completions that are read at once.
+    """
 
-    def of(
-        self, engine: InProcessEngine, rows: Sequence[AdvantageRow], count: int
-    ) -> Mapping[str, Tensor]:
-        """Return the gradient of every searched tensor, in fp32, on the model's device.
+    def objective(some: slice) -> Tensor:
+        outputs = token_outputs(engine, rows[some], temperature)
+        total = outputs[0].log_probs.new_zeros(())
+        for row, one in zip(rows[some], outputs, strict=True):
+            total = total + row.advantage * one.log_probs.sum()
+        return total / count
 
-        Args:
-            engine: serves the center; its weights are not changed.
-            rows: completions whose advantage is not 0.
-            count: R, the number of all completions.
-        """
-        before = None if self.clip is None else self._as_written(engine, rows)
-
-        def objective(some: slice) -> Tensor:
-            written = None if before is None else before[some]
-            now = self._likelihoods(engine, rows[some])
-            return self._objective(now, rows[some], written) / count
-
-        return summed_gradients(engine, len(rows), self.rows_per_pass, objective)
-
-    def _objective(
-        self, now: Sequence[Tensor], rows: Sequence[AdvantageRow], before: Sequence[Tensor] | None
-    ) -> Tensor:
-        total = now[0].new_zeros(())
-        for place, (row, likely) in enumerate(zip(rows, now, strict=True)):
-            if before is None or self.clip is None:
-                total = total + row.advantage * likely.sum()
-            else:
-                ratio = (likely - before[place]).exp()
-                bounded = ratio.clamp(1 - self.clip, 1 + self.clip)
-                total = total + torch.minimum(ratio * row.advantage, bounded * row.advantage).sum()
-        return total
-
-    def _likelihoods(self, engine: InProcessEngine, rows: Sequence[AdvantageRow]) -> list[Tensor]:
-        """Return log p_theta of every token of every completion."""
-        return [one.log_probs for one in token_outputs(engine, rows, self.temperature)]
-
-    def _as_written(self, engine: InProcessEngine, rows: Sequence[AdvantageRow]) -> list[Tensor]:
-        """Return log p_r of every token: its log probability under the member that wrote it."""
-        log_probabilities = []
-        for one in rows:
-            logits = engine.read([one.member], [one.example], [[one.completion]])[0][0]
-            chosen = chosen_log_probs(logits.clone(), one.completion, self.temperature)
-            log_probabilities.append(chosen)
-        return log_probabilities
+    return summed_gradients(engine, len(rows), rows_per_pass, objective)
 
 
 class EsSampleGradientDescentMethod(GradientMethod):
@@ -174,15 +139,12 @@ class EsSampleGradientDescentMethod(GradientMethod):
         assert self._evaluated is not None
         population, batch, evaluation, decoding = self._evaluated
         rows = self._rows(population, batch, evaluation)
-        objective = PolicyGradient(
-            decoding.temperature or 1.0, self.section.clip, self.section.rows
+        gradient = policy_gradient(
+            engine, rows, evaluation.rewards.size, decoding.temperature or 1.0, self.section.rows
         )
-        gradient = objective.of(engine, rows, evaluation.rewards.size)
         step_theta(engine, gradient, update, update.generation)
         self._evaluated = None
-        read = count_tokens(rows)
-        written = {} if self.section.clip is None else {"forward_tokens": read}
-        return {"backward_tokens": read, **written}
+        return {"backward_tokens": count_tokens(rows)}
 
     def _rows(
         self, population: Population, batch: Sequence[Example], evaluation: Evaluation
@@ -190,13 +152,11 @@ class EsSampleGradientDescentMethod(GradientMethod):
         """Return the completions with their advantages, except those with advantage 0."""
         advantages = self._advantages(population, evaluation)
         place_of = {example.index: place for place, example in enumerate(batch)}
-        center = self.section.exploration == "temperature"
 
         def row(rollout: Rollout) -> AdvantageRow:
             place = place_of[rollout.example]
-            member = None if center else population.members[rollout.member]
             advantage = float(advantages[rollout.member, place])
-            return AdvantageRow(batch[place], rollout.completion, advantage, member)
+            return AdvantageRow(batch[place], rollout.completion, advantage)
 
         rows = [row(rollout) for rollout in evaluation.rollouts]
         return [row for row in rows if row.advantage]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from germline import noise
 from germline.config import Config, PolicyGradientSection
 from germline.engines.inprocess import InProcessEngine
-from germline.engines.module_forwards import replaced_forwards
+from germline.engines.model_tensors import replaced_forwards
 from germline.fleet import Fleet
 from germline.methods.method import Evaluated, Learned, Method
 from germline.methods.reward_term import RewardTerm

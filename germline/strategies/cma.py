@@ -22,7 +22,7 @@ theta - theta_0 differ by rounding alone. Journals hold the utilities of the mem
   those of numpy's frozen Mersenne Twister (`RandomState`), seeded with four words of the project's
   own noise. A journal keeps the utilities, and `recall` passes them to the library again.
 - CMA-ES uses the order of the utilities alone, so a shaping that keeps their order changes nothing;
-  one that makes ties (`elite`, `clip`) removes order. Members without any reward have utility 0 and
+  one that makes ties (`clip`) removes order. Members without any reward have utility 0 and
   rank in the middle. Of tied members the first ranks first: members are drawn independently, so
   that order is random and favors no direction.
 - A generation whose members all have the same utility changes neither the mean nor the step size;

@@ -2,7 +2,7 @@
 
 With r the share of signal in the power of the members' differences (`signal_metrics.signal_power`),
 averaged over recent generations, K the effective number of directions (`signal_metrics`, equation
-7) and the coefficients c of the update,
+6) and the coefficients c of the update,
 
     (1)  r     = max(0, sum_t w_t (total_t - noise_t) / sum_t w_t total_t),   w_t = memory^(T - t)
     (2)  step  = max(min(max_step, step_1 r sqrt(K)), least_step / sqrt(t + 1))      rms, in sigmas

@@ -24,11 +24,13 @@ from germline.engines.sglang.client import (
     SglangClient,
     sampling_params,
 )
-from germline.engines.sglang.launch import LaunchedServer, launch_device, launch_server
-from germline.engines.sglang.server_check import (
+from germline.engines.sglang.server import (
+    LaunchedServer,
     adapter_flags,
     check_base_weights,
     check_writes,
+    launch_device,
+    launch_server,
     reference_log_probabilities,
     server_dtype,
 )

@@ -92,12 +92,9 @@ UP = "model.layers.1.mlp.up_proj.weight"
             rf"{UP} of .* holds numbers that are not finite",
         ),
         (config_json(model_type="qwen99"), "does not recognize this architecture"),
-        (config_json(model_type="bert"), r"\(model_type bert\) is a bidirectional encoder"),
-        (
-            config_json(model_type="t5"),
-            r"\(model_type t5\) is an encoder-decoder model: give a dec",
-        ),
-        (config_json(model_type="vit"), r"\(model_type vit\) is no language model that transf"),
+        (config_json(model_type="bert"), r"\(model_type bert\) is no decoder-only causal"),
+        (config_json(model_type="t5"), r"\(model_type t5\) is no decoder-only causal"),
+        (config_json(model_type="vit"), r"\(model_type vit\) is no decoder-only causal"),
         (config_json(num_hidden_layers=9), "cannot be loaded .*num_hidden_layers"),
     ],
 )

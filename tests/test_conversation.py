@@ -10,7 +10,7 @@ import torch
 from germline import noise
 from germline.engines import decode
 from germline.engines.inprocess import InProcessEngine
-from germline.engines.prompt_batch import PromptEncoder, encode_answer
+from germline.engines.prompt_batch import encode_answer
 from germline.engines.sampling import choose_tokens
 from germline.types import Completion, Decoding, Example, GermlineError
 from tests.tiny_engines import SPACES, bits, engine, examples, inprocess, population, same_bits
@@ -165,19 +165,6 @@ def test_a_conversation_without_room_ends_and_the_others_go_on(tmp_path):
     assert [one.finish for one in long][-1] == "context"
     assert (long[-1].tokens, long[-1].text) == ((), "")
     assert len(short) > len(long)
-
-
-def test_an_answer_of_megabytes_ends_a_conversation_without_being_tokenized(monkeypatch):
-    made = inprocess("qwen2", SPACES["rank 1"])
-    monkeypatch.delattr(PromptEncoder, "encode_answer")
-    seen: list[str] = []
-
-    def reply(_places, completions):
-        seen.extend(one.finish for one in completions)
-        return ["a" * 10**6] * len(completions) if len(seen) == 1 else [None]
-
-    made.converse([None], [examples(["x"])], GREEDY, reply)
-    assert seen[-1] == "context"
 
 
 def test_the_answer_continues_the_chat_template():

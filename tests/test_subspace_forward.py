@@ -1,28 +1,23 @@
 """Spaces of coordinates: where their directions come from, what moves, and what is written."""
 
-import json
 import math
 
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
 from germline import noise
-from germline.config import Lora, Singular, Subspace
-from germline.run import export, train
+from germline.config import Singular, Subspace
 from germline.spaces import make_space
 from germline.spaces.base import BaseModel, CoordinateSpace
 from germline.types import GermlineError, TensorInfo, Update
 from tests.tiny_engines import (
-    bits,
     engine,
     folder,
     inprocess,
     population,
 )
-from tests.toy_runs import settings
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning"),
@@ -58,15 +53,6 @@ def plain(model):
 
 def singular_values(weight, k):
     return torch.linalg.svdvals(weight.double())[:k]
-
-
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory):
-    """A trained-like adapter of rank 4 on two kinds of layers of the llama."""
-    path = tmp_path_factory.mktemp("adapters") / "adapter"
-    section = Lora(rank=4, alpha=6, init_scale_b=0.3, include=("*.q_proj.*", "*.down_proj.*"))
-    inprocess("llama", section).save_adapter(path)
-    return path
 
 
 # --- subspace
@@ -163,83 +149,6 @@ def test_the_directions_have_the_same_bits_for_any_thread_count():
     assert torch.equal(found[0].b, found[1].b)
 
 
-# --- singular values of an adapter's factors
-
-
-def test_the_factors_of_a_given_adapter_are_searched_and_nothing_else(adapter):
-    made = inprocess("llama", Singular(init_adapter=str(adapter), top_k=2))
-    before = bits(made)
-    made.apply(UPDATE)
-    moved = {name for name, one in bits(made).items() if not torch.equal(one, before[name])}
-    modules = [
-        f"model.layers.{n}.{m}" for n in range(3) for m in ("self_attn.q_proj", "mlp.down_proj")
-    ]
-    assert moved == {f"{module}.lora_{side}.singular" for module in modules for side in "AB"}
-    assert moved == set(made.weights.state())
-
-
-def test_the_default_top_k_is_the_rank_of_a_smaller_adapter(adapter):
-    by_default, in_full = (
-        inprocess("llama", Singular(init_adapter=str(adapter), **chosen)).weights
-        for chosen in ({}, {"top_k": None})
-    )
-    sizes = {info.name: info.shape for info in by_default.searched}
-    assert set(sizes.values()) == {(4,)}
-    assert sizes == {info.name: info.shape for info in in_full.searched}
-
-
-def test_a_run_on_an_adapter_starts_as_the_adapter(adapter):
-    made = inprocess("llama", Singular(init_adapter=str(adapter), top_k=2))
-    lora = inprocess("llama", Lora(rank=4, alpha=6, init_adapter=str(adapter)))
-    torch.testing.assert_close(made.logits(None, IDS), lora.logits(None, IDS))
-
-
-def test_offsets_of_an_adapter_are_added_to_the_singular_values_of_its_factors(adapter, tmp_path):
-    made = inprocess("llama", Singular(init_adapter=str(adapter), top_k=2, layers="0"))
-    offsets = torch.tensor([0.5, 0.25])
-    for info in made.weights.searched:
-        made.weights.tensors[info.name].copy_(offsets)
-    made.save_adapter(tmp_path / "after")
-    again = inprocess("llama", Lora(rank=4, alpha=6, init_adapter=str(tmp_path / "after"))).weights
-    for layer in again.adapted:
-        for name in layer.adapter_names:
-            before, now = (singular_values(one.tensors[name], 4) for one in (made.weights, again))
-            added = torch.cat([offsets, torch.zeros(2)]) * (layer.layer == 0)
-            torch.testing.assert_close(now, (before + added).sort(descending=True).values)
-
-
-def test_members_on_an_adapter_equal_their_merged_models(adapter):
-    section = Singular(init_adapter=str(adapter), top_k=3)
-    made = inprocess("llama", section)
-    for member in [*population(4, sigma=0.1).members, None]:
-        model = plain("llama")
-        model.load_state_dict(made.weights.merged_tensors(member), strict=False)
-        with torch.no_grad():
-            torch.testing.assert_close(
-                made.logits(member, IDS), model(IDS).logits, atol=1e-4, rtol=1e-4
-            )
-
-
-def test_plain_peft_gives_the_logits_of_the_engine(adapter, tmp_path):
-    made = inprocess("llama", Singular(init_adapter=str(adapter), top_k=3))
-    made.apply(UPDATE)
-    made.save_adapter(tmp_path / "after")
-    loaded = PeftModel.from_pretrained(plain("llama"), tmp_path / "after").eval()
-    with torch.no_grad():
-        torch.testing.assert_close(loaded(IDS).logits, made.logits(None, IDS), atol=1e-4, rtol=1e-4)
-    settings = json.loads((tmp_path / "after" / "adapter_config.json").read_text())
-    assert (settings["r"], settings["lora_alpha"]) == (4, 6)
-
-
-def test_a_factor_of_zeros_is_refused(tmp_path):
-    inprocess("llama", Lora(rank=2, init_scale_b=0)).save_adapter(tmp_path / "untrained")
-    message = refusal(
-        inprocess, "llama", Singular(init_adapter=str(tmp_path / "untrained"), top_k=2)
-    )
-    assert "lora_B.weight is all zeros" in message
-    assert "start from an adapter that was trained" in message
-
-
 @pytest.mark.parametrize(
     ("section", "message"),
     [
@@ -252,15 +161,9 @@ def test_a_factor_of_zeros_is_refused(tmp_path):
             "space.top_k=33 is above the smaller side of model.layers.0.self_attn.k_proj.weight "
             "[32, 64]: use at most 32, or top_k=null",
         ),
-        (Singular(init_adapter="adapter", top_k=8), "use at most 4, or top_k=null"),
-        (
-            Singular(init_adapter="adapter", include=("*.up_proj.*",)),
-            "has no factors for the layers",
-        ),
     ],
 )
-def test_coordinates_that_do_not_exist_are_refused(section, message, adapter, monkeypatch):
-    monkeypatch.chdir(adapter.parent)
+def test_coordinates_that_do_not_exist_are_refused(section, message):
     assert message in refusal(inprocess, "llama", section)
 
 
@@ -286,18 +189,3 @@ def test_an_exported_model_gives_the_logits_of_the_engine(model, section, tmp_pa
         found = made.logits(None, IDS)
         torch.testing.assert_close(loaded(IDS).logits, found, atol=1e-4, rtol=1e-4)
         assert (plain(model)(IDS).logits - found).abs().max() > 0.01
-
-
-# --- runs
-
-
-def test_a_run_on_an_adapter_is_exported_as_one(adapter, tmp_path):
-    space = f"space={{kind: singular, init_adapter: {adapter}, top_k: 2}}"
-    model = f"model={folder('llama')}"
-    config = settings("generations=1", "engine=inprocess", model, space)
-    for _ in train(config, tmp_path / "run"):
-        pass
-    export(tmp_path / "run", tmp_path / "out")
-    assert (tmp_path / "out" / "adapter_config.json").exists()
-    export(tmp_path / "run", tmp_path / "merged", "merged")
-    assert (tmp_path / "merged" / "model.safetensors").exists()

@@ -1,11 +1,11 @@
-"""The toy engine: no more tokens than its completions have, and a context that has an end."""
+"""The toy engine: no more tokens than its completions have."""
 
 import pytest
 
 from germline.engines import sampling, toy
 from germline.engines.toy import ToyEngine
 from germline.optimizers import Sgd
-from germline.types import Decoding, Example, GermlineError
+from germline.types import Decoding, Example
 
 EXAMPLES = [Example(number, text, "", chat=False) for number, text in enumerate(("!#", "b", "xyz"))]
 LONGEST = 48
@@ -53,39 +53,3 @@ def test_generation_ends_where_no_completion_can_change(kind, monkeypatch):
     if kind == "overlapping":
         assert [one.text for one in stopped] == [one.text[:4] for one in whole]
     assert fewer < steps - 10 if kind != "none" else fewer == steps
-
-
-LARGEST = toy.CONTEXT_TOKENS - 2
-
-
-@pytest.mark.parametrize(
-    "method",
-    [
-        lambda engine, example: engine.generate([None], [example], Decoding(2)),
-        lambda engine, example: engine.converse(
-            [None], [[example]], Decoding(2), lambda places, _: [None] * len(places)
-        ),
-    ],
-)
-def test_a_prompt_that_does_not_fit_the_context_is_refused(method):
-    engine = ToyEngine(None, Sgd(0.0))
-    method(engine, Example(0, "x" * LARGEST, "", chat=False))
-    with pytest.raises(GermlineError, match=r"together 65537, above the model's context .*65536"):
-        method(engine, Example(0, "x" * (LARGEST + 1), "", chat=False))
-
-
-def test_a_message_that_does_not_fit_the_context_ends_its_conversation_alone():
-    seen = []
-
-    def reply(places, completions):
-        seen.append([(place, one.finish) for place, one in zip(places, completions, strict=True)])
-        if len(seen) > 1:
-            return [None] * len(places)
-        return [None if row == 2 else "x" * (LARGEST if row == 1 else 5) for _, row in places]
-
-    ToyEngine(None, Sgd(0.0)).converse([None], [EXAMPLES], Decoding(2), reply)
-    assert seen == [
-        [((0, row), "length") for row in range(3)],
-        [((0, 1), "context")],
-        [((0, 0), "length")],
-    ]

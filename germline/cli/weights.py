@@ -35,7 +35,7 @@ def export(
         typer.Option(
             "--merged/--adapter",
             help="Write a Hugging Face model folder, or a PEFT adapter. Default: the adapter if "
-            "the run trained one (space.kind=lora, or singular with space.init_adapter).",
+            "the run trained one (space.kind=lora).",
         ),
     ] = None,
     verify: Annotated[

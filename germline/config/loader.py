@@ -119,10 +119,11 @@ GONE = {
     "method es_sample_gd": ("clip",),
     "record": ("figure_every",),
     "shaping": ("elite",),
+    "space singular": ("init_adapter",),
 }
 """Settings that earlier runs recorded, of a section or of one kind of it."""
 
-NO_EFFECT = {"clip": None, "elite": 1.0}
+NO_EFFECT = {"clip": None, "elite": 1.0, "init_adapter": None}
 """Values of those of them that had an effect; runs with other values are not opened."""
 
 GONE_FROM_TASKS = ("sample_weight", "words", "largest", "path", "test_path")

@@ -31,7 +31,7 @@ class SpaceBase(KindSection):
     @property
     def trains_an_adapter(self) -> bool:
         """Whether what is searched can be written as a PEFT adapter."""
-        return getattr(self, "init_adapter", None) is not None
+        return False
 
 
 @register("space", "germline.spaces.full:Full")
@@ -95,13 +95,11 @@ class Subspace(LinearSpace):
 
 @register("space", "germline.spaces.singular:Singular")
 class Singular(LinearSpace):
-    """ESSA: offsets of the largest singular values of linear layers, or of a given adapter."""
+    """Offsets of the largest singular values of linear layers (as in ESSA)."""
 
     kind: Literal["singular"] = "singular"
     top_k: int | None = Field(16, ge=1)
     """Largest singular values searched per matrix; `null`: all. 16 may be more than there are."""
-    init_adapter: str | None = None
-    """Folder of a PEFT adapter whose factors are searched; default: the layers themselves."""
 
 
 SpaceConfig = Annotated[SpaceBase, KindOf("space", default="low_rank")]

@@ -60,9 +60,6 @@ class ConversationTurns:
             if message is None:
                 continue
             self.tokens[place] += len(completion.tokens)
-            if not self.encoder.may_fit(message):  # tokenizing megabytes takes seconds
-                full.append(place)
-                continue
             answer = self.encoder.encode_answer(self.examples[place], completion, message)
             self.tokens[place] += len(answer)
             limit = self.encoder.context_tokens

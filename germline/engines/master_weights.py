@@ -191,8 +191,7 @@ class Masters:
         if self.space is None or not self.adapted:
             raise GermlineError(
                 f"export: {type(self.space).__name__ if self.space else 'a model without a space'} "
-                "has no adapter to write; only space.kind=lora, or singular with "
-                "space.init_adapter, has one"
+                "has no adapter to write; only space.kind=lora has one"
             )
         self.space.write_adapter(folder, self.member_values(None), self.adapted, self.base)
 

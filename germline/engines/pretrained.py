@@ -202,19 +202,15 @@ def check_causal(source: str, config: PreTrainedConfig) -> None:
     it attends to the tokens that follow.
     """
     kind = config.model_type
-    bidirectional = kind in {*MODEL_FOR_MASKED_LM_MAPPING_NAMES, "bert-generation"}
-    if getattr(config, "is_encoder_decoder", False):
-        found = "an encoder-decoder model"
-    elif bidirectional and not getattr(config, "is_decoder", getattr(config, "causal", False)):
-        found = "a bidirectional encoder (its config.json has no is_decoder=true)"
-    elif kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        found = "no language model that transformers can load for text generation"
-    else:
-        return
-    raise GermlineError(
-        f"model: {source!r} (model_type {kind}) is {found}: give a decoder-only causal language "
-        "model, such as one of the Qwen, Llama or Gemma families"
+    encodes = kind in {*MODEL_FOR_MASKED_LM_MAPPING_NAMES, "bert-generation"} and not getattr(
+        config, "is_decoder", getattr(config, "causal", False)
     )
+    encodes = encodes or getattr(config, "is_encoder_decoder", False)
+    if encodes or kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise GermlineError(
+            f"model: {source!r} (model_type {kind}) is no decoder-only causal language model that "
+            "transformers loads: give one, such as those of the Qwen, Llama and Gemma families"
+        )
 
 
 @contextmanager

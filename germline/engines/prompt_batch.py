@@ -85,12 +85,6 @@ def at_date(template: str, date: str | None) -> str:
     return f"{macro}\n{template}"  # the line break after a block is dropped
 
 
-@lru_cache(maxsize=8)
-def longest_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return the length of the longest token, in characters; a character has one or more bytes."""
-    return max(map(len, tokenizer.get_vocab()))
-
-
 def _through_template(
     tokenizer: PreTrainedTokenizerBase,
     turns: Sequence[tuple[str, str]],
@@ -208,11 +202,6 @@ class PromptEncoder:
             )
         return ids
 
-    def may_fit(self, message: str) -> bool:
-        """Whether a message fits the context if each token is the longest one; not tokenized."""
-        limit = self.context_tokens
-        return limit is None or len(message) <= limit * longest_token(self._pretrained.tokenizer)
-
     def encode_answer(self, example: Example, completion: Completion, message: str) -> list[int]:
         """Tokenize the message of an environment that answers a completion."""
         end = completion.tokens[-1] if completion.finish == "eos" else None
@@ -285,14 +274,8 @@ def context_error(
 
 
 def context_remedy(prompt: int, context: int) -> str:
-    """Say what helps where the longest prompt and a completion do not fit the context.
-
-    A lower `max_new_tokens` helps only where it leaves room for an answer.
-    """
-    shorten = (
-        "shorten the prompts (examples in the prompt, the system prompt, the number and the "
-        "descriptions of tools) or use a model with a longer context"
-    )
+    """Say what helps where the longest prompt and a completion do not fit the context."""
+    shorten = "shorten the prompts or use a model with a longer context"
     room = context - prompt
     return (
         f"set task.max_new_tokens={room} or less, or {shorten}" if room >= LEAST_ROOM else shorten

@@ -1,12 +1,11 @@
-"""Members of family `coordinates`: a frozen matrix M becomes M + A diag(z) B^T.
+"""Members of family `coordinates`: a frozen weight M becomes M + A diag(z) B^T.
 
 A and B are the same for all members, so the whole microbatch runs in one batch and a member costs
 its coordinates z, not factors of its own:
 
     (1)  y = x M^T + ((x B) * z) A^T
 
-M is a linear layer's weight; or the A and B of a frozen adapter, which are applied one after the
-other, each by equation (1). z is computed in fp32 and then rounded, like any other member.
+z is computed in fp32 and then rounded, like any other member.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,6 @@ from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import replaced_forwards
 from germline.protocols import Members
 from germline.spaces.base import CoordinateSpace, MatrixDirections
-from germline.types import TensorInfo
 
 MemberCoordinates = Mapping[str, Tensor]
 """The coordinates of the members in the batch, `[members, k]` by canonical name."""
@@ -39,7 +37,14 @@ class SubspaceMembers:
     ) -> None:
         self.masters = masters
         self._like = next(iter(serving.values()))
-        self._layers = _make_layers(model, masters, space, self._like)
+        self._layers = [
+            _Layer(
+                model.get_submodule(matrix.name.removesuffix(".weight")),
+                space.directions(matrix),
+                self._like,
+            )
+            for matrix in space.matrices
+        ]
         self._applied: MemberCoordinates = {}
 
     @contextmanager
@@ -60,7 +65,7 @@ class SubspaceMembers:
     def _bind(self, coordinates: MemberCoordinates) -> None:
         self._applied = coordinates
         for layer in self._layers:
-            layer.change.bind(coordinates)
+            layer.bind(coordinates)
 
     def _coordinates(self, members: Members) -> MemberCoordinates:
         perturbed = [member for member in members if member is not None]
@@ -77,10 +82,15 @@ class SubspaceMembers:
         return coordinates
 
 
-class _MatrixChange:
-    """The directions of one matrix, and the coordinates of the members in the batch."""
+class _Layer:
+    """A linear layer whose forward is its own, followed by the change by coordinates.
 
-    def __init__(self, directions: MatrixDirections, like: Tensor) -> None:
+    It has the directions of the layer, and the coordinates of the members in the batch.
+    """
+
+    def __init__(self, layer: nn.Module, directions: MatrixDirections, like: Tensor) -> None:
+        self.layer = layer
+        self._plain = layer.forward
         self._name = directions.coordinates
         self._a = directions.a.to(like)
         self._b = directions.b.to(like)
@@ -88,73 +98,10 @@ class _MatrixChange:
     def bind(self, coordinates: MemberCoordinates) -> None:
         self._z = coordinates[self._name][:, None]
 
-    def add(self, inputs: Tensor, output: Tensor, scale: float = 1.0) -> None:
-        """Add scale * ((inputs B) * z) A^T to the output, in place."""
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Add ((inputs B) * z) A^T to the output, in place."""
+        output: Tensor = self._plain(inputs)
         members, k = self._z.shape[0], self._z.shape[2]
         hidden = (inputs.reshape(-1, len(self._b)) @ self._b).view(members, -1, k).mul_(self._z)
-        rows = output.view(-1, len(self._a))
-        rows.addmm_(hidden.view(-1, k), self._a.T, alpha=scale)
-
-
-class _Adapter:
-    """A frozen adapter of a layer, whose A and B the coordinates may change."""
-
-    def __init__(
-        self,
-        layer: TensorInfo,
-        masters: Masters,
-        scale: float,
-        changes: Mapping[str, _MatrixChange],
-        like: Tensor,
-    ) -> None:
-        names = layer.adapter_names
-        self._scale = scale
-        self._a, self._b = (masters.tensors[name].to(like) for name in names)
-        self._change_of_a, self._change_of_b = (changes.get(name) for name in names)
-
-    def bind(self, coordinates: MemberCoordinates) -> None:
-        for change in (self._change_of_a, self._change_of_b):
-            if change:
-                change.bind(coordinates)
-
-    def add(self, inputs: Tensor, output: Tensor) -> None:
-        """Add scale * B A inputs to the output, in place."""
-        inputs = inputs.reshape(-1, inputs.shape[-1])
-        hidden = inputs @ self._a.T
-        if self._change_of_a:
-            self._change_of_a.add(inputs, hidden)
-        output.view(-1, len(self._b)).addmm_(hidden, self._b.T, alpha=self._scale)
-        if self._change_of_b:
-            self._change_of_b.add(hidden, output, self._scale)
-
-
-class _Layer:
-    """A linear layer whose forward is its own, followed by a change of the output."""
-
-    def __init__(self, layer: nn.Module, change: _MatrixChange | _Adapter) -> None:
-        self.layer = layer
-        self.change = change
-        self._plain = layer.forward
-
-    def __call__(self, inputs: Tensor) -> Tensor:
-        output: Tensor = self._plain(inputs)
-        self.change.add(inputs, output)
+        output.view(-1, len(self._a)).addmm_(hidden.view(-1, k), self._a.T)
         return output
-
-
-def _make_layers(
-    model: nn.Module, masters: Masters, space: CoordinateSpace, like: Tensor
-) -> list[_Layer]:
-    """Make the layers that coordinates change, and those that have a frozen adapter."""
-    changes = {
-        matrix.name: _MatrixChange(space.directions(matrix), like) for matrix in space.matrices
-    }
-    adapted = {layer.name for layer in masters.adapted}
-    layers = []
-    for info in masters.base.tensors:
-        if info.name not in changes and info.name not in adapted:
-            continue
-        module = model.get_submodule(info.name.removesuffix(".weight"))
-        adapter = _Adapter(info, masters, space.scale, changes, like) if adapted else None
-        layers.append(_Layer(module, adapter or changes[info.name]))
-    return layers

@@ -35,8 +35,6 @@ CHARACTERS = [*ALPHABET, "\0"]
 """What every token is in a text that is being written: END is the zero character."""
 WIDTH = 8
 POSITIONS = 32
-CONTEXT_TOKENS = 1 << 16
-"""Longest text: a prompt of megabytes is refused, as by any other engine."""
 
 
 class _ToyModel(nn.Module):
@@ -58,8 +56,6 @@ class _ToyModel(nn.Module):
 
 class ToyEngine:
     """Serves members one after another from merged copies of its weights."""
-
-    context_tokens = CONTEXT_TOKENS
 
     def __init__(
         self, space: BaseSpace | None, optimizer: AscentOptimizer, sigma_unit: str = "constant"
@@ -87,7 +83,6 @@ class ToyEngine:
         self, members: Members, examples: Sequence[Example], decoding: Decoding
     ) -> list[list[Completion]]:
         """Let every member answer every example, as `[members][examples]`; None is the center."""
-        _check_lengths(examples, decoding)
         sampling_noise = draw_sampling_noise(examples, decoding)
         models = (self.weights.merged_tensors(member) for member in members)
         return [self._complete(tensors, examples, sampling_noise, decoding) for tensors in models]
@@ -97,7 +92,6 @@ class ToyEngine:
         self, members: Members, prompts: Conversations, decoding: Decoding, reply: Reply
     ) -> None:
         """Hold conversations, member after member; a turn continues the whole text so far."""
-        _check_lengths([example for examples in prompts for example in examples], decoding)
         for number, (member, examples) in enumerate(zip(members, prompts, strict=True)):
             tensors = self.weights.merged_tensors(member)
             texts, turn = dict(enumerate(examples)), 0
@@ -106,17 +100,11 @@ class ToyEngine:
                 written = self._complete(tensors, [*texts.values()], sampling_noise, decoding)
                 answers = reply([(number, row) for row in texts], written)
                 turns = zip(texts.items(), written, answers, strict=True)
-                continued = {
+                texts = {
                     row: replace(text, prompt=text.prompt + completion.text + answer)
                     for (row, text), completion, answer in turns
                     if answer is not None
                 }
-                longest = CONTEXT_TOKENS - decoding.max_new_tokens
-                full = [row for row, text in continued.items() if _length(text) > longest]
-                if full:
-                    ends = [Completion("", (), "context", _length(continued[one])) for one in full]
-                    reply([(number, row) for row in full], ends)
-                texts = {row: text for row, text in continued.items() if row not in full}
                 turn += 1
 
     @torch.inference_mode()
@@ -212,18 +200,6 @@ def _read(tensors: dict[str, Tensor], example: Example, written: Completion) -> 
     before = torch.cat([torch.zeros_like(mixed), embedded])[:-1]
     steps = [_logits(tensors, mixed, step, previous[None]) for step, previous in enumerate(before)]
     return torch.cat(steps)
-
-
-def _length(example: Example) -> int:
-    return len(_ids(example))
-
-
-def _check_lengths(examples: Sequence[Example], decoding: Decoding) -> None:
-    longest = max(map(_length, examples), default=0)
-    if longest + decoding.max_new_tokens > CONTEXT_TOKENS:
-        from germline.engines.prompt_batch import context_error  # it imports transformers: slow
-
-        raise context_error(longest, decoding.max_new_tokens, CONTEXT_TOKENS, "of engine=toy")
 
 
 def _ids(example: Example) -> list[int]:

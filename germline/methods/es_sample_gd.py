@@ -24,14 +24,12 @@ step has full rank. `policy_gradient` has the memory it takes, and its limits.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
-from germline.config import Config, EsSampleGradientDescent
 from germline.engines.inprocess import InProcessEngine
 from germline.fleet import Fleet
 from germline.methods.method import Evaluated, Learned
@@ -43,9 +41,6 @@ from germline.methods.policy_gradient import (
     summed_gradients,
     token_outputs,
 )
-from germline.methods.reward_term import RewardTerm
-from germline.protocols import Strategy, Task
-from germline.shaping import utilities
 from germline.types import (
     Decoding,
     Evaluation,
@@ -93,20 +88,7 @@ def policy_gradient(
 class EsSampleGradientDescentMethod(GradientMethod):
     """Theta follows the policy gradient of the members' rollouts."""
 
-    def __init__(
-        self, config: Config, strategy: Strategy, terms: Sequence[RewardTerm] = ()
-    ) -> None:
-        super().__init__(strategy, partial(utilities, config.shaping), terms)
-        assert isinstance(config.method, EsSampleGradientDescent)
-        self.section = config.method
-        self._evaluated: tuple[Population, Sequence[Example], Evaluation, Decoding] | None = None
-
-    @classmethod
-    def from_config(
-        cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
-    ) -> "EsSampleGradientDescentMethod":
-        """Make the method of a run, see `Method.from_config`."""
-        return cls(config, strategy, terms)
+    _evaluated: tuple[Population, Sequence[Example], Evaluation, Decoding] | None = None
 
     def ask(self, generation: int) -> Population:
         """Return the members; with `exploration: temperature`, all of them equal the center."""

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from germline import noise
-from germline.config import Config, PolicyGradientSection
+from germline.config import Config
 from germline.engines.inprocess import InProcessEngine
 from germline.engines.model_tensors import replaced_forwards
 from germline.fleet import Fleet
@@ -29,6 +30,7 @@ from germline.methods.method import Evaluated, Learned, Method
 from germline.methods.reward_term import RewardTerm
 from germline.methods.sampled_batch import mean_rewards
 from germline.protocols import EpisodeTask, Strategy, Task
+from germline.shaping import utilities
 from germline.types import (
     Completion,
     Decoding,
@@ -205,6 +207,20 @@ class GradientMethod(Method):
 
     _metrics: Mapping[str, Any] = {}
 
+    def __init__(
+        self, config: Config, strategy: Strategy, terms: Sequence[RewardTerm] = ()
+    ) -> None:
+        super().__init__(strategy, partial(utilities, config.shaping), terms)
+        self.section: Any = config.method
+        self.run_seed = config.seed
+
+    @classmethod
+    def from_config(
+        cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
+    ) -> "GradientMethod":
+        """Make the method of a run, see `Method.from_config`."""
+        return cls(config, strategy, terms)
+
     @classmethod
     def check_task(cls, config: Config, task: Task) -> None:
         """Refuse a task of episodes."""
@@ -244,23 +260,15 @@ class SampledGradientMethod(GradientMethod):
 
     temperature: float | None = None
     """Of the log-probabilities; None: that of the samples."""
+    rows: Sequence[Sample] = ()
+    """The selected samples of the last generation."""
+    _batch: Sequence[Example] = ()
 
     def __init__(
         self, config: Config, strategy: Strategy, terms: Sequence[RewardTerm] = ()
     ) -> None:
-        super().__init__(strategy, _no_utilities, terms)
-        assert isinstance(config.method, PolicyGradientSection)
-        self.section: Any = config.method
-        self.run_seed = config.seed
-        self.rows: list[Sample] = []
-        self._batch: Sequence[Example] = ()
-
-    @classmethod
-    def from_config(
-        cls, config: Config, strategy: Strategy, task: Task | None, terms: Sequence[RewardTerm]
-    ) -> "SampledGradientMethod":
-        """Make the method of a run, see `Method.from_config`."""
-        return cls(config, strategy, terms)
+        super().__init__(config, strategy, terms)
+        self.shape = _no_utilities
 
     def ask(self, generation: int) -> Population:
         """Return a member for each sample of an example; all are the center."""

@@ -153,10 +153,6 @@ class RandOptMethod(Method):
         power = signal_power(population, evaluated.members, self.shape)
         return Learned(fitness=fit, mean_rewards=fit, utilities=shaped, update=update, power=power)
 
-    def apply(self, fleet: Fleet, update: Update | MeanUpdate) -> None:
-        """Apply an update that changes nothing; there is no step to measure."""
-        fleet.apply(update)
-
     def is_zero_signal(self, update: Update | MeanUpdate) -> bool:
         """Say whether all members of a generation have the same fitness."""
         return len({f for f in recorded_fitness(update) if not math.isnan(f)}) < 2

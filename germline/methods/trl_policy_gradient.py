@@ -90,97 +90,13 @@ class TokenRow:
     reward: float
 
 
-class TrlGradient:
-    """Computes gradients by a trainer of TRL, whose model shares its tensors with an engine.
-
-    Attributes:
-        metrics: of the last update, by their names in generations.jsonl.
-    """
-
-    def __init__(self, engine: InProcessEngine, section: Grpo | Rloo, max_new_tokens: int) -> None:
-        self.engine = engine
-        self.section = section
-        self._max_new_tokens = max_new_tokens
-        self.metrics: dict[str, float] = {}
-        self._model, self._parameters = model_that_learns(engine)
-        self._trainer: Any = None
-
-    def of(
-        self, rows: Sequence[TokenRow], update: Update, steps: int
-    ) -> Iterator[Mapping[str, Tensor]]:
-        """Yield the gradient of each step, uphill, in fp32; the caller applies it in between.
-
-        Args:
-            rows: the samples of an example side by side.
-            update: its generation seeds the order in which TRL sums rows.
-            steps: number of steps.
-        """
-        per_pass = largest_divisor(len(rows), self.section.rows)
-        passes = len(rows) // per_pass
-        trainer = self._trainer_of(len(rows), per_pass)
-        trainer.given_rows = rows
-        trainer._metrics["train"].clear()
-        inputs = [{"prompt": ""} for _ in rows]
-        norms, trained = [], [*self._parameters.values()]
-        for _ in range(steps):
-            with tracked(trained), _no_future_warnings(), torch.random.fork_rng(devices=[]):
-                # TRL orders the rows by the global generator, which is not used elsewhere.
-                torch.manual_seed((update.run_seed << 20) + update.generation & MASK)  # noqa: TID251
-                with _refusals(self.section):
-                    for _ in range(passes):
-                        trainer.training_step(trainer.model, inputs, None)
-                norm = nn.utils.clip_grad_norm_(trained, self.section.max_grad_norm)
-                gradients = {
-                    name: -one.grad.float()
-                    for name, one in self._parameters.items()
-                    if one.grad is not None
-                }
-            norms.append(float(norm))
-            yield gradients
-            self._read_masters()
-        logged = trainer._metrics["train"]  # TRL shows them to `on_log` alone
-        found = {name: logged[key] for key, name in LOGGED.items() if logged.get(key)}
-        self.metrics = {
-            "backward_tokens": steps * sum(len(one.prompt) + len(one.completion) for one in rows),
-            **{name: float(np.mean(values)) for name, values in found.items()},
-            "grad_norm": float(np.mean(norms)),
-        }
-
-    def _read_masters(self) -> None:
-        """Copy what the engine does not share: an adapter."""
-        for name, one in self._parameters.items():
-            master = self.engine.weights.tensors[name]
-            if name not in self.engine.serving and one.data_ptr() != master.data_ptr():
-                one.data.copy_(master)
-
-    def _trainer_of(self, count: int, per_pass: int) -> Any:
-        """Return a trainer for batches of a size; the examples of all batches are as many."""
-        if self._trainer is None:
-            self._read_masters()
-            pretrained = self.engine.pretrained
-            with torch.random.fork_rng(devices=[]):  # a trainer seeds the generator of torch
-                self._trainer = make_trainer(
-                    self.section,
-                    self._model,
-                    pretrained.tokenizer,
-                    max_completion_length=self._max_new_tokens,
-                    per_device_train_batch_size=per_pass,
-                    gradient_accumulation_steps=count // per_pass,
-                )
-            self._trainer.current_gradient_accumulation_steps = count // per_pass
-        return self._trainer
-
-
 class TrlMethod(SampledGradientMethod):
     """Theta follows the gradient of TRL's loss, see the module."""
 
-    def __init__(
-        self, config: Config, strategy: Strategy, terms: Sequence[RewardTerm] = ()
-    ) -> None:
-        super().__init__(config, strategy, terms)
-        self._rows: list[TokenRow] = []
-        self._max_new_tokens = 0
-        self._gradient: TrlGradient | None = None
+    _rows: Sequence[TokenRow] = ()
+    _max_new_tokens = 0
+    _trainer: Any = None
+    _parameters: Mapping[str, nn.Parameter] = {}
 
     @classmethod
     def from_config(
@@ -223,12 +139,65 @@ class TrlMethod(SampledGradientMethod):
 
     def train(self, engine: InProcessEngine, update: Update) -> Mapping[str, Any]:
         """Update theta `num_iterations` times along the gradient of the last samples."""
-        if self._gradient is None:
-            self._gradient = TrlGradient(engine, self.section, self._max_new_tokens)
-        steps = self.section.num_iterations
-        for number, gradient in enumerate(self._gradient.of(self._rows, update, steps)):
-            step_theta(engine, gradient, update, update.generation * steps + number)
-        return self._gradient.metrics
+        rows, steps = self._rows, self.section.num_iterations
+        if self._trainer is None:
+            self._trainer = self._make_trainer(engine)
+        trainer = self._trainer
+        trainer.given_rows = rows
+        trainer._metrics["train"].clear()
+        norms = []
+        for step in range(steps):
+            gradient, norm = self._gradient(update)
+            norms.append(norm)
+            step_theta(engine, gradient, update, update.generation * steps + step)
+            self._read_masters(engine)
+        logged = trainer._metrics["train"]  # TRL shows them to `on_log` alone
+        found = {name: logged[key] for key, name in LOGGED.items() if logged.get(key)}
+        return {
+            "backward_tokens": steps * sum(len(one.prompt) + len(one.completion) for one in rows),
+            **{name: float(np.mean(values)) for name, values in found.items()},
+            "grad_norm": float(np.mean(norms)),
+        }
+
+    def _gradient(self, update: Update) -> tuple[dict[str, Tensor], float]:
+        """Return the gradient of the loss on the given rows, uphill, in fp32, and its norm."""
+        trainer, trained = self._trainer, [*self._parameters.values()]
+        inputs = [{"prompt": ""} for _ in self._rows]
+        with tracked(trained), _no_future_warnings(), torch.random.fork_rng(devices=[]):
+            # TRL orders the rows by the global generator, which is not used elsewhere.
+            torch.manual_seed((update.run_seed << 20) + update.generation & MASK)  # noqa: TID251
+            with _refusals(self.section):
+                for _ in range(trainer.current_gradient_accumulation_steps):
+                    trainer.training_step(trainer.model, inputs, None)
+            norm = nn.utils.clip_grad_norm_(trained, self.section.max_grad_norm)
+            known = {name: one.grad for name, one in self._parameters.items()}
+            gradient = {name: -one.float() for name, one in known.items() if one is not None}
+        return gradient, float(norm)
+
+    def _make_trainer(self, engine: InProcessEngine) -> Any:
+        """Make the trainer, whose model shares its tensors with the engine."""
+        model, self._parameters = model_that_learns(engine)
+        self._read_masters(engine)
+        count = len(self._rows)  # of every batch
+        per_pass = largest_divisor(count, self.section.rows)
+        with torch.random.fork_rng(devices=[]):  # a trainer seeds the generator of torch
+            trainer = make_trainer(
+                self.section,
+                model,
+                engine.pretrained.tokenizer,
+                max_completion_length=self._max_new_tokens,
+                per_device_train_batch_size=per_pass,
+                gradient_accumulation_steps=count // per_pass,
+            )
+        trainer.current_gradient_accumulation_steps = count // per_pass
+        return trainer
+
+    def _read_masters(self, engine: InProcessEngine) -> None:
+        """Copy what the engine does not share: an adapter."""
+        for name, one in self._parameters.items():
+            master = engine.weights.tensors[name]
+            if name not in engine.serving and one.data_ptr() != master.data_ptr():
+                one.data.copy_(master)
 
 
 def import_trl(kind: str) -> tuple[type, type]:

@@ -190,8 +190,7 @@ class BaseSpace(ABC):
         adapted: Sequence[TensorInfo],
         base: BaseModel,
     ) -> None:
-        """Write the adapter as a folder that plain `peft` loads, with what coordinates change."""
-        self.apply_coordinates(values)
+        """Write the adapter as a folder that plain `peft` loads."""
         adapter = {name: values[name] for layer in adapted for name in layer.adapter_names}
         rank = len(adapter[adapted[0].adapter_names[0]])
         write_adapter(folder, adapter, adapted, alpha=self.scale * rank, base=base)
@@ -283,9 +282,8 @@ class CoordinateSpace(DenseSpace):
         return sum(math.prod(shape) for shape in self.searched_shapes(tensors))
 
     def changed_weights(self, theta: Theta) -> tuple[TensorInfo, ...]:
-        """Return the weights that coordinates change, and those that have an adapter."""
-        names = {info.name for info in (*self.matrices, *theta.adapted)}
-        return tuple(info for info in theta.base.tensors if info.name in names)
+        """Return the weights that coordinates change."""
+        return self.matrices
 
     def apply_coordinates(self, values: dict[str, Tensor]) -> None:
         """Add A diag(z) B^T to every matrix, on the device of the matrix's directions."""

@@ -29,13 +29,8 @@ from germline.protocols import Members
 from germline.spaces.base import BaseModel, DenseSpace, MemberAdapter, Theta
 from germline.spaces.peft_files import PREFIX, adapter_tensor_infos, read_adapter
 from germline.spaces.sigma_units import measure_unit, root_mean_square
-from germline.spaces.tensor_selection import (
-    check_rank,
-    factor_sides,
-    no_adapted_layers_error,
-    select_linear,
-)
-from germline.types import TensorInfo
+from germline.spaces.tensor_selection import check_rank, factor_sides, select_linear
+from germline.types import GermlineError, TensorInfo
 
 
 class Lora(DenseSpace):
@@ -76,7 +71,12 @@ class Lora(DenseSpace):
             names.update({b} if self.section.freeze_a else {a, b})
         kept = tuple(tensor for tensor in tensors if tensor.name in names)
         if not kept:
-            raise no_adapted_layers_error(self.section)
+            raise GermlineError(
+                f"space.init_adapter={self.section.init_adapter}: the adapter has no factors for "
+                f"the layers that include={list(self.section.include)}, "
+                f"exclude={list(self.section.exclude)} and layers={self.section.layers!r} select: "
+                "widen them"
+            )
         return kept
 
     def searched_shapes(self, tensors: Sequence[TensorInfo]) -> list[tuple[int, ...]]:

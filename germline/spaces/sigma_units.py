@@ -27,7 +27,7 @@ The sums of (1) are exact (integers), so a replay has the same bits on every mac
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -64,14 +64,6 @@ def measure_unit(sigma_unit: str, name: str, tensor: Tensor) -> float:
     return unit
 
 
-def _mean_abs(tensor: Tensor) -> float:
-    return float(np.abs(tensor.detach().cpu().double().numpy()).mean())
-
-
-def _standard_deviation(tensor: Tensor) -> float:
-    return float(tensor.detach().cpu().double().numpy().std())
-
-
 def measured_name(info: TensorInfo, tensors: Mapping[str, Tensor]) -> str:
     """Name the tensor that `rms` measures: for a bias of zeros, the weight of the same module."""
     weight = info.name.removesuffix("bias") + "weight"
@@ -86,7 +78,11 @@ def root_mean_square(tensor: Tensor) -> float:
     return math.sqrt(total / tensor.numel())
 
 
-MEASURES = {"rms": root_mean_square, "mean_abs": _mean_abs, "std": _standard_deviation}
+MEASURES: Mapping[str, Callable[[Tensor], float]] = {
+    "rms": root_mean_square,
+    "mean_abs": lambda tensor: float(np.abs(tensor.detach().cpu().double().numpy()).mean()),
+    "std": lambda tensor: float(tensor.detach().cpu().double().numpy().std()),
+}
 """Units that are measured, by the names of `strategy.sigma_unit`."""
 
 

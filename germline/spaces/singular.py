@@ -1,26 +1,23 @@
-"""Singular values: theta is offsets of the largest singular values of chosen matrices.
+"""Singular values: theta is offsets of the largest singular values of the selected linear layers.
 
-A matrix M = U diag(s) V^T, largest values first, becomes
+A weight M = U diag(s) V^T, largest values first, becomes
 
     (1)  M + U_k diag(z) V_k^T        z `[k]` is searched; U, s and V are those of the start
 
-M is a linear layer's weight; or, where `space.init_adapter` names a PEFT adapter, its A and its B,
-which the model adds to its frozen weights: this is ESSA (arXiv 2507.04453), made for an adapter
-that was fine-tuned first, and for covariances (`strategy.kind=sep_cma` or `cma`) over its few
-numbers.
+The numbers are few enough for covariances (`strategy.kind=sep_cma` or `cma`). Source: ESSA (arXiv
+2507.04453).
 
 - Sigma has the meaning it has in other spaces: the unit of z is sqrt(out in / k) times
   `strategy.sigma_unit`, so that z of standard deviation sigma changes M by sigma units per element,
   root mean square. With `mean_abs` or `std` that is a share of the values themselves, as sqrt(out
-  in) times the root mean square of M is the norm of s. The unit is measured on M: an adapter's A
-  and B each have one.
+  in) times the root mean square of M is the norm of s.
 - Journal and digest hold z, not U and V: these are computed when a model is loaded, on the CPU in
   fp64 (LAPACK's gesdd) and rounded to fp32. A pair of vectors is unique up to a sign that cancels
   in (1), so other machines agree except for the last bits, unless two singular values are equal to
   rounding.
 
-Deviations from ESSA: offsets start at 0 (the given adapter) and may make a singular value negative;
-nothing is quantized.
+Deviations from ESSA: M is the weight itself and not a factor of an adapter that was fine-tuned
+first; offsets start at 0 and may make a singular value negative; nothing is quantized.
 
 Limits: U and V are stored in fp32 on the CPU, 4 k (out + in) bytes a matrix, and once more on the
 device in the serving dtype where that differs. One fp64 decomposition of a square matrix takes
@@ -29,15 +26,13 @@ device in the serving dtype where that differs. One fp64 decomposition of a squa
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
 
 from germline import config
 from germline.spaces.base import BaseModel, CoordinateSpace, MatrixDirections
-from germline.spaces.peft_files import StoredAdapter, read_adapter
 from germline.spaces.sigma_units import measure_unit
-from germline.spaces.tensor_selection import no_adapted_layers_error, select_linear
+from germline.spaces.tensor_selection import select_linear
 from germline.types import GermlineError, TensorInfo
 
 DEFAULT = config.Singular.model_fields["top_k"].default
@@ -55,24 +50,16 @@ class Singular(CoordinateSpace):
 
     def begin(self, base: BaseModel) -> Mapping[TensorInfo, torch.Tensor]:
         """Decompose the matrices; the offsets start at 0."""
-        layers = select_linear(base.tensors, self.section)
-        frozen: dict[TensorInfo, torch.Tensor] = {}
-        if self.section.init_adapter is None:
-            chosen = {layer: base.weights[layer.name] for layer in layers}
-        else:
-            frozen, chosen = self._factors_of(
-                read_adapter(Path(self.section.init_adapter)), base, layers
-            )
-        self.matrices = tuple(chosen)
-        offsets = [self._decompose(matrix, weight, base) for matrix, weight in chosen.items()]
-        return frozen | {info: torch.zeros(info.shape) for info in offsets}
+        self.matrices = select_linear(base.tensors, self.section)
+        offsets = [self._decompose(matrix, base) for matrix in self.matrices]
+        return {info: torch.zeros(info.shape) for info in offsets}
 
     def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         """Keep the offsets."""
         return tuple(tensor for tensor in tensors if tensor.name in self._units)
 
     def searched_shapes(self, tensors: Sequence[TensorInfo]) -> list[tuple[int, ...]]:
-        """Return the shapes of the offsets of linear layers; a given adapter is not read."""
+        """Return the shapes of the offsets."""
         layers = select_linear(tensors, self.section)
         return [(min(self.section.top_k or min(layer.shape), *layer.shape),) for layer in layers]
 
@@ -84,28 +71,15 @@ class Singular(CoordinateSpace):
         """Return sqrt(out in / k) times the unit of the matrix."""
         return self._units[tensor.name]
 
-    def _factors_of(
-        self, stored: StoredAdapter, base: BaseModel, layers: Sequence[TensorInfo]
-    ) -> tuple[dict[TensorInfo, torch.Tensor], dict[TensorInfo, torch.Tensor]]:
-        """Return all tensors of a stored adapter, and its factors of the selected layers."""
-        adapter = dict(stored.tensors_beside(base))
-        self.scale = stored.alpha / stored.rank
-        names = {name for layer in layers for name in layer.adapter_names}
-        chosen = {info: tensor for info, tensor in adapter.items() if info.name in names}
-        if not chosen:
-            raise no_adapted_layers_error(self.section)
-        return adapter, chosen
-
-    def _decompose(self, matrix: TensorInfo, weight: torch.Tensor, base: BaseModel) -> TensorInfo:
+    def _decompose(self, matrix: TensorInfo, base: BaseModel) -> TensorInfo:
         """Decompose one matrix; describe its offsets."""
-        k = self._k(matrix)
+        k, weight = self._k(matrix), base.weights[matrix.name]
         values = weight.detach().cpu().double()
         u, s, v = torch.linalg.svd(values.T if matrix.transposed else values, full_matrices=False)
         if not s[0] > 0:
             raise GermlineError(
                 f"space.kind=singular: {matrix.name} is all zeros, so it has no singular "
-                "directions: start from an adapter that was trained, or exclude the matrix "
-                "(space.exclude)"
+                "directions: exclude it (space.exclude)"
             )
         offsets = TensorInfo(
             f"{matrix.name.removesuffix('.weight')}.singular", (k,), "coordinates", matrix.layer

@@ -85,15 +85,6 @@ def check_rank(rank: int, tensor: TensorInfo) -> None:
         )
 
 
-def no_adapted_layers_error(config: Lora | Singular) -> GermlineError:
-    """Make the error of a given adapter that has no factors for the selected layers."""
-    return GermlineError(
-        f"space.init_adapter={config.init_adapter}: the adapter has no factors for the layers that "
-        f"include={list(config.include)}, exclude={list(config.exclude)} and "
-        f"layers={config.layers!r} select: widen them"
-    )
-
-
 def parse_layers(text: str, tensors: Sequence[TensorInfo]) -> frozenset[int]:
     """Parse `0-9` or `0,3,20-23` as layer indices of a model."""
     present = {tensor.layer for tensor in tensors if tensor.layer is not None}

@@ -30,7 +30,7 @@ from germline.types import (
 )
 from tests.evaluations import of_rewards
 from tests.tiny_engines import drawn, engine, examples, population
-from tests.toy_runs import journal, run, settings
+from tests.toy_runs import run, settings
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -42,12 +42,6 @@ def entries(folder):
 
 
 # --- in runs
-
-
-def test_a_run_in_which_nothing_adapts_carries_none_of_it(tmp_path):
-    written = journal(run(tmp_path / "run"))
-    words = (b"success", b"stretch", b"noise_generation", b"skipped", b"fitness")
-    assert not any(word in written for word in words)
 
 
 def test_what_adapts_is_recorded(tmp_path):

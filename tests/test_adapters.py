@@ -319,7 +319,7 @@ def test_layers_of_images_that_are_called_alike_are_left_alone(tmp_path):
     base = BaseModel("base", (layer, image), lambda: "digest")
     a, b = layer.adapter_names
     factors = {a: torch.zeros(1, 4), b: torch.zeros(4, 1)}
-    write_adapter(tmp_path, factors, [layer], alpha=1.0, base=base)
+    write_adapter(tmp_path, factors, [layer], scale=1.0, base=base)
     settings = json.loads((tmp_path / "adapter_config.json").read_text())
     assert settings["target_modules"] == [layer.name.removesuffix(".weight")]
 

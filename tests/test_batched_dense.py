@@ -11,7 +11,7 @@ from germline.engines.pretrained import load_pretrained
 from germline.nano import NANO_DIR
 from germline.optimizers import Sgd
 from germline.spaces import make_space
-from germline.types import Decoding, Example, GermlineError, VectorPerturbation
+from germline.types import Decoding, GermlineError, VectorPerturbation
 from tests import tiny
 from tests.slow_cases import mostly_slow
 from tests.tiny_engines import bits, examples, inprocess, population, same_bits, tokens
@@ -76,14 +76,6 @@ def test_every_member_has_the_very_floats_it_has_alone(part):
 def nano(members_per_batch):
     section = InProcess(device="cpu", dtype="float32", members_per_batch=members_per_batch)
     return InProcessEngine(load_pretrained(str(NANO_DIR)), make_space(Full()), Sgd(), section)
-
-
-def test_on_nano_they_write_the_texts_of_one_after_another():
-    asked = [Example(i, f"What is {i} + 3?", "", chat=True) for i in range(3)]
-    members = population(6, sigma=0.03).members
-    together, alone = (nano(n).generate(members, asked, Decoding(10)) for n in ("auto", 1))
-    assert together == alone
-    assert len({text.text for row in alone for text in row}) > 3
 
 
 @pytest.mark.parametrize("model", ["qwen2 of few words", "gpt2"])

@@ -159,11 +159,3 @@ def test_one_wrong_coefficient_is_noticed(history):
     history.entries[4] = replace(history.entries[4], update=replace(update, coefficients=nudged))
     with pytest.raises(GermlineError, match=r"generation 6 was rebuilt with digest .* changed"):
         history.rebuilt(6, snapshots=False)
-
-
-def test_a_rebuilt_optimizer_goes_on_as_if_it_had_never_stopped(history):
-    weights = history.base()
-    restore(weights, history.entries[:4], history.folder, history.base_digest, 3)
-    for entry in history.entries[4:]:
-        weights.apply(entry.update)
-        assert weights.digest() == entry.digest

@@ -176,13 +176,12 @@ CMA = "strategy={kind: cma, population: 6, sigma: 0.3}"
 SEP_CMA = "strategy={kind: sep_cma, population: 6, sigma: 0.3}"
 RUNS = {
     "cma on whole tensors": (MIX, CMA, "strategy.sigma_unit=std"),
-    "cma on an adapter": ("space=lora", CMA),
     "cma on a subspace": ("space={kind: subspace, dimension: 8}", CMA, "strategy.lr_adapt=true"),
     "sep_cma on whole tensors": ("space=full", SEP_CMA),
 }
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(scope="module", params=["cma on a subspace", "sep_cma on whole tensors"])
 def whole(request, tmp_path_factory):
     """A run that never stopped, and its settings."""
     return run(tmp_path_factory.mktemp("runs") / "whole", *RUNS[request.param]), RUNS[request.param]

@@ -82,12 +82,6 @@ def test_other_floats_than_fp32_are_left_to_the_library():
     assert parts(inprocess("llama", dtype="bfloat16").model) == {}
 
 
-def test_a_model_is_itself_again_once_a_batch_has_written():
-    engine = inprocess("qwen2", SPACES["rank 1"])
-    engine.generate([*population(4).members, None], examples(), GREEDY)
-    assert not any("forward" in vars(module) for module in engine.model.modules())
-
-
 def test_greedy_texts_of_the_nano_model_are_those_of_the_library():
     questions = examples([f"What is {i} + {3 * i}?" for i in range(20)], chat=True)
     engine = inprocess(str(NANO_DIR))

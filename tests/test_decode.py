@@ -92,14 +92,6 @@ def test_a_stop_string_ends_a_completion_and_is_not_part_of_its_text(free):
     assert {completion.finish for completion in flat(stopped)} >= {"stop", "length"}
 
 
-def test_text_is_the_decoded_tokens_without_those_that_end_or_fill_it(free):
-    _, unstopped = free
-    for completion in flat(unstopped):
-        assert completion.text == decode(completion.tokens)
-        assert "<|im_end|>" not in completion.text
-        assert "<|endoftext|>" not in completion.text
-
-
 @pytest.fixture(scope="module")
 def ends_early(tmp_path_factory):
     """A model with so many end tokens that completions have very different lengths."""
@@ -216,14 +208,6 @@ def test_the_extremes_of_sampling_noise_choose_the_likeliest_and_the_least_likel
     assert choose_tokens(logits, sampling_noise, GREEDY).tolist() == [1, 1]
 
 
-def test_members_that_agree_on_the_distribution_draw_the_same_token():
-    logits = torch.tensor([[0.1, 0.9, -0.4, 0.3]] * 50)
-    sampling_noise = torch.from_numpy(noise.sampling_uniforms(1, 0, "train", range(50), 1)[:, 0])
-    first = choose_tokens(logits, sampling_noise, SAMPLED)
-    nearly = choose_tokens(logits + 1e-4 * torch.arange(4.0), sampling_noise, SAMPLED)
-    assert (first == nearly).double().mean() >= 0.95
-
-
 def test_equal_members_have_equal_luck_and_everything_else_has_its_own(space):
     engine = inprocess("qwen2", space)
     prompt = ["the quick brown fox"] * 8
@@ -265,12 +249,6 @@ def test_samples_of_a_prompt_are_what_is_written_where_each_row_reads_its_own(
     assert sum(apart) - sum(shared) >= saved > 0
     if decoding is SAMPLED:
         assert len({row for member in together for row in member}) > 2 * len(batch)
-
-
-def test_a_batch_of_different_prompts_is_read_as_ever(monkeypatch):
-    monkeypatch.delattr(DecodeBatch, "prefill_distinct")
-    engine = inprocess("qwen2", SPACES["rank 1"])
-    engine.generate(MEMBERS, [replace(one, sample=1) for one in examples()], GREEDY)
 
 
 def tagged_tokenizer():

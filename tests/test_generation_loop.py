@@ -206,16 +206,6 @@ def test_mistake_12_generations_without_a_difference_are_counted_as_they_happen(
     assert not any(records[-1].update.coefficients)
 
 
-def test_every_generation_says_what_there_was_to_learn_and_how_far_theta_went():
-    for record in loop()[0]:
-        signals = record.signals
-        assert not signals.zero
-        assert 0 < signals.informative_examples <= 1
-        assert -1 <= signals.agreement <= 1
-        assert 1 <= signals.directions <= 3
-        assert record.timing["signals_s"] > 0
-
-
 def test_a_member_that_is_alone_does_not_differ_from_others():
     alone = "strategy={population: 1, antithetic: false, baseline: running, learning_rate: 0.001}"
     records, _ = loop(config=settings(alone, "shaping=raw", "generations=2"))

@@ -146,14 +146,6 @@ def test_a_missing_reward_or_cost_is_a_missing_reward():
     assert not np.isnan(weighed.rewards[1]).any()
 
 
-def test_what_no_engine_returned_stays_missing():
-    whole = evaluation([(1, 1), (2, 2)], [(1, 1), (2, 2)])
-    search = lagrange_term()
-    some = Evaluation(whole.rewards, whole.rollouts[:3], 0, 0.0)
-    weighed, _ = search.weigh(0, BATCH, some, None)
-    assert np.isnan(weighed.rewards).tolist() == [[False, False], [False, True]]
-
-
 def test_an_unsafe_completion_earns_the_lowest_reward_on_its_prompt():
     search = lagrange_term(safe_first=0.5)
     members = evaluation([(9, 0.6), (1, 0.5)], [(-3, 0.0), (7, 0.0)], [(2, 0.5), (4, 0.6)])
@@ -183,17 +175,6 @@ def test_lambda_reward_and_cost_are_recorded_and_drawn(tmp_path):
     for score in (one.score for one in directory.held_out()):
         assert score.reward == pytest.approx(-score.parts["reward"] - score.parts["cost"])
     assert "Mean cost of the center" in (path / "report.html").read_text()
-
-
-def test_the_fitness_of_a_member_is_mean_reward_minus_lambda_times_mean_cost(tmp_path):
-    training = germline.train(settings("record.rollouts=999"), tmp_path / "run")
-    for record in training:
-        weight = record.strategy_metrics["lambda"]
-        for member, fitness in enumerate(record.fitness):
-            parts = [one.grade.parts for one in record.evaluation.rollouts if one.member == member]
-            reward, cost = (np.mean([one[name] for one in parts]) for name in ("reward", "cost"))
-            assert fitness == pytest.approx(-reward - weight * cost)
-    assert weight > 1.0
 
 
 SEARCHES = {

@@ -164,11 +164,6 @@ def test_permutation_visits_every_example_once(n):
     assert sorted(noise.epoch_permutation(3, "train", 0, n).tolist()) == list(range(n))
 
 
-def test_permutations_of_epochs_differ():
-    orders = {tuple(noise.epoch_permutation(3, "train", epoch, 20)) for epoch in range(50)}
-    assert len(orders) == 50
-
-
 # --- mistakes of the field ---
 
 

@@ -10,8 +10,8 @@ from safetensors import safe_open
 
 import germline
 from germline.checkpoint import list_snapshots
-from germline.methods import policy_gradient
-from germline.methods.es_sample_gd import AdvantageRow, PolicyGradient
+from germline.methods import es_sample_gd, policy_gradient
+from germline.methods.es_sample_gd import AdvantageRow
 from germline.methods.policy_gradient import Sample, SampledGradientMethod
 from germline.methods.ppo import VALUE_HEAD, generalized_advantages, surrogate
 from germline.methods.trl_policy_gradient import model_that_learns
@@ -136,7 +136,7 @@ def test_the_first_step_of_ppo_without_a_value_is_that_of_reinforce(model, monke
             AdvantageRow(row.example, row.completion, float((row.reward - mean) / std))
             for row in rows
         ]
-        expected = PolicyGradient().of(engine, weighted, int(lengths.sum()))
+        expected = es_sample_gd.policy_gradient(engine, weighted, int(lengths.sum()))
     assert len(set(rewards)) > 2
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6)
@@ -148,7 +148,7 @@ def test_the_gradient_of_sft_is_that_of_the_likelihood_of_the_best(model, monkey
         engine: Any = parts.fleet.engine  # type: ignore[attr-defined]
         count = sum(len(row.completion.tokens) for row in rows)
         equal = [AdvantageRow(row.example, row.completion, 1.0) for row in rows]
-        expected = PolicyGradient().of(engine, equal, count)
+        expected = es_sample_gd.policy_gradient(engine, equal, count)
     for name, gradient in expected.items():
         torch.testing.assert_close(found[name], gradient, rtol=1e-3, atol=1e-6)
 

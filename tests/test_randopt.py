@@ -34,7 +34,7 @@ from germline.types import (
     SeedPerturbation,
     Update,
 )
-from tests.toy_runs import finish, journal, run, settings, stopped_after
+from tests.toy_runs import finish, journal, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -237,12 +237,6 @@ def test_theta_never_moves(whole):
     directory = RunDirectory.open(whole)
     assert {one.digest for one in directory.journal.read()} == {directory.base_digest}
     assert all(one.skipped for one in updates_of(whole))  # no moments, no decay, no -0 to 0
-
-
-def test_the_start_is_scored_by_the_base_model_alone(whole, tmp_path):
-    plain_run = run(tmp_path / "plain", "space=full", "generations=1")
-    starts = [RunDirectory.open(one).held_out()[0].score for one in (whole, plain_run)]
-    assert starts[0] == starts[1]
 
 
 def test_a_measured_sigma_is_calibrated_once_and_found_again_on_resuming(tmp_path):

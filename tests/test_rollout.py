@@ -100,13 +100,6 @@ def test_the_toy_engine_gives_the_same_rewards_in_cells_of_any_size(engine, size
     assert one.rollouts == other.rollouts
 
 
-def test_none_plays_the_center(engine):
-    evaluation = played_all(engine, MicrobatchSettings(), [None])
-    assert evaluation.tokens == sum(len(one.completion.tokens) for one in evaluation.rollouts)
-    texts = [one.completion for one in evaluation.rollouts]
-    assert texts == engine.generate([None], EXAMPLES, DECODING)[0]
-
-
 def graded(first_member, first_example, rewards):
     grades: Future[list[Grade]] = Future()
     grades.set_result([Grade(reward, {}) for row in rewards for reward in row])

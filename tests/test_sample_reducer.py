@@ -62,12 +62,6 @@ def test_the_samples_of_an_example_have_one_reward(fitness: Any, expected: Any) 
     np.testing.assert_allclose(reducer.reduced(evaluation(), EXAMPLES).rewards, expected)
 
 
-def test_of_one_sample_nothing_changes() -> None:
-    reducer, found = SampleReducer(), evaluation()
-    assert reducer.repeated(EXAMPLES) is EXAMPLES
-    assert reducer.reduced(found, EXAMPLES) is found
-
-
 SAMPLES = ("method.samples=3", "record.rewards=true")
 
 

@@ -12,7 +12,6 @@ from germline.engines.model_tensors import list_tensors
 from germline.spaces import make_space
 from germline.spaces.base import DenseSpace
 from germline.spaces.tensor_selection import parse_layers
-from germline.tensor_noise import cpu_noise
 from germline.types import GermlineError, SeedPerturbation, TensorInfo, Update
 from tests.tiny_engines import inprocess
 
@@ -181,15 +180,6 @@ def test_layers_leave_everything_outside_them_alone(tied):
 def test_layers_of_another_form_are_refused_with_an_example(tied, text):
     message = refusal(Full(layers=text), tied)
     assert message == f"space.layers: {text!r} must look like 0-9 or 0,3,20-23"
-
-
-def test_a_gradient_in_pieces_has_the_bits_of_one_in_a_piece(monkeypatch):
-    tensor = TensorInfo("model.layers.0.mlp.up_proj.weight", (37, 29), "linear", 0)
-    update = Update(5, 2, 0.1, 1.0, (0.3, -0.2, 0.7))
-    whole = make_space(Full()).gradient(update, tensor)
-    for piece in (1000, 64, 17):
-        monkeypatch.setattr(cpu_noise, "PIECE", piece)
-        assert torch.equal(make_space(Full()).gradient(update, tensor), whole)
 
 
 def test_dense_noise_is_the_stream_of_the_canonical_name():

@@ -51,18 +51,6 @@ def test_as_many_utilities_as_members_are_needed():
 FALLING = {"kind": "plateau", "start": 0.4, "factor": 0.5, "patience": 2}
 
 
-def test_sigma_falls_on_a_plateau_and_the_step_does_not():
-    strategy = nes(population=2, sigma=FALLING, learning_rate=0.1)
-    updates = [
-        strategy.tell(strategy.ask(generation), np.array([1.0, -1.0]), np.array([one, one + 1.0]))
-        for generation, one in enumerate([3.0, 1.0, 2.0, 1.0, 4.0])
-    ]
-    assert [one.sigma for one in updates] == [0.4, 0.4, 0.4, 0.2, 0.2]
-    assert {one.learning_rate for one in updates} == {0.1}
-    assert {one.coefficients for one in updates} == {(1.0,)}
-    assert strategy.ask(5).seed_perturbations()[0].sigma == 0.2
-
-
 def test_the_state_has_the_mean_fitness_of_members_that_have_one_where_sigma_needs_it():
     utility, fitness = np.zeros(4), np.array([1.0, np.nan, 2.0, np.nan])
     adaptive, constant = nes(population=4, sigma=FALLING), nes(population=4)

@@ -297,17 +297,11 @@ class InProcessEngine:
                 "can't allocate memory" not in str(error)
             ):
                 raise
-            rows = members * examples
-            setting, value = "microbatch.rows", rows
-            if members == 1:
-                setting, value = "microbatch.examples", examples
-            elif self._members and self._members.together:
-                setting, value = "engine.members_per_batch", members
             raise GermlineError(
-                f"out of memory on {self.device}: {members} members x {examples} examples are "
-                f"{rows} rows at once. The size of a batch is part of its result, so the engine "
-                f"never makes it smaller: start a run with {setting}={max(1, value // 2)}, or with "
-                "a lower task.max_new_tokens"
+                f"out of memory on {self.device}: {members} members x {examples} examples at once. "
+                "The size of a batch is part of its result, so the engine never makes it smaller: "
+                "start a run with lower microbatch.rows, microbatch.examples or "
+                "task.max_new_tokens (space=full: engine.members_per_batch)"
             ) from error
 
 

@@ -22,6 +22,7 @@ from germline.optimizers import AscentOptimizer
 from germline.optimizers.base import StoredState
 from germline.protocols import Members
 from germline.spaces.base import BaseModel, BaseSpace, MemberAdapter
+from germline.spaces.peft_files import write_adapter
 from germline.spaces.sigma_units import SUFFIX, SigmaScales
 from germline.types import (
     GermlineError,
@@ -193,7 +194,9 @@ class Masters:
                 f"export: {type(self.space).__name__ if self.space else 'a model without a space'} "
                 "has no adapter to write; only space.kind=lora has one"
             )
-        self.space.write_adapter(folder, self.member_values(None), self.adapted, self.base)
+        names = [name for layer in self.adapted for name in layer.adapter_names]
+        adapter = {name: self.tensors[name] for name in names}
+        write_adapter(folder, adapter, self.adapted, scale=self.space.scale, base=self.base)
 
     def _member_value(self, member: Perturbation, info: TensorInfo) -> Tensor:
         return self.displacements([member], info)[0].add_(self.tensors[info.name])

@@ -10,7 +10,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -19,7 +18,6 @@ from torch import Tensor
 from germline import registry, tensor_noise
 from germline.config import SpaceConfig
 from germline.protocols import Members
-from germline.spaces.peft_files import write_adapter
 from germline.spaces.sigma_units import exact_mean_square, measure_unit, measured_name
 from germline.tensor_noise import NoiseStream
 from germline.types import Perturbation, SeedPerturbation, TensorInfo, Update
@@ -170,30 +168,13 @@ class BaseSpace(ABC):
         """
         return theta.searched
 
-    def apply_coordinates(self, values: dict[str, Tensor]) -> None:  # noqa: B027 - most have none
-        """Change weights by what coordinates the space has: none."""
-
-    def merge(self, values: dict[str, Tensor], adapted: Sequence[TensorInfo]) -> None:
-        """Merge coordinates, then the adapter (W + scale * B A), by replacing entries of `values`.
+    def merge(  # noqa: B027 - most search the weights themselves
+        self, values: dict[str, Tensor], adapted: Sequence[TensorInfo]
+    ) -> None:
+        """Merge what the space adds to the model into the weights, by replacing entries.
 
         `values` has all tensors of the center or of a member; `adapted` layers have an adapter.
         """
-        self.apply_coordinates(values)
-        for layer in adapted:
-            a, b = (values[name] for name in layer.adapter_names)
-            add_to_matrix(values, layer, (b @ a).mul_(self.scale))
-
-    def write_adapter(
-        self,
-        folder: Path,
-        values: dict[str, Tensor],
-        adapted: Sequence[TensorInfo],
-        base: BaseModel,
-    ) -> None:
-        """Write the adapter as a folder that plain `peft` loads."""
-        adapter = {name: values[name] for layer in adapted for name in layer.adapter_names}
-        rank = len(adapter[adapted[0].adapter_names[0]])
-        write_adapter(folder, adapter, adapted, alpha=self.scale * rank, base=base)
 
     def member_adapters(self, members: Members, theta: Theta) -> list[MemberAdapter]:
         """Return members (None: the center) as LoRA adapters, where `adapter_rank` is set."""
@@ -285,7 +266,7 @@ class CoordinateSpace(DenseSpace):
         """Return the weights that coordinates change."""
         return self.matrices
 
-    def apply_coordinates(self, values: dict[str, Tensor]) -> None:
+    def merge(self, values: dict[str, Tensor], adapted: Sequence[TensorInfo]) -> None:
         """Add A diag(z) B^T to every matrix, on the device of the matrix's directions."""
         for matrix in self.matrices:
             directions = self.directions(matrix)

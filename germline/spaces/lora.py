@@ -26,7 +26,7 @@ import torch
 
 from germline import config, noise
 from germline.protocols import Members
-from germline.spaces.base import BaseModel, DenseSpace, MemberAdapter, Theta
+from germline.spaces.base import BaseModel, DenseSpace, MemberAdapter, Theta, add_to_matrix
 from germline.spaces.peft_files import PREFIX, adapter_tensor_infos, read_adapter
 from germline.spaces.sigma_units import measure_unit, root_mean_square
 from germline.spaces.tensor_selection import check_rank, factor_sides, select_linear
@@ -104,6 +104,12 @@ class Lora(DenseSpace):
     def changed_weights(self, theta: Theta) -> tuple[TensorInfo, ...]:
         """Return no parameter of the model: members are adapters."""
         return ()
+
+    def merge(self, values: dict[str, torch.Tensor], adapted: Sequence[TensorInfo]) -> None:
+        """Add scale * B A to the adapted layers."""
+        for layer in adapted:
+            a, b = (values[name] for name in layer.adapter_names)
+            add_to_matrix(values, layer, (b @ a).mul_(self.scale))
 
     def member_adapters(self, members: Members, theta: Theta) -> list[MemberAdapter]:
         """Return the adapter of each member, with the factor scale multiplied into lora_B in fp32.

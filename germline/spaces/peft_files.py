@@ -174,14 +174,15 @@ def write_adapter(
     tensors: Mapping[str, torch.Tensor],
     layers: Sequence[TensorInfo],
     *,
-    alpha: float,
+    scale: float,
     base: "BaseModel",
 ) -> None:
     """Write an adapter as a folder that plain `peft` loads: the same tokens in fp32.
 
-    Its A and B, by canonical name, add alpha / rank * B A to layers of the base model.
+    Its A and B, by canonical name, add scale * B A to layers of the base model.
     """
     rank = len(tensors[layers[0].adapter_names[0]])
+    alpha = scale * rank
     settings = {
         **WRITTEN,
         "task_type": "CAUSAL_LM",

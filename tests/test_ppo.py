@@ -1,5 +1,6 @@
 """PPO and fine-tuning on the best samples: their gradients, what they learn, and going on."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,9 @@ def test_a_token_that_has_gone_far_enough_has_no_gradient():
     torch.testing.assert_close(log_ratios.grad, torch.where(is_far, 0.0, ratios * advantages))
 
 
-def first_gradient(parts: Any, monkeypatch: Any) -> tuple[dict[str, torch.Tensor], list[Sample]]:
+def first_gradient(
+    parts: Any, monkeypatch: Any
+) -> tuple[dict[str, torch.Tensor], Sequence[Sample]]:
     """The gradient of the first step of a generation, not applied, and its samples."""
     seen: list[dict[str, torch.Tensor]] = []
     monkeypatch.setattr(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from germline.fleet import LocalFleet
-from germline.methods.es_sample_gd import AdvantageRow, PolicyGradient
+from germline.methods.es_sample_gd import AdvantageRow, policy_gradient
 from germline.methods.sampled_batch import group_advantages
 from germline.run import build_run_parts
 from tests.tiny_runs import one_generation, zo_grpo_run
@@ -33,7 +33,7 @@ def test_a_coefficient_is_sigma_times_the_slope_of_the_policy_gradient_objective
             for place, example in enumerate(batch)
             if example.index == rollout.example
         ]
-        gradient = PolicyGradient().of(engine, [row for row in rows if row.advantage], len(batch))
+        gradient = policy_gradient(engine, [row for row in rows if row.advantage], len(batch))
         found = evaluated.members.rewards.mean(axis=1)
         slopes = [
             sum(

@@ -14,8 +14,8 @@ from germline.record import RunDirectory
 from germline.run.build_parts import build_run_parts
 from germline.shaping import utilities
 from germline.signal_metrics import signal_power
+from germline.strategies.adaptive_values import SignalLearningRate
 from germline.strategies.nes import NaturalEvolution
-from germline.strategies.signal_learning_rate import SignalLearningRate
 from germline.types import (
     Evaluation,
     Population,

@@ -117,12 +117,6 @@ def test_starting_weights_are_kept_as_narrow_as_the_checkpoint_and_lose_nothing(
     assert torch.equal(master, start)
 
 
-def test_decay_to_a_start_nobody_saw_is_refused():
-    decaying = WeightDecay(Sgd(), 1.0, to_start=True)
-    with pytest.raises(ValueError, match=r"starting weights of 'w' are not known; call begin"):
-        decaying.step("w", torch.zeros(2), torch.zeros(2), 0.1, 0)
-
-
 # --- one set of bits ---
 
 
@@ -211,32 +205,6 @@ def test_state_has_the_declared_size(kind):
     numbers = sum(master.numel() for master in masters.values())
     size = sum(tensor.nbytes for tensor in optimizer.state.values())
     assert size == numbers * optimizer.bytes_per_number
-
-
-M, V = torch.zeros(2), torch.zeros(2)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "state", "message"),
-    [
-        (Adam(), {"w.m": M}, "'w.v' is missing or of another optimizer"),
-        (Adam(), {"w": M}, "is missing or of another optimizer"),
-        (Adam(), {"w.m": M, "w.v": V.bfloat16()}, "'w.v' is torch.bfloat16"),
-        (Sgd(), {"w.m": M, "w.v": V}, "'w.m' is missing or of another optimizer"),
-        (Sgd(0.5), {"w.v": V}, "is missing or of another optimizer"),
-        (Sgd(0.5), {"w.m": M.half()}, r"is torch\.float16, not torch\.float32"),
-    ],
-)
-def test_state_of_another_optimizer_is_refused(optimizer, state, message):
-    with pytest.raises(ValueError, match=message):
-        optimizer.load_state_dict(state)
-
-
-def test_moments_of_another_shape_are_refused():
-    adam = Adam()
-    adam.load_state_dict({"w.m": torch.zeros(2), "w.v": torch.zeros(2)})
-    with pytest.raises(ValueError, match="belongs to another model"):
-        adam.step("w", torch.zeros(3), torch.ones(3), 0.1, 0)
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)

@@ -101,19 +101,6 @@ def test_a_mixture_is_refused_with_the_setting_a_tensor_and_the_remedy(section):
         assert words in str(caught.value)
 
 
-@pytest.mark.parametrize("section", [LowRank(rank=2), Lora(rank=2)])
-def test_a_layer_too_thin_for_a_rank_is_refused_with_the_pattern_that_leaves_it_out(section):
-    section = section.model_copy(update={"unsupported": "skip"})
-    with pytest.raises(GermlineError) as caught:
-        inprocess("qwen2_moe", section)
-    message = str(caught.value)
-    assert "space.rank=2 is above the smaller side of model.layers.0.mlp.shared_expert" in message
-    pattern = "*.shared_expert_gate.weight"
-    assert f"use at most 1, or exclude it (space.exclude=['{pattern}'])" in message
-    remedied = section.model_copy(update={"exclude": (pattern,)})
-    assert inprocess("qwen2_moe", remedied).weights.searched
-
-
 def test_unsupported_matrices_are_left_alone_by_setting_or_pattern(mixture):
     skipped = names(LowRank(unsupported="skip"), mixture)
     assert len(skipped) == 4 * 3
@@ -135,7 +122,6 @@ HEAD = ("model.embed_tokens.weight", "lm_head.*")
         (Full(layers="1-4"), r"space\.layers: '1-4' asks for layers \[3, 4\]; .* has layers 0-2"),
         (LowRank(include=NORMS), r"space\.include"),
         (Full(include=NORMS, exclude=NORMS), r"include=\['\*norm\*'\], exclude=\['\*norm\*'\]"),
-        (LowRank(rank=33), r"space\.rank=33 .*k_proj\.weight \[32, 64\].*at most 32"),
     ],
 )
 def test_a_selection_that_cannot_be_searched_is_refused_by_setting(tied, section, said):

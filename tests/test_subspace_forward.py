@@ -149,24 +149,6 @@ def test_the_directions_have_the_same_bits_for_any_thread_count():
     assert torch.equal(found[0].b, found[1].b)
 
 
-@pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        (
-            Subspace(dimension=2049, include=("*.0.self_attn.k_proj.*",)),
-            "space.dimension=2049 is above the 2048 weights",
-        ),
-        (
-            Singular(top_k=33),
-            "space.top_k=33 is above the smaller side of model.layers.0.self_attn.k_proj.weight "
-            "[32, 64]: use at most 32, or top_k=null",
-        ),
-    ],
-)
-def test_coordinates_that_do_not_exist_are_refused(section, message):
-    assert message in refusal(inprocess, "llama", section)
-
-
 # --- engines
 
 

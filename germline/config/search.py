@@ -89,8 +89,8 @@ class Subspace(LinearSpace):
 
     kind: Literal["subspace"] = "subspace"
     dimension: int = Field(256, ge=1)
-    """Number of coordinates; each changes every selected layer along one random A B^T. By default
-    not more than there are weights."""
+    """Number of coordinates; each changes every selected layer along one random A B^T. At most as
+    many as there are weights."""
 
 
 @register("space", "germline.spaces.singular:Singular")
@@ -99,7 +99,7 @@ class Singular(LinearSpace):
 
     kind: Literal["singular"] = "singular"
     top_k: int | None = Field(16, ge=1)
-    """Largest singular values searched per matrix; `null`: all. 16 may be more than there are."""
+    """Largest singular values searched per matrix, at most as many as there are; `null`: all."""
 
 
 SpaceConfig = Annotated[SpaceBase, KindOf("space", default="low_rank")]

@@ -29,7 +29,7 @@ from germline.protocols import Members
 from germline.spaces.base import BaseModel, DenseSpace, MemberAdapter, Theta, add_to_matrix
 from germline.spaces.peft_files import PREFIX, adapter_tensor_infos, read_adapter
 from germline.spaces.sigma_units import measure_unit, root_mean_square
-from germline.spaces.tensor_selection import check_rank, factor_sides, select_linear
+from germline.spaces.tensor_selection import factor_sides, select_linear
 from germline.types import GermlineError, TensorInfo
 
 
@@ -54,7 +54,6 @@ class Lora(DenseSpace):
             return stored.tensors_beside(base)
         adapter = {}
         for layer in chosen:
-            check_rank(self.rank, layer)
             a, b = adapter_tensor_infos(layer, self.rank)
             scale_a = self.section.init_scale_a
             usual = 1 / math.sqrt(layer.out_in_features[1])

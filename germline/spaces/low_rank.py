@@ -20,7 +20,7 @@ from germline.protocols import Members
 from germline.spaces.base import BaseSpace, MemberAdapter, Theta
 from germline.spaces.peft_files import PREFIX
 from germline.spaces.sigma_units import UNITS, exact_dot
-from germline.spaces.tensor_selection import check_rank, factor_sides, select_linear
+from germline.spaces.tensor_selection import factor_sides, select_linear
 from germline.tensor_noise import NoiseStream
 from germline.types import SeedPerturbation, TensorInfo, Update, as_seed_perturbation
 
@@ -61,10 +61,7 @@ class LowRank(BaseSpace):
 
     def select(self, tensors: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
         """Keep the selected linear layers of the decoder blocks."""
-        kept = select_linear(tensors, self.section)
-        for tensor in kept:
-            check_rank(self.rank, tensor)
-        return kept
+        return select_linear(tensors, self.section)
 
     def numbers_per_member(self, tensors: Sequence[TensorInfo]) -> int:
         """Count the numbers of A and B in all selected layers."""

@@ -35,9 +35,6 @@ from germline.spaces.sigma_units import measure_unit
 from germline.spaces.tensor_selection import select_linear
 from germline.types import GermlineError, TensorInfo
 
-DEFAULT = config.Singular.model_fields["top_k"].default
-"""Lowered to a matrix's number of singular values; any other `top_k` above that is an error."""
-
 
 class Singular(CoordinateSpace):
     """Offsets of the top singular values of linear layers, or of an adapter's factors."""
@@ -60,8 +57,7 @@ class Singular(CoordinateSpace):
 
     def searched_shapes(self, tensors: Sequence[TensorInfo]) -> list[tuple[int, ...]]:
         """Return the shapes of the offsets."""
-        layers = select_linear(tensors, self.section)
-        return [(min(self.section.top_k or min(layer.shape), *layer.shape),) for layer in layers]
+        return [self._shape(layer) for layer in select_linear(tensors, self.section)]
 
     def directions(self, matrix: TensorInfo) -> MatrixDirections:
         """Return U_k and V_k of a matrix."""
@@ -73,7 +69,7 @@ class Singular(CoordinateSpace):
 
     def _decompose(self, matrix: TensorInfo, base: BaseModel) -> TensorInfo:
         """Decompose one matrix; describe its offsets."""
-        k, weight = self._k(matrix), base.weights[matrix.name]
+        (k,), weight = self._shape(matrix), base.weights[matrix.name]
         values = weight.detach().cpu().double()
         u, s, v = torch.linalg.svd(values.T if matrix.transposed else values, full_matrices=False)
         if not s[0] > 0:
@@ -90,13 +86,6 @@ class Singular(CoordinateSpace):
         self._units[offsets.name] = natural * measure_unit(base.sigma_unit, matrix.name, weight)
         return offsets
 
-    def _k(self, matrix: TensorInfo) -> int:
-        most, k = min(matrix.shape), self.section.top_k
-        if k is None:
-            return most
-        if k > most and k != DEFAULT:
-            raise GermlineError(
-                f"space.top_k={k} is above the smaller side of {matrix.name} "
-                f"{list(matrix.shape)}: use at most {most}, or top_k=null for all singular values"
-            )
-        return min(k, most)
+    def _shape(self, matrix: TensorInfo) -> tuple[int]:
+        """Return the number of offsets of a matrix, as their shape."""
+        return (min(self.section.top_k or min(matrix.shape), *matrix.shape),)

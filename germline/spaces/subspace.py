@@ -35,10 +35,7 @@ from germline import config, noise
 from germline.spaces.base import BaseModel, CoordinateSpace, MatrixDirections
 from germline.spaces.sigma_units import measure_unit
 from germline.spaces.tensor_selection import select_linear
-from germline.types import GermlineError, TensorInfo
-
-DEFAULT = config.Subspace.model_fields["dimension"].default
-"""Lowered to the number of selected weights; any other dimension above that is an error."""
+from germline.types import TensorInfo
 
 COORDINATES = "subspace.coordinates"
 """Canonical name of z: frozen, because it names noise."""
@@ -58,14 +55,7 @@ class Subspace(CoordinateSpace):
         """Choose the layers; the coordinates start at 0, which is the base model."""
         self.matrices = select_linear(base.tensors, self.section)
         weights = sum(math.prod(matrix.shape) for matrix in self.matrices)
-        dimension = self.section.dimension
-        if dimension > weights and dimension == DEFAULT:
-            dimension = weights
-        if dimension > weights:
-            raise GermlineError(
-                f"space.dimension={dimension} is above the {weights} weights of the selected "
-                f"layers: use fewer, or space.kind=low_rank"
-            )
+        dimension = min(self.section.dimension, weights)
         if base.weights:
             self._units = {
                 matrix.name: measure_unit(base.sigma_unit, matrix.name, base.weights[matrix.name])

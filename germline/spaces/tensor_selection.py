@@ -75,16 +75,6 @@ def factor_sides(layers: Sequence[TensorInfo]) -> int:
     return sum(sum(layer.out_in_features) for layer in layers)
 
 
-def check_rank(rank: int, tensor: TensorInfo) -> None:
-    """Check that a matrix can have a perturbation of this rank."""
-    if rank > (most := min(tensor.shape)):
-        pattern = "*." + ".".join(tensor.name.split(".")[-2:])
-        raise GermlineError(
-            f"space.rank={rank} is above the smaller side of {tensor.name} {list(tensor.shape)}: "
-            f"use at most {most}, or exclude it (space.exclude={[pattern]})"
-        )
-
-
 def parse_layers(text: str, tensors: Sequence[TensorInfo]) -> frozenset[int]:
     """Parse `0-9` or `0,3,20-23` as layer indices of a model."""
     present = {tensor.layer for tensor in tensors if tensor.layer is not None}

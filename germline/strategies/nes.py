@@ -12,7 +12,7 @@ al. 2017 (arXiv 1703.03864); the convention and the paper's settings (sigma 1e-3
 5e-4, N 30) are those of Qiu et al. 2025 (arXiv 2509.24372).
 
 Beyond the paper: by default sigma is calibrated to a KL divergence (`strategies.calibrated_sigma`),
-and the learning rate follows the measured signal (`strategies.signal_learning_rate`): the
+and the learning rate follows the measured signal (`strategies.adaptive_values`): the
 coefficients then give the direction of a step and the learning rate its length. Off by default:
 other adaptations of sigma (`strategies.sigma_rules`), directions that are reused in several
 generations, and a running mean of earlier fitness as the baseline.
@@ -35,14 +35,13 @@ from germline.config import (
     SkipZeroSignal,
 )
 from germline.protocols import Strategy
-from germline.strategies.adaptive_values import RunningMeanFitness
+from germline.strategies.adaptive_values import RunningMeanFitness, SignalLearningRate
 from germline.strategies.sigma_rules import (
     ZeroSignalGrowth,
     make_sigma_rule,
     success_rate,
     value_at,
 )
-from germline.strategies.signal_learning_rate import SignalLearningRate
 from germline.types import (
     GermlineError,
     MeanUpdate,

@@ -186,12 +186,6 @@ def test_an_adapter_that_is_more_than_lora_is_refused_by_what_it_has(settings, t
     assert f"{name}={value!r}" in refusal(started, tmp_path)
 
 
-def test_an_adapter_of_another_method_is_refused_by_its_name(tmp_path, random):
-    shutil.copytree(random, tmp_path, dirs_exist_ok=True)
-    replace_config('{"peft_type": "IA3", "target_modules": ["q_proj"]}')(tmp_path)
-    assert "peft_type='IA3', and only plain LoRA" in refusal(started, tmp_path)
-
-
 # --- adapters of another base model
 
 

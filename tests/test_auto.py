@@ -120,11 +120,6 @@ def test_rewards_of_another_scale_begin_the_average_anew(factor):
     assert found[-1] == 0
 
 
-def test_no_difference_at_all_moves_nothing():
-    measured = SignalLearningRate(AutoLearningRate())
-    assert measured.of(0, 0.1, [0.0, 0.0], SignalPower(0.0, 0.0)) == 0
-
-
 def test_an_update_is_as_long_as_measured_whatever_the_shaping():
     strategy = NaturalEvolution(Nes(population=8, sigma=0.1), 0, 10)
     population = strategy.ask(0)

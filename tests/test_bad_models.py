@@ -145,14 +145,6 @@ def test_masks_kept_as_integers_do_not_make_a_model_quantized(folder: Path) -> N
     load_pretrained(str(folder))
 
 
-def test_weights_nobody_uses_are_told(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    weights(lambda all_: all_.update({"model.extra.weight": torch.zeros(2)}))(folder)
-    with caplog.at_level(logging.WARNING, "germline"):
-        load_pretrained(str(folder))
-    (message,) = caplog.messages
-    assert "model.extra.weight" in message
-
-
 # --- weights in several files, or twice
 
 

@@ -11,7 +11,7 @@ from germline.engines.pretrained import load_pretrained
 from germline.nano import NANO_DIR
 from germline.optimizers import Sgd
 from germline.spaces import make_space
-from germline.types import Decoding, GermlineError, VectorPerturbation
+from germline.types import Decoding, VectorPerturbation
 from tests import tiny
 from tests.slow_cases import mostly_slow
 from tests.tiny_engines import bits, examples, inprocess, population, same_bits, tokens
@@ -122,10 +122,7 @@ def test_auto_follows_from_the_size_of_what_is_searched():
 
 def test_large_models_and_mixtures_run_one_member_after_another(monkeypatch):
     assert isinstance(inprocess("mixtral", Full())._members, DenseMembers)
-    with pytest.raises(
-        GermlineError, match=r"engine\.members_per_batch=4: .*mlp.* engine\.members_per_batch=1"
-    ):
-        inprocess("mixtral", Full(), members_per_batch=4)
+    assert isinstance(inprocess("mixtral", Full(), members_per_batch=4)._members, DenseMembers)
     monkeypatch.setattr("germline.engines.batched_dense.AUTO_BYTES", 1000)
     assert isinstance(inprocess("qwen2", Full())._members, DenseMembers)
 
@@ -143,5 +140,3 @@ def test_a_table_that_computes_its_indices_itself_takes_members_one_after_anothe
     model = tiny.save_tiny(tmp_path / "opt", "opt", word_embed_proj_dim=64, ffn_dim=96)
     texts = inprocess(str(model), Full()).generate(MEMBERS, examples(), GREEDY)
     assert [len(row) for row in texts] == [len(examples())] * len(MEMBERS)
-    with pytest.raises(GermlineError, match=r"embed_positions \(OPTLearnedPositionalEmbedding\)"):
-        inprocess(str(model), Full(), members_per_batch=2)

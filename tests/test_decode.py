@@ -11,7 +11,7 @@ import germline.engines.decode
 from germline import noise
 from germline.engines.decode import DecodeBatch
 from germline.engines.prompt_batch import pad_prompts
-from germline.engines.rows_in_progress import CompletionDecoder, Detokenizer, RowsInProgress
+from germline.engines.rows_in_progress import Detokenizer, RowsInProgress, cut_completion
 from germline.engines.sampling import choose_tokens
 from germline.nano import NANO_DIR
 from germline.types import Completion, Decoding
@@ -61,7 +61,7 @@ def test_every_end_of_sequence_token_ends_a_completion(free, space, tmp_path):
     ends = [int(token) for token in counts.argsort()[-3:]]
     source = save_tiny(tmp_path, "qwen2", eos_token_id=ends)
     engine = inprocess(str(source), space)
-    assert engine._decoder.end_ids == {*ends, engine.pretrained.tokenizer.eos_token_id}
+    assert engine._decoder.detokenize.end_ids == {*ends, engine.pretrained.tokenizer.eos_token_id}
     stopped = engine.generate(MEMBERS, examples(), SAMPLED)
     seen = set()
     for before, after in zip(flat(unstopped), flat(stopped), strict=True):
@@ -264,30 +264,31 @@ def test_special_tokens_that_are_part_of_a_text_stay_in_it():
     ids = words(text)["input_ids"]
     end = words.eos_token_id
     assert Detokenizer(words)([words.pad_token_id, *ids, end]) == text
-    assert (
-        CompletionDecoder(words, frozenset({end})).completion([*ids, end], 1, Decoding(99)).text
-        == text
-    )
+    detokenize = Detokenizer(words, frozenset({end}))
+    assert cut_completion(detokenize, [*ids, end], 1, Decoding(99)).text == text
 
 
 def test_a_control_token_that_is_a_stop_string_ends_a_text():
     words = tagged_tokenizer()
     first, last = (words(part)["input_ids"] for part in ("1 + 1", "= 3"))
-    decoder = CompletionDecoder(words, frozenset())
     tokens = (*first, words.pad_token_id, *last)
-    ended = decoder.completion(tokens, 1, Decoding(99, stop=("no", words.pad_token)))
+
+    def cut(*stop):
+        return cut_completion(Detokenizer(words), tokens, 1, Decoding(99, stop=stop))
+
+    ended = cut("no", words.pad_token)
     assert ended == Completion(words.decode(first), tokens[: len(first) + 1], "stop", 1)
-    assert decoder.completion(tokens, 1, Decoding(99, stop=("no",))).finish == "length"
+    assert cut("no").finish == "length"
 
 
 @pytest.mark.parametrize("stop", ["3", " 3", "= 3</think>", "</think>", "é", "2"])
 def test_a_stop_string_is_found_at_the_token_that_completes_it(stop):
     words = tagged_tokenizer()
     ids = words("<think>1 + 1 é = 3</think>2 and so on")["input_ids"]
-    rows = RowsInProgress(Detokenizer(words), frozenset(), Decoding(99, stop=(stop,)), 1)
+    rows = RowsInProgress(Detokenizer(words), Decoding(99, stop=(stop,)), 1)
     for token in ids:
         rows.write([0], [token])
-    served = CompletionDecoder(words, frozenset()).completion(ids, 1, Decoding(99, stop=(stop,)))
+    served = cut_completion(Detokenizer(words), ids, 1, Decoding(99, stop=(stop,)))
     assert rows.completion(0, 1) == served
     count = next(n for n in range(1, 1 + len(ids)) if stop in words.decode(ids[:n]))
     text = words.decode(ids[:count])

@@ -166,13 +166,6 @@ def test_every_epoch_and_every_run_seed_has_an_order_of_its_own():
     assert len(set(orders)) == 12
 
 
-def test_the_batch_of_a_generation_needs_no_history():
-    batch_of = batches(TEN, 3, 0)
-    for generation in range(17):
-        batch_of(generation)
-    assert [one.index for one in batch_of(17)] == numbers(17, 3)
-
-
 @pytest.mark.parametrize("size", [10, 64])
 def test_a_batch_as_large_as_the_task_plays_everything_in_order(size):
     assert numbers(5, size) == list(range(10))

@@ -11,7 +11,6 @@ from huggingface_hub.utils import _cache_assets
 from safetensors.torch import load_file
 
 import germline
-from germline.config import load_config
 from germline.engines import checkpoint_files
 from germline.engines.pretrained import load_pretrained, load_tokenizer, local_model_folder
 from germline.estimates.sizes import shape_of
@@ -123,13 +122,6 @@ def test_an_estimate_reads_no_weights(model, tmp_path):
     folder = local_model_folder(str(file))
     assert folder is not None
     assert not list(folder.glob("*.safetensors"))
-
-
-def test_a_run_records_the_absolute_path_of_the_file(file, monkeypatch, tmp_path):
-    (tmp_path / "link.gguf").symlink_to(file)
-    monkeypatch.chdir(tmp_path)
-    config = load_config({"model": "link.gguf"}).with_absolute_paths()
-    assert config.model == str(tmp_path / "link.gguf")
 
 
 def test_a_run_of_a_file_is_exported_as_a_folder_that_writes_the_same_tokens(file, tmp_path):

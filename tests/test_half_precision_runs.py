@@ -50,7 +50,6 @@ RUNS = [
     ("mixtral", "float16", "{kind: lora, rank: 2, init_scale_b: 0.1, unsupported: skip}"),
 ]
 ADAPTERS = [run for run in RUNS if "lora" in run[2]]
-SPREAD = [RUNS[2]]
 QUICK = [RUNS[2], RUNS[6], RUNS[7]]
 """Both dtypes; an adapter, a low rank and coordinates."""
 TEXTS = examples()
@@ -140,13 +139,6 @@ def test_a_stopped_run_reaches_the_same_bits(trained, tmp_path):
     path = stopped_after(train(trained.config, tmp_path / "run"), 1)
     finish(resume(path))
     assert journal(path) == journal(trained.path)
-
-
-@pytest.mark.slow
-@every(SPREAD)
-def test_two_engines_give_the_digests_of_one(trained, tmp_path):
-    spread = load_config(trained.config.model_dump(), ["fleet.engines=2"])
-    assert journal(finish(train(spread, tmp_path / "run"))) == journal(trained.path)
 
 
 @every(RUNS)

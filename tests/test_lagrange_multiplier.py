@@ -202,13 +202,6 @@ def test_a_fixed_lambda_evaluates_no_center(tmp_path, gate, weights):
     assert state(path, "center_cost") == [None, None]
 
 
-def test_prompt_options_are_searched_beside_lambda(tmp_path):
-    options = ("task.temperature=0", "prompt_search.temperature=[0.5,1.0]", "generations=2")
-    path = toy_run(tmp_path / "run", *options)
-    rows = RunDirectory.open(path).generations()
-    assert {"lambda", "option_probabilities"} <= {*rows[-1]}
-
-
 def test_costs_that_are_none_or_nan_are_missing_and_never_0():
     costs = [None, math.nan, 1.5]
 

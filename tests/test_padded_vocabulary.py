@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, ByT5Tokenizer
 import germline
 from germline.config import LowRank
 from germline.engines.pretrained import load_pretrained
-from germline.engines.rows_in_progress import CompletionDecoder, Detokenizer
+from germline.engines.rows_in_progress import Detokenizer, cut_completion
 from germline.types import Decoding
 from tests.tiny import save_tiny, tokenizer
 from tests.tiny_engines import examples, inprocess, population
@@ -54,7 +54,7 @@ def test_an_id_of_the_padding_is_a_token_without_text(padded: Path) -> None:
 def test_served_texts_leave_it_out_too(padded: Path) -> None:
     words = load_pretrained(str(padded)).tokenizer
     fox = words("fox")["input_ids"]
-    found = CompletionDecoder(words, frozenset()).completion([*fox, PADDING_ID], 3, Decoding(9))
+    found = cut_completion(Detokenizer(words), [*fox, PADDING_ID], 3, Decoding(9))
     assert (found.text, found.tokens) == ("fox", (*fox, PADDING_ID))
 
 

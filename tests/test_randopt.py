@@ -118,11 +118,6 @@ def test_sigmas_go_in_turn_over_all_directions(antithetic, expected):
     assert asked[: len(expected)] == expected
 
 
-def test_all_generations_play_the_same_examples():
-    with build_run_parts(randopt()) as parts:
-        assert parts.batch(0) == parts.batch(3)
-
-
 def test_a_generation_whose_members_are_equally_fit_has_no_signal():
     nes = make_strategy(Nes(population=2, sigma=0.005), run_seed=0, generations=1)
     method = make_method(randopt(), nes)

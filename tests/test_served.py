@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from germline.config import Full, Lora, LowRank, Subspace
 from germline.engines.pretrained import load_pretrained
-from germline.engines.rows_in_progress import CompletionDecoder
+from germline.engines.rows_in_progress import Detokenizer, cut_completion
 from germline.engines.served_engine import example_sampling_seeds
 from germline.nano import NANO_DIR
 from germline.types import Decoding, Example, SeedPerturbation
@@ -73,12 +73,12 @@ def test_tokens_after_the_end_are_cut_as_by_the_inprocess_engine(stop):
     examples = [Example(k, f"What is {k} + 4?", "", chat=True) for k in range(12)]
     decoding = Decoding(max_new_tokens=16, stop=stop)
     (expected,) = engine.generate([None], examples, decoding)
-    texts = CompletionDecoder(engine.pretrained.tokenizer, engine.encoder.end_ids)
+    detokenize = Detokenizer(engine.pretrained.tokenizer, engine.encoder.end_ids)
     for completion in expected:
         too_long = [*completion.tokens, *([5] * 30)]
         if completion.finish == "length":
             too_long = [*completion.tokens]
-        found = texts.completion(too_long, completion.prompt_tokens, decoding)
+        found = cut_completion(detokenize, too_long, completion.prompt_tokens, decoding)
         assert found == completion
 
 

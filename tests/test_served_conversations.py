@@ -126,14 +126,6 @@ def test_sglang_loads_adapters_again_that_a_restarted_server_has_lost():
         assert lost[0]
 
 
-def test_sglang_writes_each_member_once():
-    simulated = SimulatedSglang()
-    with listening(simulated.reply) as script, simulated_sglang.opened(script, "full") as engine:
-        before = len(script.bodies("/end_weight_update"))
-        converse(engine, MEMBERS)
-        assert len(script.bodies("/end_weight_update")) - before == len(MEMBERS)
-
-
 def test_vllm_writes_each_member_once_and_keeps_its_prefix_cache():
     simulated = SimulatedLlm()
     with simulated_vllm.opened(simulated, "full") as engine:

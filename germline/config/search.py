@@ -28,10 +28,8 @@ class SpaceBase(KindSection):
     has_coordinates: ClassVar[bool] = True
     """Whether a member may be any vector of the searched numbers."""
 
-    @property
-    def trains_an_adapter(self) -> bool:
-        """Whether what is searched can be written as a PEFT adapter."""
-        return False
+    trains_an_adapter: ClassVar[bool] = False
+    """Whether what is searched can be written as a PEFT adapter."""
 
 
 @register("space", "germline.spaces.full:Full")
@@ -76,11 +74,7 @@ class Lora(LinearSpace):
     """Search B alone; A stays as it started."""
     init_adapter: str | None = None
     """Folder of a PEFT adapter to start from; default: a random one."""
-
-    @property
-    def trains_an_adapter(self) -> bool:
-        """Whether what is searched can be written as a PEFT adapter: always."""
-        return True
+    trains_an_adapter: ClassVar[bool] = True
 
 
 @register("space", "germline.spaces.subspace:Subspace")

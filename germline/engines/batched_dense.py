@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import replaced_forwards
 from germline.protocols import Members
-from germline.types import GermlineError, Perturbation, SeedPerturbation, TensorInfo
+from germline.types import Perturbation, SeedPerturbation, TensorInfo
 
 AUTO_BYTES = 64 * 2**20
 """Most bytes of the stacks of `engine.members_per_batch=auto`: larger ones exceed every cache and
@@ -140,22 +140,14 @@ def dense_members(
 ) -> DenseMembers | BatchedDenseMembers:
     """Make the members of a dense space, as many at once as `engine.members_per_batch` says.
 
-    `auto` follows from sizes alone, never from free memory.
+    `auto` follows from sizes alone, never from free memory. Members run one after another where a
+    batch cannot have several copies of the searched weights.
     """
-    like = next(iter(serving.values()))
-    unstackable = None if asked == 1 else _unstackable(model, masters)
-    if unstackable and asked != "auto":
-        raise GermlineError(
-            f"engine.members_per_batch={asked}: a batch cannot have a copy of the weights of "
-            f"{unstackable} per member; use engine.members_per_batch=1, or exclude them from "
-            "the search (space.exclude)"
-        )
     if asked == "auto":
-        size = sum(serving[info.name].nbytes for info in masters.searched)
-        asked = 1 if unstackable else max(1, AUTO_BYTES // size)
-    if asked == 1:
+        asked = max(1, AUTO_BYTES // sum(serving[info.name].nbytes for info in masters.searched))
+    if asked == 1 or not _can_be_stacked(model, masters):
         return DenseMembers(serving, masters)
-    return BatchedDenseMembers(model, like, masters, int(asked))
+    return BatchedDenseMembers(model, next(iter(serving.values())), masters, int(asked))
 
 
 class _StackedForward:
@@ -303,18 +295,15 @@ def _owners(model: nn.Module, masters: Masters) -> dict[str, tuple[nn.Module, di
     return owners
 
 
-def _unstackable(model: nn.Module, masters: Masters) -> str | None:
-    """Name a searched module, or tensor, that has no stacked forward."""
+def _can_be_stacked(model: nn.Module, masters: Masters) -> bool:
+    """Say whether every searched tensor is of a module that has a stacked forward."""
     owners = _owners(model, masters)
     found = {name for _, names in owners.values() for name in names.values()}
-    for info in masters.searched:
-        if info.name not in found:
-            return info.name
-    for where, (module, _) in owners.items():
+    return found >= {info.name for info in masters.searched} and all(
         # The rows that are routed to an expert no longer tell to which member they belong.
-        if _kind(module) is None or ".experts." in f"{where}.":
-            return f"{where} ({type(module).__name__})"
-    return None
+        _kind(module) is not None and ".experts." not in f"{where}."
+        for where, (module, _) in owners.items()
+    )
 
 
 def _stacked_forwards(model: nn.Module, masters: Masters) -> list[_StackedForward]:

@@ -16,7 +16,7 @@ pass over the output less, and the next operation finds the output in the cache.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -54,53 +54,6 @@ class LowRankFactors(NamedTuple):
     def of(self, members: Tensor) -> "LowRankFactors":
         """Select members, in this order; one may be selected more than once."""
         return LowRankFactors(self.a[members], self.b[members])
-
-
-class BatchedLora:
-    """The corrections of a model's linear layers.
-
-    Rows of a batch are ordered by member, with the same number for each; `layers` are in the order
-    of their factors in `LowRankFactors`.
-    """
-
-    def __init__(self, model: nn.Module, layers: Sequence[TensorInfo], rank: int) -> None:
-        self._latest = _Latest()
-        self._corrections: list[_Correction] = []
-        self._applied: LowRankFactors | None = None
-        of_a = of_b = _Span(0, 0)
-        groups = _groups(layers)
-        self.layers = [info for group in groups for info in group]
-        sides = zip(*(info.out_in_features for info in self.layers), strict=True)
-        self.sizes = [[rank * features for features in side] for side in sides]
-        for group in groups:
-            _, into = group[0].out_in_features
-            of_b = of_b.next(rank * into * len(group))
-            projection = _Projection(of_b, rank, len(group), self._latest)
-            for place, info in enumerate(group):
-                of_a = of_a.next(rank * info.out_in_features[0])
-                layer = model.get_submodule(info.name.removesuffix(".weight"))
-                self._corrections.append(_Correction(layer, of_a, projection, place))
-
-    @contextmanager
-    def applied(self, factors: LowRankFactors) -> Iterator[None]:
-        """Let the model's layers add these corrections during a `with` block."""
-        self._bind(factors)
-        try:
-            with replaced_forwards([(one.layer, one) for one in self._corrections]):
-                yield
-        finally:
-            self._latest.forget()
-            self._applied = None
-
-    def keep(self, members: Tensor) -> None:
-        """Drop all other members from the batch: their rows are finished."""
-        if self._applied is not None:
-            self._bind(self._applied.of(members))
-
-    def _bind(self, factors: LowRankFactors) -> None:
-        self._applied = factors
-        for correction in self._corrections:
-            correction.bind(factors)
 
 
 def _groups(layers: Sequence[TensorInfo]) -> list[list[TensorInfo]]:
@@ -213,7 +166,11 @@ class _Correction:
 
 
 class _FactorMembers:
-    """Members of a space as corrections of the linear layers that it searches or adapts."""
+    """Members of a space as corrections of the linear layers that it searches or adapts.
+
+    Rows of a batch are ordered by member, with the same number for each; `layers` are in the order
+    of their factors in `LowRankFactors`.
+    """
 
     together = None
 
@@ -226,18 +183,48 @@ class _FactorMembers:
     ) -> None:
         self.masters = masters
         self.space = space
-        layers = masters.adapter_layers
-        self.corrections = BatchedLora(model, layers, space.rank)
-        self._like = serving[layers[0].name]
+        groups = _groups(masters.adapter_layers)
+        self.layers = [info for group in groups for info in group]
+        sides = zip(*(info.out_in_features for info in self.layers), strict=True)
+        self.sizes = [[space.rank * features for features in side] for side in sides]
+        self._like = serving[masters.adapter_layers[0].name]
+        self._latest = _Latest()
+        self._corrections: list[_Correction] = []
+        self._applied: LowRankFactors | None = None
+        of_a = of_b = _Span(0, 0)
+        for group in groups:
+            _, into = group[0].out_in_features
+            of_b = of_b.next(space.rank * into * len(group))
+            projection = _Projection(of_b, space.rank, len(group), self._latest)
+            for place, info in enumerate(group):
+                of_a = of_a.next(space.rank * info.out_in_features[0])
+                layer = model.get_submodule(info.name.removesuffix(".weight"))
+                self._corrections.append(_Correction(layer, of_a, projection, place))
 
     @contextmanager
     def applied(self, members: Members) -> Iterator[None]:
+        """Let the model compute these members during a `with` block; None is the center."""
         factors = self._factors(members)
-        with self.corrections.applied(factors) if factors is not None else nullcontext():
+        if factors is None:
             yield
+            return
+        self._bind(factors)
+        try:
+            with replaced_forwards([(one.layer, one) for one in self._corrections]):
+                yield
+        finally:
+            self._latest.forget()
+            self._applied = None
 
     def keep(self, members: Tensor) -> None:
-        self.corrections.keep(members)
+        """Drop all other members from the batch: their rows are finished."""
+        if self._applied is not None:
+            self._bind(self._applied.of(members))
+
+    def _bind(self, factors: LowRankFactors) -> None:
+        self._applied = factors
+        for correction in self._corrections:
+            correction.bind(factors)
 
     def _factors(self, members: Members) -> LowRankFactors | None:
         """Return the factors of these members; None where no layer is corrected."""
@@ -262,12 +249,11 @@ class LowRankMembers(_FactorMembers):
 
     def _drawn(self, members: Sequence[SeedPerturbation], side: int) -> Tensor:
         """Draw A (side 0), times the unit of its layer, or B as the corrections need it."""
-        layers = self.corrections.layers
-        sides = [(info, side ^ info.transposed) for info in layers]
+        sides = [(info, side ^ info.transposed) for info in self.layers]
         drawn = self.space.sides(members, sides, self._like.device)
-        parts = drawn.split(self.corrections.sizes[side], dim=1)
+        parts = drawn.split(self.sizes[side], dim=1)
         if side == 0:
-            for info, part in zip(layers, parts, strict=True):
+            for info, part in zip(self.layers, parts, strict=True):
                 if (unit := self.masters.units[info.name]) != 1:
                     part.mul_(unit)
         if self.space.rank == 1:
@@ -330,7 +316,7 @@ class LoraMembers(_FactorMembers):
 
     def _arranged(self, of: Callable[[str], Tensor]) -> LowRankFactors:
         """Arrange A `[members, rank, in]` and B `[members, out, rank]` as the corrections need."""
-        parts = [layer.adapter_names for layer in self.corrections.layers]
+        parts = [layer.adapter_names for layer in self.layers]
         b = torch.cat([of(name).flatten(1) for name, _ in parts], dim=1)
         a = torch.cat([of(name).mT.flatten(1) for _, name in parts], dim=1)
         return LowRankFactors(a.mul_(self.space.scale), b)

@@ -296,7 +296,6 @@ class TokenDecoder:
 
     model: PreTrainedModel
     detokenize: Detokenizer
-    end_ids: frozenset[int]
     members_left: Callable[[Tensor], None]
 
     def generate(
@@ -327,7 +326,7 @@ class TokenDecoder:
 
     def no_texts(self, decoding: Decoding, rows: int) -> RowsInProgress:
         """Return the texts of rows before their first token."""
-        return RowsInProgress(self.detokenize, self.end_ids, decoding, rows)
+        return RowsInProgress(self.detokenize, decoding, rows)
 
     def write(
         self,

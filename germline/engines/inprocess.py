@@ -113,10 +113,9 @@ class InProcessEngine:
         self.special_ids = self.encoder.special_ids
         self._fused = FusedDecoder(self.model)
         self._scorer = CompletionScorer(self.model, self.encoder.padding_id)
-        ends = self.encoder.end_ids
-        detokenize = Detokenizer(pretrained.tokenizer, ends)
+        detokenize = Detokenizer(pretrained.tokenizer, self.encoder.end_ids)
         keep = self._members.keep if self._members else lambda _members: None
-        self._decoder = TokenDecoder(self.model, detokenize, ends, keep)
+        self._decoder = TokenDecoder(self.model, detokenize, keep)
         check_cached_logits(self.model, self._fused)
 
     @classmethod

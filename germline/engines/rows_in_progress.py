@@ -32,6 +32,7 @@ class Detokenizer:
     def __init__(
         self, tokenizer: PreTrainedTokenizerBase, end_ids: frozenset[int] = frozenset()
     ) -> None:
+        self.end_ids = end_ids
         self._tokenizer = tokenizer
         self._size = len(tokenizer)
         self._control = control_ids(tokenizer, end_ids)
@@ -69,11 +70,8 @@ class _Row:
 class RowsInProgress:
     """The tokens of all rows, and which rows are unfinished."""
 
-    def __init__(
-        self, detokenize: Detokenizer, end_ids: frozenset[int], decoding: Decoding, rows: int
-    ) -> None:
+    def __init__(self, detokenize: Detokenizer, decoding: Decoding, rows: int) -> None:
         self._detokenize = detokenize
-        self._end_ids = end_ids
         self.stop = decoding.stop
         self._stop_ids = detokenize.control_stops(self.stop) if self.stop else frozenset[int]()
         self.rows = [_Row() for _ in range(rows)]
@@ -91,7 +89,7 @@ class RowsInProgress:
                 continue
             row = self.rows[number]
             row.tokens.append(token)
-            if token in self._end_ids:
+            if token in self._detokenize.end_ids:
                 self._finish(number, "eos")
             elif token in self._stop_ids:
                 self._finish(number, "stop")
@@ -141,26 +139,15 @@ class RowsInProgress:
         return self._decoded[key]
 
 
-@dataclass(frozen=True)
-class CompletionDecoder:
-    """Turns tokens of an inference engine into completions that end as those made here.
+def cut_completion(
+    detokenize: Detokenizer, tokens: Sequence[int], prompt_tokens: int, decoding: Decoding
+) -> Completion:
+    """Cut the tokens of an inference engine where their text ends, as it ends here.
 
     Inference engines differ in where they cut at a stop string and in how they decode, so only the
     tokens are used: the end token is kept, and so is the token that completes a stop string.
     """
-
-    tokenizer: PreTrainedTokenizerBase
-    end_ids: frozenset[int]
-
-    def completion(
-        self, tokens: Sequence[int], prompt_tokens: int, decoding: Decoding
-    ) -> Completion:
-        """Cut the generated tokens where their text ends."""
-        rows = RowsInProgress(self._decode, self.end_ids, decoding, 1)
-        for token in tokens[: decoding.max_new_tokens]:
-            rows.write([0], [token])
-        return rows.completion(0, prompt_tokens)
-
-    @cached_property
-    def _decode(self) -> Detokenizer:
-        return Detokenizer(self.tokenizer, self.end_ids)
+    rows = RowsInProgress(detokenize, decoding, 1)
+    for token in tokens[: decoding.max_new_tokens]:
+        rows.write([0], [token])
+    return rows.completion(0, prompt_tokens)

@@ -31,7 +31,7 @@ from germline.engines.pretrained import (
     save_tokenizer,
 )
 from germline.engines.prompt_batch import PromptEncoder
-from germline.engines.rows_in_progress import CompletionDecoder
+from germline.engines.rows_in_progress import Detokenizer, cut_completion
 from germline.optimizers import AscentOptimizer
 from germline.protocols import Conversations, Members, Reply, Texts
 from germline.spaces.base import BaseSpace
@@ -87,7 +87,7 @@ class ServedEngine:
         self.encoder = PromptEncoder(pretrained)
         self.special_ids = self.encoder.special_ids
         self.end_ids = sorted(self.encoder.end_ids)
-        self.decoder = CompletionDecoder(pretrained.tokenizer, self.encoder.end_ids)
+        self.detokenize = Detokenizer(pretrained.tokenizer, self.encoder.end_ids)
         self.weights = make_masters(pretrained, space, optimizer, config.search.unit)
         self._adapters = self.weights.adapter_rank is not None
         self._writes = bool(self.weights.changed_weights())
@@ -158,7 +158,7 @@ class ServedEngine:
             tokens = self._generate_tokens(members[group], own, decoding)
             completions += [
                 [
-                    self.decoder.completion(text, len(prompt.tokens), decoding)
+                    cut_completion(self.detokenize, text, len(prompt.tokens), decoding)
                     for text, prompt in zip(*rows, strict=True)
                 ]
                 for rows in zip(tokens, own, strict=True)
@@ -204,7 +204,7 @@ class ServedEngine:
     ) -> list[list[Tokens]]:
         """Continue the prompts of members that are served at once: `[members][rows]`.
 
-        The tokens may go on after a stop string: `CompletionDecoder` cuts them.
+        The tokens may go on after a stop string: `cut_completion` cuts them.
         """
         raise _nothing_serves()
 

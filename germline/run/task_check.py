@@ -334,10 +334,10 @@ def _as_written(
     tokenizer: "PreTrainedTokenizerBase", answers: Sequence[Sequence[int]], decoding: Decoding
 ) -> list[str]:
     """Return the texts that the reward gets when a model writes these tokens."""
-    from germline.engines.rows_in_progress import CompletionDecoder  # imports torch: slow
+    from germline.engines.rows_in_progress import Detokenizer, cut_completion  # slow: torch
 
     end = tokenizer.eos_token_id
-    decoder = CompletionDecoder(tokenizer, frozenset() if end is None else frozenset([int(end)]))
+    detokenize = Detokenizer(tokenizer, frozenset() if end is None else frozenset([int(end)]))
     longest = max(map(len, answers), default=0)  # answers that are too long are another row's
     whole = replace(decoding, max_new_tokens=longest)
-    return [decoder.completion(tokens, 0, whole).text for tokens in answers]
+    return [cut_completion(detokenize, tokens, 0, whole).text for tokens in answers]

@@ -33,7 +33,7 @@ from germline import config
 from germline.spaces.base import BaseModel, CoordinateSpace, MatrixDirections
 from germline.spaces.sigma_units import measure_unit
 from germline.spaces.tensor_selection import select_linear
-from germline.types import GermlineError, TensorInfo
+from germline.types import TensorInfo
 
 
 class Singular(CoordinateSpace):
@@ -71,12 +71,7 @@ class Singular(CoordinateSpace):
         """Decompose one matrix; describe its offsets."""
         (k,), weight = self._shape(matrix), base.weights[matrix.name]
         values = weight.detach().cpu().double()
-        u, s, v = torch.linalg.svd(values.T if matrix.transposed else values, full_matrices=False)
-        if not s[0] > 0:
-            raise GermlineError(
-                f"space.kind=singular: {matrix.name} is all zeros, so it has no singular "
-                "directions: exclude it (space.exclude)"
-            )
+        u, _, v = torch.linalg.svd(values.T if matrix.transposed else values, full_matrices=False)
         offsets = TensorInfo(
             f"{matrix.name.removesuffix('.weight')}.singular", (k,), "coordinates", matrix.layer
         )

@@ -17,6 +17,7 @@ from germline.config import Config, Sglang
 from germline.engines.http_client import HttpConnection, RequestRefused
 from germline.engines.model_tensors import serving_dtype
 from germline.engines.pretrained import PretrainedModel
+from germline.engines.rows_in_progress import cut_completion
 from germline.engines.served_engine import Prompts, ServedEngine, Tokens
 from germline.engines.sglang.client import (
     GenerateRequest,
@@ -157,7 +158,7 @@ class SglangEngine(ServedEngine):
     ) -> list[list[Tokens]]:
         self._warn_of_seeds(decoding)
         # The server may find a stop string where the tokenizer here finds none; then the texts are
-        # generated again without stop strings. CompletionDecoder cuts them in any case.
+        # generated again without stop strings. `cut_completion` cuts them in any case.
         for stop in dict.fromkeys((decoding.stop, ())):
             params = partial(sampling_params, decoding, self.end_ids, stop=stop)
             requests = [
@@ -178,7 +179,7 @@ class SglangEngine(ServedEngine):
         """Tell whether a text ended before its maximum length for no reason known here."""
         if len(tokens) >= decoding.max_new_tokens or (tokens and tokens[-1] in self.end_ids):
             return False
-        return self.decoder.completion(tokens, 0, decoding).finish == "length"
+        return cut_completion(self.detokenize, tokens, 0, decoding).finish == "length"
 
     def _score_tokens(
         self, members: Members, prompts: Sequence[Tokens], written: Sequence[Sequence[Tokens]]

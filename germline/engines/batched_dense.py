@@ -80,7 +80,11 @@ class BatchedDenseMembers:
         self.masters = masters
         self.together = together
         self._like = like
-        self._forwards = _stacked_forwards(model, masters)
+        self._forwards = [
+            kind(module, names)
+            for module, names in _owners(model, masters).values()
+            if (kind := _kind(module))
+        ]
         self.stacks: dict[str, Tensor] = {}
 
     @contextmanager
@@ -304,12 +308,3 @@ def _can_be_stacked(model: nn.Module, masters: Masters) -> bool:
         _kind(module) is not None and ".experts." not in f"{where}."
         for where, (module, _) in owners.items()
     )
-
-
-def _stacked_forwards(model: nn.Module, masters: Masters) -> list[_StackedForward]:
-    forwards = []
-    for module, names in _owners(model, masters).values():
-        kind = _kind(module)
-        assert kind is not None
-        forwards.append(kind(module, names))
-    return forwards

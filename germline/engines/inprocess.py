@@ -197,7 +197,7 @@ class InProcessEngine:
         """
         prompts = [self.encoder.encode(example) for example in examples]
         packed = pack_completions(prompts, completions, self.encoder.padding_id)
-        kept = len(packed.rows) * packed.keep * self._vocabulary
+        kept = len(packed.rows) * packed.keep * self.model.get_input_embeddings().num_embeddings
         return packed.at_completions() if kept > LOGITS_AT_ONCE else packed
 
     @torch.inference_mode()
@@ -231,11 +231,6 @@ class InProcessEngine:
 
     def close(self) -> None:
         """Do nothing: nothing was started."""
-
-    @property
-    def _vocabulary(self) -> int:
-        """Numbers in the logits of a token; embeddings may be padded beyond the tokenizer."""
-        return self.model.get_input_embeddings().num_embeddings
 
     def _read(
         self, members: Members, tokens: Tensor, keep: int, positions: Tensor | None = None

@@ -73,7 +73,8 @@ class LagrangeTerm(RewardTerm):
         weighed = self._weighed(evaluation, batch, multiplier, lowest)
         if center is None:
             return weighed, None
-        self._center_cost = self._mean_cost(center)
+        costs = [cost for one in center.rollouts if not math.isnan(cost := self._cost(one))]
+        self._center_cost = math.fsum(costs) / len(costs) if costs else None
         return weighed, self._weighed(center, batch, multiplier, lowest)
 
     def learn(self, generation: int) -> Mapping[str, Any]:
@@ -133,10 +134,6 @@ class LagrangeTerm(RewardTerm):
             if not math.isnan(reward):
                 lowest[rollout.example] = min(reward, lowest.get(rollout.example, reward))
         return lowest
-
-    def _mean_cost(self, evaluation: Evaluation) -> float | None:
-        costs = [cost for one in evaluation.rollouts if not math.isnan(cost := self._cost(one))]
-        return math.fsum(costs) / len(costs) if costs else None
 
     def _reward(self, rollout: Rollout) -> float:
         parts = rollout.grade.parts

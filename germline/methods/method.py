@@ -294,7 +294,7 @@ class Method:
         shaped = self.shape(
             evaluated.members, antithetic=population.antithetic, baseline=population.baseline
         )
-        power = signal_power(population, evaluated.members, self.shape)
+        power = signal_power(population, evaluated.members, self.shape, evaluated.share)
         update = self.strategy.tell(population, shaped, fit, center, power)
         for term in self.terms:
             update = with_state(update, term.learn(population.generation))

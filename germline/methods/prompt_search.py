@@ -91,7 +91,9 @@ class EvolutionStrategyMethod(Method):
         """Make the method of a run, see `Method.from_config`."""
         shape, search = partial(utilities, config.shaping), config.prompt_search
         if search.options:
-            format_prompt = _formatter(config, task).format_prompt if task else _unchanged
+            format_prompt = (
+                _formatter(config, task).format_prompt if task else lambda example, _: example
+            )
             made: Method = cls(strategy, shape, terms, search, config.seed, format_prompt)
         else:
             made = Method(strategy, shape, terms)
@@ -237,10 +239,6 @@ class EvolutionStrategyMethod(Method):
             for option, p in enumerate(probabilities)
         ]
         return _bounded_below(changed, self.config.min_probability)
-
-
-def _unchanged(example: Example, _: PromptVariant) -> Example:
-    return example
 
 
 def _formatter(config: Config, task: Task) -> PromptFormatter:

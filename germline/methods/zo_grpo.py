@@ -38,7 +38,7 @@ Limits: strategies and spaces whose members are seeds.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -68,8 +68,7 @@ from germline.methods.sampled_batch import (
 )
 from germline.methods.step_length import StepLength, TokenSlopes
 from germline.protocols import Strategy, Task
-from germline.shaping import fitness, utilities
-from germline.signal_metrics import signal_power
+from germline.shaping import utilities
 from germline.types import (
     Decoding,
     Evaluation,
@@ -198,26 +197,16 @@ class ZerothOrderGrpoMethod(Method):
     def learn(self, population: Population, evaluated: Evaluated) -> Learned:
         """Weight every direction by equation (3), and choose the length of the step."""
         assert isinstance(evaluated, ScoredEvaluation)
-        members = evaluated.members
-        fit = fitness(members.rewards)
-        shaped = self.shape(members, antithetic=population.antithetic)
-        power = signal_power(population, members, self.shape, evaluated.share)
-        strategy = self.strategy
-        update = strategy.tell(population, shaped, fit, None, power)
-        assert isinstance(update, Update)
+        learned = super().learn(replace(population, baseline=None), evaluated)
         metrics = dict(evaluated.metrics)
+        update = learned.update
+        assert isinstance(update, Update)
         if self.has_measured_rate:
             update, metrics["step_kl"] = self.step_length.of(
                 update, evaluated.slopes, evaluated.log_prob_power
             )
-        return Learned(
-            fitness=fit,
-            mean_rewards=mean_rewards(evaluated.rollouts.rewards),
-            utilities=shaped,
-            update=update,
-            power=power,
-            metrics=metrics,
-        )
+        means = mean_rewards(evaluated.rollouts.rewards)
+        return replace(learned, mean_rewards=means, update=update, metrics=metrics)
 
     def _drawn(
         self, rows: Sequence[SampledRow], population: Population

@@ -116,15 +116,14 @@ class Lora(DenseSpace):
         `lora_alpha` is the rank, so an engine multiplies by 1 whether or not it supports
         rank-stabilized scaling.
         """
-        return [self._member_adapter(theta.member_values(member), theta) for member in members]
-
-    def _member_adapter(self, values: Mapping[str, torch.Tensor], theta: Theta) -> MemberAdapter:
-        tensors = {}
-        for layer in theta.adapted:
-            lora_a, lora_b = layer.adapter_names
-            tensors[PREFIX + lora_a] = values[lora_a].cpu().clone()
-            tensors[PREFIX + lora_b] = values[lora_b].cpu() * self.scale
-        return MemberAdapter(self.rank, tensors)
+        adapters = []
+        for values in map(theta.member_values, members):
+            tensors = {}
+            for lora_a, lora_b in (layer.adapter_names for layer in theta.adapted):
+                tensors[PREFIX + lora_a] = values[lora_a].cpu().clone()
+                tensors[PREFIX + lora_b] = values[lora_b].cpu() * self.scale
+            adapters.append(MemberAdapter(self.rank, tensors))
+        return adapters
 
     def _drawn(self, tensor: TensorInfo, deviation: float) -> torch.Tensor:
         size = math.prod(tensor.shape)

@@ -198,10 +198,6 @@ def write_adapter(
     stored = {PREFIX + name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     written = save(stored, metadata={"format": "pt", DIGEST: base.digest()})
     (folder / TENSORS).write_bytes(_in_order(written))
-    _write_settings(folder, settings)
-
-
-def _write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     text = json.dumps(settings, indent=2, sort_keys=True) + "\n"
     (folder / CONFIG).write_text(text, encoding="utf-8")
 

@@ -112,16 +112,18 @@ class CmaSearch(Strategy):
 
     def recall(self, updates: Sequence[Update | MeanUpdate]) -> Sequence[MeanUpdate]:
         """Pass the utilities of a stopped run to the library; return its updates with offsets."""
-        return [self._recalled(update) for update in updates if isinstance(update, MeanUpdate)]
-
-    def _recalled(self, update: MeanUpdate) -> MeanUpdate:
-        if update.sigma != self.sigma:
-            raise GermlineError(
-                f"journal: recalled, generation {update.generation} has step size {self.sigma!r}, "
-                f"but the journal has {update.sigma!r}: numpy rounds differently here than on the "
-                "machine of the run. Resume it there, or export its newest snapshot"
-            )
-        return self._with_offsets(update)
+        recalled = []
+        for update in updates:
+            assert isinstance(update, MeanUpdate)
+            if update.sigma != self.sigma:
+                raise GermlineError(
+                    f"journal: recalled, generation {update.generation} has step size "
+                    f"{self.sigma!r}, but the journal has {update.sigma!r}: numpy rounds "
+                    "differently here than on the machine of the run. Resume it there, or export "
+                    "its newest snapshot"
+                )
+            recalled.append(self._with_offsets(update))
+        return recalled
 
     def _with_offsets(self, update: MeanUpdate) -> MeanUpdate:
         """Pass the utilities of an update to the library, and add the change of its mean."""

@@ -21,7 +21,7 @@ generations, and a running mean of earlier fitness as the baseline.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
@@ -32,6 +32,7 @@ from germline.config import (
     GrowSigmaOnZeroSignal,
     Nes,
     RunningMeanBaseline,
+    Scheduled,
     SkipZeroSignal,
 )
 from germline.protocols import Strategy
@@ -139,13 +140,17 @@ class NaturalEvolution(Strategy):
             coefficients[member.direction] = coefficients.get(member.direction, 0.0) + share
         generation = population.generation
         noise_generation = self._noise_generation(generation)
-        sigma = members[0].sigma
+        sigma, rate = members[0].sigma, cast(Scheduled, self.config.learning_rate)
         in_order = tuple(coefficients[direction] for direction in sorted(coefficients))
         update = Update(
             run_seed=self.run_seed,
             generation=generation,
             sigma=sigma,
-            learning_rate=self._rate(generation, sigma, in_order, power),
+            learning_rate=(
+                self.signal_rate.of(generation, sigma, in_order, power)
+                if self.signal_rate
+                else value_at(rate, generation, self.generations)
+            ),
             coefficients=in_order,
             noise_generation=None if noise_generation == generation else noise_generation,
             sigma_update=self.sigma.update_of([shares[direction] for direction in sorted(shares)]),
@@ -166,18 +171,6 @@ class NaturalEvolution(Strategy):
     def metrics(self, update: Update | MeanUpdate) -> Mapping[str, Any]:
         """Report the success rate, where sigma adapts to it."""
         return {k: v for k, v in update.strategy_state.items() if k == "success"}
-
-    def _rate(
-        self,
-        generation: int,
-        sigma: float,
-        coefficients: Sequence[float],
-        power: SignalPower | None,
-    ) -> float:
-        if self.signal_rate:
-            return self.signal_rate.of(generation, sigma, coefficients, power)
-        assert not isinstance(self.config.learning_rate, AutoLearningRate)
-        return value_at(self.config.learning_rate, generation, self.generations)
 
     def _state(
         self,

@@ -27,7 +27,6 @@ class SpaceBase(KindSection):
     """Decoder layers to search, such as `0-9` or `0,3,20-23`, and no tensors outside layers."""
     has_coordinates: ClassVar[bool] = True
     """Whether a member may be any vector of the searched numbers."""
-
     trains_an_adapter: ClassVar[bool] = False
     """Whether what is searched can be written as a PEFT adapter."""
 

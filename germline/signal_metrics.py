@@ -35,8 +35,7 @@ and steps along new directions add up as a random walk, which bounds the noise f
 
    (9)  w_T = sqrt(sum_t s_t^2)     rate * delta * sqrt(T) of docs/tuning.md, measured
 
-Steps along reused directions (`strategy.noise_reuse`) are parallel: their coefficients are added
-before they are squared. With momentum, a step counts 1 / (1 - momentum) times in the end. Adam
+With momentum, a step counts 1 / (1 - momentum) times in the end. Adam
 divides by the size of its gradients, so that s_t = a_t for gradients of any size. Weight decay and
 sigmas that differ by tensor are not included.
 """
@@ -80,8 +79,6 @@ class RandomWalk:
         self._normalized = optimizer is not None and optimizer.kind == "adam"
         self._gain = 1 / (1 - getattr(optimizer, "momentum", 0.0))
         self._squared = start**2
-        self._noise_of: tuple[int, int] | None = None
-        self._step: Float64[np.ndarray, " directions"] = np.zeros(0)
         self._known = True
 
     @property
@@ -89,7 +86,7 @@ class RandomWalk:
         """The distance so far, in `strategy.sigma_unit`; None if a step is no sum of directions."""
         if not self._known:
             return None
-        return math.sqrt(self._squared + _square(self._step))
+        return math.sqrt(self._squared)
 
     def follow(self, update: Update | MeanUpdate) -> None:
         """Add the step of one more update."""
@@ -101,19 +98,8 @@ class RandomWalk:
         step = self._gain * update.learning_rate * np.asarray(update.coefficients, np.float64)
         if self._normalized:
             step = np.array([update.learning_rate if step.any() else 0.0])
-        drawn = update.with_noise_generation()
-        noise_of = (drawn.run_seed, drawn.generation)
-        reused = noise_of == self._noise_of and not self._normalized
-        if not reused or len(step) != len(self._step):
-            self._squared += _square(self._step)
-            self._step = np.zeros_like(step)
-        self._step = self._step + step
-        self._noise_of = noise_of
-
-
-def _square(step: Float64[np.ndarray, " directions"]) -> float:
-    with np.errstate(over="ignore"):  # of rewards near the end of float64, not shaped: infinite
-        return float(step @ step)
+        with np.errstate(over="ignore"):  # of rewards near the end of float64, not shaped: infinite
+            self._squared += float(step @ step)
 
 
 def walked(

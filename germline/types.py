@@ -7,7 +7,7 @@ coordinates). Packages exchange seeds, coefficients, coordinates and text, never
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -191,7 +191,6 @@ class Update:
     The coefficients include utilities, signs and the 1/N of the population; see `strategies.nes`.
 
     Attributes:
-        noise_generation: the generation whose noise the directions are; None: the update's own.
         sigma_update: how the sigmas of tensors change, where each tensor has its own.
         skipped: whether `apply` changes nothing: neither theta nor moments, and no weight decays.
         backpropagated: whether theta followed a backpropagated gradient; seeds cannot repeat it.
@@ -204,7 +203,6 @@ class Update:
     sigma: float
     learning_rate: float
     coefficients: tuple[float, ...]
-    noise_generation: int | None = None
     sigma_update: SigmaUpdate | None = None
     skipped: bool = False
     backpropagated: bool = False
@@ -215,12 +213,6 @@ class Update:
         """Whether the update changes neither theta nor a sigma: all coefficients are 0."""
         sigma_coefficients = self.sigma_update.coefficients if self.sigma_update else ()
         return not any((*self.coefficients, *sigma_coefficients))
-
-    def with_noise_generation(self) -> "Update":
-        """Return the update with the generation of its noise as its own, as spaces draw noise."""
-        if self.noise_generation is None:
-            return self
-        return replace(self, generation=self.noise_generation, noise_generation=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,21 +150,12 @@ def test_directions_that_were_worth_more_count_with_half_the_rate_over_n():
     )
 
 
-# --- noise played again, a running baseline, generations without signal
+# --- a running baseline, generations without signal
 
 
 def nes(**settings):
     chosen = {"sigma": 0.005, "learning_rate": 0.01} | settings
     return NaturalEvolution(Nes.model_validate(chosen), 3, 100)
-
-
-def test_directions_are_those_of_the_first_of_the_generations_that_share_them():
-    strategy = nes(population=2, noise_reuse=3)
-    asked = [strategy.ask(generation) for generation in range(7)]
-    assert [one.members[0].generation for one in asked] == [0, 0, 0, 3, 3, 3, 6]
-    assert [one.generation for one in asked] == list(range(7))
-    told = [strategy.tell(one, np.array([1.0, -1.0])).noise_generation for one in asked]
-    assert told == [None, 0, 0, None, 3, 3, None]
 
 
 def test_the_running_baseline_follows_its_equation():

@@ -36,7 +36,7 @@ NOT_HERE = {
 RUNS = {
     "default": (),
     "auto": ("strategy.sigma=auto", "strategy.learning_rate=auto"),
-    "reused": ("strategy.noise_reuse=2", "strategy.zero_signal=skip"),
+    "skipping": ("strategy.zero_signal=skip",),
     "vectors": ("strategy=cma", "strategy.sigma=0.3", "space=subspace", "space.dimension=4"),
     "voting": ("method=randopt", "method.ensemble_size=2", "strategy.learning_rate=auto"),
     "options": ("task.temperature=0", "prompt_search.temperature=[0.5,1.0]"),

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("graded_in_process")
 
 VOTES = ("method={kind: randopt, ensemble_size: 2}", "strategy.learning_rate=auto")
 STRATEGIES = {
-    "reused noise": ("strategy.noise_reuse=2",),
+    "nes": (),
     "calibrated sigma": ("strategy.sigma=auto",),
     "sigma of tensors": ("strategy.sigma={kind: natural, start: 0.3}",),
     "cma": (

@@ -80,7 +80,6 @@ CHANGES_THE_WEIGHTS = {
     "strategy.sigma.pairs": (AUTO, "strategy.sigma.pairs=3"),
     "strategy.sigma.rate": (SUCCESS, "strategy.sigma.rate=1"),
     "strategy.sigma.max": (SUCCESS, "strategy.sigma.max=0.31"),
-    "strategy.noise_reuse": ([], "strategy.noise_reuse=2"),
     "strategy.baseline.kind": (UNPAIRED, "strategy.baseline=running"),
     "strategy.baseline.decay": (RUNNING, "strategy.baseline.decay=0.1"),
     "strategy.zero_signal.kind": (SILENT, "strategy.zero_signal=skip"),

@@ -120,10 +120,11 @@ GONE = {
     "record": ("figure_every",),
     "shaping": ("elite",),
     "space singular": ("init_adapter",),
+    "strategy nes": ("noise_reuse",),
 }
 """Settings that earlier runs recorded, of a section or of one kind of it."""
 
-NO_EFFECT = {"clip": None, "elite": 1.0, "init_adapter": None}
+NO_EFFECT = {"clip": None, "elite": 1.0, "init_adapter": None, "noise_reuse": 1}
 """Values of those of them that had an effect; runs with other values are not opened."""
 
 GONE_FROM_TASKS = ("sample_weight", "words", "largest", "path", "test_path")

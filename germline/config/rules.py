@@ -125,7 +125,7 @@ IGNORED = (
     Rule(" ".join(f"strategy.{name}" for name in Nes.model_fields if name not in STEPS), SAMPLES),
     Rule("strategy.sigma", {"method.sigmas": given}, KEEP_ONE),
     Rule("strategy.baseline", GRADIENT),
-    Rule("strategy.noise_reuse strategy.sigma space.rank", SAMPLING),
+    Rule("strategy.sigma space.rank", SAMPLING),
 )
 """A setting that was given, and is not at its default, would have no effect."""
 

@@ -284,8 +284,6 @@ class Nes(StrategyBase):
     learning_rate: Rate = AutoLearningRate()
     """Multiplies sigma times the estimated gradient (alpha of Qiu et al.), in `sigma_unit`; `auto`
     follows the measured signal."""
-    noise_reuse: int = Field(1, ge=1)
-    """Consecutive generations with the same directions, each on its own batch (EGGROLL)."""
     baseline: BaselineConfig = PopulationMeanBaseline()
     """Fitness whose utility is zero."""
     zero_signal: ZeroSignalConfig = CountZeroSignal()

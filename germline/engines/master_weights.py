@@ -226,13 +226,12 @@ class Masters:
             return
         if update.skipped:
             return
-        drawn = update.with_noise_generation()
         for info in self.searched:
             master = self.tensors[info.name]
             self.optimizer.step(
                 info.name,
                 master,
-                self.space.gradient(drawn, info, master.device),
+                self.space.gradient(update, info, master.device),
                 update.learning_rate,
                 update.generation,
                 self.units[info.name],

@@ -43,7 +43,7 @@ from germline.types import GermlineError, MeanUpdate, SigmaUpdate, Update
 UPDATE_KEYS = frozenset(
     {
         *("generation", "sigma", "utilities", "run_seed", "learning_rate", "coefficients"),
-        *("noise_generation", "skipped", "backpropagated"),
+        *("skipped", "backpropagated"),
     }
 )
 """Keys of a line that are fields of its update, by their names."""
@@ -205,12 +205,11 @@ def _encode(entry: JournalEntry) -> bytes:
     if isinstance(update, MeanUpdate):
         values["utilities"] = [float(utility) for utility in update.utilities]
     else:
-        drawn_in, sizes = update.noise_generation, update.sigma_update
+        sizes = update.sigma_update
         values |= {
             "coefficients": [float(coefficient) for coefficient in update.coefficients],
             "learning_rate": float(update.learning_rate),
             "run_seed": int(update.run_seed),
-            "noise_generation": None if drawn_in is None else int(drawn_in),
             "stretch": sizes
             and {"coefficients": sizes.coefficients, "least": sizes.min, "most": sizes.max},
             "skipped": update.skipped or None,

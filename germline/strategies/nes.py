@@ -90,10 +90,9 @@ class NaturalEvolution(Strategy):
 
         def at(sigma: float) -> float:
             assert isinstance(self.config.sigma, AutoSigma)  # no other sigma is calibrated
-            noise_generation = self._noise_generation(generation)
             return divergence(
                 [
-                    SeedPerturbation(self.run_seed, noise_generation, direction, sign, sigma)
+                    SeedPerturbation(self.run_seed, generation, direction, sign, sigma)
                     for direction in range(self.config.sigma.tried_pairs)
                     for sign in (1, -1)
                 ]
@@ -107,9 +106,7 @@ class NaturalEvolution(Strategy):
         sigma = self.sigma.at(generation) * (self.growth.at(generation) if self.growth else 1.0)
         per_direction = (1, -1) if config.antithetic else (1,)
         members = tuple(
-            SeedPerturbation(
-                self.run_seed, self._noise_generation(generation), direction, sign, sigma
-            )
+            SeedPerturbation(self.run_seed, generation, direction, sign, sigma)
             for direction in range(config.population // len(per_direction))
             for sign in per_direction
         )
@@ -139,7 +136,6 @@ class NaturalEvolution(Strategy):
             share = float(utility) * member.sign / len(members)
             coefficients[member.direction] = coefficients.get(member.direction, 0.0) + share
         generation = population.generation
-        noise_generation = self._noise_generation(generation)
         sigma, rate = members[0].sigma, cast(Scheduled, self.config.learning_rate)
         in_order = tuple(coefficients[direction] for direction in sorted(coefficients))
         update = Update(
@@ -152,7 +148,6 @@ class NaturalEvolution(Strategy):
                 else value_at(rate, generation, self.generations)
             ),
             coefficients=in_order,
-            noise_generation=None if noise_generation == generation else noise_generation,
             sigma_update=self.sigma.update_of([shares[direction] for direction in sorted(shares)]),
             strategy_state=self._state(fitness, center, power),
         )
@@ -198,10 +193,6 @@ class NaturalEvolution(Strategy):
             self.signal_rate.tell(SignalPower(**state["power"]) if "power" in state else None)
         if self.baseline:
             self.baseline.tell(update.generation, state.get("fitness"))
-
-    def _noise_generation(self, generation: int) -> int:
-        """Return the generation whose noise is used: the first of those that share it."""
-        return generation - generation % self.config.noise_reuse
 
     def _given(self, fitness: Float[np.ndarray, "members"] | None) -> Float[np.ndarray, "members"]:
         if fitness is None:

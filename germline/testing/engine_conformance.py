@@ -81,12 +81,6 @@ class EngineConformance:
         engine.apply(Update(3, 1, 0.02, 0.5, (0.5, -0.5), skipped=True))
         assert engine.weights.digest() == digest
 
-    def test_an_update_sums_the_noise_of_the_generation_it_names(self) -> None:
-        engine, other = self.make(), self.make()
-        engine.apply(Update(3, 0, 0.02, 0.5, (0.5, -0.25), noise_generation=2))
-        other.apply(Update(3, 0, 0.02, 0.5, (0.5, -0.25)))
-        assert engine.weights.digest() != other.weights.digest()
-
     def test_a_state_taken_over_continues_to_the_same_bits(self) -> None:
         stopped, fresh = self.make(), self.make()
         for generation in range(2):

@@ -17,7 +17,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "nes by success": {"sigma": {"kind": "success", "start": 0.5}},
     "nes with a sigma per tensor": {"sigma": {"kind": "natural", "start": 0.1}},
-    "nes that plays noise again": {"noise_reuse": 3},
     "nes with a running baseline": {**RAW, "baseline": "running"},
     "nes with cosines": {
         "sigma": {"kind": "cosine", "start": 0.3, "end": 0.05},

@@ -18,7 +18,6 @@ SUCCESS = "strategy.sigma={kind: success, start: 0.4, rate: 0.3}"
 NATURAL = "strategy.sigma={kind: natural, start: 0.3, rate: 20}"
 RUNNING = "strategy.baseline=running"
 ALONE = ("strategy.antithetic=false", "shaping=raw", "strategy.learning_rate=0.02")
-REUSED = "strategy.noise_reuse=3"
 GROW = "strategy.zero_signal={kind: grow, factor: 2, most: 3}"
 SILENT = ("task.temperature=0", "strategy.sigma=1e-7", "strategy.optimizer.weight_decay=0.5")
 """Members so near the center that all are equally good; weight decay acts all the same."""
@@ -40,9 +39,9 @@ VARIANTS = {
     "natural, full, adam": (NATURAL, FULL, ADAM),
     "natural, lora": (NATURAL, LORA),
     "skipping": (*SILENT, "strategy.zero_signal=skip"),
-    "one member, noise reused": (RUNNING, *ALONE, REUSED, "strategy.population=1"),
+    "one member": (RUNNING, *ALONE, "strategy.population=1"),
     # With one token per answer most generations are ties.
-    "all at once": (SUCCESS, REUSED, RUNNING, *ALONE, GROW, "task.max_new_tokens=1"),
+    "all at once": (SUCCESS, RUNNING, *ALONE, GROW, "task.max_new_tokens=1"),
     "cma on whole tensors": (MIX, CMA, "strategy.sigma_unit=std"),
     "cma on an adapter": (LORA, CMA),
     "cma on a subspace": (

@@ -5,39 +5,38 @@ values closer than `shaping.RESOLUTION` are equal, as they are to every shaping.
 
     (1)  examples with max_i r_ij > min_i r_ij, of all examples
     (2)  pairs with F_2k and F_2k+1 known and different, of all pairs
-    (3)  members as fit as another one, of those with a fitness
-    (4)  c_k = 1/N sum of s_i u_i over the members of direction k     the update, by direction
-    (5)  rho = c'c" / (|c'| |c"|)       with c' from the even, c" from the odd examples
-    (6)  (sum_k c_k^2)^2 / sum_k c_k^4            effective number of directions
-    (7)  total = mean_k c_k^2,   noise = mean_k (G - 1) / G sum_g (c_k^(-g) - mean_g c_k^(-g))^2
+    (3)  c_k = 1/N sum of s_i u_i over the members of direction k     the update, by direction
+    (4)  rho = c'c" / (|c'| |c"|)       with c' from the even, c" from the odd examples
+    (5)  (sum_k c_k^2)^2 / sum_k c_k^4            effective number of directions
+    (6)  total = mean_k c_k^2,   noise = mean_k (G - 1) / G sum_g (c_k^(-g) - mean_g c_k^(-g))^2
          signal = their difference, with c^(-g) from all examples but every G-th from the g-th on
 
-(5) is the cosine of the updates themselves as far as directions are orthogonal, which random ones
-in a high dimension are. (6) is the participation ratio: N for equal coefficients, 1 for a single
-one other than 0. (7) is the jackknife variance of the coefficients (Efron and
+(4) is the cosine of the updates themselves as far as directions are orthogonal, which random ones
+in a high dimension are. (5) is the participation ratio: N for equal coefficients, 1 for a single
+one other than 0. (6) is the jackknife variance of the coefficients (Efron and
 Stein 1981), with G groups of examples, at most 32; where utilities are differences of means, it is
 the variance of a mean of examples that are drawn independently.
 
 Where a member is compared on a share q of the examples, and other members on others, the noise of
 each coefficient is that of few examples, and the update averages it over members: the noise power
-in (5) and (7) is multiplied by q.
+in (4) and (6) is multiplied by q.
 
-Known limits: (5) includes the noise of the choice of examples and the sampling noise, not
-that of the choice of directions. One generation of K directions gives (5) to about +-1/sqrt(K):
-average several generations. Members given by coordinates have no (4) to (6).
+Known limits: (4) includes the noise of the choice of examples and the sampling noise, not
+that of the choice of directions. One generation of K directions gives (4) to about +-1/sqrt(K):
+average several generations. Members given by coordinates have no (3) to (5).
 
 **Random walk.** An update changes each weight by the sum of c_k eps_k over directions, times the
 learning rate a. Without a signal the coefficients are noise, so a step has the root mean square
 
-    (8)  s_t = a_t |c_t|                    per weight, in `strategy.sigma_unit`
+    (7)  s_t = a_t |c_t|                    per weight, in `strategy.sigma_unit`
 
 and steps along new directions add up as a random walk, which bounds the noise from above:
 
-   (9)  w_T = sqrt(sum_t s_t^2)     rate * delta * sqrt(T) of docs/tuning.md, measured
+   (8)  w_T = sqrt(sum_t s_t^2)     rate * delta * sqrt(T) of docs/tuning.md, measured
 
-With momentum, a step counts 1 / (1 - momentum) times in the end. Adam
-divides by the size of its gradients, so that s_t = a_t for gradients of any size. Weight decay and
-sigmas that differ by tensor are not included.
+With momentum, a step counts 1 / (1 - momentum) times in the end. Adam divides by the size of its
+gradients, so that s_t = a_t for gradients of any size. Weight decay and sigmas that differ by tensor
+are not included.
 """
 
 import math
@@ -49,7 +48,7 @@ from jaxtyping import Float, Float64
 
 from germline.config import OptimizerConfig
 from germline.protocols import Shaping
-from germline.shaping import RESOLUTION, rank_with_ties
+from germline.shaping import RESOLUTION
 from germline.types import (
     Evaluation,
     MeanUpdate,
@@ -62,7 +61,7 @@ from germline.types import (
 )
 
 MOST_GROUPS = 32
-"""Largest G of equation (7): each group costs shaping the whole population once."""
+"""Largest G of equation (6): each group costs shaping the whole population once."""
 
 
 def is_zero_signal(update: Update | MeanUpdate) -> bool:
@@ -73,7 +72,7 @@ def is_zero_signal(update: Update | MeanUpdate) -> bool:
 
 
 class RandomWalk:
-    """The distance of equation (9), update by update."""
+    """The distance of equation (8), update by update."""
 
     def __init__(self, optimizer: OptimizerConfig | None = None, start: float = 0.0) -> None:
         self._normalized = optimizer is not None and optimizer.kind == "adam"
@@ -155,7 +154,6 @@ class SignalMetrics:
                 informative_examples(evaluation.rewards) if len(population.members) > 1 else None
             ),
             informative_pairs=informative_pairs(fitness) if population.antithetic else None,
-            tied=tied_share(fitness),
             empty=empty_share(evaluation),
             zero=self.zero_signal_streak > 0,
             zeros=self.zero_signal_generations,
@@ -187,16 +185,6 @@ def informative_pairs(fitness: Float[np.ndarray, " members"]) -> float:
     return float(np.mean(_differ(fitness[0::2], fitness[1::2])))
 
 
-def tied_share(fitness: Float[np.ndarray, " members"]) -> float:
-    """Return the share of members as fit as another one: equation (3); 0 without any fitness."""
-    known = fitness[~np.isnan(fitness)].astype(np.float64)
-    if not len(known):
-        return 0.0
-    _order, starts, ends = rank_with_ties(known)
-    sizes = ends - starts
-    return float(sizes[sizes > 1].sum() / len(known))
-
-
 def empty_share(evaluation: Evaluation) -> float:
     """Return the share of completions without any text; special tokens are none."""
     texts = [rollout.completion.text for rollout in evaluation.rollouts]
@@ -206,7 +194,7 @@ def empty_share(evaluation: Evaluation) -> float:
 def half_agreement(
     population: Population, evaluation: Evaluation, shape: Shaping, share: float = 1.0
 ) -> float | None:
-    """Return the cosine of the updates from two halves of the examples: equation (5).
+    """Return the cosine of the updates from two halves of the examples: equation (4).
 
     Each half is shaped separately. With `share` below 1, this share of the noise is counted. It is
     0 where one half has no signal. It is None where both halves have none, with a single example,
@@ -234,7 +222,7 @@ def half_agreement(
 def signal_power(
     population: Population, evaluation: Evaluation, shape: Shaping, share: float = 1.0
 ) -> SignalPower | None:
-    """Measure the power of the coefficients, and how much of it is noise: equation (7).
+    """Measure the power of the coefficients, and how much of it is noise: equation (6).
 
     With `share` below 1, the total is that of the signal and of the share of the noise.
 
@@ -276,7 +264,7 @@ def _shaped_weights(
 def direction_weights(
     population: Population, utilities: Float[np.ndarray, " members"]
 ) -> Float64[np.ndarray, " directions"]:
-    """Sum utilities into the weight of each direction: equation (4)."""
+    """Sum utilities into the weight of each direction: equation (3)."""
     members = population.seed_perturbations()
     weights = np.zeros(1 + max(member.direction for member in members))
     for member, utility in zip(members, utilities, strict=True):
@@ -285,7 +273,7 @@ def direction_weights(
 
 
 def effective_directions(coefficients: Sequence[float]) -> float | None:
-    """Return the effective number of directions: equation (6); None if all weights are 0."""
+    """Return the effective number of directions: equation (5); None if all weights are 0."""
     weights = np.abs(np.asarray(coefficients, dtype=np.float64))
     if not weights.any():
         return None

@@ -266,7 +266,6 @@ class Signals:
     Attributes:
         informative_examples: share of the examples on which members differ.
         informative_pairs: share of the antithetic pairs whose two halves differ in fitness.
-        tied: share of the members as fit as another one.
         empty: share of the completions without any text besides special tokens.
         zero: whether the generation has no signal: its update changes nothing.
         zeros, zeros_in_a_row: number of generations without a signal, up to this one.
@@ -280,7 +279,6 @@ class Signals:
 
     informative_examples: float | None
     informative_pairs: float | None
-    tied: float
     empty: float
     zero: bool
     zeros: int

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.usefixtures("graded_in_process")
 SOUND = Signals(
     informative_examples=0.5,
     informative_pairs=0.75,
-    tied=0.25,
     empty=0.0,
     zero=False,
     zeros=0,
@@ -34,7 +33,7 @@ SOUND = Signals(
     agreement=0.5,
     directions=8.0,
 )
-NOTHING = replace(SOUND, informative_examples=0.0, tied=1.0, zero=True, agreement=None)
+NOTHING = replace(SOUND, informative_examples=0.0, zero=True, agreement=None)
 CONFIG = load_config({"generations": 10})
 
 

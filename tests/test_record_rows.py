@@ -27,7 +27,6 @@ from tests.toy_runs import run
 SIGNALS = Signals(
     informative_examples=0.5,
     informative_pairs=None,
-    tied=0.25,
     empty=0.0,
     zero=False,
     zeros=0,

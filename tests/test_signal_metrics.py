@@ -66,13 +66,6 @@ def test_mistake_12_near_ties_are_no_information(value):
     near = value * (1 + 2.0**-24)
     assert signal_metrics.informative_examples(rewards([value], [near])) == 0
     assert signal_metrics.informative_pairs(rewards(value, near)) == 0
-    assert signal_metrics.tied_share(rewards(value, near)) == 1
-
-
-def test_members_as_fit_as_another_one_are_tied():
-    assert signal_metrics.tied_share(rewards(1, 0.5, 1, 0, 1, NAN)) == pytest.approx(3 / 5)
-    assert signal_metrics.tied_share(rewards(1, 0.5, 0)) == 0
-    assert signal_metrics.tied_share(rewards(NAN, NAN)) == 0
 
 
 @pytest.mark.parametrize(

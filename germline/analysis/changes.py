@@ -1,7 +1,7 @@
 """How training changed the weights (`deltas`), and how much the changes of runs agree (`cosine`).
 
 **Deltas.** With the change D of a tensor of d numbers, its start W, and the step of a weight that
-is a random walk of T updates of N directions (equation 9 of `signal_metrics`, about a sqrt(T / N)
+is a random walk of T updates of N directions (equation 8 of `signal_metrics`, about a sqrt(T / N)
 at rate a),
 
     (1)  norm = |D|,   relative = |D| / |W|

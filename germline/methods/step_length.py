@@ -20,7 +20,7 @@ so D is averaged over generations, and with what is typical at first. The step i
 So the first step changes log-probabilities by the share `change` of what they are, in every model:
 in the same unit, the temperature 1 + x changes them by about the share x. (log p)^2 is that of
 generation 0, or that of the generation where it is less: a model whose answers become random does
-not take longer steps. The share of signal (`signal_metrics`, equation 7) has no part in it: of a
+not take longer steps. The share of signal (`signal_metrics`, equation 6) has no part in it: of a
 few dozen examples it is known so badly (between -1 and 0.8 in one run) that steps which follow it
 jump, or end early.
 """

@@ -6,7 +6,7 @@ same results give the same values, which is what resume relies on.
 **The learning rate follows the measured signal**: steps are long while the signal is strong. With r
 the share of signal in the power of the members' differences (`signal_metrics.signal_power`),
 averaged over recent generations, K the effective number of directions (`signal_metrics`, equation
-6) and the coefficients c of the update,
+5) and the coefficients c of the update,
 
     (1)  r     = max(0, sum_t w_t (total_t - noise_t) / sum_t w_t total_t),   w_t = memory^(T - t)
     (2)  step  = max(min(max_step, step_1 r sqrt(K)), least_step / sqrt(t + 1))      rms, in sigmas

@@ -35,8 +35,8 @@ and steps along new directions add up as a random walk, which bounds the noise f
    (8)  w_T = sqrt(sum_t s_t^2)     rate * delta * sqrt(T) of docs/tuning.md, measured
 
 With momentum, a step counts 1 / (1 - momentum) times in the end. Adam divides by the size of its
-gradients, so that s_t = a_t for gradients of any size. Weight decay and sigmas that differ by tensor
-are not included.
+gradients, so that s_t = a_t for gradients of any size. Weight decay is not included, nor are sigmas
+that differ by tensor.
 """
 
 import math
@@ -117,17 +117,15 @@ def walked(
 
 @dataclass
 class SignalMetrics:
-    """Measures the signal of a run's generations, and counts those without one.
+    """Measures the signal of a run's generations, and counts those without one in a row.
 
     Attributes:
-        zero_signal_generations: number of generations without a signal.
-        zero_signal_streak: number of them since the last generation with a signal.
+        zero_signal_streak: generations without a signal since the last one with a signal.
         walk: of the updates so far.
         on_trial: is called before and after each trial of the calibration of sigma.
         is_zero: whether an update has no signal; of the method, where updates do not show it.
     """
 
-    zero_signal_generations: int = 0
     zero_signal_streak: int = 0
     walk: RandomWalk = field(default_factory=RandomWalk)
     on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
@@ -156,7 +154,6 @@ class SignalMetrics:
             informative_pairs=informative_pairs(fitness) if population.antithetic else None,
             empty=empty_share(evaluation),
             zero=self.zero_signal_streak > 0,
-            zeros=self.zero_signal_generations,
             zeros_in_a_row=self.zero_signal_streak,
             agreement=half_agreement(population, evaluation, shape, share),
             directions=(
@@ -166,9 +163,7 @@ class SignalMetrics:
         )
 
     def _count(self, update: Update | MeanUpdate) -> None:
-        without = self.is_zero(update)
-        self.zero_signal_generations += without
-        self.zero_signal_streak = self.zero_signal_streak + 1 if without else 0
+        self.zero_signal_streak = self.zero_signal_streak + 1 if self.is_zero(update) else 0
         self.walk.follow(update)
 
 

@@ -42,7 +42,7 @@ class SeedPerturbation:
     """A perturbation by seed: theta + sign * sigma * noise(run_seed, generation, direction).
 
     Attributes:
-        generation: of the noise; earlier than the population's where directions are reused.
+        generation: of the noise; earlier than the population's where members are kept.
         sigma: standard deviation, in the unit the space gives each tensor (1 for constant sigma).
         sign: +1 or -1; an antithetic pair shares the direction and differs in the sign.
     """
@@ -268,7 +268,7 @@ class Signals:
         informative_pairs: share of the antithetic pairs whose two halves differ in fitness.
         empty: share of the completions without any text besides special tokens.
         zero: whether the generation has no signal: its update changes nothing.
-        zeros, zeros_in_a_row: number of generations without a signal, up to this one.
+        zeros_in_a_row: number of generations without a signal, up to this one.
         agreement: cosine of the updates computed from the two halves of the examples.
         directions: effective number of directions of the update.
         signal_share: share of signal in the power of the members' differences; below 0 where the
@@ -281,7 +281,6 @@ class Signals:
     informative_pairs: float | None
     empty: float
     zero: bool
-    zeros: int
     zeros_in_a_row: int
     agreement: float | None
     directions: float | None

@@ -28,7 +28,6 @@ SOUND = Signals(
     informative_pairs=0.75,
     empty=0.0,
     zero=False,
-    zeros=0,
     zeros_in_a_row=0,
     agreement=0.5,
     directions=8.0,
@@ -53,7 +52,7 @@ def written(directory, log, generation):
 
 
 def silent(count):
-    return [made(g, NOTHING, zeros=g + 1, zeros_in_a_row=g + 1) for g in range(count)]
+    return [made(g, NOTHING, zeros_in_a_row=g + 1) for g in range(count)]
 
 
 def codes(rows=(), **recorded):

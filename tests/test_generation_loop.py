@@ -194,7 +194,7 @@ def test_mistake_11_a_generation_of_nothing_but_the_end_of_sequence_is_counted_a
 def test_mistake_12_generations_without_a_difference_are_counted_as_they_happen():
     records, _ = loop(silenced, settings("generations=3"))
     assert [one.signals.zero for one in records] == [True] * 3
-    assert [one.signals.zeros for one in records] == [1, 2, 3]
+    assert [one.signals.zeros_in_a_row for one in records] == [1, 2, 3]
     assert {one.signals.informative_examples for one in records} == {0}
     assert not any(records[-1].update.coefficients)
 

@@ -29,7 +29,6 @@ SIGNALS = Signals(
     informative_pairs=None,
     empty=0.0,
     zero=False,
-    zeros=0,
     zeros_in_a_row=0,
     agreement=None,
     directions=2.0,

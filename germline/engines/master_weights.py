@@ -237,7 +237,7 @@ class Masters:
                 self.units[info.name],
             )
             if update.sigma_update:
-                self._scales.apply(drawn, update.sigma_update, self.space, info)
+                self._scales.apply(update, update.sigma_update, self.space, info)
         if update.sigma_update:
             self._rescale()
 

@@ -88,7 +88,7 @@ def test_a_cliff_is_enclosed_and_told(caplog):
     # Eightfold steps up and down would go on between the same two sigmas.
     sigma, _ = calibrated(cliff)
     assert 0.002 < sigma < 0.03
-    assert "8 trials found no sigma with a KL near the target of 0.002 per token (" in caplog.text
+    assert "8 trials found no sigma with a KL near the target of 0.002 per token:" in caplog.text
     assert f"the run begins with sigma {sigma:g};" in caplog.text
 
 

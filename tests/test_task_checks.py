@@ -103,7 +103,7 @@ def test_prompts_longer_than_the_model_takes_are_found(tmp_path):
     rows = ROWS.replace("Number", "Number " + "1 " * 400)
     found = findings(tmp_path, RIGHT, rows)["prompts"]
     assert found.verdict == "wrong"
-    assert "but the model's context has 512: shorten the prompts" in found.remark
+    assert "but the model's context has 512: lower task.max_new_tokens" in found.remark
     assert "max_new_tokens=" not in found.remark, "no completion fits, however short"
 
 

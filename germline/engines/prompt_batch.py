@@ -21,8 +21,10 @@ from germline.types import Completion, Example, GermlineError
 CLOCK = "strftime_now"
 """The function by which a chat template reads the clock."""
 
-LEAST_ROOM = 16
-"""Tokens of a completion below which `max_new_tokens` is not recommended: few answers fit."""
+CONTEXT_REMEDY = (
+    "lower task.max_new_tokens, shorten the prompts, or use a model with a longer context"
+)
+"""What helps where the longest prompt and a completion do not fit the context."""
 
 
 def encode_prompt(
@@ -269,14 +271,5 @@ def context_error(
     return GermlineError(
         f"task: {which} takes {prompt} tokens and max_new_tokens={new}, "
         f"together {prompt + new}, above the model's context ({named}) of {context}: "
-        f"{context_remedy(prompt, context)}"
-    )
-
-
-def context_remedy(prompt: int, context: int) -> str:
-    """Say what helps where the longest prompt and a completion do not fit the context."""
-    shorten = "shorten the prompts or use a model with a longer context"
-    room = context - prompt
-    return (
-        f"set task.max_new_tokens={room} or less, or {shorten}" if room >= LEAST_ROOM else shorten
+        f"{CONTEXT_REMEDY}"
     )

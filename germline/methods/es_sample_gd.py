@@ -36,7 +36,6 @@ from germline.methods.method import Evaluated, Learned
 from germline.methods.policy_gradient import (
     GradientMethod,
     TextRow,
-    count_tokens,
     step_theta,
     summed_gradients,
     token_outputs,
@@ -126,7 +125,7 @@ class EsSampleGradientDescentMethod(GradientMethod):
         )
         step_theta(engine, gradient, update, update.generation)
         self._evaluated = None
-        return {"backward_tokens": count_tokens(rows)}
+        return {"backward_tokens": sum(row.completion.length for row in rows)}
 
     def _rows(
         self, population: Population, batch: Sequence[Example], evaluation: Evaluation

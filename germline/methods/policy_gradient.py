@@ -175,11 +175,6 @@ def clip_norm(gradients: Mapping[str, Tensor], max_norm: float) -> None:
         one.mul_(max_norm / norm)
 
 
-def count_tokens(rows: Sequence[TextRow]) -> int:
-    """Return the tokens of prompts and completions."""
-    return sum(row.completion.length for row in rows)
-
-
 @contextmanager
 def tracked(parameters: Collection[nn.Parameter]) -> Iterator[None]:
     """Enable gradients of some parameters during a `with` block."""

@@ -39,7 +39,6 @@ from germline.methods.policy_gradient import (
     TokenOutputs,
     adapter_applied,
     adapter_parameters,
-    count_tokens,
     token_outputs,
 )
 from germline.optimizers import Adam
@@ -130,7 +129,7 @@ class PpoMethod(SampledGradientMethod):
             PpoRow(row.example, row.completion, before, (gain - mean) / std, gain + own)
             for row, before, gain, own in zip(rows, log_probs, advantages, values, strict=True)
         ]
-        read = count_tokens(rows)
+        read = sum(row.completion.length for row in rows)
         return rated, {
             "forward_tokens": read,
             "backward_tokens": section.epochs * read,

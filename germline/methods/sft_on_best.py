@@ -28,7 +28,6 @@ from germline.methods.policy_gradient import (
     Sample,
     SampledGradientMethod,
     TokenOutputs,
-    count_tokens,
 )
 from germline.shaping import all_equal
 from germline.types import Update
@@ -53,7 +52,7 @@ class SftOnBestMethod(SampledGradientMethod):
 
         for _step in self.steps(engine, self.rows, update, likelihood):
             pass
-        read = self.section.epochs * count_tokens(self.rows)
+        read = self.section.epochs * sum(row.completion.length for row in self.rows)
         return {"backward_tokens": read, "samples_kept": len(self.rows)}
 
     def _best(self, rewards: Float[np.ndarray, " samples"]) -> Bool[np.ndarray, " samples"]:

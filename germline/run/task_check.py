@@ -193,7 +193,7 @@ def _prompts(
     count: int,
 ) -> tuple[TaskCheckRow, tuple[ShownPrompt, ...]]:
     """Encode every prompt as the engine does, and decode some of them for display."""
-    from germline.engines.prompt_batch import context_remedy
+    from germline.engines.prompt_batch import CONTEXT_REMEDY
 
     everything = [*task.examples("train"), *task.examples("test")]
     try:
@@ -208,9 +208,7 @@ def _prompts(
     verdict: Verdict = "ok"
     if context is not None and max(lengths) + new > context:
         verdict = "wrong"
-        remark += (
-            f", but the model's context has {context}: {context_remedy(max(lengths), context)}"
-        )
+        remark += f", but the model's context has {context}: {CONTEXT_REMEDY}"
     shown = tuple(
         ShownPrompt(tokenizer.decode(encoded[place]), len(encoded[place]), everything[place].answer)
         for place in places(len(task.examples("train")), count)

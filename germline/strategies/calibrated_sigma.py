@@ -181,14 +181,7 @@ class _Search:
     def check(self, chosen: float) -> None:
         """Warn where no trial was close to the target; refuse a KL that is 0, or never finite."""
         sigma, kl = self._trials[-1]
-        if self.floor is not None:
-            log.info(
-                "strategy.sigma=auto: rounding alone is a KL of %.2g per token, so sigma is one "
-                "whose own part of the KL is %.2g",
-                *(self.floor, max(self._target, self.floor)),
-            )
-            return
-        if is_close(self._factor(kl)) or self._is_enclosed():
+        if self.floor is not None or is_close(self._factor(kl)) or self._is_enclosed():
             return
         divergences = [kl for _, kl in self._trials]
         tried = f"sigma {self._trials[0][0]:g} to {sigma:g}"
@@ -207,9 +200,9 @@ class _Search:
             )
         log.warning(
             "strategy.sigma=auto: %d trials found no sigma with a KL near the target of %g per "
-            "token (%s): the run begins with sigma %g; to use another one, give strategy.sigma as "
-            "a number",
-            *(len(self._trials), self._target, self._nearest(), chosen),
+            "token: the run begins with sigma %g; to use another one, give strategy.sigma as a "
+            "number",
+            *(len(self._trials), self._target, chosen),
         )
 
     def _is_at_floor(self) -> bool:
@@ -229,11 +222,6 @@ class _Search:
         high = dict(self._trials).get(self._above, math.inf)
         near = self._below > 0 and is_close(math.sqrt(self._above / self._below))
         return near and high < NEAR * self._target
-
-    def _nearest(self) -> str:
-        """Return KL and sigma of the trials next to the target, or of the last trial."""
-        found = [(s, kl) for s, kl in self._trials if s in (self._below, self._above)]
-        return ", ".join(f"{kl:.2g} at sigma {s:g}" for s, kl in found or self._trials[-1:])
 
     def _factor(self, kl: float) -> float:
         """Return the factor of equation (1), limited to that of one trial."""

@@ -104,7 +104,6 @@ def test_prompts_longer_than_the_model_takes_are_found(tmp_path):
     found = findings(tmp_path, RIGHT, rows)["prompts"]
     assert found.verdict == "wrong"
     assert "but the model's context has 512: lower task.max_new_tokens" in found.remark
-    assert "max_new_tokens=" not in found.remark, "no completion fits, however short"
 
 
 def test_a_model_without_a_chat_template_is_found(tmp_path):

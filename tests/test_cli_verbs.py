@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,11 +10,9 @@ from pathlib import Path
 import pytest
 
 from germline.config import load_config
-from germline.evaluation.held_out import score_of_values
 from germline.record import Journal, RunDirectory
 from tests.command_line import command
 from tests.hang_limit import HANG_S, wait_until
-from tests.synthetic_runs import BATCH, DIGEST, record, rollout
 from tests.toy_runs import journal, run
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -119,32 +116,6 @@ def test_mistake_17_every_option_of_generate_takes_effect(trained: tuple[Path, s
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     return run(tmp_path_factory.mktemp("finished") / "run")
-
-
-def scored(path):
-    """Write a run with the held-out score of an example, before and after training."""
-    made = RunDirectory.create(path, load_config({"task": "arithmetic"}), DIGEST, threads=1)
-    for generation in range(2):
-        if generation:
-            made.write(record(0), BATCH)
-        score = score_of_values(generation, "exact", [float(generation)], higher_is_better=True)
-        made.write_held_out(score, [rollout(0, BATCH[0].index, 1.0)], BATCH[:1])
-    return made.path
-
-
-def test_the_page_of_run_seeds_is_in_their_folder(tmp_path, monkeypatch):
-    runs = [scored(tmp_path / f"run-{place}") for place in range(2)]
-    study = tmp_path / "five"
-    for seed in (0, 1):
-        shutil.copytree(runs[seed], study / f"seed-{seed}")
-    (study / "seeds.json").write_text('{"seeds": [0, 1], "config": {}}')
-    monkeypatch.chdir(tmp_path)
-    for words, name in (
-        (runs, "report.html"),
-        ([study.relative_to(tmp_path)], "five/report.html"),
-        ([runs[0], study], "report.html"),
-    ):
-        assert f"written to {name}" in command("report", *words).stdout
 
 
 def test_a_file_that_is_no_page_is_not_replaced(finished, tmp_path):

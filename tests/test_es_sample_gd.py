@@ -24,6 +24,7 @@ from germline.record import RunDirectory
 from germline.run import Training, build_run_parts
 from germline.types import Evaluation, GermlineError
 from tests.command_line import command
+from tests.slow_cases import mostly_slow
 from tests.tiny_runs import tiny_run
 from tests.toy_runs import finish, journal, stopped_after
 
@@ -258,7 +259,7 @@ def test_of_a_killed_run_the_newest_snapshot_speaks_and_says_so(model, tmp_path,
     assert germline.generate(str(tmp_path / "model"), prompts, max_new_tokens=5) == before
 
 
-@pytest.mark.parametrize("stopped", [6, 7])
+@pytest.mark.parametrize("stopped", mostly_slow([6, 7], quick=[6]))
 def test_the_best_weights_are_kept_and_written(model, tmp_path, monkeypatch, stopped):
     scored, means = (
         Training._score,

@@ -143,6 +143,7 @@ def test_half_precision_has_the_bits_of_a_cpu(space, dtype):
 # --- the contract of an engine, as plugin authors test it
 
 
+@pytest.mark.slow
 class TestLowRank(EngineConformance):
     def make(self):
         return far("qwen2", SPACES["rank 1"], Adam())

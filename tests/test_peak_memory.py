@@ -20,7 +20,7 @@ from germline.types import TensorInfo, Update
     ("space", "examples"),
     [
         ("low_rank", 8),
-        ("lora", 8),
+        pytest.param("lora", 8, marks=pytest.mark.slow),
         # So many rows that generating, not the optimizer's scratch of 4 MB, has the peak.
         pytest.param("full", 96, marks=pytest.mark.slow),
     ],

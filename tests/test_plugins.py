@@ -13,6 +13,9 @@ from germline.record import RunDirectory
 from germline.report.run_facts import UnreadableRun, list_runs
 from germline.types import GermlineError
 
+# It trains in a process of its own, with the package installed.
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r'^```\w+ title="([^"]+)"\n(.*?)^```', PAGE, re.MULTILINE | re.DOTALL))

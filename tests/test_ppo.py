@@ -18,12 +18,13 @@ from germline.methods.ppo import VALUE_HEAD, generalized_advantages, surrogate
 from germline.methods.trl_policy_gradient import model_that_learns
 from germline.record import RunDirectory
 from germline.run import build_run_parts
+from tests.slow_cases import mostly_slow
 from tests.tiny_runs import one_generation, tiny_run
 from tests.toy_runs import finish, journal, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
-METHODS = ("ppo", "sft_on_best")
+METHODS = mostly_slow(("ppo", "sft_on_best"), quick=["ppo"])
 
 
 def config(model: Path, kind: str, *overrides: str):

@@ -15,6 +15,7 @@ from germline.config import load_config
 from germline.record import RunDirectory
 from germline.run import evaluate, export, generate, replay, resume, train
 from germline.types import GermlineError
+from tests.slow_cases import mostly_slow
 from tests.tiny import save_tiny
 from tests.toy_runs import SETTINGS, finish, journal, stopped_after
 
@@ -35,7 +36,7 @@ def config(model, *overrides):
     return load_config(values, overrides)
 
 
-@pytest.fixture(scope="module", params=VARIANTS)
+@pytest.fixture(scope="module", params=mostly_slow(VARIANTS, quick=["low-rank"]))
 def trained(request, tmp_path_factory):
     """A finished run of three generations, and its settings; half precision has its own tests."""
     folder = tmp_path_factory.mktemp(request.param)

@@ -9,6 +9,7 @@ from germline.studies.sweep import Sampler
 from germline.studies.sweep_samplers import Samplers
 from germline.studies.sweep_space import SweepSpace
 from germline.types import GermlineError
+from tests.slow_cases import mostly_slow
 
 SPACE: dict[str, Any] = {
     "method.group_size": {"int": [2, 4], "when": {"method.kind": "zo_grpo"}},
@@ -68,7 +69,7 @@ def test_a_space_that_cannot_be_searched_is_refused(space: Any, message: str) ->
         SweepSpace(space)
 
 
-@pytest.mark.parametrize("sampler", get_args(Sampler))
+@pytest.mark.parametrize("sampler", mostly_slow(get_args(Sampler), quick=["tpe", "grid"]))
 def test_samplers_propose_settings_of_the_space_and_repeat_themselves(
     sampler: str, tmp_path: Path
 ) -> None:

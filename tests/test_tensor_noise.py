@@ -194,6 +194,7 @@ def python(script, **environment):
 
 
 @needs_triton
+@pytest.mark.slow
 def test_the_kernels_compute_the_frozen_bits_in_the_interpreter():
     assert python(INTERPRETED, TRITON_INTERPRET="1") == "equal"
 

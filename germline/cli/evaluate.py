@@ -35,14 +35,7 @@ if TYPE_CHECKING:
     from germline.run.inference import SourceEvaluation
     from germline.types import HeldOutScore
 
-EVALUATION_SETTINGS = (
-    "task.",
-    "engine.",
-    "engine=",
-    "microbatch.",
-    "graders.",
-    "held_out.scorers",
-)
+EVALUATION_SETTINGS = ("task.", "engine.", "engine=", "microbatch.", "graders.")
 """Prefixes of settings that have an effect here; other settings are refused."""
 
 EVALUATE_EXAMPLES = (
@@ -61,7 +54,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         typer.Argument(
             metavar="RUN|MODEL|KEY=VALUE",
             help="More runs, models or adapters, for one table; and settings task.*, engine.*, "
-            "microbatch.*, graders.* and held_out.scorers.*.",
+            "microbatch.* and graders.*.",
         ),
     ] = None,
     task: TaskOption = None,
@@ -205,13 +198,11 @@ def _run_of(source: str) -> "RunDirectory | None":
 def _print_rows(rows: Sequence[EvaluationRow]) -> None:
     from germline.report import text_format
 
-    names = dict.fromkeys(
-        one.metric for row in rows for one in (*row.score.at_k, *row.score.scorers)
-    )
+    names = dict.fromkeys(one.metric for row in rows for one in row.score.at_k)
     columns = ["model", "generation", rows[0].score.metric, "n", "mean reward", *names]
     table = []
     for row in rows:
-        beside = (row.score, *row.score.at_k, *row.score.scorers)
+        beside = (row.score, *row.score.at_k)
         score, *others = (text_format.score(one, bootstrap=True) for one in beside)
         known = dict(zip((one.metric for one in beside[1:]), others, strict=True))
         more = str(row.score.n), text_format.number(row.score.reward)
@@ -239,7 +230,7 @@ def _remarks(row: EvaluationRow) -> list[str]:
     from germline.report import text_format
     from germline.run.weights import writers
 
-    lines = [text_format.scorer_line(one) for one in row.score.scorers if one.n < len(one.values)]
+    lines: list[str] = []
     voters = [one for one in writers(row.run, dimension=0) if one is not None] if row.run else []
     if voters:
         lines.append(f"each answer is the one that most of {len(voters)} members give")

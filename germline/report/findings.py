@@ -25,7 +25,7 @@ from germline.evaluation.score_difference import (
 from germline.record import RunDirectory
 from germline.record.atomic_files import Row
 from germline.record.early_stopping import best_score
-from germline.record.metrics_rows import has_groups, mean_signal, scores_by_scorer, signal
+from germline.record.metrics_rows import has_groups, mean_signal, signal
 from germline.report.text_format import behavior_change, bounded_text, number, percent, signed
 from germline.types import HeldOutScore
 
@@ -191,13 +191,9 @@ def _collapse(run: Recorded) -> Iterator[Values]:
     GETS_WORSE,
 )
 def _decline(run: Recorded) -> Iterator[Values]:
-    """Find a held-out score, or a score by a scorer, that has declined since its best one."""
-    if not run.scores or not run.config.method.trains_center:
-        return
-    for name, scores in {run.scores[0].metric: run.scores, **scores_by_scorer(run.scores)}.items():
-        if found := find_score_decline(scores):
-            values = found | {"restart": run.config.method.restart}
-            yield {"metric": name.replace("_", " "), **values}
+    if run.config.method.trains_center and (found := find_score_decline(run.scores)):
+        values = found | {"restart": run.config.method.restart}
+        yield {"metric": run.scores[0].metric.replace("_", " "), **values}
 
 
 @_rule(

@@ -16,7 +16,6 @@ from germline.config import Config, Rows, TaskBase, load_config
 from germline.environments.tools import is_unicode
 from germline.evaluation import score_center
 from germline.evaluation.behavior import Answer, behavior, recorded_answers
-from germline.evaluation.held_out import HeldOutScorers
 from germline.evaluation.kl_divergence import KlDivergence, TextDivergence, measure_texts
 from germline.fleet import LocalFleet
 from germline.graders.reward_functions import Rewards
@@ -38,7 +37,6 @@ from germline.run.weights import (
 )
 from germline.tasks import make_task
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs, RowsLike, read_inputs
-from germline.tasks.task_settings import scored_text_of
 from germline.types import Completion, Decoding, Evaluation, Example, GermlineError, HeldOutScore
 
 log = logging.getLogger(__name__)
@@ -133,7 +131,7 @@ class SourceEvaluation:
             return self
         return replace(self, decoding=replace(self.decoding, temperature=temperature))
 
-    def run(self, *, scorers: bool = True) -> tuple[HeldOutScore, Evaluation]:
+    def run(self) -> tuple[HeldOutScore, Evaluation]:
         """Load the weights, generate and grade the completions, and release the weights."""
         directory, config, last = self.directory, self.config, self.generation
         if directory and last is None:
@@ -143,9 +141,6 @@ class SourceEvaluation:
             opened.callback(engine.close)
             graders = make_graders(config, self.task)
             opened.callback(graders.close)
-            asked = config.held_out.scorers if scorers else {}
-            held_out_scorers = HeldOutScorers(asked, scored_text_of(self.task))
-            opened.callback(held_out_scorers.close)
             fleet = LocalFleet(engine, graders, config.microbatch)
             evaluate = partial(fleet.evaluate_center, samples=self.samples)
             if directory:
@@ -153,9 +148,7 @@ class SourceEvaluation:
                 method = method_of_run(directory, dimension, self.task, last)
                 evaluate = partial(method.evaluate_center, fleet, samples=self.samples)
             updates = 0 if last is None else last + 1
-            return score_center(
-                evaluate, self.task, self.examples, self.decoding, updates, held_out_scorers
-            )
+            return score_center(evaluate, self.task, self.examples, self.decoding, updates)
 
     def measure_kl(self) -> tuple[KlDivergence, dict[str, float]]:
         """Generate completions of a run, and measure the KL of its weights from its start.

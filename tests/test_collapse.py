@@ -5,7 +5,7 @@ import pytest
 from germline.config import load_config
 from germline.evaluation.held_out import score_of_values
 from germline.record.metrics_rows import generation_row
-from germline.report.findings import Recorded, find
+from germline.report.findings import Recorded, find, find_in_rows
 from tests.test_findings import CONFIG, NOTHING, codes, made, one, values_scores
 
 
@@ -40,6 +40,6 @@ def test_members_that_earn_less_than_the_center_need_a_smaller_sigma():
     silent_rows = [generation_row(made(g, NOTHING, zeros_in_a_row=g + 1)) for g in range(3)]
     for row_of_members in silent_rows:
         row_of_members["fitness"] = {"mean": 0.1, "max": 0.2}
-    found = find(Recorded(CONFIG, silent_rows, scores), "rows")
+    found = find_in_rows(Recorded(CONFIG, silent_rows, scores))
     assert "else use a smaller sigma, as the center earns 0.5." in found[0].sentence
     assert "else use a larger sigma" in one(silent_rows).sentence

@@ -12,7 +12,7 @@ from germline.config import load_config
 from germline.evaluation.held_out import score_of_values
 from germline.record import RunDirectory
 from germline.record.metrics_rows import generation_row, held_out_row
-from germline.report.findings import RULES, WINDOW, Finding, Recorded, find
+from germline.report.findings import DOES_NOT_LEARN, GETS_WORSE, WINDOW, Recorded, find
 from germline.run.observers import FindingLog
 from germline.types import Signals
 from tests.command_line import command
@@ -90,11 +90,10 @@ def test_ties_are_found_by_the_third_generation():
     found = [generation_row(one) for one in silent(3)]
     assert codes(found[:2]) == []
     assert one(found).code == "ties"
-    assert "signal (3 generations in a row without an update): memb" in one(found).sentence
+    assert one(found).values["zeros_in_a_row"] == 3
     assert "strategy.sigma.target_kl" in one(found).sentence
     pairs = rows(3, informative_pairs=0.125)
     assert one(pairs).code == "ties"
-    assert "examples, and 12 % of the antithetic pairs differ, at" in one(pairs).sentence
     assert codes(pairs[:2]) == []
 
 
@@ -205,12 +204,12 @@ def test_the_score_of_the_start_is_known_from_the_first_generation_on(tmp_path, 
     assert "use a smaller sigma, as the center earns 8.5" in said
 
 
-def test_every_finding_has_a_heading_in_the_docs():
-    docs = Path(__file__).parent.parent / "docs"
-    for code in RULES:
-        page, _, anchor = Finding(code, "note", {}).docs.removeprefix("docs/").partition("#")
+def test_what_findings_link_to_is_a_heading_in_the_docs():
+    docs = Path(__file__).parent.parent
+    for link in (DOES_NOT_LEARN, GETS_WORSE):
+        page, _, anchor = link.partition("#")
         lines = (docs / page).read_text(encoding="utf-8").splitlines()
         headings = [
             line.lstrip("# ").lower().replace(" ", "-") for line in lines if line[:1] == "#"
         ]
-        assert anchor in headings, code
+        assert anchor in headings

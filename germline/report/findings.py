@@ -1,16 +1,16 @@
 """Findings: what the recorded numbers of a run mean, the same list in every view.
 
 A rule looks at recorded rows alone. The live view, the log, the summary after training, the HTML
-page, `--json` and Python show the findings of the same rules. A sentence has the measured values.
-Thresholds are rules of thumb, by which nano's tasks still learn.
+page, `--json` and Python show the findings of the same rules. Thresholds are rules of thumb, by
+which nano's tasks still learn.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from germline.record import RunDirectory
 from germline.record.atomic_files import Row
 from germline.record.early_stopping import best_score
 from germline.record.metrics_rows import has_groups, mean_signal, signal
-from germline.report.text_format import behavior_change, bounded_text, number, percent, signed
+from germline.report.text_format import behavior_change, bounded_text, number, percent
 from germline.types import HeldOutScore
 
 WINDOW, QUIET = 10, 3
@@ -40,12 +40,8 @@ FAR_BELOW, NEAR_THE_EDGE = 0.5, 0.8
 """Loss against the start that is a collapse, in standard deviations of the examples' scores; share
 of the edge from which on the walk is a finding: the edge is known only roughly."""
 
-DOES_NOT_LEARN = "tuning.md#when-a-run-does-not-learn"
-GETS_WORSE = "tuning.md#when-a-run-gets-worse"
-
-Level = Literal["warning", "note"]
-Needs = Literal["rows", "scores"]
-Values = Mapping[str, Any]
+DOES_NOT_LEARN = "docs/tuning.md#when-a-run-does-not-learn"
+GETS_WORSE = "docs/tuning.md#when-a-run-gets-worse"
 
 
 @dataclass(frozen=True)
@@ -62,59 +58,26 @@ class Recorded:
         return [row for row in self.rows[-WINDOW:] if row.get("signals")]
 
 
-When = Callable[[Recorded], Iterator[Values]]
-
-
-class Rule(NamedTuple):
-    """A rule: when it finds something, with which values, and what is said then."""
-
-    level: Level
-    needs: Needs
-    sentence: str
-    docs: str
-    when: When
-
-
-RULES: dict[str, Rule] = {}
-"""Code -> rule, the most serious first."""
-
-
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that the numbers of a run show, with the measured values.
+    """Something that the numbers of a run show.
 
-    A `warning` says that the run should be changed, a `note` how a number should be read.
+    Attributes:
+        level: a `warning` says that the run should be changed, a `note` how a number is to be read.
+        sentence: what was found and what helps, in words.
+        values: that were measured, by name.
+        docs: page and anchor of the documentation about it.
     """
 
     code: str
-    level: Level
-    values: Values
-
-    @property
-    def sentence(self) -> str:
-        """What was found and what helps, in words."""
-        shown = {name: _shown(name, value) for name, value in self.values.items()}
-        return RULES[self.code].sentence.format_map(shown)
-
-    @property
-    def docs(self) -> str:
-        """Page and anchor of the documentation about this finding."""
-        return f"docs/{RULES[self.code].docs}"
+    level: Literal["warning", "note"]
+    sentence: str
+    values: Mapping[str, Any]
+    docs: str = DOES_NOT_LEARN
 
     def as_json(self) -> dict[str, Any]:
         """Return the finding as values for JSON."""
-        names = ("code", "level", "sentence", "values", "docs")
-        return {name: getattr(self, name) for name in names}
-
-
-def find(run: Recorded, *needs: str) -> list[Finding]:
-    """Return what the rules that need `needs` find, or all rules, in the order of `RULES`."""
-    return [
-        Finding(code, rule.level, values)
-        for code, rule in RULES.items()
-        if not needs or rule.needs in needs
-        for values in rule.when(run)
-    ]
+        return asdict(self)
 
 
 def findings(run: RunDirectory | Path | str) -> list[Finding]:
@@ -124,197 +87,183 @@ def findings(run: RunDirectory | Path | str) -> list[Finding]:
 
 def recorded(run: RunDirectory) -> Recorded:
     """Read what rules look at from a run directory."""
-    scores = [row.score for row in run.held_out()]
-    return Recorded(run.config, run.generations(), scores)
+    return Recorded(run.config, run.generations(), [row.score for row in run.held_out()])
 
 
-def _shown(name: str, value: object) -> str:
-    """Format a value for a sentence: shares in percent, numbers with three digits."""
-    if name.endswith("share"):
-        return "-" if value is None else percent(float(str(value)))
-    return number(value) if isinstance(value, float) or value is None else str(value)
+def find(run: Recorded) -> list[Finding]:
+    """Return what all rules find, warnings first."""
+    found = [*find_in_scores(run), *find_in_rows(run)]
+    return sorted(found, key=lambda one: one.level == "note")
 
 
-def _rule(
-    level: Level, needs: Needs, sentence: str, docs: str = DOES_NOT_LEARN
-) -> Callable[[When], When]:
-    """Enter a function that yields values as the rule of its name."""
-
-    def enter(when: When) -> When:
-        RULES[when.__name__.lstrip("_")] = Rule(level, needs, sentence, docs, when)
-        return when
-
-    return enter
+def find_in_scores(run: Recorded) -> list[Finding]:
+    """Return what is found in the held-out scores."""
+    return _found_by((_broken_answers, _collapse, _decline, _not_learned), run)
 
 
-@_rule(
-    "warning",
-    "scores",
-    "The held-out answers are broken: {change}, from the start to update {updates}. Read them in "
-    "the report, and change the reward; go on from the best weights ({restart}).",
-    GETS_WORSE,
-)
-def _broken_answers(run: Recorded) -> Iterator[Values]:
+def find_in_rows(run: Recorded) -> list[Finding]:
+    """Return what is found in the latest generations."""
+    return _found_by((_failed, _ties, _agreement, _empty, _walk), run)
+
+
+def _found_by(
+    rules: Sequence[Callable[[Recorded], Finding | None]], run: Recorded
+) -> list[Finding]:
+    return [found for rule in rules if (found := rule(run))]
+
+
+def _broken_answers(run: Recorded) -> Finding | None:
     found = verdict_of(run.scores)
-    if found and found.word == "broken":
-        at, restart = run.scores[-1].generation, run.config.method.restart
-        yield {"change": behavior_change(found), "updates": at, "restart": restart}
+    if found is None or found.word != "broken":
+        return None
+    change, updates = behavior_change(found), run.scores[-1].generation
+    sentence = (
+        f"The held-out answers are broken: {change}, from the start to update {updates}. Read them "
+        "in the report, and change the reward; go on from the best weights "
+        f"({run.config.method.restart})."
+    )
+    values = {"change": change, "updates": updates}
+    return Finding("broken_answers", "warning", sentence, values, GETS_WORSE)
 
 
-@_rule(
-    "warning",
-    "scores",
-    "The held-out {metric} has collapsed: {before} before training, {now} after {updates}. Begin "
-    "again with a lower learning rate{or_sigma}; if the reward rose meanwhile, change the reward.",
-    GETS_WORSE,
-)
-def _collapse(run: Recorded) -> Iterator[Values]:
+def _collapse(run: Recorded) -> Finding | None:
     """Find a score far below its start, which `_decline` may be too strict to call a decline."""
     has_changed = len(run.scores) > 1 and run.config.method.trains_center
     if not has_changed or find_score_decline(run.scores):
-        return
+        return None
     start, now = run.scores[0], run.scores[-1]
-    if is_clearly_better(start, now) and abs(start.mean - now.mean) >= FAR_BELOW * float(
-        np.nanstd(start.values)
-    ):
-        updates, or_sigma = now.generation, " or sigma" if run.config.method.perturbs else ""
-        values = {"before": start.mean, "now": now.mean, "updates": count_of(updates, "updates")}
-        yield {"metric": now.metric.replace("_", " "), **values, "or_sigma": or_sigma}
+    if not is_clearly_better(start, now):
+        return None
+    if abs(start.mean - now.mean) < FAR_BELOW * float(np.nanstd(start.values)):
+        return None
+    or_sigma = " or sigma" if run.config.method.perturbs else ""
+    sentence = (
+        f"The held-out {_metric(now)} has collapsed: {number(start.mean)} before training, "
+        f"{number(now.mean)} after {count_of(now.generation, 'updates')}. Begin again with a lower "
+        f"learning rate{or_sigma}; if the reward rose meanwhile, change the reward."
+    )
+    values = {"before": start.mean, "now": now.mean, "updates": now.generation}
+    return Finding("collapse", "warning", sentence, values, GETS_WORSE)
 
 
-@_rule(
-    "warning",
-    "scores",
-    "The held-out {metric} has declined since update {since}: it went from {best} to {now} (95 % "
-    "interval of the loss {low} to {high}, over the same {examples} examples). Read the answers "
-    "before and after, and go on from the best weights with a lower learning rate ({restart}).",
-    GETS_WORSE,
-)
-def _decline(run: Recorded) -> Iterator[Values]:
-    if run.config.method.trains_center and (found := find_score_decline(run.scores)):
-        values = found | {"restart": run.config.method.restart}
-        yield {"metric": run.scores[0].metric.replace("_", " "), **values}
+def _decline(run: Recorded) -> Finding | None:
+    """Find a held-out score that has declined since its best one."""
+    found = find_score_decline(run.scores) if run.config.method.trains_center else None
+    if found is None:
+        return None
+    best, now, low, high = (number(found[name]) for name in ("best", "now", "low", "high"))
+    sentence = (
+        f"The held-out {_metric(run.scores[0])} has declined since update {found['since']}: it "
+        f"went from {best} to {now} (95 % interval of the loss {low} to {high}, over the same "
+        f"{found['examples']} examples). Read the answers before and after, and go on from the "
+        f"best weights with a lower learning rate ({run.config.method.restart})."
+    )
+    return Finding("decline", "warning", sentence, found, GETS_WORSE)
 
 
-@_rule(
-    "warning",
-    "rows",
-    "The grading of {share} of the completions of the latest generations failed, most often by: "
-    "{reason}. Members whose grading fails do not differ.",
-)
-def _failed(run: Recorded) -> Iterator[Values]:
+def _not_learned(run: Recorded) -> Finding | None:
+    best = best_score(run.scores)
+    if best is None or len(run.scores) < 2 or is_clearly_better(best, run.scores[0]):
+        return None
+    start, last = run.scores[0], run.scores[-1]
+    is_solved = last.proportion and last.mean == 1
+    if is_solved or _decline(run) or _collapse(run):
+        return None
+    found = paired_difference(last, start)
+    differing = f" ({found.higher + found.lower} of {found.n} examples differ)" if found else ""
+    sentence = (
+        f"The held-out {_metric(start)} has not clearly improved: {number(start.mean)} before "
+        f"training, {number(last.mean)} now{differing}. More held-out examples or generations "
+        "decide it."
+    )
+    return Finding("not_learned", "note", sentence, {"before": start.mean, "after": last.mean})
+
+
+def _failed(run: Recorded) -> Finding | None:
     rows = run.rows[-WINDOW:]
     counts = sum((Counter(row["failures"]) for row in rows), Counter[str]())
     share = counts.total() / max(1, sum(row.get("rollouts", 0) for row in rows))
-    if share > MANY_FAILED:
-        yield {"share": share, "reason": bounded_text(max(counts, key=counts.__getitem__), 60)}
+    if share <= MANY_FAILED:
+        return None
+    reason = bounded_text(max(counts, key=counts.__getitem__), 60)
+    sentence = (
+        f"The grading of {percent(share)} of the completions of the latest generations failed, "
+        f"most often by: {reason}. Members whose grading fails do not differ."
+    )
+    return Finding("failed", "warning", sentence, {"share": share, "reason": reason})
 
 
-@_rule(
-    "warning",
-    "rows",
-    "Little or no signal{in_a_row}: {who} differ on {examples_share} of the examples{of_pairs}, at "
-    "a mean fitness of {fitness}. Where the examples are solved, stop or take harder ones; where "
-    "they are too hard, take easier ones or give partial credit; else {remedy}.",
-)
-def _ties(run: Recorded) -> Iterator[Values]:
+def _ties(run: Recorded) -> Finding | None:
     """Find generations whose members, or samples of a prompt, hardly differ in reward."""
     rows, groups = run.latest, has_groups(run.latest)
     silent = int(signal(rows[-1], "zeros_in_a_row") or 0) if rows else 0
-    without = "signal" if run.config.method.backpropagates else "an update"
-    in_a_row = f" ({count_of(silent, 'generations')} in a row without {without})"
     tied = mean_signal(rows, "groups_without_signal")
     informative = mean_signal(rows, "informative_examples") if tied is None else 1 - tied
     pairs = mean_signal(rows, "informative_pairs") if len(run.rows) < WINDOW else None
-    of_pairs = f", and {percent(pairs or 0.0)} of the antithetic pairs differ"
     few_pairs = pairs is not None and pairs < FEW_PAIRS and not groups
     few = few_pairs or (informative is not None and informative < FEW_EXAMPLES)
+    if silent < QUIET and not (few and len(rows) >= QUIET):
+        return None
     remedy = "use a larger sigma (with sigma=auto, strategy.sigma.target_kl)"
     center = run.scores[-1].reward if run.scores else -math.inf
     if groups:
         remedy = "raise method.temperature or method.group_size"
-    elif max((row["fitness"]["max"] for row in rows), default=center) < center:
+    elif max(row["fitness"]["max"] for row in rows) < center:
         remedy = f"use a smaller sigma, as the center earns {number(center)}"
-    if silent >= QUIET or (few and len(rows) >= QUIET):
-        yield {
-            "silent": silent,
-            "in_a_row": in_a_row if silent else "",
-            "examples_share": informative,
-            "of_pairs": "" if pairs is None else of_pairs,
-            "fitness": rows[-1]["fitness"]["mean"],
-            "who": "samples" if groups else "members",
-            "remedy": remedy,
-        }
+    sentence = (
+        f"Little or no signal: {'samples' if groups else 'members'} differ on "
+        f"{'-' if informative is None else percent(informative)} of the examples, at a mean "
+        f"fitness of {number(rows[-1]['fitness']['mean'])}. Where the examples are solved, stop or "
+        "take harder ones; where they are too hard, take easier ones or give partial credit; else "
+        f"{remedy}."
+    )
+    values = {"zeros_in_a_row": silent, "informative_examples": informative}
+    return Finding("ties", "warning", sentence, values)
 
 
-@_rule(
-    "warning",
-    "rows",
-    "The updates of the two halves of a batch hardly agree (cosine {agreement}), so an update is "
-    "mostly noise: use {remedy}.",
-)
-def _agreement(run: Recorded) -> Iterator[Values]:
+def _agreement(run: Recorded) -> Finding | None:
     known = [row for row in run.latest if signal(row, "agreement") is not None]
     agreement, method = mean_signal(known, "agreement"), run.config.method
     if agreement is None or len(known) < QUIET or not method.member_sigmas(1.0):
-        return  # members that equal the center are samples, in no order: their halves cannot agree
+        return None  # members that equal the center are samples, in no order: no halves can agree
     # K directions with Gaussian coefficients count as K / 3 effective ones.
     directions = 3 * (mean_signal(known, "directions") or 1)
     noise = 0 if len(known) == WINDOW else 1 / math.sqrt(len(known) * directions)
-    if agreement < LOW_AGREEMENT - noise:
-        grouped = has_groups(known)
-        members = "method.group_size" if grouped else "strategy.population"
-        is_told = grouped or method.backpropagates or run.config.strategy.has_measured_rate
-        rate = "" if is_told else "learning_rate=auto, or "
-        yield {"agreement": agreement, "remedy": f"{rate}a larger batch_size or {members}"}
+    if agreement >= LOW_AGREEMENT - noise:
+        return None
+    grouped = has_groups(known)
+    members = "method.group_size" if grouped else "strategy.population"
+    is_told = grouped or method.backpropagates or run.config.strategy.has_measured_rate
+    rate = "" if is_told else "learning_rate=auto, or "
+    sentence = (
+        f"The updates of the two halves of a batch hardly agree (cosine {number(agreement)}), so "
+        f"an update is mostly noise: use {rate}a larger batch_size or {members}."
+    )
+    return Finding("agreement", "warning", sentence, {"agreement": agreement})
 
 
-@_rule(
-    "warning",
-    "rows",
-    "{share} of the completions are empty: sigma or the learning rate is too large, or the reward "
-    "favors an empty completion.",
-)
-def _empty(run: Recorded) -> Iterator[Values]:
-    if (share := mean_signal(run.latest, "empty") or 0.0) >= MANY_EMPTY:
-        yield {"share": share}
+def _empty(run: Recorded) -> Finding | None:
+    share = mean_signal(run.latest, "empty") or 0.0
+    if share < MANY_EMPTY:
+        return None
+    sentence = (
+        f"{percent(share)} of the completions are empty: sigma or the learning rate is too large, "
+        "or the reward favors an empty completion."
+    )
+    return Finding("empty", "warning", sentence, {"share": share})
 
 
-@_rule(
-    "warning",
-    "rows",
-    "The noise of the updates has moved the weights by {walk}, and a model with random noise of "
-    "{edge} breaks: lower the learning rate.",
-    GETS_WORSE,
-)
-def _walk(run: Recorded) -> Iterator[Values]:
+def _walk(run: Recorded) -> Finding | None:
     edge = run.config.record.edge
     walk = signal(run.latest[-1], "walk") if run.latest else None
-    if edge and walk and walk >= NEAR_THE_EDGE * edge:
-        yield {"walk": walk, "edge": edge}
+    if not edge or not walk or walk < NEAR_THE_EDGE * edge:
+        return None
+    sentence = (
+        f"The noise of the updates has moved the weights by {number(walk)}, and a model with "
+        f"random noise of {number(edge)} breaks: lower the learning rate."
+    )
+    return Finding("walk", "warning", sentence, {"walk": walk, "edge": edge}, GETS_WORSE)
 
 
-@_rule(
-    "note",
-    "scores",
-    "The held-out {metric} has not clearly improved: {before} before training, {after} now "
-    "(difference {difference}, 95 % interval {interval}, {differing}). More held-out examples or "
-    "generations decide it.",
-)
-def _not_learned(run: Recorded) -> Iterator[Values]:
-    best = best_score(run.scores)
-    if best is None or len(run.scores) < 2 or is_clearly_better(best, run.scores[0]):
-        return
-    start, last = run.scores[0], run.scores[-1]
-    is_solved = last.proportion and last.mean == 1
-    if is_solved or any([*_decline(run), *_collapse(run)]):
-        return
-    found = paired_difference(last, start)
-    changed = found.higher + found.lower if found else "some"
-    low, high = found.interval if found else (math.nan, math.nan)
-    values = {"metric": start.metric.replace("_", " "), "before": start.mean, "after": last.mean}
-    yield values | {
-        "difference": signed(found.mean if found else last.mean - start.mean),
-        "interval": "unknown" if math.isnan(low) else f"{signed(low)} to {signed(high)}",
-        "differing": f"{changed} of {last.n} examples differ",
-    }
+def _metric(score: HeldOutScore) -> str:
+    return score.metric.replace("_", " ")

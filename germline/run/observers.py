@@ -21,7 +21,7 @@ from germline.fleet.worker_jobs import dimension
 from germline.optimizers import make_optimizer
 from germline.record import RunDirectory
 from germline.record.early_stopping import best_score
-from germline.report.findings import WINDOW, Finding, Recorded, find
+from germline.report.findings import WINDOW, Finding, Recorded, find_in_rows, find_in_scores
 from germline.report.html_page import write_report
 from germline.types import GenerationRecord, HeldOutScore, Rollout
 
@@ -66,7 +66,7 @@ class FindingLog(Observer):
         self._latest = replace(self._latest, rows=rows)
         if record.held_out is not None:
             self._of_scores = self._find_in_scores()
-        found = self._of_scores + find(self._latest, "rows")
+        found = self._of_scores + find_in_rows(self._latest)
         self.findings = [one for one in found if one.level == "warning"]
         for finding in self.findings:
             if finding.code not in self._logged:
@@ -77,7 +77,7 @@ class FindingLog(Observer):
     def _find_in_scores(self) -> list[Finding]:
         scores = [row.score for row in self._directory.held_out()]
         self._latest = replace(self._latest, scores=scores)
-        return find(self._latest, "scores")
+        return find_in_scores(self._latest)
 
     def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
         """Test a score of no generation, such as that of the start."""

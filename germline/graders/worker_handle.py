@@ -1,6 +1,6 @@
 """The parent's handle of one grader worker: it starts, watches, kills and restarts the process.
 
-The progress in shared memory tells which text caused the end of a worker:
+Verdicts come in the order of the texts, which tells which text caused the end of a worker:
 
 - A text takes longer than the timeout: the worker is killed, the text fails, the other texts are
   graded.
@@ -15,7 +15,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import cast
 
 from germline.errors import GermlineError
-from germline.graders.worker_messages import GraderSetup, Item, SharedProgress, Verdict
+from germline.graders.worker_messages import STEP_BEGINS, GraderSetup, Item, Verdict
 
 GRACE_S = 0.25
 """Time a worker gets to stop by itself after the timeout, before it is killed, in seconds."""
@@ -49,9 +48,9 @@ _DEATHS = 2
 
 @dataclass(frozen=True)
 class _Ending:
-    """Why a worker ended early: the item that caused it (None: no item did) and a description."""
+    """How a worker ended early, and whether it was grading an item."""
 
-    item: int | None
+    grading: bool
     timed_out: bool
     seen: str
 
@@ -59,10 +58,10 @@ class _Ending:
 class _Process:
     """One worker process, from start to end."""
 
-    def __init__(self, descriptor: int, variables: Collection[str]) -> None:
+    def __init__(self, variables: Collection[str]) -> None:
         self._connection, connection = Pipe()
-        passed = (connection.fileno(), descriptor)
-        command = [sys.executable, "-P", "-m", "germline.graders.worker_process", *map(str, passed)]
+        descriptor = connection.fileno()
+        command = [sys.executable, "-P", "-m", "germline.graders.worker_process", str(descriptor)]
         with connection:
             try:
                 # In its own session, so that Ctrl-C reaches the parent only, and processes that
@@ -72,7 +71,7 @@ class _Process:
                     stdin=subprocess.DEVNULL,
                     stdout=2,  # what the grader prints is no result of this program
                     env=grader_environment(variables),
-                    pass_fds=passed,
+                    pass_fds=(descriptor,),
                     start_new_session=True,
                 )
             except OSError as error:
@@ -139,21 +138,16 @@ class WorkerHandle:
         self._process: _Process | None = None
         self.output: Path | None = None
         """The file that gets what the grader prints; None is standard error."""
-        with tempfile.TemporaryFile() as memory:
-            memory.truncate(SharedProgress.SIZE)
-            self._descriptor = os.dup(memory.fileno())
-        self._progress = SharedProgress(self._descriptor)
 
     def grade(self, items: Sequence[Item]) -> list[Verdict]:
         """Grade every item, even when some of them hang or kill the worker."""
-        verdicts: dict[int, Verdict] = {}
+        verdicts: list[Verdict] = []
         ends: Counter[int | None] = Counter()
-        while pending := [index for index in range(len(items)) if index not in verdicts]:
-            received, ending = self._attempt([items[index] for index in pending])
-            verdicts.update(zip(pending, received, strict=False))
+        while len(verdicts) < len(items):
+            ending = self._attempt(items, verdicts)
             if ending is None:
-                continue
-            culprit = None if ending.item is None else pending[ending.item]
+                break
+            culprit = len(verdicts) if ending.grading else None
             ends[culprit] += 1
             if culprit is None:
                 if ends[None] == _STARTS:
@@ -164,11 +158,11 @@ class WorkerHandle:
                     )
             elif ending.timed_out:
                 reason = f"timeout after {self._setup.timeout_s} s"
-                verdicts[culprit] = self._setup.grade({}, reason)
+                verdicts.append(self._setup.grade({}, reason))
             elif ends[culprit] == _DEATHS:
                 reason = f"the grader process died twice: {ending.seen}"
-                verdicts[culprit] = self._setup.grade({}, reason)
-        return [verdicts[index] for index in range(len(items))]
+                verdicts.append(self._setup.grade({}, reason))
+        return verdicts
 
     def stop(self) -> None:
         """End the worker at once, for good; a `grade` in progress raises GermlineError."""
@@ -181,54 +175,31 @@ class WorkerHandle:
         """Release everything; called by the thread that used it, or after that has ended."""
         self.stop()
         self._discard()
-        self._progress.close()
-        os.close(self._descriptor)
 
-    def _attempt(self, items: list[Item]) -> tuple[list[Verdict], _Ending | None]:
-        """Grade until all items are done or the worker ends; return what was received."""
+    def _attempt(self, items: Sequence[Item], verdicts: list[Verdict]) -> _Ending | None:
+        """Add the verdicts that are missing, until all are there or the worker ends."""
         process = self.start()
-        self._progress.mark(-1)
-        received: list[Verdict] = []
-        ending: _Ending | None = None
+        grading = False
         try:
-            process.send((self.output, items))
-            while len(received) < len(items) and ending is None:
-                # At most one timeout: after that another item may be being graded.
-                limit_s = min(self._remaining_s(), self._setup.timeout_s)
+            process.send((self.output, items[len(verdicts) :]))
+            while len(verdicts) < len(items):
+                limit_s = self._setup.timeout_s + GRACE_S if grading else START_S
                 late_s = limit_s + GRACE_S + time.monotonic()
-                batch = process.read(limit_s)
-                if batch is None and self._remaining_s() <= 0:
-                    # Where this process woke late, both stood still, with the machine.
-                    stood_still = time.monotonic() > late_s
-                    batch = process.read(self._setup.timeout_s if stood_still else GRACE_S)
-                if batch is not None:
-                    received += cast("list[Verdict]", batch)
-                elif self._remaining_s() <= 0:
-                    ending = self._stop_hanging(process, received)
+                message = process.read(limit_s)
+                if message is None and time.monotonic() > late_s:
+                    # This process woke late, so both stood still, with the machine.
+                    message = process.read(limit_s)
+                if message is None:
+                    self._discard()
+                    return _Ending(grading, timed_out=True, seen="killed: it took too long")
+                grading = True
+                if message != STEP_BEGINS:
+                    verdicts.append(cast(Verdict, message))
         except EOFError:
-            index, _ = self._progress.read()
-            culprit = index if index >= len(received) else None
-            ending = _Ending(culprit, timed_out=False, seen=process.exit_reason())
-        if ending is not None:
+            ending = _Ending(grading, timed_out=False, seen=process.exit_reason())
             self._discard()
-        return received, ending
-
-    def _remaining_s(self) -> float:
-        """Return how much longer the current item may take, in seconds."""
-        index, started = self._progress.read()
-        allowed = self._setup.timeout_s + GRACE_S if index >= 0 else START_S
-        return started + allowed - time.monotonic()
-
-    def _stop_hanging(self, process: _Process, received: list[Verdict]) -> _Ending:
-        hanging, _ = self._progress.read()
-        process.kill()
-        with contextlib.suppress(EOFError):
-            while (batch := process.read(START_S)) is not None:
-                received += cast("list[Verdict]", batch)
-        # The worker may have finished the item just before it was killed.
-        last, _ = self._progress.read()
-        culprit = hanging if hanging == last and hanging >= len(received) else None
-        return _Ending(culprit, timed_out=True, seen="killed: it took too long")
+            return ending
+        return None
 
     def start(self) -> _Process:
         """Start the worker unless it is running, and wait until it has loaded the grader."""
@@ -238,14 +209,14 @@ class WorkerHandle:
         with self._lock:
             if self._stopped:
                 raise GermlineError("graders: the pool was closed while it was grading")
-            process = self._process = _Process(self._descriptor, self._setup.variables)
+            process = self._process = _Process(self._setup.variables)
         try:
             process.send(self._setup)
             answer = process.read(START_S)
             why = f"no answer in {START_S} s" if answer is None else str(answer)
         except EOFError:
             why = f"it ended with {process.exit_reason()}"
-        if why:
+        if why != STEP_BEGINS:
             self._discard()
             raise GermlineError(
                 f"graders: the worker process cannot load the grader {self._name}: {why}. A grader "

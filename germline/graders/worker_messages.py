@@ -1,16 +1,12 @@
 """The messages between a grader worker and its parent process.
 
-A pair of sockets that no other process can write to connects them. They also share 16 bytes of
-memory, `SharedProgress`: the index of the item being graded and the time at which its grading
-began. An update costs one memory write per item instead of a message, and it survives the death of
-the worker, so the parent always knows which text hangs or kills the worker.
+A pair of sockets that no other process can write to connects them. The worker sends each verdict
+when it has it, in the order of the items, so the parent always knows which text hangs or kills the
+worker.
 """
 
 import asyncio
 import math
-import mmap
-import struct
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -106,35 +102,9 @@ class PlayedEpisode(NamedTuple):
     ended: Ended
 
 
-_PROGRESS = struct.Struct("dq")
-
-
-class SharedProgress:
-    """Which item is being graded and since when, in memory that both processes share."""
-
-    SIZE = _PROGRESS.size
-
-    def __init__(self, descriptor: int) -> None:
-        self._memory = mmap.mmap(descriptor, self.SIZE)
-        self._index = -1
-
-    def mark(self, index: int) -> None:
-        """Record that the grading of an item begins now; -1: no item is being graded."""
-        self._index = index
-        _PROGRESS.pack_into(self._memory, 0, time.monotonic(), index)
-
-    def restart(self) -> None:
-        """Give the next step of the item the time of an item."""
-        self.mark(self._index)
-
-    def read(self) -> tuple[int, float]:
-        """Return the index of the item being graded and the time at which its grading began."""
-        started, index = _PROGRESS.unpack_from(self._memory, 0)
-        return index, started
-
-    def close(self) -> None:
-        """Release the shared memory."""
-        self._memory.close()
+STEP_BEGINS = ""
+"""The message of a worker that its next step begins now and has the whole time: the loading of the
+grader has ended, a batch begins, or an item goes on with its next step."""
 
 
 class TimeUp(BaseException):

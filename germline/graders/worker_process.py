@@ -1,8 +1,8 @@
 """The grader process: reads items from its parent, grades them one by one, sends verdicts.
 
 `germline.graders.worker_handle` starts it as `python -m germline.graders.worker_process
-CONNECTION_FD PROGRESS_FD`. It ends when the connection ends, so it never outlives its parent; on
-Linux the kernel ends it even while it hangs.
+CONNECTION_FD`. It ends when the connection ends, so it never outlives its parent; on Linux the
+kernel ends it even while it hangs.
 
 An alarm that raises inside the grader stops a text that takes too long, at no cost. Where the alarm
 has no effect (one long call into C, a grader that swallows exceptions), the parent kills the
@@ -17,8 +17,9 @@ import pickle
 import resource
 import signal
 import sys
-import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
 from io import TextIOWrapper
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -29,6 +30,7 @@ from germline.errors import shown
 from germline.example import EpisodeBatch, Grade, Transcript
 from germline.graders.worker_messages import (
     CAUSED_BY_CODE,
+    STEP_BEGINS,
     STEP_LIMITS,
     EpisodesGraded,
     GradeMissingError,
@@ -37,14 +39,10 @@ from germline.graders.worker_messages import (
     Item,
     PartsFailedError,
     PlayedEpisode,
-    SharedProgress,
     TimeUp,
     Verdict,
     as_number,
 )
-
-FLUSH_S = 0.05
-"""Verdicts wait at most this long (and for the end of the current item) before they are sent."""
 
 _SIGNALS = 8
 """Signals of the alarm within the time limit of a text."""
@@ -180,7 +178,7 @@ class GradingLoop:
         return setup.grade(values, failure)
 
 
-def main(descriptor: int, progress_descriptor: int) -> None:
+def main(descriptor: int) -> None:
     """Load the grader, then grade items until the connection ends."""
     parent = Connection(descriptor)
     os.set_inheritable(descriptor, False)  # noqa: FBT003 - it takes no keyword
@@ -190,7 +188,6 @@ def main(descriptor: int, progress_descriptor: int) -> None:
     # Half a surrogate pair can be printed too, and a killed worker loses no line.
     for stream in (sys.stdout, sys.stderr):
         cast(TextIOWrapper, stream).reconfigure(errors="backslashreplace", line_buffering=True)
-    progress = SharedProgress(progress_descriptor)
     try:
         setup = cast(GraderSetup, parent.recv())
         _limit_memory(setup.memory_bytes)
@@ -199,35 +196,28 @@ def main(descriptor: int, progress_descriptor: int) -> None:
         except Exception as error:  # noqa: BLE001 - importing a user's module can raise anything
             parent.send(f"{type(error).__name__}: {error}")
             return
-        STEP_LIMITS.append(progress.restart)
-        parent.send("")  # no complaint
+        STEP_LIMITS.append(partial(_begin_step, parent))
+        parent.send(STEP_BEGINS)
+        process = os.getpid()
         printed_to: Path | None = None
         while True:
             output, items = cast("tuple[Path | None, list[Item]]", parent.recv())
             if output is not None and output != printed_to:
                 _redirect_output(output)
                 printed_to = output
-            _grade_all(items, loop, progress, parent)
+            parent.send(STEP_BEGINS)
+            for item in items:
+                verdict = loop.grade(item)
+                if os.getpid() != process:  # a child that the grader forked
+                    os._exit(0)
+                parent.send(verdict)
     except (EOFError, ConnectionError):
         return
 
 
-def _grade_all(
-    items: list[Item], loop: GradingLoop, progress: SharedProgress, parent: Connection
-) -> None:
-    done: list[Verdict] = []
-    flushed = time.monotonic()
-    process = os.getpid()
-    for index, item in enumerate(items):
-        progress.mark(index)
-        done.append(loop.grade(item))
-        if os.getpid() != process:  # a child that the grader forked
-            os._exit(0)
-        if time.monotonic() - flushed > FLUSH_S and index + 1 < len(items):
-            parent.send(done)
-            done, flushed = [], time.monotonic()
-    progress.mark(-1)
-    parent.send(done)
+def _begin_step(parent: Connection) -> None:
+    with suppress(OSError):  # in a child that the grader forked, the connection is closed
+        parent.send(STEP_BEGINS)
 
 
 def _redirect_output(path: Path) -> None:

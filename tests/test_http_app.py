@@ -2,11 +2,7 @@
 
 import http.client
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from queue import Queue
@@ -164,32 +160,3 @@ def test_other_addresses_than_loopback_need_a_token_that_a_header_can_hold(host,
 def test_a_port_in_use_is_refused_with_a_remedy(service):
     with pytest.raises(GermlineError, match=f"port={service.port}.*--port"):
         UvicornService(service.app, "127.0.0.1", service.port)
-
-
-SCRIPT = """
-from germline.endpoint.http_app import make_app
-from germline.endpoint.http_app import UvicornService
-server = UvicornService(make_app("test", None), "127.0.0.1", 0)
-print(server.url, flush=True)
-server.run()
-print("closed")
-"""
-
-
-def test_a_signal_ends_the_service_and_the_caller_goes_on():
-    with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
-    ) as process:
-        try:
-            assert process.stdout
-            port = int(process.stdout.readline().rpartition(":")[2])
-            while True:  # until uvicorn answers, its handlers are not there
-                with socket.create_connection(("127.0.0.1", port)) as probe:
-                    probe.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
-                    if probe.recv(100):
-                        break
-            process.send_signal(signal.SIGINT)
-            assert process.communicate(timeout=HANG_S)[0] == "closed\n"
-            assert process.returncode == 0
-        finally:
-            process.kill()

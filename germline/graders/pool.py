@@ -242,18 +242,15 @@ def warn_of_local_functions(functions: Mapping[str, RewardFunction]) -> None:
     Resume and evaluate make graders again: the same functions are named once in a process.
     """
     named = tuple(map(qualified_name, functions.values()))
-    if named in _WARNED_OF:
-        return
-    _WARNED_OF.add(named)
-    local = ", ".join(name for name, one in functions.items() if not can_be_imported(one))
-    run = "it runs" if len(functions) == 1 else f"all reward functions ({', '.join(functions)}) run"
-    log.warning(
-        "reward: %s cannot be imported by grader processes (a lambda, a function inside a "
-        "function, or of a script or notebook), so %s in this process: graders.timeout_s holds in "
-        "the main thread only, graders.workers and graders.memory_gb do not act. Put %s into a "
-        "module to have them",
-        *(local, run, local),
-    )
+    if named not in _WARNED_OF:
+        _WARNED_OF.add(named)
+        log.warning(
+            "reward: %s cannot be imported by grader processes (a lambda, a function inside a "
+            "function, or of a script or notebook), so all reward functions run in this process: "
+            "graders.timeout_s holds in the main thread only, graders.workers and "
+            "graders.memory_gb do not act. A function of a module has them",
+            ", ".join(name for name, one in functions.items() if not can_be_imported(one)),
+        )
 
 
 class InProcessPool(GraderPool):
@@ -277,10 +274,6 @@ class InProcessPool(GraderPool):
     ) -> None:
         super().__init__(grader, rubric, floor, workers=0, timeout_s=timeout_s, max_turns=max_turns)
         self._grader = grader
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Refuse: the functions exist in this process only."""
-        raise TypeError("graders: an InProcessPool cannot be pickled: use a GraderPool")
 
     def submit(
         self, texts: Sequence[str | Transcript], examples: Sequence[Example]

@@ -90,7 +90,7 @@ def test_a_run_that_is_training_on_does_not_count_and_collapses_are_counted_apar
     broken = replace(faked(1, 2.0), state="pruned", reason=f"{COLLAPSED}: broken")
     running = replace(faked(2, 2.0), state="running")
     summary = faked_results(faked(0, 1.0), broken, running).summary()
-    assert summary[0] == "3 trials, 30 rollouts: 1 complete, 1 collapsed, 1 running"
+    assert summary[0] == "3 trials, 30 rollouts: 1 complete, 1 collapsed, 1 stopped"
 
 
 def test_trials_are_paired_by_run_seed_and_a_lower_cost_is_better() -> None:

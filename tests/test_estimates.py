@@ -199,7 +199,7 @@ def test_where_members_score_only_the_samples_of_the_center_have_a_cache():
     }
     config, shape, work = work_of(scoring)
     few = work_of({"strategy": {"population": 4}})
-    assert (work.rows, work.generating, work.microbatches, work.scored) == (32, 1, 1, 6)
+    assert (work.rows, work.generating, work.scored) == (32, 1, 6)
     parts, same_rows = (memory_parts(*one) for one in ((config, shape, work), few))
     assert part(parts, "KV cache").bytes == part(same_rows, "KV cache").bytes
     assert part(parts, "members").phase == "scoring"

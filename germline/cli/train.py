@@ -182,7 +182,6 @@ def as_plain(plan: "DryRun", runs: int) -> dict[str, Any]:
             "prompt_tokens": texts.prompt,
             "shared_prompt_tokens": texts.prefix,
             "new_tokens": texts.new_tokens,
-            "microbatches": None if found is None else found.work.microbatches,
             "microbatch_rows": None if found is None else found.work.rows,
         },
         "memory": None if found is None else memory_values(found),
@@ -224,8 +223,8 @@ def _show(plan: "DryRun", runs: int) -> None:
     if found is not None:
         work = found.work
         typer.echo(
-            f"{work.searched:,} numbers searched ({config.space.kind}); microbatches per "
-            f"generation: {work.microbatches} of {count_of(work.rows, 'rows')}\n"
+            f"{work.searched:,} numbers searched ({config.space.kind}); microbatches of "
+            f"{count_of(work.rows, 'rows')}\n"
         )
         parts = sorted((part for part in found.parts if part.bytes), key=lambda part: part.place)
         on_gpu = found.machine.on_gpu

@@ -28,7 +28,9 @@ and values for every query head.
 
 Limits: the estimates have not been compared with the memory of a GPU, and files that are mapped
 while a model is loaded are not counted, because the system may free them. Texts that end leave gaps
-in the heap of a CPU: nano took 0.85 GB after 43 generations, by estimate 0.72. (11), for methods
+in the heap of a CPU: nano took 0.85 GB after 43 generations, by estimate 0.72. Up to 0.12 GB that
+products in half precision keep on a CPU are not counted, nor is the program of an inference engine
+that is served on a CPU. (11), for methods
 that backpropagate during the update, takes all layers to be searched; with adapters, which are in
 fp32, its s is 4. Of TRL, 0.1 GB of program are not counted, and of scorers in the training process
 nothing is.
@@ -63,10 +65,6 @@ GPU_PROGRAM_BYTES = 2e9
 
 CONTEXT_BYTES = 500e6
 """Device memory of a CUDA context and cuBLAS's workspace: assumed, not measured here."""
-
-HALF_SCRATCH_BYTES, HALF_SCRATCH_SHARE, MOST_SHARED_SCRATCH = 35e6, 0.07, 80e6
-"""Memory that products and digests of half precision keep on a CPU: fixed, and per weight byte up
-to a limit (measured)."""
 
 SAMPLING_BYTES = 28
 """Bytes per logit while a token is sampled: fp32 probabilities, sorted ones, sums, indices."""
@@ -176,7 +174,7 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
     if on_gpu:
         parts.append(Part("CUDA context", CONTEXT_BYTES, "device"))
     if work.is_served:
-        return parts if on_gpu else [*parts, Part("program of the engine", PROGRAM_BYTES, "host")]
+        return parts
     most_tokens = max(
         _activation_bytes(shape, work, *prefill_tokens(shape, work)),
         _activation_bytes(shape, work, _batch_rows(work), 1),
@@ -199,9 +197,6 @@ def memory_parts(config: Config, shape: ModelShape, work: Workload) -> list[Part
         parts.append(Part("start model", weights, "device"))
         stored = _stored_bytes(shape, work, shape.numbers)
         parts.append(Part("start model, stored", stored, "host"))
-    if not on_gpu and work.dtype.itemsize < FP32:
-        scratch = HALF_SCRATCH_BYTES + min(HALF_SCRATCH_SHARE * weights, MOST_SHARED_SCRATCH)
-        parts.append(Part("half-precision scratch", scratch, "host"))
     return parts
 
 

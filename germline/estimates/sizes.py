@@ -194,7 +194,6 @@ class Workload:
         members_at_once: members that are in the model at once.
         generating: members of one microbatch that generate; 1 where the center alone does.
         scored: completions that every member scores; 0 where members generate.
-        microbatches: generated microbatches of all engines together.
         searched: numbers that updates change.
         largest: numbers in the largest searched tensor.
         member_numbers: numbers that one member adds to the shared weights, in its microbatch.
@@ -212,7 +211,6 @@ class Workload:
     members_at_once: int
     generating: int
     scored: int
-    microbatches: int
     texts: TextLengths
     sampled: bool
     searched: int
@@ -247,16 +245,14 @@ def workload(config: Config, shape: ModelShape, texts: TextLengths, *, on_gpu: b
     if space.family == "dense":
         stacked = _stacked(engine, searched * dtype.itemsize, at_once)
     generating = min(generators, stacked or at_once)
-    width = min(size.examples, completions)
     return Workload(
         dtype=dtype,
         on_gpu=on_gpu,
         members=members,
-        rows=generating * width,
+        rows=generating * min(size.examples, completions),
         members_at_once=stacked or at_once,
         generating=generating,
         scored=scored,
-        microbatches=-(-generators // generating) * -(-completions // width),
         texts=texts,
         sampled=config.task.temperature > 0 or scored > 0,
         searched=searched,

@@ -201,7 +201,12 @@ def held_out(run: RunFacts) -> Chart:
 def retained(run: RunFacts) -> list[Chart]:
     """Chart the scores of each task and text that training should keep."""
     return [
-        _of_scores(run, f"{name}, {scores[-1].metric.replace('_', ' ')}", scores, color=3)
+        Chart(
+            bounded_text(f"{name}, {scores[-1].metric.replace('_', ' ')}", LONGEST_NAME),
+            f"{'Higher' if scores[-1].higher_is_better else 'Lower'} is better.",
+            counted_by(run.config),
+            [_points(scored_as(run.config), scores, 3)],
+        )
         for name, scores in scores_by_retained(run.scores).items()
     ]
 
@@ -318,12 +323,6 @@ def _mean_fitness(run: RunFacts, label: str, color: int, *, banded: bool) -> Ser
         [row["fitness"][name] for row in run.rows] for name in ("mean", "p20", "p80")
     )
     return Series(label, _generations(run.rows), mean, low * banded, high * banded, color)
-
-
-def _of_scores(run: RunFacts, title: str, scores: Sequence[HeldOutScore], color: int) -> Chart:
-    caption = f"{'Higher' if scores[-1].higher_is_better else 'Lower'} is better."
-    series = [_points(scored_as(run.config), scores, color)]
-    return Chart(bounded_text(title, LONGEST_NAME), caption, counted_by(run.config), series)
 
 
 def _column(run: RunFacts, name: str, caption: str) -> Chart | None:

@@ -143,7 +143,7 @@ def test_prompts_and_members_that_cannot_be_evaluated_are_refused():
     message = refusal(engine.generate, [None], [Example(17, "", "", chat=False)], GREEDY)
     assert "the prompt of example 17 has no tokens" in message
     message = refusal(engine.generate, [None], examples(["fox"]), Decoding(255))
-    assert "together 257, above the model's context (max_position_embeddings) of 256" in message
+    assert "together 257, above the model's context of 256" in message
     assert "task.max_new_tokens" in message
     assert engine.generate([None], examples(["fox"]), Decoding(254))
     with pytest.raises(AssertionError, match="without a space"):

@@ -8,9 +8,10 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,25 +109,23 @@ def load_pretrained(source: str, date: str | None = None) -> PretrainedModel:
 def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, int | None]:
     """Load the tokenizer without the weights; return it and the model's context, if known."""
     config, tokenizer = _config_and_tokenizer(source)
-    text = config.get_text_config()
-    return tokenizer, context_limit(lambda name: getattr(text, name, None))[0]
+    return tokenizer, context_limit(config)
 
 
-def context_limit(setting: Callable[[str], Any]) -> tuple[int | None, str]:
-    """Return the longest text of a model, in tokens, and what the limit is called.
+def context_limit(config: PreTrainedConfig) -> int | None:
+    """Return the longest text of a model, in tokens; None if it does not say.
 
     With longrope (Phi-3, Phi-4), the rotary angles of all texts of a batch change when one of them
     exceeds `original_max_position_embeddings`, so an answer would depend on the rest of its batch.
-    `setting` returns a setting of the config of a text model, or None.
     """
-    rope = setting("rope_parameters") or setting("rope_scaling") or {}
-    name, original = "max_position_embeddings", "original_max_position_embeddings"
-    limits = [(setting(name), name)]
+    setting = partial(getattr, config.get_text_config())
+    rope = setting("rope_parameters", None) or setting("rope_scaling", None) or {}
+    original = "original_max_position_embeddings"
+    limits = [setting("max_position_embeddings", None)]
     for kind in (rope, *rope.values()):
         if isinstance(kind, Mapping) and "longrope" in (kind.get("rope_type"), kind.get("type")):
-            limits.append((kind.get(original) or setting(original), f"{original}, as of longrope"))
-    known = [limit for limit in limits if isinstance(limit[0], int) and limit[0] > 0]
-    return min(known, default=(None, name))
+            limits.append(kind.get(original) or setting(original, None))
+    return min((one for one in limits if isinstance(one, int) and one > 0), default=None)
 
 
 def unpacked_source(source: str, *, weights: bool = True) -> str:

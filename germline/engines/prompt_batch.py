@@ -153,10 +153,7 @@ class PromptEncoder:
     def __init__(self, pretrained: PretrainedModel) -> None:
         self._pretrained = pretrained
         self._model_tokens = int(pretrained.model.get_input_embeddings().num_embeddings)
-        config = pretrained.model.config.get_text_config()
-        self.context_tokens, self._limit_name = context_limit(
-            lambda name: getattr(config, name, None)
-        )
+        self.context_tokens = context_limit(pretrained.model.config)
         self._encoded: dict[tuple[object, ...], list[int]] = {}
         # Members often get the same answer; there are too many different ones to keep them all.
         self._answer = lru_cache(PROMPTS_KEPT)(self._encode_answer)
@@ -217,7 +214,7 @@ class PromptEncoder:
     def check_length(self, prompt: int, new: int) -> None:
         """Check that the longest prompt and `max_new_tokens` fit in the model's context."""
         if self.context_tokens is not None and prompt + new > self.context_tokens:
-            raise context_error(prompt, new, self.context_tokens, self._limit_name)
+            raise context_error(prompt, new, self.context_tokens)
 
 
 @dataclass(frozen=True)
@@ -265,11 +262,11 @@ def _common_prefix(prompts: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 
 def context_error(
-    prompt: int, new: int, context: int, named: str, which: str = "the longest prompt"
+    prompt: int, new: int, context: int, which: str = "the longest prompt"
 ) -> GermlineError:
-    """Return the error of a prompt and `max_new_tokens` beyond a context that is called `named`."""
+    """Return the error of a prompt and `max_new_tokens` beyond the context of a model."""
     return GermlineError(
         f"task: {which} takes {prompt} tokens and max_new_tokens={new}, "
-        f"together {prompt + new}, above the model's context ({named}) of {context}: "
+        f"together {prompt + new}, above the model's context of {context}: "
         f"{CONTEXT_REMEDY}"
     )

@@ -302,13 +302,6 @@ def score_to_file(
     content = text.encode("utf-8", "backslashreplace")
     with explain_write_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        if file.exists() and (earlier := file.read_bytes()) != content:
-            log.warning(
-                "out: the %d completions of this evaluation replace the %d of an earlier one in "
-                "%s: to keep such a file, move it away first, or name another one (--out, for one "
-                "source at a time)",
-                *(len(rows), earlier.count(b"\n"), file),
-            )
     write_atomically(file, content)
     return score, file
 

@@ -10,7 +10,6 @@ import datetime
 import json
 import logging
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,7 +53,9 @@ def with_prompt_date(config: Config) -> Config:
     section = config.task
     if section.prompt_date or not section.sends_chats or config.engine.kind == "toy":
         return config
-    if not _has_clock(config.model):
+    from germline.engines.prompt_batch import CLOCK  # it imports torch: slow
+
+    if CLOCK not in str(_tokenizer(model_source(config.model)).chat_template):
         return config
     today = datetime.datetime.now().astimezone().date().isoformat()
     return config.model_copy(update={"task": section.model_copy(update={"prompt_date": today})})
@@ -81,7 +82,7 @@ def check_prompt_lengths(config: Config, task: Task) -> None:
 
         prompt = f"{example.prompt[:40]!r}..."
         which = f"the prompt of row {example.index} of the {split} split, {prompt},"
-        error = context_error(tokens, limit.new, limit.context, limit.named, which)
+        error = context_error(tokens, limit.new, limit.context, which)
         raise GermlineError(f"{error}; or leave such rows out with task.overlong_prompts=drop")
 
 
@@ -147,23 +148,27 @@ def sends_chats(config: Config) -> bool:
 class _PromptLimit:
     """The tokens that a prompt may have beside its completion of `new` tokens."""
 
-    source: str
+    tokenizer: "PreTrainedTokenizerBase"
     date: str | None
     context: int
-    named: str
     new: int
 
     @classmethod
     def of(cls, config: Config, task: Task) -> "_PromptLimit | None":
         """Return the limit of a run; None where the model's files are not here, or name none."""
-        from germline.engines.pretrained import local_model_folder  # it imports torch: slow
+        from germline.engines.pretrained import load_tokenizer, local_model_folder  # slow: torch
 
-        folder = local_model_folder(model_source(config.model))
-        context, named = (None, "") if folder is None else _context_limit(folder / "config.json")
+        source = model_source(config.model)
+        try:
+            if local_model_folder(source) is None:
+                return None
+            tokenizer, context = load_tokenizer(source)
+        except GermlineError:
+            return None  # loading the model refuses files that are missing or damaged
         if context is None:
             return None
         new = config.task.max_new_tokens or task.max_new_tokens
-        return cls(str(folder), config.task.prompt_date, context, named, new)
+        return cls(tokenizer, config.task.prompt_date, context, new)
 
     @property
     def prompt(self) -> int:
@@ -179,11 +184,7 @@ class _PromptLimit:
     def tokens(self, example: Example) -> int:
         from germline.engines.prompt_batch import encode_prompt
 
-        return len(encode_prompt(self._tokenizer, example, self.date))
-
-    @cached_property
-    def _tokenizer(self) -> "PreTrainedTokenizerBase":
-        return _tokenizer(self.source)
+        return len(encode_prompt(self.tokenizer, example, self.date))
 
 
 def _with_opened_thinking(config: Config, task: Task) -> Task:
@@ -209,32 +210,6 @@ def _tokenizer(source: str) -> "PreTrainedTokenizerBase":
     return load_tokenizer(source)[0]
 
 
-def _has_clock(model: str) -> bool:
-    from germline.engines.pretrained import local_model_folder  # it imports torch: slow
-    from germline.engines.prompt_batch import CLOCK
-
-    model = model_source(model)
-    folder = local_model_folder(model)
-    if folder is None:
-        return CLOCK in str(_tokenizer(model).chat_template)
-    files = (*folder.glob("*.jinja"), *folder.glob("tokenizer_config.json"))
-    return any(CLOCK in file.read_text(encoding="utf-8", errors="replace") for file in files)
-
-
 def _bytes(example: Example) -> int:
     texts = (example.prompt, *(content for _, content in example.context))
     return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-
-
-def _context_limit(file: Path) -> tuple[int | None, str]:
-    """Return the longest text of a model, in tokens, by its config.json; None if it does not say.
-
-    `load_tokenizer` says it too, but loads the vocabulary, which most runs need not do twice.
-    """
-    from germline.engines.pretrained import context_limit
-
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-        return context_limit((values.get("text_config") or values).get)
-    except (OSError, ValueError, AttributeError):
-        return None, ""  # loading the model refuses a file that is missing or damaged

@@ -41,59 +41,53 @@ Verdict = Literal["ok", "warning", "wrong"]
 
 @dataclass(frozen=True)
 class TaskCheckRow:
-    """One row of a check: what was tried, how often, the rewards it earned, and the verdict.
-
-    Attributes:
-        text: the whole of the hostile text that earns as much as a gold answer; None for any
-            other row. The remark shows its beginning.
-    """
+    """One row of a check: what was tried, how often, the rewards it earned, and the verdict."""
 
     tried: str
     count: int
     rewards: tuple[float, ...]
     verdict: Verdict
     remark: str
-    text: str | None = None
 
 
+@dataclass(frozen=True)
 class Answers:
-    """Texts of one kind, graded one by one: an error on one leaves the grades of the others.
+    """Texts of one kind, their grades, and the row that reports them.
 
-    Attributes:
-        rewards: of the texts that have a grade.
-        failed: the texts whose grading failed, and their grades.
-        error: the first error, where the reward is at fault.
+    Where the reward is at fault, there are no grades.
     """
 
-    def __init__(
-        self, graders: Graders, kind: str, texts: Sequence[str], examples: Sequence[Example]
-    ) -> None:
-        pairs = zip(texts, examples, strict=True)
-        futures = [graders.submit([text], [example]) for text, example in pairs]
-        graded: list[tuple[str, Grade]] = []
-        self.error: str | None = None
-        for text, future in zip(texts, futures, strict=True):
-            try:
-                graded.append((text, future.result()[0]))
-            except GermlineError as error:
-                self.error = self.error or str(error)
-        self.kind, self.texts = kind, tuple(texts)
-        self.rewards = tuple(grade.reward for _, grade in graded)
-        self.failed = [one for one in graded if one[1].failure is not None]
+    texts: Sequence[str]
+    grades: Sequence[Grade]
+    row: TaskCheckRow
 
-    def row(self, *, may_fail: bool = True) -> TaskCheckRow:
-        """Report errors and failures; with `may_fail`, one that earns the floor is a warning."""
-        row = TaskCheckRow(self.kind, len(self.texts), self.rewards, "ok", "")
-        if self.error:
-            return replace(row, verdict="wrong", remark=self.error.removeprefix("graders: "))
-        missing = [one for one in self.failed if math.isnan(one[1].reward)]
-        if failed := missing or self.failed:
-            text, grade = failed[0]
+    @classmethod
+    def graded(
+        cls,
+        graders: Graders,
+        kind: str,
+        texts: Sequence[str],
+        examples: Sequence[Example],
+        *,
+        may_fail: bool = True,
+    ) -> "Answers":
+        """Grade texts; with `may_fail`, one that fails, and so earns the floor, is a warning."""
+        row = TaskCheckRow(kind, len(texts), (), "ok", "")
+        try:
+            grades = graders.submit(texts, examples).result()
+        except GermlineError as error:
+            remark = str(error).removeprefix("graders: ")
+            return cls(texts, (), replace(row, verdict="wrong", remark=remark))
+        row = replace(row, rewards=tuple(grade.reward for grade in grades))
+        failed = [one for one in zip(texts, grades, strict=True) if one[1].failure is not None]
+        missing = [one for one in failed if math.isnan(one[1].reward)]
+        if shown := missing or failed:
+            text, grade = shown[0]
             is_wrong = bool(missing) or not may_fail
             what = "cannot be graded" if is_wrong else "fail, which earns the floor"
-            remark = f"{len(failed)} {what}: {grade.failure} on {short_text(text)}"
-            return replace(row, verdict="wrong" if is_wrong else "warning", remark=remark)
-        return row
+            remark = f"{len(shown)} {what}: {grade.failure} on {short_text(text)}"
+            row = replace(row, verdict="wrong" if is_wrong else "warning", remark=remark)
+        return cls(texts, grades, row)
 
 
 @dataclass(frozen=True)
@@ -224,7 +218,9 @@ def reward_rows(
     Gold answers are graded as a model can write them: `task.stop` may cut them.
     """
     some = [*spread(task.examples("train"), GOLD // 2), *spread(task.examples("test"), GOLD // 2)]
-    golden = [example for example in some if example.answer]
+    # As the only reply, a gold answer may earn nothing where a tool must be called.
+    has_tools = isinstance(task, EnvironmentTask) and task.has_tools
+    golden = [example for example in some if example.answer and not has_tools]
     answers = [example.answer for example in golden]
     tokens: list[list[int]] = [
         tokenizer(answer, add_special_tokens=False, verbose=False)["input_ids"]
@@ -233,44 +229,43 @@ def reward_rows(
     written = _as_written(tokenizer, tokens, decoding)
     hostile = [*HOSTILE]
     targets = (some * len(hostile))[: len(hostile)]
-    graded = partial(Answers, graders)
-    gold, again = (graded("gold answers", written, golden) for _ in range(2))
+    graded = partial(Answers.graded, graders)
+    gold, again = (graded("gold answers", written, golden, may_fail=False) for _ in range(2))
     empty = graded("empty answers", [""] * len(some), some)
     strange = graded("hostile answers", hostile, targets)
-    # As the only reply, a gold answer earns nothing where a tool must be called.
-    has_tools = isinstance(task, EnvironmentTask) and task.has_tools
-    is_better = not empty.rewards or max(gold.rewards, default=0.0) > max(empty.rewards)
-    needs_tools = has_tools and not is_better
-    first = _gold_row(gold, again, is_better=is_better, needs_tools=needs_tools)
+    if has_tools:
+        first = replace(gold.row, remark="not tried: each is the only reply, without a tool call")
+    else:
+        first = _gold_row(gold, again, empty)
     cut = sum(len(one) > decoding.max_new_tokens for one in tokens)
     if cut and first.verdict == "ok":
         remark = f"{cut} have more than max_new_tokens={decoding.max_new_tokens} tokens"
         first = replace(first, verdict="warning", remark=remark)
-    rows = [first, empty.row()]
-    is_known = first.verdict != "wrong" and not needs_tools
-    last = _hostile_row(strange, gold, targets) if is_known else strange.row()
-    if not isinstance(task, EpisodeTask):
-        last = _without_gold(last, strange, rows)
-    return [*rows, last]
+    last = strange.row
+    if golden and first.verdict != "wrong":
+        last = _hostile_row(strange, gold, targets)
+    elif not golden and not isinstance(task, EpisodeTask):
+        last = _without_gold(strange, empty)
+    return [first, empty.row, last]
 
 
-def _gold_row(gold: Answers, again: Answers, *, is_better: bool, needs_tools: bool) -> TaskCheckRow:
-    """Compare the rewards of gold answers with those of the same, graded again.
+def _gold_row(gold: Answers, again: Answers, empty: Answers) -> TaskCheckRow:
+    """Compare the rewards of gold answers with those of the same, graded again, and of empty ones.
 
-    Some gold answer should be better than every empty one, unless it needs tools.
+    Some gold answer should be better than every empty one.
     """
-    row = gold.row(may_fail=False)
-    if row.verdict == "wrong":
-        return row
+    row = gold.row
     if not gold.texts:
         remark = (
             "no example has an `answer`, so the reward of a right one cannot be checked: name the "
             "column that holds the answers, such as task.columns={answer: solution}"
         )
         return replace(row, verdict="warning", remark=remark)
-    if again.error:  # the second time
-        return again.row(may_fail=False)
-    for first, second in zip(gold.rewards, again.rewards, strict=True):
+    if row.verdict == "wrong":
+        return row
+    if again.row.verdict == "wrong":  # the second time
+        return again.row
+    for first, second in zip(gold.row.rewards, again.row.rewards, strict=True):
         if second != first:
             remark = (
                 f"the reward is not deterministic: {first:g} and then {second:g} for the same "
@@ -278,12 +273,9 @@ def _gold_row(gold: Answers, again: Answers, *, is_better: bool, needs_tools: bo
                 "resumed"
             )
             return replace(row, verdict="wrong", remark=remark)
-    if needs_tools:
-        remark = "earn no more than empty ones as the only reply, without a tool call"
-        return replace(row, remark=remark)
-    if not is_better:
+    if empty.row.rewards and max(gold.row.rewards) <= max(empty.row.rewards):
         return replace(row, verdict="wrong", remark="earn no more than empty ones")
-    is_mixed = min(gold.rewards) < max(gold.rewards)
+    is_mixed = min(gold.row.rewards) < max(gold.row.rewards)
     return replace(row, remark="some earn less than others" if is_mixed else "")
 
 
@@ -292,34 +284,33 @@ def _hostile_row(hostile: Answers, gold: Answers, targets: Sequence[Example]) ->
 
     A text whose last number is the gold answer of its example may be right by chance.
     """
-    row = hostile.row()
-    if row.verdict == "wrong" or not gold.rewards or not hostile.rewards:
+    row = hostile.row
+    if row.verdict == "wrong":
         return row
-    best = max(hostile.rewards)
+    best = max(hostile.row.rewards)
     winners = [
         text
-        for text, reward, target in zip(hostile.texts, hostile.rewards, targets, strict=True)
+        for text, reward, target in zip(hostile.texts, hostile.row.rewards, targets, strict=True)
         if reward == best and NUMBER.findall(text)[-1:] != [target.answer]
     ]
-    if best < min(gold.rewards) or not winners:
+    if best < min(gold.row.rewards) or not winners:
         return row
-    shortest = min(winners, key=len)
     remark = (
         f"{len(winners)} of {len(targets)} earn {best:g}, as much as a gold answer, such as "
-        f"{short_text(shortest)}: members may learn to write such a text"
+        f"{short_text(min(winners, key=len))}: members may learn to write such a text"
     )
-    return replace(row, verdict="warning", remark=remark, text=shortest)
+    return replace(row, verdict="warning", remark=remark)
 
 
-def _without_gold(row: TaskCheckRow, hostile: Answers, others: list[TaskCheckRow]) -> TaskCheckRow:
+def _without_gold(hostile: Answers, empty: Answers) -> TaskCheckRow:
     """Judge a reward by whether it fails on, or is the same for, every text that was tried."""
-    if not others[0].count and len(hostile.failed) == len(hostile.texts):
+    row, rewards = hostile.row, hostile.row.rewards + empty.row.rewards
+    failures = [grade.failure for grade in hostile.grades]
+    if failures and all(failures):
         # Nothing else shows that some answer can be graded; training refuses such a reward.
-        remark = f"the reward fails on every answer that was tried: {hostile.failed[0][1].failure}"
+        remark = f"the reward fails on every answer that was tried: {failures[0]}"
         return replace(row, verdict="wrong", remark=remark)
-    rewards = [reward for one in (*others, row) for reward in one.rewards]
-    is_fine = row.verdict == "ok" and all(one.verdict != "wrong" for one in others)
-    if is_fine and len(rewards) > 1 and min(rewards) == max(rewards):
+    if row.verdict == "ok" and min(rewards) == max(rewards):
         remark = (
             f"all {len(rewards)} texts that were tried earn {rewards[0]:g}, empty ones included: "
             "check that a better answer earns more, as a run learns from differences only"

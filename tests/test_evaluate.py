@@ -133,19 +133,6 @@ def test_generate_answers_with_the_weights_of_a_generation(trained: Path) -> Non
     assert "nano is not a run directory, so it has no generation best" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["nano", "--task", "arithmetic", "-g", "3"], "nano is not a run directory"),
-        (["RUN", "-g", "99"], "generation 99 is not in .*0 to 2"),
-    ],
-)
-def test_what_does_not_fit_is_refused(trained: Path, words: list[str], message: str) -> None:
-    result = command("eval", *(trained if one == "RUN" else one for one in words))
-    assert result.exit_code == 2
-    assert re.search(message, result.stderr)
-
-
 @pytest.mark.parametrize("refused", [("nowhere/model",), ("-g", 0, "-g", 99)])
 def test_a_source_that_is_refused_costs_no_evaluation_of_the_others(refused, trained):
     before = sorted(trained.iterdir())
@@ -222,6 +209,7 @@ def test_generations_are_compared_by_progressions_and_regressions(trained: Path)
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["RUN", "-g", 99], "generation 99 is not in .*0 to 2"),
         (["RUN", "--samples", 2, "--temperature", 0], "samples=2: at temperature 0 all samples"),
         (["RUN", "task.temperature=1"], "task.temperature=1 is .* use --temperature 1"),
         (["RUN", "--samples", 2, "--kl"], "leave out models, adapters and --samples"),

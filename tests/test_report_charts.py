@@ -8,10 +8,9 @@ import pytest
 
 from germline.config import load_config
 from germline.record import RunDirectory
-from germline.report import comparison, html_page, text_format
+from germline.report import comparison, text_format
 from germline.report.charts import COLORS, Chart, Series
 from germline.report.plots import draw_evolution, evolution_charts, svg
-from germline.report.run_facts import RunFacts
 from tests.synthetic_runs import BATCH, DIGEST, record, score
 
 
@@ -88,16 +87,6 @@ def test_settings_that_one_run_does_not_have_are_differences():
     assert found["space.kind"] == ["low_rank", "full"]
     assert found["space.rank"] == [1, ...]
     assert "seed" not in found
-
-
-def test_settings_that_are_unset_in_one_run_and_missing_in_the_other_are_not_compared(tmp_path):
-    low_rank, lora = (
-        RunFacts(RunDirectory.create(tmp_path / space, config, DIGEST, 1).path)
-        for space, config in ((one, load_config({"space": one})) for one in ("low_rank", "lora"))
-    )
-    shown = html_page._differing([low_rank, lora])
-    assert shown["space.alpha"] == ["–", "2.0"]
-    assert "space.init_adapter" not in shown
 
 
 # --- wording

@@ -43,7 +43,7 @@ def game(*turns: int, **facts: object) -> list[Example]:
 
 
 def pool(max_turns: int) -> InProcessPool:
-    return InProcessPool(countdown_game, {"turns": 1.0}, {"turns": 0.0}, max_turns=max_turns)
+    return InProcessPool(countdown_game, {"turns": 1.0}, {"turns": -1.0}, max_turns=max_turns)
 
 
 def play(made, members, batch, max_turns=4):

@@ -1,8 +1,7 @@
 """Small runs for tests of the loop and of run directories: the toy engine, in milliseconds."""
 
 import contextlib
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -11,9 +10,7 @@ from unittest import mock
 
 import germline
 from germline.config import Config, load_config
-from germline.example import Transcript
-from germline.graders.pool import GraderPool
-from germline.graders.worker_messages import Item, Verdict
+from germline.graders import pool
 from germline.protocols import EpisodeGrader, Grader, Task
 from germline.record import RunDirectory
 from germline.run import Training
@@ -95,7 +92,7 @@ class GradedHere:
         return Grade(sum(self.task.rubric[name] * parts[name] for name in parts), parts)
 
 
-class InProcessPool(GraderPool):
+class InProcessPool(pool.InProcessPool):
     """The graders of a run without a process: graded at once, for tests of many short runs."""
 
     def __init__(
@@ -107,28 +104,11 @@ class InProcessPool(GraderPool):
         max_turns: int | None = None,
         **_limits: float | None,
     ) -> None:
-        super().__init__(grader, rubric, floor, workers=0, max_turns=max_turns)
-        self._here: Callable[..., Mapping[str, float] | str] = grader
+        super().__init__(grader, rubric, floor, timeout_s=60.0, max_turns=max_turns)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Make a pool with a process of its own where engines elsewhere grade."""
-        return partial(GraderPool, **{**self._arguments, "workers": 1}), ()
-
-    def submit(
-        self, texts: Sequence[str | Transcript], examples: Sequence[Example]
-    ) -> Future[list[Grade]]:
-        """Grade each text on its example."""
-        future: Future[list[Grade]] = Future()
-        future.set_result(
-            [self._read(self._verdict(item), item) for item in self._items(texts, examples)]
-        )
-        return future
-
-    def _verdict(self, item: Item) -> Verdict:
-        parts = self._here(*item)
-        if isinstance(parts, str):
-            return Grade(math.nan, {}, observation=parts)
-        return self._setup.grade({name: float(value) for name, value in parts.items()})
+        return partial(pool.GraderPool, **{**self._arguments, "workers": 1}), ()
 
 
 @contextlib.contextmanager

@@ -15,7 +15,6 @@ from germline.run.build_parts import make_engine
 from germline.run.lifecycle import forked_config
 from germline.run.weights import load_engine
 from germline.types import GermlineError, HeldOutScore, Update
-from tests.command_line import command
 from tests.toy_runs import finish, journal, run, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
@@ -202,12 +201,3 @@ def test_a_damaged_ancestor_is_noticed(plain, tmp_path):
     file.unlink()
     with pytest.raises(GermlineError, match=r"0\.jsonl is not the journal that run\.json"):
         germline.resume(child)
-
-
-def test_the_command_begins_a_new_run_and_leaves_the_old_one(plain, tmp_path):
-    before = {file: file.read_bytes() for file in plain.rglob("*.json*")}
-    new = tmp_path / "new"
-    result = command("resume", plain, "--from", "1", "--out", new, "generations=1")
-    assert result.exit_code == 0, result.output
-    assert RunDirectory.open(new).ancestors[0].generation == 1
-    assert {file: file.read_bytes() for file in plain.rglob("*.json*")} == before

@@ -192,9 +192,3 @@ def test_a_model_folder_is_evaluated_as_it_is(one_run, tmp_path):
         temperature=task.temperature,  # which toy runs have for held-out completions
     )
     assert score == replace(directory.held_out()[0].score, behavior={})
-
-
-def test_evaluating_leaves_the_run_as_it_was(one_run, tmp_path):
-    before = {path: path.read_bytes() for path in one_run.rglob("*") if path.is_file()}
-    evaluate(str(one_run), limit=2, out=tmp_path / "c.jsonl")
-    assert {path: path.read_bytes() for path in one_run.rglob("*") if path.is_file()} == before

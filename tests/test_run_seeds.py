@@ -89,11 +89,11 @@ def test_seeds_that_a_smaller_list_leaves_out_are_trained_on_with_the_others(tmp
 
 
 def test_relative_paths_of_a_study_mean_the_same_files_from_any_folder(tmp_path, monkeypatch):
-    words = ["slope", "crane", "apple", "beach", "dance", "eagle", "flame", "grape", "house"]
-    (tmp_path / "words.txt").write_text("\n".join(words))
+    rows = [{"prompt": f"{number}?", "answer": "x"} for number in range(10)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path)
-    config = {**CONFIG, "task": {"kind": "wordle", "words": "words.txt", "max_new_tokens": 4}}
+    config = {**CONFIG, "task": {"kind": "jsonl", "path": "rows.jsonl", "max_new_tokens": 4}}
     next(train_seeds(config, [0, 1], "seeds").trainings()).run()
     next(train_seeds(config, [0, 1], "seeds").trainings())
     monkeypatch.chdir(tmp_path / "elsewhere")

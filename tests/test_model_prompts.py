@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import ModelCard
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
@@ -255,6 +256,14 @@ def test_a_model_that_was_exported_from_such_a_run_is_asked_so_too(countdown, tm
     facts = json.loads((tmp_path / "model" / "germline.json").read_bytes())
     entry = RunDirectory.open(countdown).journal.read()[-1]
     assert (facts["digest"], facts["generation"]) == (entry.digest, entry.update.generation)
+    assert facts["config"]["task"]["kind"] == "countdown"
+    card = ModelCard.load(tmp_path / "model" / "README.md")
+    assert card.data.to_dict() == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["germline"],
+    }
+    assert entry.digest in card.text
     assert texts(tmp_path / "model") == texts(countdown, chat=False)
     assert "as in the run that trained these weights" in caplog.text
     assert not ServedWeights.open(str(tmp_path / "model")).sends_chats

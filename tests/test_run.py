@@ -169,6 +169,9 @@ def test_the_parts_of_a_run_driven_by_hand_give_what_train_gives(plain):
 # --- the start of a run: what is refused or stopped there leaves a folder that can be used again
 
 
+AUTO = ("strategy={kind: nes, population: 6}", "generations=2")
+
+
 def refused_at_its_start(folder):
     """Begin a run whose loop fails before the first generation, as with an unreachable judge."""
     training = train(settings(), folder)
@@ -188,6 +191,22 @@ def test_the_folder_of_a_run_without_a_generation_can_be_resumed(tmp_path):
     folder = refused_at_its_start(tmp_path / "run")
     finish(resume(folder))
     assert journal(folder) == journal(run(tmp_path / "fresh"))
+
+
+def test_a_stop_in_the_calibration_ends_there_and_the_run_resumes(tmp_path):
+    training = train(settings(*AUTO), tmp_path / "run")
+    trials = []
+
+    def stop(trial):
+        trials.append(trial)
+        training.stop()
+
+    training.on_trial = stop
+    assert list(training) == []
+    assert len(trials) == 1
+    assert training.directory.journal.last_generation() == -1
+    finish(resume(tmp_path / "run"))
+    assert journal(tmp_path / "run") == journal(run(tmp_path / "fresh", *AUTO))
 
 
 def test_a_training_that_is_stopped_before_it_begins_runs_no_generation(tmp_path):

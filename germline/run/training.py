@@ -17,7 +17,7 @@ Training and held-out scores are counted apart.
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -45,6 +45,10 @@ COUNTED = ("rollouts", "tokens", "forward_tokens")
 
 OF_METHOD = ("forward_tokens", "backward_tokens")
 """Metrics of a method that are counted: see `methods.method.Learned`."""
+
+
+class _StoppedInCalibration(Exception):
+    """A training was stopped while sigma was calibrated for its first generation."""
 
 
 class Training:
@@ -139,7 +143,8 @@ class Training:
                 self._check_that_members_differ()
                 self._tell_held_out(0, observers)
             if not self._stopping:
-                yield from self._generations(observers)
+                with suppress(_StoppedInCalibration):
+                    yield from self._generations(observers)
             self._tell_stop(observers)
             done = self.directory.journal.last_generation() + 1
             if self.directory.stopped_by or (done == self.config.generations and self.end is None):
@@ -192,7 +197,7 @@ class Training:
         inherited = inherited_walk(self.directory.ancestors, self.config.search.unit)
         diagnosis = SignalMetrics(
             walk=RandomWalk(self.config.optimizer, inherited),
-            on_trial=lambda trial: self.on_trial(trial),
+            on_trial=self._trial,
             is_zero=self._parts.method.is_zero_signal,
         )
         diagnosis.recall([entry.update for entry in self.directory.journal.read()])
@@ -226,6 +231,12 @@ class Training:
             if self._stopping:
                 return
             self._meter.restart()
+
+    def _trial(self, trial: SigmaTrial) -> None:
+        """Show a trial of the calibration; a stop before the first generation ends it there."""
+        if self._stopping and self.directory.journal.last_generation() < 0:
+            raise _StoppedInCalibration
+        self.on_trial(trial)
 
     def _with_score(self, record: GenerationRecord, done: int) -> GenerationRecord:
         started = time.perf_counter()

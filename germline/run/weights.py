@@ -2,16 +2,21 @@
 
 A source is a run directory, the folder of a PEFT adapter, or a model.
 
-Beside exported weights is `germline.json`, whose `chat` and `prompt_date` are for `germline eval`,
-`generate` and `serve` of the folder; the rest is for readers.
+Beside exported weights are `germline.json` and the model card (README.md). Of the former, `chat`
+and `prompt_date` are for `germline eval`, `generate` and `serve` of the folder; the rest is for
+readers and the Hugging Face hub. The license is left to the user.
 """
 
 from __future__ import annotations  # help() shows the names of types as they are written here
 
+import json
 import logging
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
+
+from huggingface_hub import ModelCardData
 
 from germline.checkpoint import follows_gradients, last_restorable_generation, restore
 from germline.config import Config, TaskConfig, load_config
@@ -21,15 +26,24 @@ from germline.methods.method import Method, make_method
 from germline.nano import NANO_DIR
 from germline.protocols import Engine, Task
 from germline.record import RunDirectory
-from germline.record.atomic_files import check_writable, explain_write_errors, write_json
+from germline.record.atomic_files import (
+    check_writable,
+    explain_write_errors,
+    write_atomically,
+    write_json,
+)
 from germline.record.early_stopping import best_score
 from germline.record.run_paths import check_source
+from germline.report.comparison import changed_settings
 from germline.run.build_parts import make_engine, strategy_of_run
 from germline.run.model_prompts import EXPORT_FACTS, read_export_facts, sends_chats
 from germline.spaces.peft_files import is_adapter, read_adapter
 from germline.types import GermlineError, Perturbation
 
 log = logging.getLogger(__name__)
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+"""Models of the hub, which a card may name as its base; others are folders."""
 
 TRAINED_BY = ("method", "prompt_search", "batch_size")
 """Settings of training alone; they are not judged when the run is evaluated on another task."""
@@ -102,7 +116,7 @@ def export(
         last = newest_generation(directory)
     engine = load_single_model(directory, generates=False, generation=last)
     _write_weights(engine, folder, form)
-    _write_facts(directory, folder, last)
+    _write_card(directory, folder, last, "peft" if form == "adapter" else "transformers")
     return last
 
 
@@ -301,18 +315,57 @@ def _write_weights(engine: Engine, folder: Path, form: Form) -> None:
             weights.chmod(readable)
 
 
-def _write_facts(run: RunDirectory, folder: Path, last: int) -> None:
-    """Write `germline.json` for the weights after a generation."""
+def _write_card(run: RunDirectory, folder: Path, last: int, library: str) -> None:
+    """Write `germline.json` and the model card for the weights after a generation, or warn.
+
+    `library` loads the weights: `transformers` or `peft`.
+    """
     config = run.config
+    scores = {row.score.generation: row.score for row in run.held_out() if row.score.n}
     facts = {
         "chat": sends_chats(config),
         "prompt_date": config.task.prompt_date,
-        "model": Path(config.model).name if Path(config.model).is_absolute() else config.model,
-        "task": config.task.title,
-        "method": config.method.kind,
+        "model": config.model,
         "digest": run.journal.read()[last].digest if last >= 0 else run.base_digest,
         "generation": last,
+        "held_out": {
+            name: {"metric": score.metric, "mean": score.mean, "examples": score.n}
+            for name, updates in (("start", 0), ("these weights", last + 1))
+            if (score := scores.get(updates))
+        },
         "germline": run.environment["versions"].get("germline"),
+        "config": changed_settings(config),
     }
-    with explain_write_errors(folder):
+    plain = json.dumps(facts, default=str)
+    facts = json.loads(plain, object_hook=_shortened)
+    data = ModelCardData(
+        base_model=config.model if HUB_NAME.fullmatch(config.model) else None,
+        library_name=library,
+        pipeline_tag="text-generation",
+        tags=["germline"],
+    )
+    card = f"""---
+{data.to_yaml()}
+---
+
+# {folder.name}
+
+`{facts["model"]}`, trained by germline with `method={config.method.kind}` on `{config.task.title}`:
+generation {last}, digest `{facts["digest"]}`. Held-out scores and all settings that are not the
+defaults are in `{EXPORT_FACTS}`.
+"""
+    try:
         write_json(folder / EXPORT_FACTS, facts)
+        write_atomically(folder / "README.md", card.encode("utf-8", "backslashreplace"))
+    except (GermlineError, OSError) as error:
+        log.warning("%s: the model card was not written: %s", folder, error)
+
+
+def _shortened(values: dict[str, Any]) -> dict[str, Any]:
+    """Shorten absolute paths to their last part, as an exported folder is often published."""
+    paths = {
+        name: Path(value).name
+        for name, value in values.items()
+        if isinstance(value, str) and "\n" not in value and Path(value).is_absolute()
+    }
+    return values | paths

@@ -297,6 +297,8 @@ class HeldOutScore:
             after generation `generation - 1`, which `export` and `replay` take.
         proportion: whether the metric of an example is 0 or 1, and the mean a proportion.
         values: the metric of each example; NaN: missing.
+        rewards: the reward of each example, recorded beside `scorers`.
+        scorers: of the same completions, by `held_out.scorers`; `metric` is the name of one.
         parts: mean of each part of the rubric, where it has several.
         at_k: where examples were sampled several times: pass@k and so on, by `metric`.
         behavior: of the completions, see `evaluation.behavior.behavior`.
@@ -313,6 +315,8 @@ class HeldOutScore:
     proportion: bool = False
     higher_is_better: bool = True
     values: tuple[float, ...] = ()
+    rewards: tuple[float, ...] = ()
+    scorers: tuple["HeldOutScore", ...] = ()
     parts: Mapping[str, float] = field(default_factory=dict, hash=False)
     at_k: tuple["HeldOutScore", ...] = ()
     behavior: Mapping[str, float] = field(default_factory=dict, hash=False)

@@ -9,7 +9,7 @@ ROWS = Path(__file__).parent / "rows"
 
 SMALL = (
     *("model=nano", "engine=inprocess", "fleet=local", "generations=2", "batch_size=4"),
-    *("held_out.examples=4", "retained={}"),
+    *("held_out.examples=4", "held_out.scorers={}", "retained={}"),
     *("task.max_new_tokens=8", "record.snapshot_every=1"),
 )
 PENALTIES = "{reward: {kind: repetition}, cost: {kind: length, start: 10, end: 100}}"

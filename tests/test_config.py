@@ -245,6 +245,7 @@ def test_models_and_adapters_beside_their_config_are_found(tmp_path, monkeypatch
     (folder / "c.yaml").write_text(
         "model: base\nspace: {kind: lora, init_adapter: adapter}\n"
         "task: {kind: verifiers, env: set.py, scorers: {r: {kind: classifier, model: rewards}}}\n"
+        "held_out: {scorers: {r: {kind: classifier, model: rewards}}}\n"
     )
     (folder / "nano").mkdir()
     (folder / "nano.yaml").write_text(
@@ -254,7 +255,7 @@ def test_models_and_adapters_beside_their_config_are_found(tmp_path, monkeypatch
     config = load_config("study/c.yaml")
     given = (config.model, config.space.init_adapter, config.task.env)  # type: ignore[attr-defined]
     assert given == ("study/base", "study/adapter", "study/set.py")
-    assert {one.model for one in config.task.scorers.values()} == {"study/rewards"}  # type: ignore[attr-defined]
+    assert {one.model for one in config.scorers.values()} == {"study/rewards"}  # type: ignore[attr-defined]
     absolute = config.with_absolute_paths()
     assert absolute.model == str(folder / "base")
     assert absolute.space.init_adapter == str(folder / "adapter")  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import germline
@@ -131,6 +132,34 @@ def test_a_decline_is_found_with_its_interval():
     assert codes(scores=shares(HOLDING)) == []
     vote = load_config({}, ["strategy={population: 6, sigma: 0.3}", "method=randopt"])
     assert find(Recorded(vote, scores=shares(FALLING))) == []
+
+
+def judged(rewards, by_judge, *, higher=True):
+    """Make up scores whose rewards and scores by a judge follow two curves."""
+    random = np.random.default_rng(0)
+    level = random.normal(scale=0.2, size=60)
+    found = []
+    for place, means in enumerate(zip(rewards, by_judge, strict=True)):
+        reward, judge = (
+            (mean + level + random.normal(scale=0.1, size=60)).tolist() for mean in means
+        )
+        by_name = score_of_values(2 * place, "judge", judge, higher_is_better=higher)
+        exact = score_of_values(2 * place, "exact", reward, higher_is_better=True)
+        found.append(replace(exact, rewards=tuple(reward), scorers=(by_name,)))
+    return found
+
+
+RISING, WORSE, FLAT = (0.2, 0.4, 0.6, 0.7, 0.8, 0.85), (0.5, 0.6, 0.62, 0.4, 0.3, 0.25), (0.5,) * 6
+
+
+def test_a_scorer_that_declines_is_found_while_the_reward_rises():
+    found = one(scores=judged(RISING, WORSE))
+    assert found.code == "decline"
+    assert (found.values["metric"], found.values["since"]) == ("judge", 4)
+    costs = [1 - value for value in WORSE]
+    assert codes(scores=judged(RISING, costs, higher=False)) == ["decline"]
+    for rewards, by_judge in ((RISING, RISING), (RISING, FLAT), (RISING[:2], WORSE[:2])):
+        assert codes(scores=judged(rewards, by_judge)) == []
 
 
 def values_scores(before, after):

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +18,6 @@ import pytest
 
 from germline.config import Config, load_config
 from germline.record import HeldOutRow, HeldOutSample, Journal, RunDirectory
-from germline.record.metrics_rows import held_out_row, read_held_out_row
 from germline.record.run_paths import LOCK_FILE, PAUSE_S, is_locked
 from germline.report.run_facts import RunFacts, list_runs
 from germline.types import GermlineError
@@ -102,14 +100,6 @@ def test_held_out_scores_read_back_with_their_first_completions(run: RunDirector
     )
 
 
-def test_a_held_out_row_of_a_run_that_had_scorers_is_read_without_them() -> None:
-    written = replace(score(3, 0.5), values=(1.0, math.nan))
-    row = json.loads(json.dumps(held_out_row(written)).replace("NaN", "null"))
-    beside = {"mean": 0.5, "n": 1, "values": [0.5, None]}
-    earlier = row | {"rewards": [1.0, None], "scorers": {"judge": beside}}
-    assert [repr(read_held_out_row(one).score) for one in (row, earlier)] == [repr(written)] * 2
-
-
 def test_of_two_scores_of_one_generation_the_one_with_completions_is_read(run):
     run.write_held_out(score(1, 0.7), [rollout(0, 7, 1.0)], BATCH)
     run.write(record(0, held_out=score(1, 0.7)), BATCH)
@@ -119,7 +109,6 @@ def test_of_two_scores_of_one_generation_the_one_with_completions_is_read(run):
 
 WRITER = """
 import sys
-from dataclasses import replace
 from pathlib import Path
 from tests.synthetic_runs import BATCH, record, score
 from germline.record import RunDirectory

@@ -342,7 +342,6 @@ def test_a_run_with_settings_that_are_gone_opens_where_they_changed_nothing():
     recorded = load_config({"task": "wordle"}).model_dump(mode="json")
     recorded["task"] |= {"words": None, "sample_weight": None}
     recorded["graders"]["workers"] = 1000
-    recorded["held_out"]["scorers"] = {"judged": {"kind": "length", "start": 0, "end": 8}}
     opened = read_recorded(recorded)
     assert (opened.task.kind, opened.graders.workers) == ("wordle", 192)
     with pytest.raises(GermlineError, match=r"task\.words: unknown setting"):

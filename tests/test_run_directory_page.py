@@ -49,6 +49,7 @@ RUNS = {
         "{kind: repetition}, cost: {kind: length, start: 0, end: 8}}}",
         f"task.path={ROWS / 'safe_alignment.jsonl'}",
     ),
+    "judged": ("held_out.scorers={long: {kind: length, start: 0, end: 8}}",),
     "kept": ("retained={sums: {task: arithmetic}}",),
     "scored": ("method=zo_grpo", "method.updates_per_batch=2", "strategy.learning_rate=auto"),
     "natural": ("strategy.sigma={kind: natural, start: 0.3}",),

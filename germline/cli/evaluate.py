@@ -35,7 +35,14 @@ if TYPE_CHECKING:
     from germline.run.inference import SourceEvaluation
     from germline.types import HeldOutScore
 
-EVALUATION_SETTINGS = ("task.", "engine.", "engine=", "microbatch.", "graders.")
+EVALUATION_SETTINGS = (
+    "task.",
+    "engine.",
+    "engine=",
+    "microbatch.",
+    "graders.",
+    "held_out.scorers",
+)
 """Prefixes of settings that have an effect here; other settings are refused."""
 
 EVALUATE_EXAMPLES = (
@@ -54,7 +61,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command
         typer.Argument(
             metavar="RUN|MODEL|KEY=VALUE",
             help="More runs, models or adapters, for one table; and settings task.*, engine.*, "
-            "microbatch.* and graders.*.",
+            "microbatch.*, graders.* and held_out.scorers.*.",
         ),
     ] = None,
     task: TaskOption = None,
@@ -198,11 +205,13 @@ def _run_of(source: str) -> "RunDirectory | None":
 def _print_rows(rows: Sequence[EvaluationRow]) -> None:
     from germline.report import text_format
 
-    names = dict.fromkeys(one.metric for row in rows for one in row.score.at_k)
+    names = dict.fromkeys(
+        one.metric for row in rows for one in (*row.score.at_k, *row.score.scorers)
+    )
     columns = ["model", "generation", rows[0].score.metric, "n", "mean reward", *names]
     table = []
     for row in rows:
-        beside = (row.score, *row.score.at_k)
+        beside = (row.score, *row.score.at_k, *row.score.scorers)
         score, *others = (text_format.score(one, bootstrap=True) for one in beside)
         known = dict(zip((one.metric for one in beside[1:]), others, strict=True))
         more = str(row.score.n), text_format.number(row.score.reward)
@@ -230,7 +239,7 @@ def _remarks(row: EvaluationRow) -> list[str]:
     from germline.report import text_format
     from germline.run.weights import writers
 
-    lines: list[str] = []
+    lines = [text_format.scorer_line(one) for one in row.score.scorers if one.n < len(one.values)]
     voters = [one for one in writers(row.run, dimension=0) if one is not None] if row.run else []
     if voters:
         lines.append(f"each answer is the one that most of {len(voters)} members give")

@@ -105,6 +105,7 @@ def score_values(score: "HeldOutScore", *, bootstrap: bool = False) -> dict[str,
         "metric": score.metric,
         **values(score),
         "reward": score.reward,
+        "scorers": {one.metric: values(one) for one in score.scorers},
         **({"at_k": {one.metric: values(one) for one in score.at_k}} if score.at_k else {}),
         **({"retained": kept} if kept else {}),
     }

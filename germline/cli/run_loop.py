@@ -347,9 +347,9 @@ def _cost_weight(row: Row) -> str:
 
 
 def _held_out(score: HeldOutScore) -> list[str]:
+    scores = [f"held-out {one.metric} {text_format.score(one)}" for one in (score, *score.scorers)]
     kept = [text_format.retained_change(name, [one]) for name, one in score.retained.items()]
-    of_task = f"held-out {score.metric} {text_format.score(score)}"
-    return [of_task, *(f"retained {one}" for one in kept)]
+    return [*scores, *(f"retained {one}" for one in kept)]
 
 
 def _signal(rows: Sequence[Row]) -> str:

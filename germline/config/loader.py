@@ -116,7 +116,6 @@ setting must have no effect by default, and does not change the format version.
 GONE = {
     "engine vllm": ("tensor_parallel",),
     "fleet": ("devices", "hang_factor", "hang_timeout_s", "min_engines"),
-    "held_out": ("scorers",),
     "method es_sample_gd": ("clip",),
     "record": ("figure_every",),
     "shaping": ("elite",),

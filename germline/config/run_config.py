@@ -16,6 +16,7 @@ from germline.config.config_files import absolute_path, change_paths
 from germline.config.engines import EngineConfig, FleetConfig, InProcess, Local, MicrobatchSettings
 from germline.config.methods import EvolutionStrategy, MethodConfig
 from germline.config.schedules import AutoSigma
+from germline.config.scorers import ScorerBase, Scorers
 from germline.config.search import (
     LowRank,
     Nes,
@@ -93,6 +94,9 @@ class HeldOut(Section):
     patience: int | None = Field(None, ge=1)
     """Held-out scores in a row without a better one after which the run stops early; `null` trains
     all generations. `germline export RUN --generation best` writes the best weights."""
+    scorers: Scorers = Field({})
+    """Reward models, judges and reward services by name, for held-out completions only. A negative
+    `weight` says that lower is better; its size has no effect."""
 
 
 class Budget(Section):
@@ -202,6 +206,13 @@ class Config(Section):
         """The optimizer that applies updates: the strategy's, or plain SGD where it has none."""
         optimizer: OptimizerBase = getattr(self.strategy, "optimizer", Sgd())
         return optimizer
+
+    @property
+    def scorers(self) -> dict[str, ScorerBase]:
+        """All scorers by their section: of the reward, and of held-out completions."""
+        of_task = {f"task.scorers.{name}": one for name, one in self.task.scorers.items()}
+        held_out = {f"held_out.scorers.{name}": one for name, one in self.held_out.scorers.items()}
+        return {**of_task, **held_out}
 
     @property
     def max_drops(self) -> dict[str, float]:

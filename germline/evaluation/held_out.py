@@ -1,17 +1,24 @@
-"""Held-out scores of the center, with intervals over examples.
+"""Held-out scores of the center, by the task and by scorers, with intervals over examples.
 
 Several samples per example have pass@k (the share of examples of which one of k samples is right),
 best@k where the metric is not a share, and majority@k where a task extracts answers.
+
+The scorers of `held_out.scorers` judge held-out completions only: what is trained never sees their
+scores. A run that is trained on a reward model or a judge may learn what that judge likes and
+nobody else does. Another judge, beside it, shows it.
 """
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 import numpy as np
 from jaxtyping import Float64
 
+from germline.config.scorers import ScorerBase
 from germline.evaluation.statistics import (
     Z_95,
     Interval,
@@ -21,11 +28,19 @@ from germline.evaluation.statistics import (
     wilson_interval,
 )
 from germline.protocols import EpisodeTask, Task, VotableTask
-from germline.record.metrics_rows import mean_parts
-from germline.types import Decoding, Evaluation, Example, HeldOutScore
+from germline.record.metrics_rows import mean_parts, rollout_text
+from germline.scorers import Score
+from germline.scorers.scored_graders import ScorerPart, start_scorer
+from germline.types import Decoding, Evaluation, Example, GermlineError, HeldOutScore, Rollout
+
+log = logging.getLogger(__name__)
 
 HELD_OUT_NOISE = "held out"
 """Noise stream of held-out sampling, which is the same for every score of a run."""
+
+TRIED = 4
+"""Completions that a scorer is tried on before a run begins."""
+
 
 FEWEST_VOTES = 3
 """Of two votes, no majority outvotes the other."""
@@ -34,18 +49,93 @@ Answers = Sequence[Sequence[str | None]]
 """The answers that a task extracts, `[samples][examples]`."""
 
 
+class HeldOutScorers:
+    """Scores held-out completions; the scorers work at the same time.
+
+    `text_of` returns what scorers get of a completion's text, such as without its thinking.
+    """
+
+    def __init__(self, configs: Mapping[str, ScorerBase], text_of: Callable[[str], str]) -> None:
+        self._configs = configs
+        self._text_of = text_of
+        self._parts: list[ScorerPart] = []
+        try:
+            for name, config in configs.items():
+                self._parts.append(start_scorer(_setting(name), name, config))
+        except BaseException:
+            self.close()
+            raise
+
+    def score(
+        self, rollouts: Sequence[Rollout], examples: Sequence[Example], generation: int
+    ) -> tuple[HeldOutScore, ...]:
+        """Score the completion of each example, by scorer; a warning says what is missing."""
+        texts = {rollout.example: self._text_of(rollout_text(rollout)) for rollout in rollouts}
+        answers = [texts[example.index] for example in examples]
+        scores = self._scores(answers, examples, self._parts)
+        for name, given in scores.items():
+            missing = [score.missing for score in given if score.missing is not None]
+            if missing:
+                log.warning(
+                    "%s: %d of %d held-out completions have no score: %s",
+                    *(_setting(name), len(missing), len(given), missing[0]),
+                )
+        return tuple(
+            score_of_values(
+                generation,
+                part.name,
+                [one.value for one in scores[part.name]],
+                higher_is_better=part.weight >= 0,
+            )
+            for part in self._parts
+        )
+
+    def check(
+        self, examples: Sequence[Example], known: Mapping[str, ScorerBase] | None = None
+    ) -> None:
+        """Try every scorer on a few answers, but those that the run so far had (`known`)."""
+        some = list(islice(examples, TRIED))
+        before = known or {}
+        tried = [one for one in self._parts if before.get(one.name) != self._configs[one.name]]
+        texts = [one.answer or one.prompt for one in some]
+        for name, given in self._scores(texts, some, tried).items():
+            if given and all(score.missing is not None for score in given):
+                raise GermlineError(
+                    f"{_setting(name)} (kind={self._configs[name].kind}) scored none of the "
+                    f"{len(given)} texts that were tried: {given[0].missing}"
+                )
+
+    def close(self) -> None:
+        """Cancel what waits, and release the scorers."""
+        for part in self._parts:
+            part.queue.close()
+            part.scorer.close()
+
+    def _scores(
+        self, texts: Sequence[str], examples: Sequence[Example], parts: Sequence[ScorerPart]
+    ) -> dict[str, list[Score]]:
+        items = list(zip(texts, examples, strict=True))
+        pending = {part.name: part.queue.submit(items) for part in parts}
+        return {name: future.result() for name, future in pending.items()}
+
+
+def _setting(name: str) -> str:
+    return f"held_out.scorers.{name}"
+
+
 def score_center(
     evaluate: Callable[[Sequence[Example], Decoding], Evaluation],
     task: Task,
     examples: Sequence[Example],
     decoding: Decoding,
     generation: int,
+    scorers: HeldOutScorers | None = None,
 ) -> tuple[HeldOutScore, Evaluation]:
     """Score the center on held-out examples, `generation` updates after the start.
 
     Only examples without the metric are left out: where a scorer fails, the reward is missing, but
     a metric that is another part of the rubric is known. Of several samples per example, the mean
-    counts.
+    counts, and `scorers` score the first one.
     """
     evaluation = evaluate(examples, decoding)
     values = values_by_sample(evaluation, task.metric, examples)
@@ -57,6 +147,10 @@ def score_center(
         answers = answers_by_sample(evaluation, task, examples)
         reduced = reductions(values, answers, higher_is_better=score.higher_is_better)
         score = replace(score, at_k=tuple(of(name, one.tolist()) for name, one in reduced.items()))
+    firsts = [rollout for rollout in evaluation.rollouts if rollout.member == 0]
+    if scorers is not None and (scored := scorers.score(firsts, examples, generation)):
+        by_example = tuple(float(one) for one in evaluation.rewards[0])
+        score = replace(score, rewards=by_example, scorers=scored)
     return score, evaluation
 
 

@@ -25,7 +25,7 @@ from germline.types import (
 MAX_SAMPLES = 20
 """Number of held-out completions kept with a score."""
 
-RETAINED_FIELDS = ("mean", "standard_error", "n", "proportion", "higher_is_better", "values")
+SCORER_FIELDS = ("mean", "standard_error", "n", "proportion", "higher_is_better", "values")
 """Fields of a held-out score by a scorer; the others are those of the row."""
 
 MAX_REASON = 200
@@ -305,7 +305,7 @@ def held_out_row(
 
 
 def score_fields(score: HeldOutScore, *, values: bool = True) -> dict[str, Any]:
-    """Describe a held-out score, without what it has none of."""
+    """Describe a held-out score; without scorers or parts, as before there were any."""
     fields = asdict(score)
     del fields["at_k"]  # a run takes one sample
     del fields["forgot"]  # it depends on the config, which a resumed run may change
@@ -314,13 +314,31 @@ def score_fields(score: HeldOutScore, *, values: bool = True) -> dict[str, Any]:
             del fields[name]
     if score.retained:
         fields["retained"] = {
-            name: {key: one[key] for key in ("metric", *RETAINED_FIELDS)}
+            name: {key: one[key] for key in ("metric", *SCORER_FIELDS)}
             for name, one in fields["retained"].items()
         }
+    if score.scorers:
+        scorers = {one.pop("metric"): one for one in fields["scorers"]}
+        fields["scorers"] = {
+            name: {key: one[key] for key in SCORER_FIELDS} for name, one in scorers.items()
+        }
+    else:
+        del fields["scorers"], fields["rewards"]
     if not values:
-        for section in (fields, *fields.get("retained", {}).values()):
-            del section["values"]
+        for group in ({"": fields}, fields.get("scorers", {}), fields.get("retained", {})):
+            for section in group.values():
+                del section["values"]
+        fields.pop("rewards", None)
     return fields
+
+
+def scores_by_scorer(scores: Sequence[HeldOutScore]) -> dict[str, list[HeldOutScore]]:
+    """Return the scores by each of `held_out.scorers` that could be computed, in order."""
+    found: dict[str, list[HeldOutScore]] = {}
+    for one in (one for score in scores for one in score.scorers):
+        if one.n:
+            found.setdefault(one.metric, []).append(one)
+    return found
 
 
 def scores_by_retained(scores: Sequence[HeldOutScore]) -> dict[str, list[HeldOutScore]]:
@@ -334,15 +352,19 @@ def scores_by_retained(scores: Sequence[HeldOutScore]) -> dict[str, list[HeldOut
 
 def read_held_out_row(row: Mapping[str, Any]) -> HeldOutRow:
     """Read a row that `held_out_row` wrote."""
-    # Earlier runs also recorded scores by `scorers`, and the `rewards` beside them.
-    other = ("completions", "retained", "scorers", "rewards")
-    facts = {name: value for name, value in row.items() if name not in other}
-    retained = {
-        name: _read_score({"generation": row["generation"], "reward": one["mean"], **one})
-        for name, one in row.get("retained", {}).items()
-    }
+    nested = ("completions", "scorers", "retained")
+    facts = {name: value for name, value in row.items() if name not in nested}
+    scorers, retained = (
+        {
+            name: _read_score(
+                {"generation": row["generation"], "metric": name, "reward": one["mean"], **one}
+            )
+            for name, one in row.get(group, {}).items()
+        }
+        for group in ("scorers", "retained")
+    )
     return HeldOutRow(
-        replace(_read_score(facts), retained=retained),
+        replace(_read_score(facts), scorers=tuple(scorers.values()), retained=retained),
         tuple(HeldOutSample(**one) for one in row["completions"]),
     )
 
@@ -352,8 +374,8 @@ def _read_score(facts: Mapping[str, Any]) -> HeldOutScore:
     read: dict[str, Any] = {
         key: math.nan if value is None else value for key, value in facts.items()
     }
-    if "values" in facts:
-        read["values"] = tuple(math.nan if one is None else one for one in facts["values"])
+    for name in {"values", "rewards"} & read.keys():
+        read[name] = tuple(math.nan if one is None else one for one in facts[name])
     if parts := facts.get("parts"):
         read["parts"] = {part: math.nan if one is None else one for part, one in parts.items()}
     return HeldOutScore(**read)

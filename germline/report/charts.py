@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from germline.evaluation.held_out import confidence_interval
+from germline.evaluation.held_out import confidence_interval, score_of_values
 from germline.record.atomic_files import Row
 from germline.record.metrics_rows import (
     has_groups,
     scores_by_retained,
+    scores_by_scorer,
     signal,
 )
 from germline.report.comparison import SeedGroup
@@ -162,7 +163,7 @@ class HeatMap:
 
 def curves(run: RunFacts) -> list[Chart]:
     """Chart fitness, held-out scores, sigma and steps; what is constant has no chart."""
-    made: list[Chart | None] = [fitness(run), held_out(run)]
+    made: list[Chart | None] = [fitness(run), held_out(run), *_held_out_scorers(run)]
     if run.config.method.trains_center:
         made.append(_column(run, "sigma", "Sigma of the members."))
     if run.config.search.has_measured_rate:
@@ -323,6 +324,27 @@ def _mean_fitness(run: RunFacts, label: str, color: int, *, banded: bool) -> Ser
         [row["fitness"][name] for row in run.rows] for name in ("mean", "p20", "p80")
     )
     return Series(label, _generations(run.rows), mean, low * banded, high * banded, color)
+
+
+def _held_out_scorers(run: RunFacts) -> list[Chart]:
+    """Chart the reward of the held-out completions, and their scores by `held_out.scorers`."""
+    rewarded = [one for one in run.scores if one.rewards]
+    found = dict(scores_by_scorer(run.scores))
+    if any(one.rewards != one.values for one in rewarded):
+        found["reward"] = [
+            score_of_values(one.generation, "reward", one.rewards, higher_is_better=True)
+            for one in rewarded
+        ]
+    about = "Score of the same completions, with 95 % intervals. "
+    return [_of_scores(run, f"held-out {name}", one, about) for name, one in found.items()]
+
+
+def _of_scores(
+    run: RunFacts, title: str, scores: Sequence[HeldOutScore], about: str = "", color: int = 2
+) -> Chart:
+    caption = f"{about}{'Higher' if scores[-1].higher_is_better else 'Lower'} is better."
+    series = [_points(scored_as(run.config), scores, color)]
+    return Chart(bounded_text(title, LONGEST_NAME), caption, counted_by(run.config), series)
 
 
 def _column(run: RunFacts, name: str, caption: str) -> Chart | None:

@@ -25,7 +25,7 @@ from germline.evaluation.score_difference import (
 from germline.record import RunDirectory
 from germline.record.atomic_files import Row
 from germline.record.early_stopping import best_score
-from germline.record.metrics_rows import has_groups, mean_signal, signal
+from germline.record.metrics_rows import has_groups, mean_signal, scores_by_scorer, signal
 from germline.report.text_format import behavior_change, bounded_text, number, percent
 from germline.types import HeldOutScore
 
@@ -147,18 +147,22 @@ def _collapse(run: Recorded) -> Finding | None:
 
 
 def _decline(run: Recorded) -> Finding | None:
-    """Find a held-out score that has declined since its best one."""
-    found = find_score_decline(run.scores) if run.config.method.trains_center else None
+    """Find a held-out score, or a score by a scorer, that has declined since its best one."""
+    if not run.scores or not run.config.method.trains_center:
+        return None
+    curves = {run.scores[0].metric: run.scores, **scores_by_scorer(run.scores)}
+    declines = ((name, find_score_decline(scores)) for name, scores in curves.items())
+    metric, found = next((one for one in declines if one[1]), ("", None))
     if found is None:
         return None
     best, now, low, high = (number(found[name]) for name in ("best", "now", "low", "high"))
     sentence = (
-        f"The held-out {_metric(run.scores[0])} has declined since update {found['since']}: it "
+        f"The held-out {metric.replace('_', ' ')} has declined since update {found['since']}: it "
         f"went from {best} to {now} (95 % interval of the loss {low} to {high}, over the same "
         f"{found['examples']} examples). Read the answers before and after, and go on from the "
         f"best weights with a lower learning rate ({run.config.method.restart})."
     )
-    return Finding("decline", "warning", sentence, found, GETS_WORSE)
+    return Finding("decline", "warning", sentence, found | {"metric": metric}, GETS_WORSE)
 
 
 def _not_learned(run: Recorded) -> Finding | None:

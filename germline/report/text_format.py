@@ -16,7 +16,7 @@ from germline.evaluation.behavior import DETECTORS, Verdict
 from germline.evaluation.score_difference import PairedDifference, paired_difference
 from germline.evaluation.statistics import Interval, SeedDifference, SeedStatistics
 from germline.record.early_stopping import best_score
-from germline.record.metrics_rows import scores_by_retained
+from germline.record.metrics_rows import scores_by_retained, scores_by_scorer
 from germline.types import HeldOutScore
 
 JOINERS = "\u200c\u200d"
@@ -143,8 +143,18 @@ def seed_difference_text(value: SeedDifference) -> str:
     return f"{signed(value.mean)} ({about})"
 
 
+def scorer_line(*scores: HeldOutScore) -> str:
+    """Format scores of one of `held_out.scorers`, first to last, with how many texts have none."""
+    values = " -> ".join(
+        score(one) + (f" (n {one.n} of {len(one.values)})" if one.n < len(one.values) else "")
+        for one in scores
+    )
+    better = "" if scores[-1].higher_is_better else ", lower is better"
+    return f"held-out scorer {scores[-1].metric}: {values}{better}"
+
+
 def score_lines(scores: Sequence[HeldOutScore], counted: str, done: int = 0) -> list[str]:
-    """Describe the first, the last and the best held-out score, in lines.
+    """Describe the first, the last and the best held-out score, and those by scorers, in lines.
 
     Args:
         scores: held out, in order.
@@ -165,9 +175,11 @@ def score_lines(scores: Sequence[HeldOutScore], counted: str, done: int = 0) -> 
         line += f"; since the start {directions(gain)}"
     if last.generation < done:
         line += f"; scored last after {last.generation} of {count_of(done, counted)}"
+    by_scorer = scores_by_scorer(scores).values()
+    lines = [line, *(scorer_line(*dict.fromkeys((one[0], one[-1]))) for one in by_scorer)]
     if kept := scores_by_retained(scores):
-        return [line, "retained: " + ", ".join(retained_change(*one) for one in kept.items())]
-    return [line]
+        lines.append("retained: " + ", ".join(retained_change(*one) for one in kept.items()))
+    return lines
 
 
 def retained_change(name: str, scores: Sequence[HeldOutScore]) -> str:

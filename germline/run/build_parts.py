@@ -14,7 +14,7 @@ from germline.config.config_files import model_source
 from germline.config.run_config import Retained
 from germline.endpoint import serve_extra
 from germline.engines.master_weights import Masters
-from germline.evaluation.held_out import HELD_OUT_NOISE
+from germline.evaluation.held_out import HELD_OUT_NOISE, HeldOutScorers
 from germline.fleet import Fleet
 from germline.fleet.worker_jobs import dimension
 from germline.generation_loop import batches
@@ -61,6 +61,7 @@ class RunParts(AbstractContextManager["RunParts"]):
     decoding: Decoding
     method: Method
     batch: Callable[[int], Sequence[Example]]
+    held_out_scorers: HeldOutScorers
     retained: Mapping[str, RetainedTask | RetainedText]
 
     def __exit__(self, *_error: object) -> None:
@@ -68,7 +69,7 @@ class RunParts(AbstractContextManager["RunParts"]):
 
     def close(self) -> None:
         """End the processes of graders and engines."""
-        for part in (self.fleet, self.method, *self.all_graders):
+        for part in (self.fleet, self.method, self.held_out_scorers, *self.all_graders):
             part.close()
 
     @property
@@ -119,6 +120,8 @@ def build_run_parts(
     with ExitStack() as opened:
         graders = make_graders(config, task)
         opened.callback(graders.close)
+        held_out_scorers = HeldOutScorers(config.held_out.scorers, scored_text_of(task))
+        opened.callback(held_out_scorers.close)
         retained: dict[str, RetainedTask | RetainedText] = {}
         for name, section in config.retained.items():
             try:
@@ -154,6 +157,7 @@ def build_run_parts(
         batch=batches(
             task.examples("train"), config.batch_size, config.seed, method.batch_generation
         ),
+        held_out_scorers=held_out_scorers,
         retained=retained,
     )
 

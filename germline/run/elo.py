@@ -161,7 +161,7 @@ def compare_models(
     with closing(judge):
         for name, evaluation in models.items():
             on_progress(f"generating completions of {name}")
-            scores[name], evaluated = evaluation.run()
+            scores[name], evaluated = evaluation.run(scorers=False)
             text_of = scored_text_of(evaluation.task)
             texts[name] = {one.example: text_of(rollout_text(one)) for one in evaluated.rollouts}
         examples = models[anchor].examples

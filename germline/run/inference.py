@@ -16,6 +16,7 @@ from germline.config import Config, Rows, TaskBase, load_config
 from germline.environments.tools import is_unicode
 from germline.evaluation import score_center
 from germline.evaluation.behavior import Answer, behavior, recorded_answers
+from germline.evaluation.held_out import HeldOutScorers
 from germline.evaluation.kl_divergence import KlDivergence, TextDivergence, measure_texts
 from germline.fleet import LocalFleet
 from germline.graders.reward_functions import Rewards
@@ -37,6 +38,7 @@ from germline.run.weights import (
 )
 from germline.tasks import make_task
 from germline.tasks.python_inputs import NO_INPUTS, PythonInputs, RowsLike, read_inputs
+from germline.tasks.task_settings import scored_text_of
 from germline.types import Completion, Decoding, Evaluation, Example, GermlineError, HeldOutScore
 
 log = logging.getLogger(__name__)
@@ -131,7 +133,7 @@ class SourceEvaluation:
             return self
         return replace(self, decoding=replace(self.decoding, temperature=temperature))
 
-    def run(self) -> tuple[HeldOutScore, Evaluation]:
+    def run(self, *, scorers: bool = True) -> tuple[HeldOutScore, Evaluation]:
         """Load the weights, generate and grade the completions, and release the weights."""
         directory, config, last = self.directory, self.config, self.generation
         if directory and last is None:
@@ -141,6 +143,9 @@ class SourceEvaluation:
             opened.callback(engine.close)
             graders = make_graders(config, self.task)
             opened.callback(graders.close)
+            asked = config.held_out.scorers if scorers else {}
+            held_out_scorers = HeldOutScorers(asked, scored_text_of(self.task))
+            opened.callback(held_out_scorers.close)
             fleet = LocalFleet(engine, graders, config.microbatch)
             evaluate = partial(fleet.evaluate_center, samples=self.samples)
             if directory:
@@ -148,7 +153,9 @@ class SourceEvaluation:
                 method = method_of_run(directory, dimension, self.task, last)
                 evaluate = partial(method.evaluate_center, fleet, samples=self.samples)
             updates = 0 if last is None else last + 1
-            return score_center(evaluate, self.task, self.examples, self.decoding, updates)
+            return score_center(
+                evaluate, self.task, self.examples, self.decoding, updates, held_out_scorers
+            )
 
     def measure_kl(self) -> tuple[KlDivergence, dict[str, float]]:
         """Generate completions of a run, and measure the KL of its weights from its start.

@@ -85,6 +85,7 @@ def begin_run(
     with ExitStack() as on_error:
         on_error.callback(parts.close)
         check_custom_reward(parts.config, parts.task, parts.graders)
+        parts.held_out_scorers.check(parts.held_out_examples)
         resolved, digest = parts.config, getattr(parts.task, "digest", None)
         if isinstance(resolved.task, CustomTask) and digest is not None:  # of its code and rows
             section = resolved.task.model_copy(update={"digest": digest})
@@ -112,6 +113,7 @@ def resume(
         GermlineError: an override would make it another run, or the weights cannot be loaded.
     """
     directory = RunDirectory.open(Path(path))
+    scorers = directory.config.held_out.scorers
     config = resumed_config(directory.config, overrides)
     inputs = read_inputs(reward, data)
     loadable, engine = config, config.engine
@@ -125,6 +127,7 @@ def resume(
         entries = _entries_to_resume(directory, config)
         parts = build_run_parts(loadable, directory.ancestors, inputs)
         on_error.callback(parts.close)
+        parts.held_out_scorers.check(parts.held_out_examples, scorers)
         complete = recall_updates(parts.method.recall, entries)
         parts.restore(complete, directory.snapshots, directory.base_digest)
         directory.journal.cut(len(entries))

@@ -70,11 +70,9 @@ def check_run(config: Config, task: Task) -> None:
         check_installed()
     if config.record.wandb:
         check_wandb_installed()
-    for name, scorer in config.task.scorers.items():
+    for setting, scorer in config.scorers.items():
         if isinstance(scorer, HttpScorer):
-            request_headers(
-                scorer, f"task.scorers.{name}.token_env"
-            )  # refuses a token that is not set
+            request_headers(scorer, f"{setting}.token_env")  # refuses a token that is not set
     check_prompt_lengths(config, task)
 
 

@@ -74,7 +74,7 @@ class ScalarObserver(Observer, ABC):
             return
         self._scored = score.generation
         scalars = {
-            f"held_out/{score.metric}": score.mean,
+            **{f"held_out/{one.metric}": one.mean for one in (score, *score.scorers)},
             **{f"retained/{name}": kept.mean for name, kept in score.retained.items()},
             **_numbers("held_out_parts", score.parts),
             **_numbers("behavior", score.behavior),

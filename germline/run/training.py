@@ -253,6 +253,7 @@ class Training:
             parts.held_out_examples,
             held_out_decoding(parts.config, parts.task),
             generation,
+            parts.held_out_scorers,
         )
         retained = {
             name: one.score(parts.fleet, generation)

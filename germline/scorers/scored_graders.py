@@ -48,7 +48,7 @@ class ScoredGraders:
         self._parts: list[ScorerPart] = []
         try:
             for name, config in configs.items():
-                self._parts.append(_start_scorer(name, config))
+                self._parts.append(start_scorer(f"task.scorers.{name}", name, config))
         except BaseException:
             self.close()
             raise
@@ -102,8 +102,9 @@ Graders = GraderPool | ScoredGraders
 """What grades the completions of a run."""
 
 
-def _start_scorer(name: str, config: ScorerBase) -> ScorerPart:
-    scorer: Scorer = create("scorer", config, f"task.scorers.{name}")
+def start_scorer(setting: str, name: str, config: ScorerBase) -> ScorerPart:
+    """Make a scorer and its queue; `setting` is its section in errors."""
+    scorer: Scorer = create("scorer", config, setting)
 
     def score(items: list[Item]) -> Sequence[Score]:
         try:

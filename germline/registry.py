@@ -140,6 +140,8 @@ def _entry_points() -> "EntryPoints":
 def unknown_kind(group: str, kind: str) -> str:
     """Say that a group has no such kind, which it has, and which plugins could not be imported."""
     known = entries(group)
+    if kind in known:
+        return f"{kind!r} is registered after a config was read: import its module before that"
     choice = ", ".join(map(repr, known))
     text = f"there is no kind {kind!r}{did_you_mean(kind, known)}; choose one of {choice}"
     broken = "; ".join(f"{package} ({why})" for package, why in load_plugins().items())

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from typing import Literal
+from typing import Literal, TypedDict
 
 import pytest
 
@@ -170,6 +170,26 @@ def test_the_model_is_told_the_result_of_a_call_or_what_is_wrong_with_it(reply, 
     answer = play(Tools, reply, start=1)
     assert answer.startswith("<tool_response>\n")
     assert responses in answer or re.search(responses, answer)
+
+
+class Place(TypedDict):
+    """A kind of pydantic's own `typing_extensions` alone, on Python 3.11."""
+
+    x: int
+
+
+class Map:
+    reward = 1.0
+
+    def reset(self): ...
+
+    def look(self, place: Place):
+        """Look at a place."""
+        return place["x"]
+
+
+def test_an_argument_of_a_kind_that_pydantic_refuses_may_be_any_json():
+    assert "3" in str(play(Map, call("look", place={"x": 3})))
 
 
 def test_a_reply_may_hold_several_calls():

@@ -3,6 +3,8 @@
 import json
 import math
 import signal
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -291,3 +293,12 @@ def test_a_reset_that_fails_stops_the_run_whatever_was_replied(misdeed, said, re
         submit(
             misbehaving_environments.Obedient, Transcript(replies, 0), timeout_s=1.0, word=misdeed
         )
+
+
+def test_a_cache_forgets_the_replies_of_episodes_that_were_taken():
+    cache: Any = EpisodeCache()
+    row = {"n": 1}
+    for seed in range(3):
+        cache.put((0, seed, ("a long reply",)), SimpleNamespace(row=row))
+        assert cache.take((0, seed, ("a long reply",)), row)
+    assert not cache._episodes

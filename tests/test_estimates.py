@@ -253,14 +253,28 @@ def test_a_recipe_fits_its_hardware_and_measures_sigma_and_learning_rate(name):
     assert estimate(config, shape_of(published(config.model)), texts, machine).fits
 
 
-def test_the_limit_of_a_container_is_the_memory(tmp_path, monkeypatch):
+LIMITS = {
+    "version 2": ("", "memory.max", "memory.current", "inactive_file"),
+    "version 1": (
+        "memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+}
+
+
+@pytest.mark.parametrize("names", LIMITS.values(), ids=LIMITS)
+def test_the_limit_of_a_container_is_the_memory(tmp_path, monkeypatch, names):
     # Found from outside: inside a container, the memory of the host was shown.
-    (tmp_path / "memory.max").write_text("100000000\n")
-    (tmp_path / "memory.current").write_text("60000000\n")
-    (tmp_path / "memory.stat").write_text("anon 1\ninactive_file 20000000\n")
+    folder, limit, used, cached = names
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / folder / limit).write_text("100000000\n")
+    (tmp_path / folder / used).write_text("60000000\n")
+    (tmp_path / folder / "memory.stat").write_text(f"anon 1\n{cached} 20000000\n")
     monkeypatch.setattr(machine, "CGROUPS", tmp_path)
     assert (total_bytes(), available_bytes()) == (100e6, 60e6)
-    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / folder / limit).write_text("max\n")
     assert available_bytes() > 100e6
 
 

@@ -124,6 +124,7 @@ def test_a_request_without_the_token_is_a_401_and_health_needs_none():
         given = {"authorization": "Bearer secret"}
         assert service.post("/echo", b'{"a": 1}', given) == (200, {"a": 1})
         assert service.request("GET", "/health") == (200, {"status": "ok"})
+        assert service.request("GET", "/openapi.json")[0] == 404
 
 
 def test_a_client_that_disconnects_takes_what_it_waits_for_out_of_the_queue(service):

@@ -346,6 +346,18 @@ def test_a_run_with_settings_that_are_gone_opens_where_they_changed_nothing():
     assert (opened.task.kind, opened.graders.workers) == ("wordle", 192)
     with pytest.raises(GermlineError, match=r"task\.words: unknown setting"):
         read_recorded({**recorded, "task": {**recorded["task"], "words": "mine.txt"}})
+    kept = read_recorded({**recorded, "retained": {"words": {"task": recorded["task"]}}})
+    assert kept.retained["words"].model_dump()["task"]["kind"] == "wordle"
     opened = read_recorded({**recorded, "task": {"kind": "guess_number", "largest": 9}})
     task = opened.task.model_dump(mode="json")
     assert (task["kind"], task["path"]) == ("environment", "guess_number.py")
+
+
+def test_held_out_answers_that_cannot_be_graded_are_told(tmp_path, caplog):
+    reward = (
+        "def reward(completion, row):\n    if row['held']:\n        raise RuntimeError('away')\n"
+    )
+    rows = "train, test = [{'prompt': 'a', 'held': 0}] * 4, [{'prompt': 'b', 'held': 1}] * 4\n"
+    (tmp_path / "task.py").write_text(rows + reward + "    return float(len(completion))\n")
+    run(tmp_path / "run", f"task={tmp_path / 'task.py'}", "generations=1", "batch_size=4")
+    assert "the grading of 4 of 4 held-out completions failed, most often by: " in caplog.text

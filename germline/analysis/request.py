@@ -178,6 +178,10 @@ def analyze(  # noqa: PLR0913 - all that a result depends on
         GermlineError: a source cannot be opened, the sources do not belong together, or a setting
             is wrong.
     """
+    one_source = isinstance(sources, str | Path | nn.Module)
+    if what not in ANALYSES or not sources or one_source:
+        names = ", ".join(ANALYSES)
+        raise GermlineError(f"analyze: give one of {names} and a list of sources, found {what!r}")
     measure = getattr(importlib.import_module(f"germline.analysis.{ANALYSES[what]}"), what)
     section = make_section(get_type_hints(measure)["settings"], settings, "analyze: ", "")
     with ExitStack() as stack:

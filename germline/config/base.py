@@ -77,7 +77,7 @@ def make_section(
         return section(**values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        why = first["msg"].removeprefix("Value error, ")
+        why = first["msg"].removeprefix("Value error, ").replace("Field required", "must be set")
         place = ".".join(one for one in first["loc"] if isinstance(one, str))
         if first["type"] == "extra_forbidden":
             known: Mapping[Any, Any] = section.model_fields

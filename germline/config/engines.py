@@ -68,7 +68,8 @@ class Vllm(EngineBase):
     @field_validator("options")
     @classmethod
     def _runs_in_one_process(cls, options: dict[str, Any]) -> dict[str, Any]:
-        if sharded := [name for name in options if name.endswith("parallel_size")]:
+        others = ("parallel_size", "distributed_executor_backend")
+        if sharded := [name for name in options if name.endswith(others)]:
             raise ValueError(
                 f"members are computed in one process, not with {sharded[0]}: use an SGLang "
                 "server with --tp-size"

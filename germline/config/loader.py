@@ -124,7 +124,13 @@ GONE = {
 }
 """Settings that earlier runs recorded, of a section or of one kind of it."""
 
-NO_EFFECT = {"clip": None, "elite": 1.0, "init_adapter": None, "noise_reuse": 1}
+NO_EFFECT = {
+    "clip": None,
+    "elite": 1.0,
+    "init_adapter": None,
+    "noise_reuse": 1,
+    "tensor_parallel": 1,
+}
 """Values of those of them that had an effect; runs with other values are not opened."""
 
 GONE_FROM_TASKS = ("sample_weight", "words", "largest", "path", "test_path")
@@ -217,19 +223,28 @@ def read_recorded(values: Mapping[str, Any]) -> Config:
                 for name, value in recorded.items()
                 if name not in names or value != NO_EFFECT.get(name, value)
             }
-    task, graders = kept.get("task"), kept.get("graders")
-    if isinstance(task, Mapping):
-        is_gone = task.get("kind") in GONE_TASKS
-        known = {
-            name: value
-            for name, value in task.items()
-            if name not in GONE_FROM_TASKS or (value is not None and not is_gone)
+    graders = kept.get("graders")
+    kept["task"] = _known_of_task(kept.get("task"))
+    if isinstance(retained := kept.get("retained"), Mapping):
+        kept["retained"] = {
+            name: {**one, "task": _known_of_task(one["task"])} if one.get("task") else one
+            for name, one in retained.items()
         }
-        here = {"kind": "environment", "path": f"{task['kind']}.py"} if is_gone else {}
-        kept["task"] = known | here
     if isinstance(graders, Mapping) and isinstance(graders.get("workers"), int):
         kept["graders"] = {**graders, "workers": min(graders["workers"], MOST_GRADERS)}
     return validate_config(kept)
+
+
+def _known_of_task(task: Any) -> Any:
+    if not isinstance(task, Mapping):
+        return task
+    is_gone = task.get("kind") in GONE_TASKS
+    known = {
+        name: value
+        for name, value in task.items()
+        if name not in GONE_FROM_TASKS or (value is not None and not is_gone)
+    }
+    return known | ({"kind": "environment", "path": f"{task['kind']}.py"} if is_gone else {})
 
 
 def check_format_version(file: Path, facts: object) -> None:

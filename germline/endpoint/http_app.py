@@ -80,7 +80,10 @@ def make_app(title: str, token: str | None) -> FastAPI:
             )
 
     app = FastAPI(
-        title=title, default_response_class=AsciiJson, dependencies=[Depends(check_token)]
+        title=title,
+        openapi_url=None,  # its pages would need no token
+        default_response_class=AsciiJson,
+        dependencies=[Depends(check_token)],
     )
 
     @app.exception_handler(HTTPException)
@@ -120,6 +123,7 @@ async def results_of(futures: "Sequence[Future[Any]]", request: Request) -> list
     All are cancelled with the first error, and when the client has closed the connection.
     """
     answered = asyncio.gather(*map(asyncio.wrap_future, futures))
+    answered.add_done_callback(lambda one: one.cancelled() or one.exception())  # perhaps unread
     try:
         while not (await asyncio.wait([answered], timeout=GONE_S))[0]:
             if await request.is_disconnected():

@@ -17,6 +17,7 @@ Limits of n members at once: linear layers, embeddings and norms of the last dim
 mixture get rows that were routed to them, so their members run one after another.
 """
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -29,6 +30,8 @@ from germline.engines.master_weights import Masters
 from germline.engines.model_tensors import replaced_forwards
 from germline.protocols import Members
 from germline.types import Perturbation, SeedPerturbation, TensorInfo
+
+log = logging.getLogger(__name__)
 
 AUTO_BYTES = 64 * 2**20
 """Most bytes of the stacks of `engine.members_per_batch=auto`: larger ones exceed every cache and
@@ -147,9 +150,16 @@ def dense_members(
     `auto` follows from sizes alone, never from free memory. Members run one after another where a
     batch cannot have several copies of the searched weights.
     """
+    can_be_stacked = _can_be_stacked(model, masters)
+    if asked not in ("auto", 1) and not can_be_stacked:
+        log.warning(
+            "engine.members_per_batch=%s: members run one after another, as a batch cannot have "
+            "several copies of the searched weights of this model",
+            asked,
+        )
     if asked == "auto":
         asked = max(1, AUTO_BYTES // sum(serving[info.name].nbytes for info in masters.searched))
-    if asked == 1 or not _can_be_stacked(model, masters):
+    if asked == 1 or not can_be_stacked:
         return DenseMembers(serving, masters)
     return BatchedDenseMembers(model, next(iter(serving.values())), masters, int(asked))
 

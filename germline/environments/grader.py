@@ -51,7 +51,10 @@ class EpisodeCache:
         if place is None:
             return None
         self._count -= 1
-        return same.pop(place)
+        episode = same.pop(place)
+        if not same:
+            del self._episodes[key]
+        return episode
 
     def put(self, key: Key, episode: Episode) -> None:
         """Keep an episode until its next reply."""

@@ -273,12 +273,12 @@ def argument_problem(arguments: Mapping[str, Any], hints: Mapping[str, Any]) -> 
     An argument may have any JSON value if it has no type hint, or one that pydantic does not know.
     """
     # Here, because a grader process without tools starts quickly.
-    from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
+    from pydantic import PydanticUserError, TypeAdapter, ValidationError
 
     for name, value in arguments.items():
         try:
             kind = TypeAdapter(hints.get(name, Any))
-        except PydanticSchemaGenerationError:
+        except (PydanticUserError, NameError):
             kind = TypeAdapter(Any)
         try:
             kind.validate_json(json.dumps(value, allow_nan=False), strict=True)

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 CGROUPS = Path("/sys/fs/cgroup")
 """Where Linux shows the limits of containers (control groups, version 2)."""
 
+CGROUP_FILES = (
+    ("", "memory.max", "memory.current", "inactive_file"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Of versions 2 and 1: the folder, the files with the limit and the use, and a name in memory.stat:
+the cache of files, which the system frees when a program needs the memory."""
+
 BFLOAT16_FROM = 100e6
 """Weights from which `engine.dtype=auto` is bfloat16 on a CPU that multiplies it; a generation of a
 smaller model takes seconds in fp32."""
@@ -116,22 +123,28 @@ def usable_cores() -> int:
 
 def _container_memory() -> Iterator[tuple[int, int]]:
     """Yield limit and use of every control group of this process that limits its memory."""
-    for folder in _control_groups():
-        try:
-            limit = int((folder / "memory.max").read_text(encoding="ascii"))
-            used = int((folder / "memory.current").read_text(encoding="ascii"))
-            statistic = (folder / "memory.stat").read_text(encoding="ascii").split()
-        except (OSError, ValueError):  # no such group, or "max": without a limit
-            continue
-        # The system frees the cache of files when a program needs the memory.
-        cached = int(statistic[statistic.index("inactive_file") + 1])
-        yield limit, min(limit, max(0, used - cached))
+    for version, limit_file, used_file, reclaimable in CGROUP_FILES:
+        for folder in _control_groups(version):
+            try:
+                limit = int((folder / limit_file).read_text(encoding="ascii"))
+                used = int((folder / used_file).read_text(encoding="ascii"))
+                statistic = (folder / "memory.stat").read_text(encoding="ascii").split()
+            except (OSError, ValueError):  # no such group, or "max": without a limit
+                continue
+            cached = int(statistic[statistic.index(reclaimable) + 1])
+            yield limit, min(limit, max(0, used - cached))
 
 
-def _control_groups() -> Iterator[Path]:
+def _control_groups(controller: str) -> Iterator[Path]:
     """Yield the folders of the control groups of this process; limits of parents apply to it."""
-    yield CGROUPS
-    with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
-            own = Path(line.split(":", 2)[2].lstrip("/"))
-            yield from (CGROUPS / part for part in (own, *own.parents) if part.parts)
+    root = CGROUPS / controller
+    yield root
+    try:
+        lines = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            own = Path(path.lstrip("/"))
+            yield from (root / part for part in (own, *own.parents) if part.parts)

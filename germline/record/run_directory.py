@@ -312,7 +312,7 @@ class RunDirectory:
         # A held-out score counts updates: the weights after generation g had g + 1 updates.
         keep_rows(self._held_out, lambda row: row["generation"] <= generation + 1)
         for file in self.rewards.glob("*.npz"):
-            if int(file.stem) > generation:
+            if file.stem.isdecimal() and int(file.stem) > generation:
                 file.unlink()
 
     def acquire_lock(self) -> None:

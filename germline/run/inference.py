@@ -361,7 +361,8 @@ def generate(  # noqa: PLR0913 - all that a completion depends on
         GermlineError: a setting is out of range, or the source cannot be loaded, or has no such
             generation.
     """
-    texts: Any = [None] if isinstance(prompts, str) else prompts
+    given: Any = prompts
+    texts = given if isinstance(given, Sequence) and not isinstance(given, str) else [None]
     if not all(isinstance(text, str) and is_unicode(text) for text in texts):
         raise GermlineError(f"prompts must be a list of Unicode texts, found {prompts!r:.80}")
     if not prompts:

@@ -9,6 +9,7 @@ import logging
 import re
 import resource
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,14 @@ from germline.fleet.worker_jobs import dimension
 from germline.optimizers import make_optimizer
 from germline.record import RunDirectory
 from germline.record.early_stopping import best_score
-from germline.report.findings import WINDOW, Finding, Recorded, find_in_rows, find_in_scores
+from germline.report.findings import (
+    MANY_FAILED,
+    WINDOW,
+    Finding,
+    Recorded,
+    find_in_rows,
+    find_in_scores,
+)
 from germline.report.html_page import write_report
 from germline.types import GenerationRecord, HeldOutScore, Rollout
 
@@ -80,9 +88,18 @@ class FindingLog(Observer):
         return find_in_scores(self._latest)
 
     def on_held_out(self, score: HeldOutScore, rollouts: Sequence[Rollout] | None = None) -> None:
-        """Test a score of no generation, such as that of the start."""
-        if rollouts is not None:
+        """Log that many completions could not be graded."""
+        if rollouts is not None:  # a score of no generation, such as that of the start
             self._of_scores = self._find_in_scores()
+        after = count_of(score.generation, "updates")
+        reasons = Counter(one.grade.failure for one in rollouts or () if one.grade.failure)
+        failed = sum(reasons.values())
+        if rollouts and failed > MANY_FAILED * len(rollouts):
+            log.warning(
+                "after %s, the grading of %d of %d held-out completions failed, most often "
+                "by: %s; the held-out score says little of the model before this is mended",
+                *(after, failed, len(rollouts), reasons.most_common(1)[0][0]),
+            )
 
 
 class Snapshots(Observer):

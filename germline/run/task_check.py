@@ -215,7 +215,7 @@ def reward_rows(
 ) -> list[TaskCheckRow]:
     """Grade gold, empty and hostile answers, and compare their rewards.
 
-    Gold answers are graded as a model can write them: `task.stop` may cut them.
+    Gold answers are graded again as a model can write them: `task.stop` may cut them.
     """
     some = [*spread(task.examples("train"), GOLD // 2), *spread(task.examples("test"), GOLD // 2)]
     # As the only reply, a gold answer may earn nothing where a tool must be called.
@@ -230,7 +230,9 @@ def reward_rows(
     hostile = [*HOSTILE]
     targets = (some * len(hostile))[: len(hostile)]
     graded = partial(Answers.graded, graders)
-    gold, again = (graded("gold answers", written, golden, may_fail=False) for _ in range(2))
+    gold, again = (
+        graded("gold answers", texts, golden, may_fail=False) for texts in (answers, written)
+    )
     empty = graded("empty answers", [""] * len(some), some)
     strange = graded("hostile answers", hostile, targets)
     if has_tools:
@@ -265,14 +267,27 @@ def _gold_row(gold: Answers, again: Answers, empty: Answers) -> TaskCheckRow:
         return row
     if again.row.verdict == "wrong":  # the second time
         return again.row
-    for first, second in zip(gold.row.rewards, again.row.rewards, strict=True):
-        if second != first:
+    lost = []
+    for text, written, first, second in zip(
+        gold.texts, again.texts, gold.row.rewards, again.row.rewards, strict=True
+    ):
+        if text != written and not second >= first:
+            lost.append((text, written))
+        elif text == written and second != first:
             remark = (
                 f"the reward is not deterministic: {first:g} and then {second:g} for the same "
                 "answer; compute it from the completion and the row alone, or a run cannot be "
                 "resumed"
             )
             return replace(row, verdict="wrong", remark=remark)
+    if lost:
+        remark = (
+            f"{len(lost)} of {len(gold.texts)} earn less as a model can write them: "
+            f"{short_text(lost[0][0])} becomes {short_text(lost[0][1])}, as task.stop cuts it or "
+            "the tokenizer has no such text"
+        )
+        every = len(lost) == len(gold.texts)
+        return replace(row, verdict="wrong" if every else "warning", remark=remark)
     if empty.row.rewards and max(gold.row.rewards) <= max(empty.row.rewards):
         return replace(row, verdict="wrong", remark="earn no more than empty ones")
     is_mixed = min(gold.row.rewards) < max(gold.row.rewards)

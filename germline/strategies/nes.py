@@ -14,8 +14,8 @@ al. 2017 (arXiv 1703.03864); the convention and the paper's settings (sigma 1e-3
 Beyond the paper: by default sigma is calibrated to a KL divergence (`strategies.calibrated_sigma`),
 and the learning rate follows the measured signal (`strategies.adaptive_values`): the
 coefficients then give the direction of a step and the learning rate its length. Off by default:
-other adaptations of sigma (`strategies.sigma_rules`), directions that are reused in several
-generations, and a running mean of earlier fitness as the baseline.
+other adaptations of sigma (`strategies.sigma_rules`), and a running mean of earlier fitness as the
+baseline.
 """
 
 import math

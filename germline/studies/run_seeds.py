@@ -93,7 +93,9 @@ class SeedStudy:
 
     def summary(self) -> SeedGroup:
         """Return the seeds that were begun; those that have held-out scores count."""
-        runs = [RunFacts(run) for run in seed_runs(self.out)]
+        begun = seed_runs(self.out)
+        planned = map(self.path, self.seeds)
+        runs = [RunFacts(path) for path in planned if path in begun]
         return SeedGroup(self.out.name, runs, [run for run in runs if run.scores])
 
     def write_results(self, summary: SeedGroup | None = None) -> Path:

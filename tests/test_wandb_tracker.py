@@ -170,7 +170,7 @@ def test_a_service_that_dies_later_does_not_end_the_run(wandb_here):
     done = subprocess.run(
         [sys.executable, "-c", program], env=python, capture_output=True, check=True, text=True
     )
-    assert done.stderr.count("record.wandb: Weights & Biases failed (Connection lost)") == 1
+    assert done.stderr.count("record.wandb: Weights & Biases failed (") == 1
     assert journal(wandb_here / "run") == journal(plain)
 
 

@@ -112,6 +112,11 @@ def load_tokenizer(source: str) -> tuple[PreTrainedTokenizerBase, int | None]:
     return tokenizer, context_limit(config)
 
 
+def load_context(source: str) -> int | None:
+    """Return the same context alone: a large vocabulary takes a second to load."""
+    return context_limit(_load_config(source))
+
+
 def context_limit(config: PreTrainedConfig) -> int | None:
     """Return the longest text of a model, in tokens; None if it does not say.
 
@@ -174,6 +179,19 @@ def silence_transformers() -> Iterator[None]:
 
 
 def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedTokenizerBase]:
+    config = _load_config(source)
+    with loading_errors(unpacked := unpacked_source(source, weights=False)):
+        tokenizer = AutoTokenizer.from_pretrained(unpacked)
+    # Without the files of a tokenizer, the library makes one with an empty vocabulary.
+    if not tokenizer("a 1")["input_ids"]:
+        raise GermlineError(
+            f"model: the tokenizer of {source!r} turns text into no tokens: its files are missing "
+            "or empty"
+        )
+    return config, tokenizer
+
+
+def _load_config(source: str) -> PreTrainedConfig:
     given, source = source, unpacked_source(source, weights=False)
     folder = Path(source).expanduser()
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
@@ -184,14 +202,7 @@ def _config_and_tokenizer(source: str) -> tuple[PreTrainedConfig, PreTrainedToke
     with loading_errors(source):
         config = AutoConfig.from_pretrained(source)
         check_causal(given, config)
-        tokenizer = AutoTokenizer.from_pretrained(source)
-    # Without the files of a tokenizer, the library makes one with an empty vocabulary.
-    if not tokenizer("a 1")["input_ids"]:
-        raise GermlineError(
-            f"model: the tokenizer of {given!r} turns text into no tokens: its files are missing "
-            "or empty"
-        )
-    return config, tokenizer
+    return config
 
 
 def check_causal(source: str, config: PreTrainedConfig) -> None:

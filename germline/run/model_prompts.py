@@ -10,6 +10,7 @@ import datetime
 import json
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +149,7 @@ def sends_chats(config: Config) -> bool:
 class _PromptLimit:
     """The tokens that a prompt may have beside its completion of `new` tokens."""
 
-    tokenizer: "PreTrainedTokenizerBase"
+    source: str
     date: str | None
     context: int
     new: int
@@ -156,19 +157,19 @@ class _PromptLimit:
     @classmethod
     def of(cls, config: Config, task: Task) -> "_PromptLimit | None":
         """Return the limit of a run; None where the model's files are not here, or name none."""
-        from germline.engines.pretrained import load_tokenizer, local_model_folder  # slow: torch
+        from germline.engines.pretrained import load_context, local_model_folder  # slow: torch
 
         source = model_source(config.model)
         try:
             if local_model_folder(source) is None:
                 return None
-            tokenizer, context = load_tokenizer(source)
+            context = load_context(source)
         except GermlineError:
             return None  # loading the model refuses files that are missing or damaged
         if context is None:
             return None
         new = config.task.max_new_tokens or task.max_new_tokens
-        return cls(tokenizer, config.task.prompt_date, context, new)
+        return cls(source, config.task.prompt_date, context, new)
 
     @property
     def prompt(self) -> int:
@@ -184,7 +185,11 @@ class _PromptLimit:
     def tokens(self, example: Example) -> int:
         from germline.engines.prompt_batch import encode_prompt
 
-        return len(encode_prompt(self.tokenizer, example, self.date))
+        return len(encode_prompt(self._tokenizer, example, self.date))
+
+    @cached_property
+    def _tokenizer(self) -> "PreTrainedTokenizerBase":
+        return _tokenizer(self.source)  # which few runs need, as most prompts surely fit
 
 
 def _with_opened_thinking(config: Config, task: Task) -> Task:

@@ -59,6 +59,12 @@ class Section(BaseModel):
         ]
 
 
+def message_of(mistake: Mapping[str, Any]) -> str:
+    """Return what pydantic says of a mistake, of which a missing setting is no `Field`."""
+    said = str(mistake["msg"]).removeprefix("Value error, ")
+    return said.replace("Field required", "must be set")
+
+
 def make_section(
     section: type[AnyModel], values: Mapping[str, Any], command: str, prefix: str
 ) -> AnyModel:
@@ -77,7 +83,7 @@ def make_section(
         return section(**values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        why = first["msg"].removeprefix("Value error, ").replace("Field required", "must be set")
+        why = message_of(first)
         place = ".".join(one for one in first["loc"] if isinstance(one, str))
         if first["type"] == "extra_forbidden":
             known: Mapping[Any, Any] = section.model_fields

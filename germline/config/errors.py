@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from germline.config.base import message_of
 from germline.config.config_files import TASK_SUFFIXES
 from germline.config.reference import group_at, override_names, types_at
 from germline.errors import count_of, shown
@@ -65,13 +66,7 @@ def _line(setting: str, mistakes: list[dict[str, Any]]) -> str:
         ends = ", ".join(TASK_SUFFIXES)
         files = f"; a task file ends in {ends}" if setting == "task" and "." in kind else ""
         return f"{setting}: {unknown_kind(group_at(setting.split('.')), kind)}{files}"
-    messages = dict.fromkeys(
-        str(one["msg"])
-        .removeprefix("Value error, ")
-        .replace("Input should", "must")
-        .replace("Field required", "must be set")
-        for one in mistakes
-    )
+    messages = dict.fromkeys(message_of(one).replace("Input should", "must") for one in mistakes)
     text = f"{setting}: {', or: '.join(messages)}".removeprefix(": ")
     given = first["input"]
     if isinstance(given, str):

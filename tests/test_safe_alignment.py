@@ -32,6 +32,13 @@ def test_only_the_prompts_are_played_and_each_of_them_once(tmp_path):
     assert (task.rubric, task.metric) == ({"reward": -1.0, "cost": -1.0}, "reward")
 
 
+def test_prompts_have_the_order_in_which_they_are_first_met(tmp_path):
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text(json.dumps(ROWS[7]) + "\n")
+    task = task_of(tmp_path, [ROWS[0], ROWS[1], ROWS[0]], test_path=str(held_out))
+    assert [one.prompt for one in task.examples("train")] == ["Question 0?", "Question 1?"]
+
+
 def test_the_check_of_the_task_finds_no_gold_answers_and_nothing_printed(tmp_path):
     report = check_task(section(tmp_path, ROWS), prompts=1)
     assert [finding.verdict for finding in report.findings] == ["ok", "warning", "ok", "ok", "ok"]

@@ -81,8 +81,7 @@ def rows_to_examples(
     digest = _checked_digest(config, code, train, test)
     rows, held_out = _read(train, config, gold), _read(test, config, gold)
     if distinct:
-        first = [{row.asked[:2]: row for row in reversed(side)} for side in (rows, held_out)]
-        rows, held_out = ([*side.values()][::-1] for side in first)
+        rows, held_out = _first_of_each(rows), _first_of_each(held_out)
     if held_out:
         sides = rows, held_out
     else:
@@ -141,6 +140,13 @@ def shown_answer(row: Row, field: str) -> str:
         return next(iter(gold_answers(row, field)), "")
     except GermlineError:
         return as_text(field_value(row.fields, field), field, row.place).strip()
+
+
+def _first_of_each(rows: Sequence[Row]) -> list[Row]:
+    first: dict[object, Row] = {}
+    for row in rows:
+        first.setdefault(row.asked[:2], row)
+    return [*first.values()]
 
 
 def _read(rows: Sequence[PlacedRow], config: CustomTask, gold: Gold) -> list[Row]:

@@ -45,9 +45,8 @@ def train(
         bool,
         typer.Option(
             "--dry-run",
-            help="Train nothing: print the resolved config, batch shapes, the memory to expect, "
-            "what would be downloaded and which files would be written. Exits with "
-            "status 1 if the run is not expected to fit.",
+            help="Train nothing: print the resolved config, batch shapes and the memory to expect. "
+            "Exits with status 1 if the run is not expected to fit.",
         ),
     ] = False,
     as_json: AsJson = False,

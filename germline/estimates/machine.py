@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from germline.estimates.sizes import ModelShape
 
 CGROUPS = Path("/sys/fs/cgroup")
-"""Where Linux shows the limits of containers (control groups, version 2)."""
+"""Where Linux shows the limits of containers (control groups)."""
 
 CGROUP_FILES = (
     ("", "memory.max", "memory.current", "inactive_file"),

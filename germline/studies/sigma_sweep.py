@@ -196,12 +196,12 @@ def open_probe_engine(config: Config, seed: int) -> Iterator[ProbeEngine]:
         )
 
 
-def first_sigma(bench: ProbeEngine, given: object, watch: Callable[[str], None]) -> float:
+def first_sigma(engine: ProbeEngine, given: object, watch: Callable[[str], None]) -> float:
     """Calibrate the sigma at which a sweep begins, as `strategy.sigma` says where it is `auto`."""
     auto = given if isinstance(given, AutoSigma) else AutoSigma()
     settings = auto.model_copy(update={"pairs": auto.pairs or START_PAIRS})
-    strategy = bench.few_members(settings, 1).strategy
-    divergence = MemberKl(bench.fleet, bench.batch_of, 0, bench.decoding)
+    strategy = engine.few_members(settings, 1).strategy
+    divergence = MemberKl(engine.fleet, engine.batch_of, 0, engine.decoding)
     strategy.calibrate(0, divergence)
     sigma = as_seed_perturbation(strategy.ask(0).members[0]).sigma
     watch(f"calibrated in {len(divergence.trials)} trials: sigma {sigma:g}")
@@ -252,39 +252,39 @@ def find_edge(sigma_probes: Sequence[SigmaProbe], center: SigmaProbe) -> float:
     return below.sigma * (above.sigma / below.sigma) ** share
 
 
-def probe_sigma(bench: ProbeEngine, center: SigmaProbe, sigma: float) -> SigmaProbe:
+def probe_sigma(engine: ProbeEngine, center: SigmaProbe, sigma: float) -> SigmaProbe:
     """Evaluate members with one sigma on a few batches."""
-    method = bench.few_members(sigma, BATCHES)
-    row = _mean(sigma, [_measured(bench, method, place) for place in range(BATCHES)])
-    if bench.config.method.members_generate:
+    method = engine.few_members(sigma, BATCHES)
+    row = _mean(sigma, [_measured(engine, method, place) for place in range(BATCHES)])
+    if engine.config.method.members_generate:
         return row
     return replace(row, reward=center.reward, garbage=center.garbage)  # of the same texts
 
 
-def probe_center(bench: ProbeEngine) -> SigmaProbe:
+def probe_center(engine: ProbeEngine) -> SigmaProbe:
     """Evaluate the center on the same batches."""
-    return _mean(0.0, [_measured(bench, None, place) for place in range(BATCHES)])
+    return _mean(0.0, [_measured(engine, None, place) for place in range(BATCHES)])
 
 
-def _measured(bench: ProbeEngine, method: Method | None, place: int) -> SigmaProbe:
-    examples = bench.batch_of(place)[:MOST_EXAMPLES]
+def _measured(engine: ProbeEngine, method: Method | None, place: int) -> SigmaProbe:
+    examples = engine.batch_of(place)[:MOST_EXAMPLES]
     agreement = None
     members: list[Perturbation | None] = [None]
     if method is None:
-        compared = generated = bench.fleet.evaluate_center(examples, bench.decoding)
+        compared = generated = engine.fleet.evaluate_center(examples, engine.decoding)
     else:
         population = method.ask(place)
         members = [*population.members]
-        evaluated = method.evaluate(bench.fleet, population, examples, bench.decoding)
+        evaluated = method.evaluate(engine.fleet, population, examples, engine.decoding)
         compared, generated = evaluated.members, evaluated.rollouts
         agreement = half_agreement(population, compared, method.shape, evaluated.share)
     written = [
         [one.completion for one in generated.rollouts if one.member == member]
         for member in range(len(members))
     ]
-    if not bench.config.method.members_generate:
+    if not engine.config.method.members_generate:
         written = [written[0][: len(examples)]] * len(members)  # the center's, which members score
-    rows = measure_texts(bench.reader, bench.reader, members, examples, written)
+    rows = measure_texts(engine.reader, engine.reader, members, examples, written)
     readings = [one for row in rows for one in row]
     answers = [
         Answer(example.prompt, completion, example.answer, reading.improbable)
@@ -297,7 +297,7 @@ def _measured(bench: ProbeEngine, method: Method | None, place: int) -> SigmaPro
         spread=float(np.nanstd(fitness(compared.rewards))),
         informative=informative_examples(compared.rewards),
         agreement=agreement,
-        garbage=behavior(answers, special_ids=bench.reader.special_ids)["broken"],
+        garbage=behavior(answers, special_ids=engine.reader.special_ids)["broken"],
         divergence=KlDivergence.of(readings).per_token,
     )
 

@@ -161,6 +161,31 @@ def test_a_completion_does_not_depend_on_its_neighbors(space):
     assert engine.generate(MEMBERS[2:4], batch, SAMPLED) == together[2:4]
 
 
+@pytest.mark.parametrize("model", ["qwen2", "mistral", "gemma3"])
+@pytest.mark.parametrize("space", ["full", "rank 1"])
+def test_prompts_read_in_pieces_give_the_texts_of_prompts_read_whole(model, space, monkeypatch):
+    engine = inprocess(model, SPACES[space])
+    members = [*population(4).members, None]
+    whole = tokens(engine.generate(members, examples(chat=True), Decoding(max_new_tokens=12)))
+    widths = []
+
+    def see(_module, _args, named, _output):
+        rows, width = named["input_ids"].shape
+        widths.append(width)
+        masks = named["attention_mask"]
+        for mask in masks.values() if isinstance(masks, dict) else [masks]:
+            if width > 1:  # a mask of the whole prompt would grow with the square of its length
+                held = mask.untyped_storage().nbytes()
+                assert held == rows * width * mask.shape[3] * mask.dtype.itemsize
+
+    handle = engine.model.base_model.register_forward_hook(see, with_kwargs=True)
+    monkeypatch.setattr(germline.engines.decode, "PREFILL_TOKENS", 100)
+    pieces = tokens(engine.generate(members, examples(chat=True), Decoding(max_new_tokens=12)))
+    handle.remove()
+    assert pieces == whole
+    assert sum(width > 1 for width in widths) > 2
+
+
 def test_padding_shares_nothing_but_the_prefix_and_leaves_every_prompt_a_token():
     padded = pad_prompts([[7, 8, 9], [7, 8], [7, 8, 9, 4]], padding_id=0)
     assert padded.prefix == (7,)

@@ -1,7 +1,7 @@
 """The inprocess engine on the simulated GPU: the bits of a CPU that takes the same paths.
 
-A GPU takes other paths than a CPU: batched products instead of columns, no fused parts, prompts in
-one piece. `as_on_gpu` lets the CPU take them, so that all that is left to differ is the device.
+A GPU takes other paths than a CPU: batched products instead of columns, prompts in one piece.
+`as_on_gpu` lets the CPU take them, so that all that is left to differ is the device.
 """
 
 import gc
@@ -11,7 +11,7 @@ import torch
 
 import germline
 from germline.config import Full, load_config
-from germline.engines import batched_dense, batched_lora, cpu_kernels, decode
+from germline.engines import batched_dense, batched_lora, decode
 from germline.optimizers import Adam
 from germline.record import RunDirectory
 from germline.run import resume
@@ -46,7 +46,6 @@ def as_on_gpu(monkeypatch):
     monkeypatch.setattr(batched_lora, "COLUMNWISE_RANK", 0)
     monkeypatch.setattr(decode, "PREFILL_TOKENS", 1 << 40)
     monkeypatch.setattr(batched_dense, "FEW_ROWS", 0)
-    monkeypatch.setattr(cpu_kernels, "_is_fp32_on_cpu", lambda _model: False)
 
 
 def far(model="qwen2", space=None, optimizer=None, **settings):

@@ -24,7 +24,6 @@ from germline.engines.completion_scorer import (
     pack_completions,
 )
 from germline.engines.conversation import ConversationBatch, ConversationTurns, reply_from
-from germline.engines.cpu_kernels import FusedDecoder
 from germline.engines.decode import TokenDecoder
 from germline.engines.master_weights import Masters, searched_names
 from germline.engines.model_tensors import list_tensors, place_tensors, serving_dtype
@@ -111,12 +110,11 @@ class InProcessEngine:
         self._members = self._make_members(space, config)
         self.encoder = PromptEncoder(pretrained)
         self.special_ids = self.encoder.special_ids
-        self._fused = FusedDecoder(self.model)
         self._scorer = CompletionScorer(self.model, self.encoder.padding_id)
         detokenize = Detokenizer(pretrained.tokenizer, self.encoder.end_ids)
         keep = self._members.keep if self._members else lambda _members: None
         self._decoder = TokenDecoder(self.model, detokenize, keep)
-        check_cached_logits(self.model, self._fused)
+        check_cached_logits(self.model)
 
     @classmethod
     def from_config(
@@ -147,7 +145,7 @@ class InProcessEngine:
         completions: list[list[Completion]] = []
         for group in self._groups(members):
             together = members[group]
-            with self._fits(len(together), len(examples)), self._fast(together):
+            with self._fits(len(together), len(examples)), self._applied(together):
                 completions += self._decoder.generate(
                     len(together), padded, prompt_of, sampling_noise, decoding
                 )
@@ -162,7 +160,7 @@ class InProcessEngine:
             together, own = members[group], prompts[group]
             replies = reply_from(reply, group.start)
             turns = ConversationTurns.of(self.encoder, own, decoding, replies)
-            with self._fits(len(together), max(map(len, own))), self._fast(together):
+            with self._fits(len(together), max(map(len, own))), self._applied(together):
                 ConversationBatch(self._decoder, len(together), turns).run()
 
     @torch.inference_mode()
@@ -184,7 +182,7 @@ class InProcessEngine:
         texts = [[one.tokens for one in row] for row in completions]
         found = []
         for group in self._groups(members, self._scorer.members_at_once(prompts, texts)):
-            with self._fast(members[group]):
+            with self._applied(members[group]):
                 found.append(self._scorer.score(prompts, texts[group]))
         numbers = iter(torch.cat(found).tolist())
         return [[list(islice(numbers, len(one))) for one in row] for row in texts]
@@ -273,12 +271,6 @@ class InProcessEngine:
             assert not any(members), "without a space, the center alone can be evaluated"
             return nullcontext()
         return self._members.applied(members)
-
-    @contextmanager
-    def _fast(self, members: Members) -> Iterator[None]:
-        """Let the model compute these members, with faster modules where there are any."""
-        with self._applied(members), self._fused.applied():
-            yield
 
     @contextmanager
     def _fits(self, members: int, examples: int) -> Iterator[None]:

@@ -5,7 +5,6 @@ from inspect import signature
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, PreTrainedConfig, PreTrainedModel
 
-from germline.engines.cpu_kernels import INCOMPATIBLE, FusedDecoder
 from germline.engines.decode import DecodeBatch
 from germline.engines.kv_cache import FULL, SLIDING
 from germline.engines.prompt_batch import pad_prompts
@@ -13,6 +12,9 @@ from germline.types import GermlineError
 
 TOKENS = ((5, 11, 23, 47, 95, 60, 17), (5, 11, 31, 83))
 """Two texts with a common beginning, so that there is padding within the shorter one."""
+
+INCOMPATIBLE = (AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""Errors of a model that takes the arguments of the cache but works differently."""
 
 ROUNDING = (0.3, 1e-3)
 """Largest relative difference of a model's logits in half precision, and in fp32."""
@@ -50,7 +52,7 @@ def _refusal(config: PreTrainedConfig, found: str) -> str:
 
 
 @torch.inference_mode()
-def check_cached_logits(model: PreTrainedModel, fused: FusedDecoder) -> None:
+def check_cached_logits(model: PreTrainedModel) -> None:
     """Decode a batch of two lengths with a cache, and compare with the model's plain forward.
 
     Families that count positions by the cache, or have biases for distances in it, compute other
@@ -61,11 +63,10 @@ def check_cached_logits(model: PreTrainedModel, fused: FusedDecoder) -> None:
     ]
     read, new = [row[:-1] for row in rows], torch.tensor([row[-1] for row in rows])
     try:
-        with fused.applied():
-            prompts = pad_prompts(read, padding_id=0)
-            batch = DecodeBatch.of(model, prompts, torch.tensor([[0, 1]]), torch.empty(2, 1))
-            batch.prefill()
-            cached = batch.step(new.to(model.device)).float()
+        prompts = pad_prompts(read, padding_id=0)
+        batch = DecodeBatch.of(model, prompts, torch.tensor([[0, 1]]), torch.empty(2, 1))
+        batch.prefill()
+        cached = batch.step(new.to(model.device)).float()
     except torch.OutOfMemoryError:
         raise
     except INCOMPATIBLE as error:

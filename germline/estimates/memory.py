@@ -23,14 +23,15 @@ during the update, and (10), with (5), while members score completions and while
 is calibrated before the first generation. So a run needs (1) to (4) plus the largest of (5) to (8),
 (9), and (5) with (10). Where the center alone generates, there is no (5) during generation. The
 numbers 3 and 4 in (7) count the tensors that a gated MLP holds at once: residual, its norm, the two
-projections, their product, and the output. Attention (transformers' sdpa with a mask) repeats keys
-and values for every query head.
+projections, their product, and the output. While prompts are read, attention (transformers' sdpa
+with a mask) repeats keys and values for every query head.
 
 Limits: the estimates have not been compared with the memory of a GPU, and files that are mapped
 while a model is loaded are not counted, because the system may free them. Texts that end leave gaps
 in the heap of a CPU: nano took 0.85 GB after 43 generations, by estimate 0.72. Up to 0.12 GB that
 products in half precision keep on a CPU are not counted, nor is the program of an inference engine
-that is served on a CPU. (11), for methods
+that is served on a CPU. Older versions of transformers repeat keys and values in decode steps as
+well, which is not counted. (11), for methods
 that backpropagate during the update, takes all layers to be searched; with adapters, which are in
 fp32, its s is 4. Of TRL, 0.1 GB of program are not counted, and of scorers in the training process
 nothing is.
@@ -44,7 +45,6 @@ import torch
 
 from germline.config import AutoSigma, Config, InProcess
 from germline.engines.completion_scorer import LOGITS_AT_ONCE, TOKENS_AT_ONCE
-from germline.engines.cpu_kernels import SMALL_SCORES
 from germline.engines.decode import (
     PREFILL_TOKENS,
     SMALLEST_BATCH,
@@ -223,10 +223,7 @@ def _activation_bytes(shape: ModelShape, work: Workload, tokens: int, new: int) 
     """Return equation (7) of tokens that a layer computes at once, `new` of them in each row."""
     of_mlp = tokens * (3 * shape.inner + 4 * shape.hidden)
     rows = _batch_rows(work)
-    scores = shape.heads // shape.kv_heads * new * work.length
-    repeated = 2 * rows * shape.heads * shape.head_dim * work.length
-    if not work.on_gpu and work.dtype == torch.float32 and scores <= SMALL_SCORES:
-        repeated = rows * shape.heads * new * work.length  # cpu_kernels multiplies these once
+    repeated = 2 * rows * shape.heads * shape.head_dim * work.texts.prompt if new > 1 else 0
     mask = 2 * rows * new * work.length
     return (of_mlp + repeated + mask) * work.dtype.itemsize
 

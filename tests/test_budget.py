@@ -18,6 +18,7 @@ from germline.protocols import ScoringGroup
 from germline.record import RunDirectory
 from germline.record.early_stopping import best_score, early_stop, reached_limit
 from germline.report.run_facts import RunFacts, list_runs
+from germline.run import training
 from germline.run.training import _cpu_s
 from germline.types import Completion, Example, GermlineError, HeldOutScore
 from tests.command_line import command
@@ -168,8 +169,22 @@ def test_a_spent_budget_ends_a_run_and_a_larger_one_trains_on(tmp_path: Path) ->
     assert f"germline resume {directory.path} budget.rollouts=96" in result.output  # 48 are spent
     with pytest.raises(GermlineError, match=r"budget.rollouts=48: the run stopped early"):
         germline.resume(directory.path, ["budget.rollouts=48"])
+    # The score was due and the run ended: it is computed once, and resumed like any other.
+    _, due, end = map(json.loads, (directory.path / "held_out.jsonl").read_text().splitlines())
+    assert {**end, "completions": []} == due
     finish(germline.resume(directory.path, ["budget.rollouts=null"]))
-    assert journal(directory.path) == journal(whole)
+    for name in ("journal.jsonl", "held_out.jsonl"):
+        assert (directory.path / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_a_score_at_the_end_of_a_run_is_computed_once(tmp_path: Path, monkeypatch) -> None:
+    scored: list[int] = []
+    score = training.score_center
+    monkeypatch.setattr(
+        training, "score_center", lambda *given: (scored.append(given[4]), score(*given))[1]
+    )
+    run(tmp_path / "run", "budget.rollouts=30")
+    assert scored == [0, 2]
 
 
 def as_file(folder: Path) -> Path:

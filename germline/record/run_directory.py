@@ -304,13 +304,21 @@ class RunDirectory:
 
         A process that is killed between the rows of a generation and its journal line leaves rows
         of a generation that is not committed. The journal is not changed: appending to it removes
-        its own incomplete line.
+        its own incomplete line. Of a score with and without completions, the latter is kept, as
+        before the run ended there.
         """
         self.acquire_lock()
         for path in (self._generations, self._rollouts):
             keep_rows(path, lambda row: row["generation"] <= generation)
         # A held-out score counts updates: the weights after generation g had g + 1 updates.
-        keep_rows(self._held_out, lambda row: row["generation"] <= generation + 1)
+        scored: set[int] = set()
+
+        def is_kept(row: Row) -> bool:
+            is_new = row["generation"] not in scored
+            scored.add(row["generation"])
+            return is_new and bool(row["generation"] <= generation + 1)
+
+        keep_rows(self._held_out, is_kept)
         for file in self.rewards.glob("*.npz"):
             if file.stem.isdecimal() and int(file.stem) > generation:
                 file.unlink()

@@ -79,6 +79,7 @@ class Training:
             graders.redirect_output(directory.grader_output)
         self.on_trial: Callable[[SigmaTrial], None] = lambda _trial: None
         self._finding_log = FindingLog(directory)
+        self._latest: tuple[HeldOutScore, Sequence[Rollout]] | None = None
 
     @property
     def findings(self) -> Sequence[Finding]:
@@ -246,6 +247,9 @@ class Training:
 
     def _score(self, generation: int, *, is_end: bool) -> tuple[HeldOutScore, Sequence[Rollout]]:
         parts = self._parts
+        if self._latest and self._latest[0].generation == generation:
+            if self._latest[0].retained.keys() == parts.retained.keys():
+                return self._latest  # the run ends with a generation that was scored
         self._meter.restart()
         score, evaluation = score_center(
             partial(parts.method.evaluate_center, parts.fleet),
@@ -269,7 +273,8 @@ class Training:
             scored = self.directory.held_out()
             start = recorded_answers(scored[0].samples) if scored else answers
             score = replace(score, behavior=behavior(answers, start))
-        return score, evaluation.rollouts
+        self._latest = score, evaluation.rollouts
+        return self._latest
 
 
 class BudgetMeter:

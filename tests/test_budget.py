@@ -7,25 +7,26 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import germline
 from germline.config import Budget, MicrobatchSettings
+from germline.evaluation import score_center
 from germline.fleet import LocalFleet
 from germline.protocols import ScoringGroup
 from germline.record import RunDirectory
 from germline.record.early_stopping import best_score, early_stop, reached_limit
 from germline.report.run_facts import RunFacts, list_runs
-from germline.run import training
 from germline.run.training import _cpu_s
 from germline.types import Completion, Example, GermlineError, HeldOutScore
 from tests.command_line import command
 from tests.hang_limit import wait_until
 from tests.test_es_sample_gd import config as gradient_config
 from tests.tiny_runs import zo_grpo_run
-from tests.toy_runs import ADAM_FULL, finish, journal, run, settings, stopped_after
+from tests.toy_runs import ADAM_FULL, finish, run, settings, stopped_after
 
 pytestmark = pytest.mark.usefixtures("graded_in_process")
 
@@ -179,10 +180,12 @@ def test_a_spent_budget_ends_a_run_and_a_larger_one_trains_on(tmp_path: Path) ->
 
 def test_a_score_at_the_end_of_a_run_is_computed_once(tmp_path: Path, monkeypatch) -> None:
     scored: list[int] = []
-    score = training.score_center
-    monkeypatch.setattr(
-        training, "score_center", lambda *given: (scored.append(given[4]), score(*given))[1]
-    )
+
+    def score(*given: Any) -> Any:
+        scored.append(given[4])
+        return score_center(*given)
+
+    monkeypatch.setattr("germline.run.training.score_center", score)
     run(tmp_path / "run", "budget.rollouts=30")
     assert scored == [0, 2]
 

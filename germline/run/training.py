@@ -247,9 +247,9 @@ class Training:
 
     def _score(self, generation: int, *, is_end: bool) -> tuple[HeldOutScore, Sequence[Rollout]]:
         parts = self._parts
-        if self._latest and self._latest[0].generation == generation:
-            if self._latest[0].retained.keys() == parts.retained.keys():
-                return self._latest  # the run ends with a generation that was scored
+        known, names = self._latest, parts.retained.keys()
+        if known and known[0].generation == generation and known[0].retained.keys() == names:
+            return known  # the run ends with a generation that was scored
         self._meter.restart()
         score, evaluation = score_center(
             partial(parts.method.evaluate_center, parts.fleet),

@@ -5,6 +5,7 @@ traceback means a bug in germline. An interrupted command ends with status 130, 
 """
 
 import logging
+import re
 import sys
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -25,6 +26,10 @@ from germline.cli.arguments import examples_epilog
 from germline.cli.output import FLAG, INTERRUPTED, print_json, print_stderr
 
 LOG_VARIABLE = "GERMLINE_LOG_LEVEL"
+
+WRONG_WORD = re.compile(r"(?:Value error, )?('(.*)' is not one of )(.*?)\.?")
+"""Message of a word that is none of those that an argument or option has."""
+
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -44,7 +49,7 @@ class UserErrorGroup(TyperGroup):
         except KeyboardInterrupt as interrupt:  # its arguments say how to go on
             _fail(ctx, "Interrupted", " ".join(["Interrupted.", *interrupt.args]), INTERRUPTED)
         except Exception as error:
-            _explain_setting(error)
+            _explain_argument(error)
             if ctx.meta[FLAG] and hasattr(error, "format_message"):  # a wrong option or argument
                 _fail(ctx, "UsageError", error.format_message(), 2)
             # Not imported here: it imports numpy, which would make `--help` 0.3 s slower. Code that
@@ -55,8 +60,13 @@ class UserErrorGroup(TyperGroup):
             _fail(ctx, "GermlineError", str(error), 2)
 
 
-def _explain_setting(error: Any) -> None:
-    """Say how settings are written where an unknown option is given to a command that has some."""
+def _explain_argument(error: Any) -> None:
+    """Say which word may be meant, and how settings are written where an option is unknown."""
+    if found := WRONG_WORD.fullmatch(str(getattr(error, "message", ""))):
+        from germline.registry import did_you_mean
+
+        hint = did_you_mean(found[2], re.findall(r"[\w-]+", found[3]))
+        error.message = f"{found[1]}{found[3]}{hint}"
     context = getattr(error, "ctx", None) if hasattr(error, "possibilities") else None
     if context and any("KEY=VALUE" in (one.metavar or "") for one in context.command.params):
         error.message += ". Settings are written without dashes, KEY=VALUE"

@@ -59,7 +59,7 @@ def export(
     from germline.run.weights import find_generation
     from germline.types import GermlineError
 
-    if out is None and not verify:
+    if out is None and (merged is not None or not verify):
         raise GermlineError("export: name the folder to write, --out DIR, or only --verify")
     form: Any = {None: None, True: "merged", False: "adapter"}[merged]
     directory = RunDirectory.open(path)

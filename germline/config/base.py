@@ -1,7 +1,8 @@
 """Base classes of config sections: frozen values, no unknown keys, kinds from the registry."""
 
 import json
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +23,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from germline import registry
+from germline.errors import shown
 from germline.types import GermlineError
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
@@ -59,10 +61,41 @@ class Section(BaseModel):
         ]
 
 
+PLAIN = {
+    "^Value error, |, unable to .*|, got a number with a fractional part": "",
+    "Field required": "must be set",
+    "Input should": "must",
+    "a valid integer": "an integer",
+    "a valid number": "a number",
+    "a valid string": "text",
+    "a valid boolean": "true or false",
+    "a valid (list|tuple)": "a list",
+    r"a valid dictionary( or instance of \w+)?": "a section, {SETTING: VALUE}",
+}
+"""Patterns of pydantic's messages, and what they mean to those who write a config."""
+
+
 def message_of(mistake: Mapping[str, Any]) -> str:
-    """Return what pydantic says of a mistake, of which a missing setting is no `Field`."""
-    said = str(mistake["msg"]).removeprefix("Value error, ")
-    return said.replace("Field required", "must be set")
+    """Return what pydantic says of a mistake, in the words of a config."""
+    said = str(mistake["msg"])
+    for pattern, plain in PLAIN.items():
+        said = re.sub(pattern, plain, said)
+    return said
+
+
+def found_of(mistake: Mapping[str, Any], words: Iterable[str]) -> str:
+    """Return the wrong value of a mistake, and which of the words it may mean.
+
+    The message of a check over several settings names them and their values.
+    """
+    given = mistake["input"]
+    meant = registry.did_you_mean(given, words) if isinstance(given, str) else ""
+    return meant if isinstance(given, Mapping) else f"{meant} (found {shown(given)})"
+
+
+def expected_words(mistake: Mapping[str, Any]) -> list[str]:
+    """Return the words that pydantic says are accepted."""
+    return re.findall(r"'([^']*)'", str(mistake.get("ctx", {}).get("expected", "")))
 
 
 def make_section(
@@ -83,7 +116,7 @@ def make_section(
         return section(**values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        why = message_of(first)
+        why = message_of(first) + found_of(first, expected_words(first))
         place = ".".join(one for one in first["loc"] if isinstance(one, str))
         if first["type"] == "extra_forbidden":
             known: Mapping[Any, Any] = section.model_fields

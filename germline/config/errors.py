@@ -1,15 +1,14 @@
 """Errors of a config: the setting, pydantic's message, and what was meant."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
-from germline.config.base import message_of
+from germline.config.base import expected_words, found_of, message_of
 from germline.config.config_files import TASK_SUFFIXES
 from germline.config.reference import group_at, override_names, types_at
-from germline.errors import count_of, shown
+from germline.errors import count_of
 from germline.registry import did_you_mean, sections, unknown_kind
 
 MOST_LINES = 10
@@ -66,20 +65,13 @@ def _line(setting: str, mistakes: list[dict[str, Any]]) -> str:
         ends = ", ".join(TASK_SUFFIXES)
         files = f"; a task file ends in {ends}" if setting == "task" and "." in kind else ""
         return f"{setting}: {unknown_kind(group_at(setting.split('.')), kind)}{files}"
-    messages = dict.fromkeys(message_of(one).replace("Input should", "must") for one in mistakes)
-    text = f"{setting}: {', or: '.join(messages)}".removeprefix(": ")
-    given = first["input"]
-    if isinstance(given, str):
-        text += did_you_mean(given, _words(setting, mistakes))
-    # The message of a check over several settings names them and their values.
-    return text if isinstance(given, Mapping) else f"{text} (found {shown(given)})"
-
-
-def _words(setting: str, mistakes: list[dict[str, Any]]) -> list[str]:
-    """Return the words that a setting accepts: its kinds, and those of its errors."""
-    expected = " ".join(str(one.get("ctx", {}).get("expected", "")) for one in mistakes)
-    kinds = sections(group_at(setting.split(".")))
-    return [*kinds, *re.findall(r"'([^']*)'", expected)]
+    text = f"{setting}: {', or: '.join(dict.fromkeys(map(message_of, mistakes)))}".removeprefix(
+        ": "
+    )
+    words = [*sections(group_at(setting.split(".")))]
+    for one in mistakes:
+        words += expected_words(one)
+    return text + found_of(first, words)
 
 
 def _unknown(setting: str, error: Mapping[str, Any]) -> str:

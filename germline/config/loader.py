@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
+from germline.config.base import as_override
 from germline.config.config_files import (
     TASK_SUFFIXES,
     find_config,
@@ -23,6 +24,7 @@ from germline.config.errors import format_errors
 from germline.config.reference import group_at, is_section, kind_of, leaf_types, types_at
 from germline.config.rules import check_rules
 from germline.config.run_config import Config
+from germline.errors import shown
 from germline.registry import sections
 from germline.types import GermlineError
 
@@ -161,6 +163,11 @@ def load_config(
         GermlineError: a file is missing or not YAML, or a setting is unknown or out of range.
     """
     values, recorded = _read_source(source)
+    if isinstance(overrides, Mapping):
+        raise GermlineError(
+            f"config: overrides={shown(overrides)} must be a list of texts: "
+            f"{[as_override(str(name), value) for name, value in overrides.items()]}"
+        )
     overrides = [overrides] if isinstance(overrides, str) else [str(one) for one in overrides]
     config = validate_config(apply_overrides(values, overrides))
     check_rules(config, recorded)

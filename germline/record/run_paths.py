@@ -75,6 +75,8 @@ def missing_run_error(path: Path) -> GermlineError:
     runs = sorted(str(file.parent) for file in folder.glob("*/run.json"))
     hint = "" if path.is_dir() else did_you_mean(str(path), runs)
     names = f", such as {', '.join(runs[:MOST_NAMED])}" if runs else ""
+    pages = [one for one in ("sweep.html", "compare.html") if (path / one).exists()]
+    names += f"; the report of this folder is {path / pages[0]}" if pages else ""
     return GermlineError(
         f"{path} is not a run directory: there is no {path / 'run.json'}; name a folder that "
         f"`germline train` printed{names}{hint}"

@@ -73,9 +73,10 @@ def read_rows(path: Path, setting: str) -> list[PlacedRow]:
     try:
         text = path.expanduser().read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
+        form = "" if isinstance(error, OSError) else " as UTF-8 text"
         raise GermlineError(
-            f"{setting}: {path} cannot be read as UTF-8 text (relative paths start at "
-            f"{Path.cwd()}): {error}"
+            f"{setting}: {path} cannot be read{form} (relative paths start at {Path.cwd()}): "
+            f"{getattr(error, 'strerror', None) or error}"
         ) from None
     rows: list[tuple[str, Any]]
     if path.suffix in CELLS:
@@ -248,6 +249,8 @@ def _read_by_library(
 
 def _load_with(datasets: Any, config: DatasetSource, path: Path, split: str) -> Any:
     if path.is_file():
+        if not path.stat().st_size:
+            raise GermlineError("the file is empty")
         return datasets.load_dataset(TABLES[path.suffix], data_files=str(path), split=split)
     if (path / "dataset_dict.json").is_file() or (path / "state.json").is_file():
         saved = datasets.load_from_disk(str(path))

@@ -186,7 +186,8 @@ def test_closing_cancels_what_is_not_graded_and_ends_the_workers():
     assert busy.cancelled() or isinstance(busy.exception(HANG_S), GermlineError)
     assert queued.cancelled()
     assert not is_alive(int(worker))
-    assert pool.submit(["a"], examples(1)).cancelled()
+    with pytest.raises(GermlineError, match="this pool is closed"):
+        pool.submit(["a"], examples(1)).result()
 
 
 def test_closing_removes_an_empty_file_of_output_and_nothing_that_is_no_file(tmp_path):

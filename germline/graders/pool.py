@@ -109,6 +109,7 @@ class GraderPool:
         if workers:
             self._setup = self.worker_setup(grader)
         self._output: Path | None = None
+        self._is_closed = False
         self._children = [WorkerHandle(self._setup, self._name) for _ in range(workers)]
         self._queue: BatchQueue[Item | None, Grade] = BatchQueue(
             [partial(self._grade, child) for child in self._children],
@@ -137,8 +138,12 @@ class GraderPool:
         """Grade completions or continue episodes in the background; text i answers example i.
 
         The future raises GermlineError when the grader violates its rubric, an environment fails
-        before the first reply of the model, or no worker can start.
+        before the first reply of the model, no worker can start, or the pool is closed.
         """
+        if self._is_closed:
+            closed: Future[list[Grade]] = Future()
+            closed.set_exception(GermlineError("graders: this pool is closed: make another one"))
+            return closed
         return self._queue.submit(self._items(texts, examples))
 
     def _items(self, texts: Sequence[str | Transcript], examples: Sequence[Example]) -> list[Item]:
@@ -161,6 +166,7 @@ class GraderPool:
 
     def close(self) -> None:
         """Cancel what waits and end the workers at once; what they grade fails."""
+        self._is_closed = True
         self._queue.close()
         for child in self._children:
             child.stop()

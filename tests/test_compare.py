@@ -89,6 +89,8 @@ def test_every_cell_is_an_ordinary_run_that_spends_the_budget(file, commands) ->
     page = (file.parent / "out" / "compare.md").read_text()
     assert "| task | method | seeds | before | after 32 | end |" in page
     assert "means have no interval: it takes 5 seeds, and there are 2" in page
+    assert "95 % interval" not in page.replace("with 95 % intervals", "")
+    assert "(few run seeds: 2)" in page
     assert (file.parent / "out" / "compare.png").stat().st_size > 10_000
     html = (file.parent / "out" / "compare.html").read_text()
     assert "means have no interval: it takes 5 seeds" in html
@@ -159,7 +161,10 @@ def test_what_eval_prints_is_kept_with_the_run(file, commands) -> None:
 
 
 def test_a_run_whose_evaluation_failed_has_ended(file, commands) -> None:
-    write_study(file.parent, eval=["--task no_such_task"], seeds=0)
+    wrong = write_study(file.parent, eval=["--task no_such_task"], seeds=0)
+    assert "there is no kind 'no_such_task'" in command("compare", wrong).output
+    assert commands == []
+    write_study(file.parent, eval=["task.temperature=1"], seeds=0)
     status, printed, facts = compared(file, "--only", "few")
     assert status == 1
     assert "not ended" not in printed
@@ -178,6 +183,7 @@ def test_runs_that_an_interrupt_leaves_out_are_noted(file, commands, monkeypatch
     status, printed, facts = compared(file)
     assert status == 130
     assert facts["failures"] == []
+    assert "Interrupted: the same command goes on." in printed
     assert "short, many: 2 of 2 runs have not ended and do not count" in facts["notes"]
     assert "seed 1" not in printed
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from germline.cli.arguments import ConfigFile, Overrides, read_section
+from germline.cli.arguments import ConfigFile, Overrides, read_section, split_words
 from germline.cli.output import INTERRUPTED, AsJson, print_json, print_stderr, print_table
 from germline.errors import GermlineError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from germline.studies.study_file import Cell, Study
     from germline.studies.sweep_results import SweepTrial
 
+GOES_ON = "Interrupted: the same command goes on."
 
 PROBE_EXAMPLES = (
     "germline probe configs/conciseness.yaml",
@@ -50,9 +51,10 @@ def probe(
     settings = load_config(config, overrides or [])
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     folder = out or Path("probes") / f"{settings.task.title}-{stamp}"
-    from germline.record.atomic_files import check_writable, explain_write_errors, write_json
+    from germline.record.atomic_files import explain_write_errors, write_json
+    from germline.record.run_paths import check_unused
 
-    check_writable(folder, folder=True)
+    check_unused(folder)
     with explain_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -181,8 +183,10 @@ def sweep(
         print_table(best.columns, best.rows)
         typer.echo("\n".join([*results.summary(), f"report: {page}"]))
     if runner.is_stopping:
-        print_stderr("Interrupted: the same command goes on.")
+        print_stderr(GOES_ON)
         raise typer.Exit(INTERRUPTED)
+    if results.best is None:
+        raise typer.Exit(1)
 
 
 def _line(trial: "SweepTrial", test: str) -> str:
@@ -244,6 +248,9 @@ def compare(  # noqa: PLR0913 - the options of the command
 
     The report is in the folder: compare.html, compare.md, figures and compare.json.
     """
+    from germline.cli.evaluate import EVALUATION_SETTINGS
+    from germline.config import load_config
+    from germline.config.loader import read_task
     from germline.record.atomic_files import write_atomically
     from germline.studies import study_report
     from germline.studies.study_file import Study
@@ -252,7 +259,12 @@ def compare(  # noqa: PLR0913 - the options of the command
     opened = Study(study, overrides or [], out, only or [])
     commands: Any = context.find_root().command
     for options in opened.file.eval:  # a wrong one is refused before hours of training
-        commands.commands["eval"].make_context("eval", ["run", *options.split()])
+        given = commands.commands["eval"].make_context("eval", ["run", *options.split()]).params
+        settings = split_words("compare: eval", given["others"], EVALUATION_SETTINGS)[1]
+        if given["task"]:
+            load_config({"task": read_task(given["task"])})
+        for config in () if given["task"] else opened.configs.values():
+            load_config(config, settings)
     is_quiet = as_json or table is not None
     failures, status = _run(opened, jobs, quiet=is_quiet) if jobs else ([], 0)
     results = StudyResults(opened)
@@ -271,6 +283,8 @@ def compare(  # noqa: PLR0913 - the options of the command
         typer.echo(f"report: {page}")
     if failures and not as_json:
         print_stderr("\n".join(failures), "red")
+    if status == INTERRUPTED:
+        print_stderr(GOES_ON)
     if status:
         raise typer.Exit(status)
 

@@ -16,9 +16,10 @@ from germline.report.text_format import (
     number,
     over_seeds,
     seed_difference_text,
+    signed,
     with_interval,
 )
-from germline.studies.study_results import AXES, MethodResult, StudyResults, TaskResult
+from germline.studies.study_results import AXES, MethodResult, Pair, StudyResults, TaskResult
 from germline.types import GermlineError
 
 COSTS = {
@@ -100,13 +101,22 @@ def pairs(results: StudyResults) -> Table:
         (
             task.name,
             f"{pair.first.name} - {pair.second.name}",
-            "one seed" if pair.difference is None else seed_difference_text(pair.difference),
+            _difference(pair),
             with_interval(*pair.probability),
         )
         for task in results.tasks
         for pair in task.pairs
     ]
     return Table(columns, rows)
+
+
+def _difference(pair: Pair) -> str:
+    if pair.difference is None:
+        return "one seed"
+    seeds = min(pair.difference.seeds)
+    if seeds < FEWEST_SEEDS:
+        return f"{signed(pair.difference.mean)} (few run seeds: {seeds})"
+    return seed_difference_text(pair.difference)
 
 
 def accuracies(results: StudyResults) -> Table:

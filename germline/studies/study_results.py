@@ -9,7 +9,7 @@ methods, the intervals of some exclude 0 by chance.
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any
@@ -138,8 +138,8 @@ class Pair:
 
     Attributes:
         difference: the first less the second; None where a method has one run.
-        probability: that a run of the first is better than one of the second; its interval is NaN
-            where a method has fewer than five runs.
+        probability: that a run of the first is better than one of the second; neither has an
+            interval (None, NaN) where a method has fewer than five runs.
     """
 
     first: MethodResult
@@ -251,8 +251,11 @@ def is_dominated(values: Sequence[float], others: Iterable[Sequence[float]]) -> 
 def _pair(first: MethodResult, second: MethodResult) -> Pair:
     fewest = min(len(first.counted), len(second.counted))
     share, interval = probability_of_improvement(first.signed_ends, second.signed_ends)
-    known = interval if fewest >= FEWEST_SEEDS else (math.nan, math.nan)
-    return Pair(first, second, first.minus(second) if fewest > 1 else None, (share, known))
+    difference = first.minus(second) if fewest > 1 else None
+    if fewest < FEWEST_SEEDS:
+        difference = difference and replace(difference, interval=None)
+        interval = math.nan, math.nan
+    return Pair(first, second, difference, (share, interval))
 
 
 def _mean(values: Any) -> float | None:
